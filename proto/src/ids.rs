@@ -1,0 +1,132 @@
+//! Numbers that name things on the wire, each a type of its own so that none passes for another.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A queue pair number: 24 bits (9.2.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The general service interface, which carries connection management (13.5.1).
+    pub const GSI: Qpn = Qpn(1);
+    /// The destination of every multicast packet (9.6.1.2).
+    pub const MULTICAST: Qpn = Qpn(0xff_ffff);
+
+    /// Takes the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Qpn(value & 0xff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({:#08x})", self.0)
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// The key by which a work request names local memory (10.6.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct LKey(pub u32);
+
+/// The key by which a packet names remote memory (10.6.3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct RKey(pub u32);
+
+/// A partition key: bit 15 is full membership, the other 15 the partition (10.9.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PKey(pub u16);
+
+impl PKey {
+    /// The default partition with full membership, the only one that RoCE uses (A17.5.2).
+    pub const DEFAULT: PKey = PKey(0xffff);
+
+    /// Whether a packet with `other` may enter a partition with this key: the same partition, and
+    /// at least one side a full member (10.9.3).
+    pub const fn matches(self, other: PKey) -> bool {
+        (self.0 & 0x7fff) == (other.0 & 0x7fff) && ((self.0 | other.0) & 0x8000) != 0
+    }
+}
+
+/// A queue key, which a datagram must carry to enter a UD queue pair (10.2.5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct QKey(pub u32);
+
+/// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address in its mapped form (A17.4.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The GID of an interface address.
+    pub fn from_ip(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
+            IpAddr::V6(v6) => Gid(v6.octets()),
+        }
+    }
+
+    /// The address that this GID stands for: IPv4 where it is in mapped form.
+    pub fn to_ip(self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.0);
+        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+    }
+
+    /// Whether it is all zeroes, which is what an unused entry of a GID table holds.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(ip: Ipv4Addr) -> Self {
+        Gid::from_ip(ip.into())
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(ip: Ipv6Addr) -> Self {
+        Gid(ip.octets())
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv6Addr::from(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gid_of_ipv4_is_mapped_and_comes_back() {
+        let gid = Gid::from(Ipv4Addr::new(192, 0, 2, 7));
+        assert_eq!(&gid.0[10..], &[0xff, 0xff, 192, 0, 2, 7]);
+        assert_eq!(gid.to_ip(), IpAddr::from([192, 0, 2, 7]));
+    }
+
+    #[test]
+    fn pkey_needs_one_full_member() {
+        assert!(PKey(0xffff).matches(PKey(0x7fff)));
+        assert!(!PKey(0x7fff).matches(PKey(0x7fff)));
+        assert!(!PKey(0x8001).matches(PKey(0x8002)));
+    }
+}

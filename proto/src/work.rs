@@ -1,0 +1,251 @@
+//! Work requests and completions, as verbs define them (10.7, 10.8).
+
+use crate::ids::{LKey, Qpn, RKey};
+use bitflags::bitflags;
+
+/// The longest message: 2^31 bytes (9.7.1). Longer work requests are refused.
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// A scatter/gather element: a piece of registered local memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct Sge {
+    /// Virtual address of the first byte.
+    pub addr: u64,
+    /// Bytes. (Verbs reads 0 as 0 here, as rxe does, not as 2^31.)
+    pub length: u32,
+    /// The key of a region that holds all of them.
+    pub lkey: LKey,
+}
+
+bitflags! {
+    /// How a send work request is carried out; the bits of `enum ibv_send_flags`.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    pub struct SendFlags: u32 {
+        /// Wait until every earlier READ and atomic of this queue has completed (10.8.3.3).
+        const FENCE = 1 << 0;
+        /// Make a completion when it is done, on a queue that does not do so for all.
+        const SIGNALED = 1 << 1;
+        /// Set the solicited event bit on the last packet (9.2.3).
+        const SOLICITED = 1 << 2;
+        /// The data was taken at posting.
+        const INLINE = 1 << 3;
+    }
+}
+
+/// What a send work request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// A message into the peer's next receive.
+    Send,
+    /// The same, with 32 bits of immediate data for the receiver's completion.
+    SendImm(u32),
+    /// The same, and the peer invalidates its key.
+    SendInv(RKey),
+    /// Data into the peer's memory.
+    Write {
+        /// Where, in the peer's address space.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+    },
+    /// The same, and a receive of the peer's completes with immediate data.
+    WriteImm {
+        /// Where, in the peer's address space.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+        /// The immediate data.
+        imm: u32,
+    },
+    /// Data out of the peer's memory.
+    Read {
+        /// Where, in the peer's address space.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+    },
+    /// Puts `swap` into 8 bytes of the peer's memory if they hold `compare`; returns what they held.
+    CompareSwap {
+        /// Where, a multiple of 8.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+        /// What is expected there.
+        compare: u64,
+        /// What to put there.
+        swap: u64,
+    },
+    /// Adds to 8 bytes of the peer's memory; returns what they held.
+    FetchAdd {
+        /// Where, a multiple of 8.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+        /// What to add, modulo 2^64.
+        add: u64,
+    },
+}
+
+impl SendOp {
+    /// Whether it consumes a receive of the peer's.
+    pub const fn takes_receive(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::WriteImm { .. }
+        )
+    }
+
+    /// Whether the peer answers with data: READ and the atomics.
+    pub const fn has_response(self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
+
+    /// Whether it is an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// The opcode that its completion shows.
+    pub const fn completion_opcode(self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
+            Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::Write,
+            Self::Read { .. } => WcOpcode::Read,
+            Self::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// The data of a send work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// In registered memory, read (or, for READ and atomics, written) when the packets go.
+    Sges(&'a [Sge]),
+    /// Copied now.
+    Inline(&'a [u8]),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// The program's own number for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// The data.
+    pub payload: Payload<'a>,
+}
+
+/// How a work request ended; the numbers of `enum ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum WcStatus {
+    /// It was done.
+    Success = 0,
+    /// A receive was too small, or a message too long.
+    LocLenErr = 1,
+    /// An error inside this end.
+    LocQpOpErr = 2,
+    /// Kept for its number; end-to-end contexts exist for RD only.
+    LocEecOpErr = 3,
+    /// A local key, range or permission was wrong.
+    LocProtErr = 4,
+    /// The queue pair was in error before it was its turn.
+    WrFlushErr = 5,
+    /// A memory window could not be bound.
+    MwBindErr = 6,
+    /// The peer sent a response that makes no sense here.
+    BadRespErr = 7,
+    /// The peer's write with immediate met a protection error here.
+    LocAccessErr = 8,
+    /// The peer says: invalid request.
+    RemInvReqErr = 9,
+    /// The peer says: no access to that memory.
+    RemAccessErr = 10,
+    /// The peer says: it could not finish the operation.
+    RemOpErr = 11,
+    /// The peer did not answer `retry_cnt` + 1 times.
+    RetryExcErr = 12,
+    /// The peer had no receive `rnr_retry` + 1 times.
+    RnrRetryExcErr = 13,
+    /// RD only.
+    LocRddViolErr = 14,
+    /// RD only.
+    RemInvRdReqErr = 15,
+    /// The peer aborted the operation.
+    RemAbortErr = 16,
+    /// RD only.
+    InvEecnErr = 17,
+    /// RD only.
+    InvEecStateErr = 18,
+    /// A fatal error of the device.
+    FatalErr = 19,
+    /// The response did not arrive in time.
+    RespTimeoutErr = 20,
+    /// Anything else.
+    GeneralErr = 21,
+}
+
+/// What a completion is of; the numbers of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum WcOpcode {
+    /// A send.
+    Send = 0,
+    /// An RDMA write.
+    Write = 1,
+    /// An RDMA read.
+    Read = 2,
+    /// A compare-and-swap.
+    CompareSwap = 3,
+    /// A fetch-and-add.
+    FetchAdd = 4,
+    /// The binding of a memory window.
+    BindMw = 5,
+    /// A local invalidate.
+    LocalInv = 6,
+    /// A receive that a send completed.
+    Recv = 128,
+    /// A receive that an RDMA write with immediate completed.
+    RecvWriteImm = 129,
+}
+
+/// What came with a received message beside its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data.
+    Imm(u32),
+    /// This key of ours was invalidated.
+    Invalidated(RKey),
+}
+
+/// What a completion queue entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The number that the program gave the work request.
+    pub wr_id: u64,
+    /// How it ended. Unless it is a success, only `wr_id`, `qpn` and this are valid, as in verbs.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// The sender's queue pair, for a datagram.
+    pub src_qp: Qpn,
+    /// What came with it.
+    pub extra: Extra,
+    /// Whether the first 40 bytes of the receive hold a GRH.
+    pub grh: bool,
+}

@@ -1,0 +1,1 @@
+//! urxe: verbs programs without a NIC, a kernel module or root.

@@ -1,0 +1,2 @@
+//! Developer commands of urxe.
+fn main() {}
