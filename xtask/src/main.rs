@@ -1,2 +1,93 @@
-//! Developer commands of urxe.
-fn main() {}
+//! Developer commands of urxe, run as `cargo xtask COMMAND`.
+//!
+//! There is one so far: `cargo xtask test`, the project's whole check, which is also what CI runs.
+
+mod outcome;
+mod packages;
+mod steps;
+mod test_log;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::outcome::Report;
+use crate::steps::Step;
+
+/// Developer commands of urxe.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check everything: format, lints, documentation, unit and integration tests, release build.
+    ///
+    /// First installs the Debian packages that the integration tests need, as root or through
+    /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
+    /// with CI=true in the environment they fail instead.
+    Test(TestOptions),
+}
+
+#[derive(clap::Args)]
+struct TestOptions {
+    /// Run only these steps, comma-separated.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Step>,
+
+    /// Install nothing; take the machine as it is.
+    #[arg(long)]
+    no_install: bool,
+
+    /// Run only tests whose name contains this.
+    filter: Option<String>,
+
+    /// Arguments for the test binaries, such as `--test-threads=1`.
+    #[arg(last = true)]
+    harness: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Command::Test(options) = Cli::parse().command;
+    let report = test(&options);
+    report.print();
+    if report.succeeded() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn test(options: &TestOptions) -> Report {
+    let chosen = |step: Step| options.only.is_empty() || options.only.contains(&step);
+    let mut report = Report::default();
+
+    if chosen(Step::Test) && !options.no_install {
+        packages::provide(&target_directory());
+    }
+    for step in Step::ALL.into_iter().filter(|step| chosen(*step)) {
+        let filter = options.filter.as_deref();
+        report.add(step.run(&workspace_directory(), filter, &options.harness));
+    }
+    report
+}
+
+/// The checkout that this xtask was built from.
+fn workspace_directory() -> PathBuf {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    package.parent().map_or(package.clone(), PathBuf::from)
+}
+
+/// Cargo's target directory: this executable is `<target>/<profile>/xtask`.
+///
+/// The tests find it in the same way, so that both agree wherever `CARGO_TARGET_DIR` points.
+fn target_directory() -> PathBuf {
+    let from_executable = std::env::current_exe()
+        .ok()
+        .and_then(|executable| executable.ancestors().nth(2).map(PathBuf::from));
+    from_executable.unwrap_or_else(|| workspace_directory().join("target"))
+}

@@ -1,0 +1,148 @@
+//! Provides the programs that the integration tests drive: Debian packages, and scapy from PyPI.
+//!
+//! Whatever cannot be provided is only reported here. The tests look for what they need
+//! themselves and say what they leave out, so that they also do so under a plain `cargo test`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// How to tell that a package is there, whatever it was installed by.
+enum Probe {
+    /// A program in the search path, or in the directories for system programs.
+    Program(&'static str),
+    /// A file.
+    File(&'static str),
+    /// A Python module that Python's own installation should have.
+    PythonModule(&'static str),
+}
+
+/// Each probe with the Debian package that satisfies it.
+const NEEDED: &[(Probe, &str)] = &[
+    (Probe::Program("ibv_rc_pingpong"), "ibverbs-utils"),
+    (
+        Probe::File("/usr/include/infiniband/verbs.h"),
+        "libibverbs-dev",
+    ),
+    (Probe::File("/usr/include/rdma/rdma_cma.h"), "librdmacm-dev"),
+    (Probe::Program("tshark"), "tshark"),
+    (Probe::Program("ip"), "iproute2"),
+    (Probe::Program("setpriv"), "util-linux"),
+    (Probe::Program("unshare"), "util-linux"),
+    (Probe::Program("nsenter"), "util-linux"),
+    (Probe::Program("gcc"), "gcc"),
+    (Probe::File("/usr/include/stdio.h"), "libc6-dev"),
+    (Probe::Program("python3"), "python3"),
+    (Probe::PythonModule("ensurepip"), "python3-venv"),
+];
+
+/// The independent implementation of the ICRC, pinned so that a new release cannot change a
+/// verdict unnoticed.
+const SCAPY: &str = "scapy==2.8.0";
+
+impl Probe {
+    fn is_met(&self) -> bool {
+        match self {
+            Self::Program(name) => find_program(name).is_some(),
+            Self::File(path) => Path::new(path).exists(),
+            Self::PythonModule(name) => {
+                succeeds(Command::new("python3").args(["-c", &format!("import {name}")]))
+            }
+        }
+    }
+}
+
+/// Installs what is missing, if it may; says what it does.
+pub(crate) fn provide(target_directory: &Path) {
+    let mut missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(probe, _)| !probe.is_met())
+        .map(|&(_, package)| package)
+        .collect();
+    missing.dedup();
+    if !missing.is_empty() {
+        install(&missing);
+    }
+    provide_scapy(&target_directory.join("venv"));
+}
+
+fn install(packages: &[&str]) {
+    let list = packages.join(" ");
+    if find_program("apt-get").is_none() {
+        println!("xtask: the tests want these Debian packages or their like: {list}");
+        return;
+    }
+    let Some(prefix) = privilege() else {
+        println!("xtask: not root, and sudo asks for a password. To run every test, first:");
+        println!("xtask:   sudo apt-get install {list}");
+        return;
+    };
+    println!("xtask: installing {list}");
+    let apt = |arguments: &[&str]| {
+        let mut words = prefix.iter().copied().chain([
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "--quiet",
+            "--yes",
+        ]);
+        let program = words.next().unwrap_or("env");
+        succeeds_loudly(Command::new(program).args(words).args(arguments))
+    };
+    let installed =
+        apt(&["update"]) && apt(&[&["install", "--no-install-recommends"], packages].concat());
+    if !installed {
+        println!("xtask: apt-get could not install {list}; its own words are above");
+    }
+}
+
+/// The words that make a command run as root: none, or sudo's.
+fn privilege() -> Option<&'static [&'static str]> {
+    let identity = Command::new("id").arg("-u").output().ok()?;
+    if identity.stdout.trim_ascii() == b"0" {
+        return Some(&[]);
+    }
+    succeeds(Command::new("sudo").args(["--non-interactive", "true"]))
+        .then_some(&["sudo", "--non-interactive"])
+}
+
+/// Puts scapy in a virtual environment of its own; nothing outside the target directory changes.
+fn provide_scapy(environment: &Path) {
+    let python = environment.join("bin/python");
+    if succeeds(Command::new(&python).args(["-c", "import scapy.contrib.roce"])) {
+        return;
+    }
+    println!("xtask: installing {SCAPY} in {}", environment.display());
+    let made = succeeds_loudly(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(environment),
+    ) && succeeds_loudly(
+        Command::new(&python).args(["-m", "pip", "install", "--quiet", SCAPY]),
+    );
+    if !made {
+        println!("xtask: scapy is not there; its own words are above");
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+fn succeeds_loudly(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

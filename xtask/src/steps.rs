@@ -1,0 +1,125 @@
+//! What `cargo xtask test` runs, in order: the quick checks first.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use clap::ValueEnum;
+
+use crate::outcome::Outcome;
+use crate::test_log::TestLog;
+
+/// One step of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Step {
+    /// `cargo fmt --check`.
+    Format,
+    /// Clippy with warnings as errors.
+    Clippy,
+    /// rustdoc with warnings as errors.
+    Doc,
+    /// `cargo build --release`, which leaves the command and the library that people use.
+    Build,
+    /// Unit, integration and documentation tests, in the release profile: they move much data.
+    Test,
+}
+
+impl Step {
+    /// Every step, in the order in which they run. The build precedes the tests because they
+    /// share it.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Format,
+        Self::Clippy,
+        Self::Doc,
+        Self::Build,
+        Self::Test,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Clippy => "clippy",
+            Self::Doc => "doc",
+            Self::Build => "build",
+            Self::Test => "test",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Format => &["fmt", "--all", "--check"],
+            Self::Clippy => &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ],
+            Self::Doc => &["doc", "--workspace", "--no-deps", "--locked"],
+            Self::Build => &["build", "--release", "--locked"],
+            Self::Test => &[
+                "test",
+                "--workspace",
+                "--release",
+                "--locked",
+                "--no-fail-fast",
+            ],
+        }
+    }
+
+    /// Runs the step in `workspace`, showing its output as it comes. `filter` and `harness`
+    /// concern the tests alone.
+    pub(crate) fn run(self, workspace: &Path, filter: Option<&str>, harness: &[String]) -> Outcome {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(workspace).args(self.arguments());
+        if self == Self::Doc {
+            command.env("RUSTDOCFLAGS", "-D warnings");
+        }
+        if self == Self::Test {
+            command.args(filter).arg("--").args(harness);
+        }
+
+        println!(
+            "\nxtask: {}: cargo {}",
+            self.name(),
+            self.arguments().join(" ")
+        );
+        let started = Instant::now();
+        let mut log = TestLog::default();
+        let result = if self == Self::Test {
+            run_logged(&mut command, &mut log)
+        } else {
+            command.status()
+        };
+        let problem = match result {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(status.to_string()),
+            Err(error) => Some(format!("cargo could not be started: {error}")),
+        };
+        Outcome {
+            step: self.name(),
+            problem,
+            took: started.elapsed(),
+            log,
+        }
+    }
+}
+
+/// Runs a command, passing its standard output on line by line while `log` reads along.
+fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = Vec::new();
+        while stdout.read_until(b'\n', &mut line)? > 0 {
+            io::stdout().write_all(&line)?;
+            log.read_line(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+    }
+    child.wait()
+}
