@@ -37,7 +37,7 @@ bitflags! {
 
 impl Headers {
     /// How many bytes these headers take together.
-    pub const fn len(self) -> usize {
+    pub const fn bytes(self) -> usize {
         let mut len = 0;
         let mut i = 0;
         while i < HEADER_LENGTHS.len() {
@@ -229,7 +229,7 @@ macro_rules! opcodes {
             operation: Operation::$operation,
             position: Position::$position,
             headers: Headers::empty()$(.union(Headers::$header))*,
-            headers_len: Headers::empty()$(.union(Headers::$header))*.len(),
+            headers_len: Headers::empty()$(.union(Headers::$header))*.bytes(),
             payload: PayloadRule::$payload$(($size))?,
         },)*];
     };

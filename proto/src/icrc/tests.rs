@@ -1,0 +1,334 @@
+//! Against vectors that others made, and against the definition, byte by byte.
+
+use super::*;
+use crate::ids::{PKey, Qpn};
+use crate::psn::Psn;
+use crate::wire::{Header, Opcode, Packet, UDP_PORT};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const DF: bool = true;
+
+fn v4(src: [u8; 4], dst: [u8; 4], src_port: u16) -> Flow {
+    Flow::V4 {
+        src: src.into(),
+        dst: dst.into(),
+        src_port,
+        dst_port: UDP_PORT,
+    }
+}
+
+/// The ICRC as the annex defines it: the headers written out, masked, and summed bit by bit.
+fn by_definition(flow: &Flow, id: IpId, packet: &[u8]) -> [u8; LEN] {
+    let udp_len = (8 + packet.len() + 4) as u16;
+    let mut bytes = vec![0xff; 8];
+    let ports = match flow {
+        Flow::V4 {
+            src,
+            dst,
+            src_port,
+            dst_port,
+        } => {
+            bytes.extend([0x45, 0xff]);
+            bytes.extend((20 + udp_len).to_be_bytes());
+            bytes.extend(id.id.to_be_bytes());
+            bytes.extend([if id.dont_fragment { 0x40 } else { 0 }, 0]);
+            bytes.extend([0xff, 17, 0xff, 0xff]);
+            bytes.extend(src.octets());
+            bytes.extend(dst.octets());
+            [src_port, dst_port]
+        }
+        Flow::V6 {
+            src,
+            dst,
+            src_port,
+            dst_port,
+        } => {
+            bytes.extend([0x6f, 0xff, 0xff, 0xff]);
+            bytes.extend(udp_len.to_be_bytes());
+            bytes.extend([17, 0xff]);
+            bytes.extend(src.octets());
+            bytes.extend(dst.octets());
+            [src_port, dst_port]
+        }
+    };
+    bytes.extend(ports.into_iter().flat_map(|port| port.to_be_bytes()));
+    bytes.extend(udp_len.to_be_bytes());
+    bytes.extend([0xff, 0xff]);
+    bytes.extend(packet);
+    let variant = bytes.len() - packet.len() + 4;
+    bytes[variant] = 0xff;
+
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
+        }
+    }
+    (!crc).to_le_bytes()
+}
+
+fn seal(flow: &Flow, id: IpId, packet: &[u8]) -> Vec<u8> {
+    let icrc = FlowIcrc::new(flow).compute(id, packet);
+    [packet, &icrc].concat()
+}
+
+#[test]
+fn uc_send_only_of_scapy_has_its_icrc() {
+    let flow = v4([192, 168, 0, 7], [192, 168, 0, 7], 49152);
+    let payload = [
+        0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01, 0xbe,
+        0x88, 0x5e, 0x50,
+    ];
+    let header = Header::new(Opcode::UcSendOnly, Qpn::new(211), Psn::new(13_571_856))
+        .with_payload_len(payload.len());
+    assert_eq!((header.bth.pad, header.bth.pkey), (2, PKey(0xffff)));
+    let packet = Packet {
+        header,
+        payload: &payload,
+    };
+    let mut bytes = vec![0xaa; packet.len()];
+    packet.emit(&mut bytes);
+    assert_eq!(compute(&flow, 1144, DF, &bytes), [0x78, 0xf3, 0x53, 0xf3]);
+}
+
+/// A CNP that a ConnectX-4 Lx sent: the whole Ethernet frame, from scapy's test/contrib/roce.uts.
+const CNP_FRAME: &str = "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a00\
+    1201000012b7002800008100ffff40000118000000000000000000000000000000000000000082fd002a";
+
+fn cnp_datagram() -> (Flow, Vec<u8>) {
+    let frame: Vec<u8> = (0..CNP_FRAME.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(&CNP_FRAME[i..i + 2], 16).unwrap())
+        .collect();
+    assert_eq!(frame.len(), 74);
+    let src_port = u16::from_be_bytes([frame[34], frame[35]]);
+    let flow = v4(
+        frame[26..30].try_into().unwrap(),
+        frame[30..34].try_into().unwrap(),
+        src_port,
+    );
+    (flow, frame[42..].to_vec())
+}
+
+#[test]
+fn cnp_of_a_connectx_4_verifies_with_its_id_and_gives_it_back_without() {
+    let (flow, datagram) = cnp_datagram();
+    let truth = IpId {
+        id: 0x718c,
+        dont_fragment: DF,
+    };
+    for guess in [
+        truth,
+        IpId::default(),
+        IpId {
+            id: 0xffff,
+            dont_fragment: false,
+        },
+        IpId {
+            id: 0x718b,
+            dont_fragment: DF,
+        },
+    ] {
+        assert_eq!(verify(&flow, &datagram, guess), Ok(truth));
+    }
+    let packet = Packet::parse(&datagram[..datagram.len() - LEN]).unwrap();
+    assert_eq!(packet.header.bth.opcode, Opcode::Cnp);
+    assert!(packet.payload.is_empty());
+}
+
+#[test]
+fn our_cnp_is_that_of_a_connectx_4_but_for_migreq() {
+    let (flow, datagram) = cnp_datagram();
+    let mut header = Header::cnp(Qpn::new(0x118));
+    header.bth.mig_req = false;
+    let mut bytes = [0xaa; 28];
+    assert_eq!(header.emit(&mut bytes), 28);
+    assert_eq!(bytes, datagram[..28]);
+    assert_eq!(compute(&flow, 0x718c, DF, &bytes), datagram[28..]);
+}
+
+#[test]
+fn x_has_the_order_of_a_primitive_polynomial() {
+    assert_eq!(x_to_the(ORDER), ONE);
+    for prime in [3, 5, 17, 257, 65537] {
+        assert_ne!(x_to_the(ORDER / prime), ONE);
+    }
+    assert_eq!(multiply(x_to_the(ORDER - 1), X), ONE);
+}
+
+/// The largest packet of RoCE: payload 4096, XRCETH and AtomicETH as the longest headers.
+const LONGEST_PACKET: usize = Bth::LEN + 32 + 4096;
+
+#[test]
+fn no_single_wrong_bit_passes_for_another_id() {
+    // An error of one bit is, carried back to the identification, a power of x; it passes only if
+    // that is a difference of identifications. The bits after the identification's word: the rest
+    // of the IPv4 and UDP headers, the packet and its ICRC.
+    let x_back = x_to_the(ORDER - 1);
+    let mut error = ONE;
+    // The word itself ends at x^0.
+    for bit in 1..=8 * (12 + 8 + LONGEST_PACKET + LEN) {
+        error = multiply(error, x_back);
+        let [.., flags, offset] = error.to_le_bytes();
+        assert!(
+            offset != 0 || flags & !DONT_FRAGMENT != 0,
+            "{bit} bits after the identification"
+        );
+    }
+}
+
+#[test]
+fn variant_byte_does_not_count_and_its_neighbours_do() {
+    let (flow, mut datagram) = cnp_datagram();
+    let truth = IpId {
+        id: 0x718c,
+        dont_fragment: DF,
+    };
+    datagram[Bth::VARIANT_BYTE] ^= 0x80;
+    assert_eq!(verify(&flow, &datagram, truth), Ok(truth));
+    for neighbour in [Bth::VARIANT_BYTE - 1, Bth::VARIANT_BYTE + 1] {
+        let mut datagram = datagram.clone();
+        datagram[neighbour] ^= 0x80;
+        assert!(verify(&flow, &datagram, truth).is_err());
+    }
+}
+
+#[test]
+fn lengths_that_no_packet_has_are_refused() {
+    let (flow, datagram) = cnp_datagram();
+    for len in [0, 1, 4, 12, 15, 17, 30] {
+        let short = &datagram[..len.min(datagram.len())];
+        assert_eq!(
+            verify(&flow, short, IpId::default()),
+            Err(IcrcError::Length(short.len()))
+        );
+    }
+    let long = vec![0; 65_536];
+    for len in [65_508, 65_536] {
+        assert_eq!(
+            verify(&flow, &long[..len], IpId::default()),
+            Err(IcrcError::Length(len))
+        );
+    }
+    assert!(matches!(
+        verify(&flow, &long[..65_504], IpId::default()),
+        Err(IcrcError::Mismatch { .. })
+    ));
+}
+
+#[test]
+fn random_damage_passes_for_an_unknown_id_about_once_in_2_to_the_15() {
+    use rand::{RngExt, SeedableRng};
+    let mut rng = rand::rngs::StdRng::seed_from_u64(17);
+    let (flow, mut datagram) = cnp_datagram();
+    let flow = FlowIcrc::new(&flow);
+    let tries = 1 << 20;
+    let mut passed = 0;
+    for _ in 0..tries {
+        datagram[28..].copy_from_slice(&rng.random::<[u8; 4]>());
+        passed += u32::from(flow.verify(&datagram, IpId::default()).is_ok());
+    }
+    // 32 are expected, with a standard deviation below 6.
+    assert!((8..=64).contains(&passed), "{passed} of {tries}");
+}
+
+#[test]
+fn mapped_addresses_are_ipv4_and_families_do_not_mix() {
+    let v4: SocketAddr = "192.0.2.1:49152".parse().unwrap();
+    let mapped: SocketAddr = "[::ffff:192.0.2.1]:49152".parse().unwrap();
+    let v6: SocketAddr = "[2001:db8::1]:4791".parse().unwrap();
+    assert_eq!(Flow::new(v4, v4), Flow::new(mapped, v4));
+    assert!(matches!(Flow::new(mapped, mapped), Some(Flow::V4 { .. })));
+    assert!(matches!(Flow::new(v6, v6), Some(Flow::V6 { .. })));
+    assert_eq!(Flow::new(v4, v6), None);
+}
+
+fn any_flow() -> impl Strategy<Value = Flow> {
+    prop_oneof![
+        any::<([u8; 4], [u8; 4], u16, u16)>().prop_map(|(src, dst, src_port, dst_port)| Flow::V4 {
+            src: src.into(),
+            dst: dst.into(),
+            src_port,
+            dst_port
+        }),
+        any::<([u8; 16], [u8; 16], u16, u16)>().prop_map(|(src, dst, src_port, dst_port)| {
+            Flow::V6 {
+                src: src.into(),
+                dst: dst.into(),
+                src_port,
+                dst_port,
+            }
+        }),
+    ]
+}
+
+fn any_id() -> impl Strategy<Value = IpId> {
+    any::<(u16, bool)>().prop_map(|(id, dont_fragment)| IpId { id, dont_fragment })
+}
+
+/// Bytes with the length of a packet: the ICRC does not look into them.
+fn any_packet() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![3usize..40, 3..=LONGEST_PACKET / 4, Just(65_500 / 4)]
+        .prop_flat_map(|words| vec(any::<u8>(), 4 * words))
+}
+
+proptest! {
+    #[test]
+    fn tables_give_what_the_definition_gives(
+        flow in any_flow(), id in any_id(), packet in any_packet(),
+    ) {
+        prop_assert_eq!(
+            compute(&flow, id.id, id.dont_fragment, &packet),
+            by_definition(&flow, id, &packet)
+        );
+    }
+
+    #[test]
+    fn any_id_comes_back_from_any_guess(
+        flow in any_flow(), id in any_id(), guess in any_id(), packet in any_packet(),
+    ) {
+        let datagram = seal(&flow, id, &packet);
+        let expected = match flow {
+            Flow::V4 { .. } => id,
+            Flow::V6 { .. } => guess,
+        };
+        prop_assert_eq!(verify(&flow, &datagram, guess), Ok(expected));
+    }
+
+    #[test]
+    fn any_wrong_bit_is_found_whatever_the_guess(
+        flow in any_flow(), id in any_id(), guess in any_id(),
+        packet in (3usize..=LONGEST_PACKET / 4).prop_flat_map(|words| vec(any::<u8>(), 4 * words)),
+        at in any::<prop::sample::Index>(), bit in 0u32..8,
+    ) {
+        let mut datagram = seal(&flow, id, &packet);
+        let at = at.index(datagram.len());
+        datagram[at] ^= 1 << bit;
+        let ok = verify(&flow, &datagram, guess).is_ok();
+        prop_assert_eq!(ok, at == Bth::VARIANT_BYTE);
+    }
+
+    #[test]
+    fn any_bytes_are_judged_without_panic(
+        flow in any_flow(), guess in any_id(), bytes in vec(any::<u8>(), 0..200),
+    ) {
+        let _ = verify(&flow, &bytes, guess);
+    }
+
+    #[test]
+    fn another_flow_has_another_icrc(id in any_id(), packet in any_packet(), src: [u8; 4]) {
+        let flow = v4([192, 0, 2, 1], [192, 0, 2, 2], 49152);
+        let other = v4(src, [192, 0, 2, 2], 49152);
+        prop_assume!(flow != other);
+        prop_assert_ne!(
+            compute(&flow, id.id, id.dont_fragment, &packet),
+            compute(&other, id.id, id.dont_fragment, &packet)
+        );
+    }
+}
