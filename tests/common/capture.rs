@@ -1,0 +1,220 @@
+//! Captures, and the two programs that judge them: Wireshark's dissector, and scapy's ICRC.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::namespace::Namespace;
+use super::require::venv_python;
+use super::run::{LOOK, Running, run};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const ROCE_PORT: &str = "udp.port == 4791";
+
+/// Opcodes of the reliable connection, as Wireshark prints them.
+pub mod opcode {
+    /// The first packet of a SEND.
+    pub const SEND_FIRST: u32 = 0;
+    /// A packet in the middle of a SEND.
+    pub const SEND_MIDDLE: u32 = 1;
+    /// The last packet of a SEND.
+    pub const SEND_LAST: u32 = 2;
+    /// A SEND of a single packet.
+    pub const SEND_ONLY: u32 = 4;
+    /// An acknowledgement.
+    pub const ACKNOWLEDGE: u32 = 17;
+}
+
+/// A RoCEv2 packet as Wireshark dissects it.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// The source address.
+    pub source: String,
+    /// The IPv4 identification; nothing over IPv6.
+    pub identification: Option<u32>,
+    /// The UDP source port.
+    pub source_port: u32,
+    /// The whole UDP length, its header counted.
+    pub udp_length: u32,
+    /// The BTH opcode.
+    pub opcode: u32,
+    /// The destination queue pair.
+    pub destination_qp: u32,
+    /// The packet sequence number.
+    pub psn: u32,
+}
+
+impl Packet {
+    /// Whether it is one of a SEND's.
+    pub fn is_send(&self) -> bool {
+        self.opcode <= opcode::SEND_ONLY
+    }
+
+    /// The bytes of payload and padding of a SEND without immediate data.
+    pub fn send_payload(&self) -> u32 {
+        const UDP_HEADER: u32 = 8;
+        const BTH: u32 = 12;
+        const ICRC: u32 = 4;
+        self.udp_length - UDP_HEADER - BTH - ICRC
+    }
+}
+
+/// Dissects a capture.
+///
+/// # Panics
+/// When Wireshark finds anything in it malformed, wrong or other than RoCEv2, or nothing at all.
+#[track_caller]
+pub fn dissect(capture: &Path) -> Vec<Packet> {
+    let suspect = format!(
+        "_ws.malformed || _ws.short || _ws.expert.severity == error || \
+         ({ROCE_PORT} && !infiniband.bth)"
+    );
+    let suspects = tshark(capture, &["-Y", &suspect]);
+    assert!(
+        suspects.is_empty(),
+        "tshark objects to packets of {}:\n{suspects}",
+        capture.display()
+    );
+
+    let fields = [
+        "ip.src",
+        "ipv6.src",
+        "ip.id",
+        "udp.srcport",
+        "udp.length",
+        "infiniband.bth.opcode",
+        "infiniband.bth.destqp",
+        "infiniband.bth.psn",
+    ];
+    let mut arguments = vec!["-Y", "infiniband.bth", "-T", "fields"];
+    arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let table = tshark(capture, &arguments);
+    let packets: Vec<_> = table.lines().map(parse_packet).collect();
+    assert!(
+        !packets.is_empty(),
+        "no RoCEv2 packet in {}",
+        capture.display()
+    );
+    packets
+}
+
+/// Checks every ICRC of a capture with scapy, which must find exactly `packets` packets.
+///
+/// # Panics
+/// When scapy disagrees with a single one.
+#[track_caller]
+pub fn assert_every_icrc(capture: &Path, packets: usize) {
+    let finished = check_icrc(capture);
+    let said = finished.stdout.clone();
+    finished.success();
+    assert_eq!(said.trim(), format!("checked {packets}, wrong 0"));
+}
+
+/// What scapy's ICRC says about a capture.
+pub fn check_icrc(capture: &Path) -> super::run::Finished {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/check_icrc.py");
+    let mut command = Command::new(venv_python());
+    command.arg(script).arg(capture);
+    run("check_icrc.py", command, LIMIT)
+}
+
+/// A capture by the kernel of all that an interface sends and receives on port 4791.
+pub struct Sniffer {
+    dumpcap: Running,
+    file: PathBuf,
+}
+
+impl Sniffer {
+    /// Starts capturing, and returns when it really does.
+    #[track_caller]
+    pub fn start(namespace: &Namespace, interface: &str, file: &Path) -> Self {
+        let mut command = namespace.place().command("dumpcap");
+        // A buffer of 64 MiB: no packet may be missing.
+        command
+            .args([
+                "-q",
+                "-B",
+                "64",
+                "-i",
+                interface,
+                "-f",
+                "udp port 4791",
+                "-w",
+            ])
+            .arg(file);
+        let mut dumpcap = Running::start("dumpcap", command);
+        let deadline = Instant::now() + LIMIT;
+        // It writes the file's header when it has begun.
+        while file.metadata().map_or(0, |metadata| metadata.len()) == 0 {
+            if !dumpcap.is_running() || Instant::now() > deadline {
+                panic!("no capture\n{}", dumpcap.finish(Duration::ZERO));
+            }
+            thread::sleep(LOOK);
+        }
+        Self {
+            dumpcap,
+            file: file.to_owned(),
+        }
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Panics
+    /// When it missed packets.
+    #[track_caller]
+    pub fn stop(self) -> PathBuf {
+        // dumpcap hands packets over a fifth of a second late at most.
+        thread::sleep(Duration::from_millis(500));
+        self.dumpcap.signal("INT");
+        let finished = self.dumpcap.finish(LIMIT).success();
+        let complete = finished.stderr.lines().any(|line| {
+            line.starts_with("Packets received/dropped") && line.contains("/0 (pcap:0/dumpcap:0")
+        });
+        assert!(complete, "packets are missing\n{finished}");
+        self.file
+    }
+}
+
+#[track_caller]
+fn tshark(capture: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-r"]).arg(capture).args(arguments);
+    run("tshark", command, LIMIT).success().stdout
+}
+
+#[track_caller]
+fn parse_packet(line: &str) -> Packet {
+    let fields: Vec<_> = line.split('\t').collect();
+    let [
+        ip,
+        ipv6,
+        identification,
+        source_port,
+        udp_length,
+        opcode,
+        destination_qp,
+        psn,
+    ] = fields[..]
+    else {
+        panic!("tshark's line {line:?} has other fields than asked for")
+    };
+    Packet {
+        source: [ip, ipv6].concat(),
+        identification: (!identification.is_empty()).then(|| number(identification)),
+        source_port: number(source_port),
+        udp_length: number(udp_length),
+        opcode: number(opcode),
+        destination_qp: number(destination_qp),
+        psn: number(psn),
+    }
+}
+
+#[track_caller]
+fn number(text: &str) -> u32 {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.unwrap_or_else(|error| panic!("tshark's number {text:?}: {error}"))
+}

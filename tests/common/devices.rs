@@ -1,0 +1,58 @@
+//! What Debian's `ibv_devinfo -v` says about a device.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use super::place::Place;
+use super::run::run;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The output of `ibv_devinfo -v` for one device.
+pub struct DeviceInfo(pub String);
+
+impl DeviceInfo {
+    /// Asks `ibv_devinfo` in `place`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn query(place: &Place, device: &str) -> Self {
+        let mut command = place.verbs("ibv_devinfo");
+        command.args(["-v", "-d", device]);
+        Self(run("ibv_devinfo", command, LIMIT).success().stdout)
+    }
+
+    /// The value of a line such as `state: PORT_ACTIVE (4)`.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            (found.trim() == name).then(|| value.trim())
+        })
+    }
+
+    /// The port's GIDs with their indices.
+    pub fn gids(&self) -> Vec<(u32, Ipv6Addr)> {
+        self.0
+            .lines()
+            .filter_map(|line| {
+                let (index, gid) = line.trim().strip_prefix("GID[")?.split_once("]:")?;
+                let gid = gid.split(',').next()?;
+                Some((index.trim().parse().ok()?, gid.trim().parse().ok()?))
+            })
+            .collect()
+    }
+
+    /// The index of a GID.
+    ///
+    /// # Panics
+    /// When there is none with this address.
+    #[track_caller]
+    pub fn gid_index(&self, address: &str) -> u32 {
+        let wanted: Ipv6Addr = address.parse().expect("an IPv6 address");
+        let found = self.gids().into_iter().find(|(_, gid)| *gid == wanted);
+        found
+            .unwrap_or_else(|| panic!("no GID {address} in\n{}", self.0))
+            .0
+    }
+}

@@ -1,0 +1,153 @@
+//! Where a program runs: as which user, in which namespaces, with which copy of urxe.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::require::{is_root, search_path};
+
+/// The user and group `nobody`.
+const NOBODY: &str = "65534";
+
+/// A way of starting programs.
+#[derive(Clone)]
+pub struct Place {
+    /// The words before the program.
+    prefix: Vec<OsString>,
+    urxe: PathBuf,
+    /// Keeps a copied installation while it is in use.
+    _installation: Option<Rc<Directory>>,
+}
+
+impl Place {
+    /// This host and this user.
+    pub fn here() -> Self {
+        static INSTALLATION: OnceLock<PathBuf> = OnceLock::new();
+        let directory = INSTALLATION.get_or_init(|| {
+            let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installation");
+            fs::create_dir_all(&directory).expect("cargo's own directory");
+            install(&directory);
+            directory
+        });
+        Self {
+            prefix: Vec::new(),
+            urxe: directory.join("urxe"),
+            _installation: None,
+        }
+    }
+
+    /// This host as a user without any privilege, with an installation of urxe that this user may
+    /// read: the build tree may be closed to others.
+    pub fn unprivileged() -> Self {
+        let directory = Directory::new();
+        install(directory.path());
+        let words: &[&str] = if is_root() {
+            &[
+                "setpriv",
+                "--reuid",
+                NOBODY,
+                "--regid",
+                NOBODY,
+                "--clear-groups",
+                "--",
+            ]
+        } else {
+            &[]
+        };
+        Self {
+            prefix: words.iter().map(OsString::from).collect(),
+            urxe: directory.path().join("urxe"),
+            _installation: Some(Rc::new(directory)),
+        }
+    }
+
+    /// The same place, reached through one more program.
+    pub fn through<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Self {
+        let mut place = self.clone();
+        place
+            .prefix
+            .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+        place
+    }
+
+    /// A program as it is.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut words = self
+            .prefix
+            .iter()
+            .cloned()
+            .chain([program.as_ref().to_owned()]);
+        let mut command = Command::new(words.next().expect("at least the program"));
+        let path = env::join_paths(search_path()).expect("it was split from a path");
+        // From a directory that every user may read.
+        // The library path of `cargo test` would hide what `urxe run` fails to do.
+        command
+            .args(words)
+            .env("PATH", path)
+            .env_remove("LD_LIBRARY_PATH")
+            .current_dir("/");
+        command
+    }
+
+    /// The `urxe` command.
+    pub fn urxe(&self) -> Command {
+        self.command(&self.urxe)
+    }
+
+    /// A verbs program, its libraries replaced by urxe.
+    pub fn verbs(&self, program: &str) -> Command {
+        let mut command = self.urxe();
+        command.args(["run", "--", program]);
+        command
+    }
+}
+
+/// Puts the command and the library side by side, as an installation has them.
+///
+/// `cargo test` builds the library in `deps` only; the one beside the command, if there is one,
+/// comes from the latest `cargo build` and may be older.
+fn install(directory: &Path) {
+    let command = Path::new(env!("CARGO_BIN_EXE_urxe"));
+    let library = command.with_file_name("deps").join("liburxe.so");
+    for (from, name) in [(command, "urxe"), (&library, "liburxe.so")] {
+        // Renamed when complete: another run of the tests may be using the old one.
+        let draft = directory.join(format!(".{name}.{}", std::process::id()));
+        fs::copy(from, &draft).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("own copy");
+        fs::rename(&draft, directory.join(name)).expect("own copy");
+    }
+}
+
+/// A directory of a test, removed with all that is in it when dropped.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// A new one, which everybody may read.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("urxe-test-{}-{number}", std::process::id());
+        let path = env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("own directory");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Left over at worst in the directory for such things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

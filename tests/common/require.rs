@@ -1,0 +1,133 @@
+//! What a test needs from the machine, and what happens where it is missing.
+//!
+//! Under `CI=true` a missing need is a failure. Elsewhere the test is left out and says so on a
+//! line that `cargo xtask test` collects.
+
+use std::env;
+use std::io::{self, Write};
+use std::panic::Location;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// Something that not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A program, and the Debian package that it comes with.
+    Program(&'static str, &'static str),
+    /// The right to make network namespaces: as root, or in a user namespace.
+    NetworkNamespaces,
+    /// The right to make user namespaces.
+    UserNamespaces,
+    /// scapy in the virtual environment that `cargo xtask test` makes.
+    Scapy,
+}
+
+/// Debian's own example of a verbs program.
+pub const PINGPONG: Need = Need::Program("ibv_rc_pingpong", "ibverbs-utils");
+/// Debian's lister of devices, of the same package.
+pub const DEVINFO: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
+/// The dissector.
+pub const TSHARK: Need = Need::Program("tshark", "tshark");
+/// What sets up interfaces.
+pub const IP: Need = Need::Program("ip", "iproute2");
+
+/// Whether everything in `needs` is there. If not, the test has been reported as left out and
+/// must return.
+///
+/// # Panics
+/// Under `CI=true`, when something is missing.
+#[must_use]
+#[track_caller]
+pub fn require(needs: &[Need]) -> bool {
+    let Some(missing) = needs.iter().find(|need| !need.is_met()) else {
+        return true;
+    };
+    let why = missing.explanation();
+    assert!(env::var("CI").as_deref() != Ok("true"), "{why}");
+
+    let here = thread::current();
+    let test = match here.name() {
+        // With one test thread, libtest runs the test on the main thread.
+        None | Some("main") => Location::caller().to_string(),
+        Some(name) => name.to_owned(),
+    };
+    // Written directly, because libtest hides what passing tests print.
+    let _ = writeln!(io::stdout(), "\nLEFT OUT: {test}: {why}");
+    false
+}
+
+impl Need {
+    fn is_met(self) -> bool {
+        match self {
+            Self::Program(name, _) => find_program(name).is_some(),
+            Self::NetworkNamespaces => can_unshare("-n") || can_unshare("-rn"),
+            Self::UserNamespaces => can_unshare("-rn"),
+            Self::Scapy => {
+                succeeds(Command::new(venv_python()).args(["-c", "import scapy.contrib.roce"]))
+            }
+        }
+    }
+
+    fn explanation(self) -> String {
+        match self {
+            Self::Program(name, package) => {
+                format!("needs the program {name}: apt-get install {package}")
+            }
+            Self::NetworkNamespaces | Self::UserNamespaces => {
+                "needs the right to make namespaces: run as root, or allow unprivileged user \
+                 namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+                    .to_owned()
+            }
+            Self::Scapy => format!(
+                "needs scapy at {}: cargo xtask test installs it",
+                venv_python().display()
+            ),
+        }
+    }
+}
+
+/// The search path with the directories for system programs, which an ordinary user's lacks.
+pub fn search_path() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .collect()
+}
+
+/// The Python that has scapy.
+pub fn venv_python() -> PathBuf {
+    // The command is <target>/<profile>/urxe, and cargo xtask makes <target>/venv.
+    let urxe = PathBuf::from(env!("CARGO_BIN_EXE_urxe"));
+    urxe.ancestors()
+        .nth(2)
+        .unwrap_or(&urxe)
+        .join("venv/bin/python")
+}
+
+/// Whether this process may do what only root may.
+pub fn is_root() -> bool {
+    Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|id| id.stdout.trim_ascii() == b"0")
+}
+
+/// Whether `unshare` works with these flags.
+pub fn can_unshare(flags: &str) -> bool {
+    succeeds(Command::new("unshare").args([flags, "true"]))
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    search_path()
+        .into_iter()
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,242 @@
+//! The bytes on the wire, judged by Wireshark and by scapy: as urxe writes them to `URXE_PCAP`,
+//! and as the kernel really sends them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::common::capture::{Packet, Sniffer, assert_every_icrc, check_icrc, dissect, opcode};
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::Cable;
+use crate::common::pingpong::{Ended, Pingpong, Side, addresses};
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, PINGPONG, TSHARK, require};
+
+/// Runs with `URXE_PCAP` on both sides, and checks both captures.
+fn captured(mut pingpong: Pingpong) -> (Vec<Packet>, Ended) {
+    let directory = Directory::new();
+    let [server, client] =
+        ["server", "client"].map(|side| directory.path().join(format!("{side}.pcapng")));
+    pingpong.server = pingpong
+        .server
+        .env("URXE_PCAP", &server.display().to_string());
+    pingpong.client = pingpong
+        .client
+        .env("URXE_PCAP", &client.display().to_string());
+    let ended = pingpong.run().success();
+
+    let packets = [server, client].map(|file| {
+        let packets = dissect(&file);
+        assert_every_icrc(&file, packets.len());
+        packets
+    });
+    let [_, client] = packets;
+    (client, ended)
+}
+
+/// The largest payload of a SEND.
+fn largest_payload(packets: &[Packet]) -> u32 {
+    let payloads = packets
+        .iter()
+        .filter(|packet| packet.is_send())
+        .map(Packet::send_payload);
+    payloads.max().expect("there are SENDs")
+}
+
+fn opcodes(packets: &[Packet]) -> BTreeSet<u32> {
+    packets.iter().map(|packet| packet.opcode).collect()
+}
+
+fn loopback() -> Option<Pingpong> {
+    require(&[PINGPONG, TSHARK, Need::Scapy]).then(|| Pingpong::over_loopback(&Place::here()))
+}
+
+#[test]
+fn small_messages_are_single_packets() {
+    let Some(pingpong) = loopback() else { return };
+    // Each number of bytes of padding.
+    for size in [1, 2, 3, 4, 64] {
+        let (packets, _) = captured(pingpong.clone().size(size).iterations(20));
+        let seen = opcodes(&packets);
+        assert_eq!(
+            seen,
+            BTreeSet::from([opcode::SEND_ONLY, opcode::ACKNOWLEDGE])
+        );
+        assert_eq!(largest_payload(&packets), size.next_multiple_of(4));
+    }
+}
+
+#[test]
+fn large_messages_are_cut_at_the_path_mtu() {
+    let Some(pingpong) = loopback() else { return };
+    for mtu in [256, 1024, 4096] {
+        let pingpong = pingpong.clone().options(&format!("-m {mtu}"));
+        // Three full packets and a short one.
+        let (packets, _) = captured(pingpong.size(3 * mtu + 5).iterations(10));
+        let all = [
+            opcode::SEND_FIRST,
+            opcode::SEND_MIDDLE,
+            opcode::SEND_LAST,
+            opcode::ACKNOWLEDGE,
+        ];
+        assert_eq!(opcodes(&packets), BTreeSet::from(all));
+        assert_eq!(largest_payload(&packets), mtu);
+    }
+}
+
+#[test]
+fn batches_of_many_packets() {
+    let Some(pingpong) = loopback() else { return };
+    captured(pingpong.options("-m 1024").size(300_000).iterations(3));
+}
+
+#[test]
+fn ipv6_packets() {
+    let Some(pingpong) = loopback() else { return };
+    let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+    let (packets, _) = captured(pingpong.gids(index, index).size(100_000).iterations(3));
+    assert!(packets.iter().all(|packet| packet.source == "::1"));
+}
+
+#[test]
+fn queue_pairs_and_psns_are_those_agreed_on() {
+    let Some(pingpong) = loopback() else { return };
+    let (packets, ended) = captured(pingpong.size(3000).iterations(5));
+    let printed = addresses(&ended.client.stdout);
+    let [(client_qp, client_psn), (server_qp, server_psn)] = printed[..] else {
+        panic!("two addresses in {}", ended.client)
+    };
+    for (qp, psn) in [(server_qp, client_psn), (client_qp, server_psn)] {
+        let sent: BTreeSet<_> = packets
+            .iter()
+            .filter(|packet| packet.is_send() && packet.destination_qp == qp)
+            .map(|packet| packet.psn)
+            .collect();
+        // Five messages of three packets.
+        let expected = (0..15).map(|number| (psn + number) & 0xff_ffff).collect();
+        assert_eq!(sent, expected);
+    }
+    // The range of source ports that NICs and rxe use.
+    assert!(packets.iter().all(|packet| packet.source_port >= 0xc000));
+}
+
+/// Captures, at the far end of a cable, what the kernel made of urxe's batches.
+fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>> {
+    if !require(&[PINGPONG, TSHARK, IP, Need::Scapy, Need::NetworkNamespaces]) {
+        return None;
+    }
+    let cable = Cable::new(&Place::here(), interface_mtu);
+    cable.cut_batches();
+    let mut server = Side::new(cable.a.place(), "urxe_va");
+    let mut client = Side::new(cable.b.place(), "urxe_vb");
+    if ipv6 {
+        server.gid_index = DeviceInfo::query(&server.place, "urxe_va").gid_index(Cable::A6);
+        client.gid_index = DeviceInfo::query(&client.place, "urxe_vb").gid_index(Cable::B6);
+    }
+    let pingpong = Pingpong::new(server, client, Cable::A).options(options);
+
+    let directory = Directory::new();
+    let file = directory.path().join("cable.pcapng");
+    let sniffer = Sniffer::start(&cable.b, "vb", &file);
+    for (size, iterations) in [(1, 10), (4096, 10), (100_000, 5)] {
+        pingpong
+            .clone()
+            .size(size)
+            .iterations(iterations)
+            .run()
+            .success();
+    }
+    let file = sniffer.stop();
+
+    let packets = dissect(&file);
+    assert_every_icrc(&file, packets.len());
+    Some(packets)
+}
+
+#[test]
+fn what_leaves_at_mtu_1500_has_the_icrc_of_its_own_header() {
+    let Some(packets) = sniffed(1500, false, "-c") else {
+        return;
+    };
+    assert_eq!(largest_payload(&packets), 1024);
+    // The kernel numbered the packets of batches, or this would not have put that to the test.
+    assert!(
+        packets
+            .iter()
+            .any(|packet| packet.identification.is_some_and(|id| id > 10))
+    );
+}
+
+#[test]
+fn what_leaves_at_mtu_9000_has_the_icrc_of_its_own_header() {
+    let Some(packets) = sniffed(9000, false, "-c -m 4096") else {
+        return;
+    };
+    assert_eq!(largest_payload(&packets), 4096);
+    assert!(
+        packets
+            .iter()
+            .any(|packet| packet.identification.is_some_and(|id| id > 10))
+    );
+}
+
+#[test]
+fn what_leaves_over_ipv6_has_the_icrc_of_its_own_header() {
+    let Some(packets) = sniffed(1500, true, "-c") else {
+        return;
+    };
+    assert_eq!(largest_payload(&packets), 1024);
+    assert!(packets.iter().all(|packet| packet.identification.is_none()));
+}
+
+/// A CNP as a ConnectX-4 Lx sent it, from scapy's public tests: Ethernet to ICRC.
+const CNP_OF_A_NIC: &str = "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201\
+                            000012b7002800008100ffff40000118000000000000000000000000000000000000\
+                            000082fd002a";
+
+#[test]
+fn the_judge_of_icrcs_knows_right_from_wrong() {
+    if !require(&[Need::Scapy]) {
+        return;
+    }
+    let digits = CNP_OF_A_NIC.as_bytes().chunks_exact(2);
+    let frame: Vec<u8> = digits
+        .map(|digits| u8::from_str_radix(&String::from_utf8_lossy(digits), 16).expect("hex"))
+        .collect();
+    let mut corrupt = frame.clone();
+    corrupt[60] ^= 1;
+
+    let directory = Directory::new();
+    let file = directory.path().join("cnp.pcap");
+    write_pcap(&file, &[&frame]);
+    assert_every_icrc(&file, 1);
+    write_pcap(&file, &[&frame, &corrupt]);
+    let verdict = check_icrc(&file);
+    assert_eq!(verdict.status.code(), Some(1), "{verdict}");
+    assert!(verdict.stdout.contains("checked 2, wrong 1"), "{verdict}");
+}
+
+/// Writes Ethernet frames in the classic capture format.
+fn write_pcap(file: &Path, frames: &[&[u8]]) {
+    const MAGIC: u32 = 0xa1b2_c3d4;
+    const VERSION: [u16; 2] = [2, 4];
+    const SNAP_LENGTH: u32 = 0xffff;
+    const ETHERNET: u32 = 1;
+    let mut bytes = MAGIC.to_le_bytes().to_vec();
+    bytes.extend(VERSION.iter().flat_map(|number| number.to_le_bytes()));
+    bytes.extend(
+        [0, 0, SNAP_LENGTH, ETHERNET]
+            .iter()
+            .flat_map(|number: &u32| number.to_le_bytes()),
+    );
+    for frame in frames {
+        let length = u32::try_from(frame.len()).expect("a frame is short");
+        bytes.extend(
+            [0, 0, length, length]
+                .iter()
+                .flat_map(|number: &u32| number.to_le_bytes()),
+        );
+        bytes.extend_from_slice(frame);
+    }
+    fs::write(file, bytes).expect("a file of one's own");
+}

@@ -1,0 +1,134 @@
+//! What `ibv_devices` and `ibv_devinfo -v` show.
+
+use std::time::Duration;
+
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::Cable;
+use crate::common::place::Place;
+use crate::common::require::{DEVINFO, IP, Need, require};
+use crate::common::run::run;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The names and node GUIDs that `ibv_devices` lists.
+fn listed(place: &Place) -> Vec<(String, String)> {
+    let finished = run("ibv_devices", place.verbs("ibv_devices"), LIMIT).success();
+    // Two lines of heading come first.
+    let lines = finished.stdout.lines().skip(2);
+    lines
+        .map(|line| {
+            let (name, guid) = line
+                .trim()
+                .split_once(char::is_whitespace)
+                .expect("two columns");
+            (name.to_owned(), guid.trim().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn ibv_devices_lists_the_loopback_interface_last() {
+    if !require(&[DEVINFO]) {
+        return;
+    }
+    let devices = listed(&Place::here());
+    assert_eq!(
+        devices.last().map(|(name, _)| name.as_str()),
+        Some("urxe_lo"),
+        "{devices:?}"
+    );
+    assert!(
+        devices.iter().all(|(name, _)| name.starts_with("urxe_")),
+        "{devices:?}"
+    );
+}
+
+#[test]
+fn node_guids_are_stable_and_differ_between_devices() {
+    if !require(&[DEVINFO]) {
+        return;
+    }
+    let devices = listed(&Place::here());
+    assert_eq!(devices, listed(&Place::here()));
+    for (name, guid) in &devices {
+        assert_eq!(
+            devices.iter().filter(|(_, other)| other == guid).count(),
+            1,
+            "{name} {guid}"
+        );
+        assert!(guid.chars().any(|digit| digit != '0'), "{name} {guid}");
+    }
+}
+
+#[test]
+fn ibv_devinfo_shows_an_active_ethernet_port_with_an_ipv4_gid_first() {
+    if !require(&[DEVINFO]) {
+        return;
+    }
+    let info = DeviceInfo::query(&Place::here(), "urxe_lo");
+    assert_eq!(
+        info.value("transport"),
+        Some("InfiniBand (0)"),
+        "{}",
+        info.0
+    );
+    assert_eq!(info.value("state"), Some("PORT_ACTIVE (4)"), "{}", info.0);
+    assert_eq!(info.value("link_layer"), Some("Ethernet"), "{}", info.0);
+    assert_eq!(info.value("active_mtu"), Some("4096 (5)"), "{}", info.0);
+    let first = info.gids().first().copied();
+    assert_eq!(
+        first,
+        Some((0, "::ffff:127.0.0.1".parse().expect("an address"))),
+        "{}",
+        info.0
+    );
+}
+
+#[test]
+fn ibv_devinfo_without_a_device_goes_through_all_of_them() {
+    if !require(&[DEVINFO]) {
+        return;
+    }
+    let place = Place::here();
+    let mut command = place.verbs("ibv_devinfo");
+    command.arg("-v");
+    let finished = run("ibv_devinfo -v", command, LIMIT).success();
+    for (name, _) in listed(&place) {
+        assert!(
+            finished.stdout.contains(&format!("hca_id:\t{name}")),
+            "{name} in {finished}"
+        );
+    }
+}
+
+#[test]
+fn active_mtu_is_the_largest_path_mtu_that_fits_the_interface() {
+    if !require(&[DEVINFO, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    for (interface_mtu, active_mtu) in [(1500, "1024 (3)"), (9000, "4096 (5)")] {
+        let cable = Cable::new(&Place::here(), interface_mtu);
+        let info = DeviceInfo::query(cable.a.place(), "urxe_va");
+        assert_eq!(info.value("active_mtu"), Some(active_mtu), "{}", info.0);
+    }
+}
+
+#[test]
+fn gids_are_all_the_addresses_of_the_interface() {
+    if !require(&[DEVINFO, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let info = DeviceInfo::query(cable.a.place(), "urxe_va");
+    assert_eq!(info.gid_index(&format!("::ffff:{}", Cable::A)), 0);
+    let gids = info.gids();
+    assert!(
+        gids.iter().any(|(_, gid)| gid.to_string() == Cable::A6),
+        "{gids:?}"
+    );
+    assert!(
+        gids.iter().any(|(_, gid)| gid.is_unicast_link_local()),
+        "{gids:?}"
+    );
+    assert_eq!(gids.len(), 3, "{gids:?}");
+}

@@ -1,0 +1,15 @@
+//! Debian's verbs programs, unmodified, over urxe.
+//!
+//! One test binary, so that all its tests take turns: each of them wants the whole machine.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod capture;
+mod devices;
+mod faults;
+mod first_errors;
+mod pingpong;
+mod places;
+mod processes;
+mod urxe_run;

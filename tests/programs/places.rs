@@ -1,0 +1,216 @@
+//! `ibv_rc_pingpong` between network namespaces, as a user without privileges, and in a user
+//! namespace.
+
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::{Cable, Namespace};
+use crate::common::pingpong::{Pingpong, Side};
+use crate::common::place::Place;
+use crate::common::require::{DEVINFO, IP, Need, PINGPONG, is_root, require};
+
+/// The server at `va`, the client at `vb`.
+fn across(cable: &Cable) -> Pingpong {
+    let server = Side::new(cable.a.place(), "urxe_va");
+    let client = Side::new(cable.b.place(), "urxe_vb");
+    Pingpong::new(server, client, Cable::A)
+}
+
+fn cable(interface_mtu: u32) -> Option<Cable> {
+    require(&[PINGPONG, IP, Need::NetworkNamespaces])
+        .then(|| Cable::new(&Place::here(), interface_mtu))
+}
+
+fn over_ipv4(interface_mtu: u32, path_mtus: &[u32]) {
+    let Some(cable) = cable(interface_mtu) else {
+        return;
+    };
+    let pingpong = across(&cable);
+    pingpong.run().success();
+    pingpong.clone().options("-e -c").run().success();
+    for mtu in path_mtus {
+        let pingpong = pingpong.clone().options(&format!("-c -m {mtu}"));
+        pingpong.clone().size(1).iterations(300).run().success();
+        pingpong
+            .clone()
+            .size(1 << 20)
+            .iterations(20)
+            .run()
+            .success();
+    }
+}
+
+fn over_ipv6(interface_mtu: u32, path_mtu: u32) {
+    let Some(cable) = cable(interface_mtu) else {
+        return;
+    };
+    let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
+    let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+    let mut pingpong = across(&cable)
+        .gids(server, client)
+        .options(&format!("-c -m {path_mtu}"));
+    // IPv6 alone, the agreement over TCP included.
+    Cable::A6.clone_into(&mut pingpong.host);
+    pingpong.clone().size(1).iterations(300).run().success();
+    let ended = pingpong.size(1 << 20).iterations(20).run().success();
+    assert!(
+        ended.server.stdout.contains(&format!("GID {}", Cable::B6)),
+        "{}",
+        ended.server
+    );
+}
+
+#[test]
+fn between_namespaces_at_mtu_1500() {
+    over_ipv4(1500, &[256, 512, 1024]);
+}
+
+#[test]
+fn between_namespaces_at_mtu_9000() {
+    over_ipv4(9000, &[1024, 2048, 4096]);
+}
+
+#[test]
+fn between_namespaces_over_ipv6_at_mtu_1500() {
+    over_ipv6(1500, 1024);
+}
+
+#[test]
+fn between_namespaces_over_ipv6_at_mtu_9000() {
+    over_ipv6(9000, 4096);
+}
+
+#[test]
+fn between_namespaces_over_link_local_addresses() {
+    let Some(cable) = cable(1500) else { return };
+    let link_local = |place: &Place, device: &str| {
+        let gids = DeviceInfo::query(place, device).gids();
+        let found = gids
+            .into_iter()
+            .find(|(_, gid)| gid.is_unicast_link_local());
+        found.expect("each interface has a link-local address").0
+    };
+    let server = link_local(cable.a.place(), "urxe_va");
+    let client = link_local(cable.b.place(), "urxe_vb");
+    across(&cable)
+        .gids(server, client)
+        .options("-c")
+        .size(10_000)
+        .run()
+        .success();
+}
+
+#[test]
+fn between_namespaces_where_the_kernel_cuts_the_batches() {
+    let Some(cable) = cable(1500) else { return };
+    cable.cut_batches();
+    across(&cable)
+        .options("-c")
+        .size(1 << 20)
+        .iterations(20)
+        .run()
+        .success();
+}
+
+#[test]
+fn two_interfaces_of_one_host() {
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    // Traffic between a host's own addresses takes the loopback interface, whatever the device.
+    let cable = Cable::new(&Place::here(), 1500);
+    cable.a.ip("link set lo up");
+    let side = Side::new(cable.a.place(), "urxe_va");
+    Pingpong::new(side.clone(), side, Cable::A)
+        .options("-c")
+        .run()
+        .success();
+}
+
+#[test]
+fn as_a_user_without_privileges() {
+    if !require(&[PINGPONG, DEVINFO])
+        || (is_root() && !require(&[Need::Program("setpriv", "util-linux")]))
+    {
+        return;
+    }
+    let place = Place::unprivileged();
+    let pingpong = Pingpong::over_loopback(&place);
+    pingpong.run().success();
+    for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
+        pingpong
+            .clone()
+            .options(options)
+            .iterations(300)
+            .run()
+            .success();
+    }
+    pingpong
+        .clone()
+        .options("-c")
+        .size(8 << 20)
+        .iterations(4)
+        .run()
+        .success();
+    let ipv6 = DeviceInfo::query(&place, "urxe_lo").gid_index("::1");
+    pingpong.gids(ipv6, ipv6).options("-c").run().success();
+}
+
+#[test]
+fn two_users_on_one_address() {
+    if !require(&[PINGPONG, Need::Program("setpriv", "util-linux")]) {
+        return;
+    }
+    if !is_root() {
+        // An ordinary user cannot become another one.
+        return;
+    }
+    // One user's processes share port 4791; a second user cannot join them, and is told so.
+    let first = Pingpong::over_loopback(&Place::here());
+    let held = first.iterations(1_000_000_000);
+    let _turn = crate::common::pingpong::turn();
+    let mut pair = held.start();
+    let side = Side::new(&Place::unprivileged(), "urxe_lo");
+    let refused = Pingpong::new(side.clone(), side, "127.0.0.1").refused_server();
+    assert!(!refused.status.success() && !refused.timed_out, "{refused}");
+    assert!(refused.stderr.contains("4791"), "{refused}");
+    assert!(pair.is_running(), "{}", pair.finish().server);
+}
+
+#[test]
+fn in_a_user_and_network_namespace() {
+    if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
+        return;
+    }
+    let namespace = Namespace::new_with_user(&Place::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.place());
+    pingpong.run().success();
+    for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
+        pingpong
+            .clone()
+            .options(options)
+            .iterations(300)
+            .run()
+            .success();
+    }
+    pingpong
+        .options("-c")
+        .size(8 << 20)
+        .iterations(4)
+        .run()
+        .success();
+}
+
+#[test]
+fn between_namespaces_without_any_privilege() {
+    if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
+        return;
+    }
+    let nobody = Place::unprivileged();
+    let a = Namespace::new_with_user(&nobody);
+    let cable = Cable::join(a, 1500);
+    across(&cable)
+        .options("-c")
+        .size(1 << 20)
+        .iterations(20)
+        .run()
+        .success();
+}
