@@ -19,6 +19,8 @@ pub enum Need {
     NetworkNamespaces,
     /// The right to make user namespaces.
     UserNamespaces,
+    /// The right to become another user.
+    Root,
     /// scapy in the virtual environment that `cargo xtask test` makes.
     Scapy,
 }
@@ -79,6 +81,7 @@ impl Need {
                  namespaces (sysctl kernel.unprivileged_userns_clone=1)"
                     .to_owned()
             }
+            Self::Root => "needs root, to become another user".to_owned(),
             Self::Scapy => format!(
                 "needs scapy at {}: cargo xtask test installs it",
                 venv_python().display()

@@ -156,11 +156,7 @@ fn as_a_user_without_privileges() {
 
 #[test]
 fn two_users_on_one_address() {
-    if !require(&[PINGPONG, Need::Program("setpriv", "util-linux")]) {
-        return;
-    }
-    if !is_root() {
-        // An ordinary user cannot become another one.
+    if !require(&[PINGPONG, Need::Program("setpriv", "util-linux"), Need::Root]) {
         return;
     }
     // One user's processes share port 4791; a second user cannot join them, and is told so.

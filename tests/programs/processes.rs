@@ -164,7 +164,10 @@ fn a_peer_that_died_is_reported_as_retries_exceeded() {
             continue;
         }
         assert_eq!(client.status.code(), Some(1), "{client}");
-        assert!(client.stderr.contains("transport retry counter exceeded"), "{client}");
+        assert!(
+            client.stderr.contains("transport retry counter exceeded"),
+            "{client}"
+        );
         return;
     }
     panic!("the clients never learnt that their servers died");
