@@ -65,6 +65,7 @@ impl Need {
             Self::Program(name, _) => find_program(name).is_some(),
             Self::NetworkNamespaces => can_unshare("-n") || can_unshare("-rn"),
             Self::UserNamespaces => can_unshare("-rn"),
+            Self::Root => is_root(),
             Self::Scapy => {
                 succeeds(Command::new(venv_python()).args(["-c", "import scapy.contrib.roce"]))
             }
