@@ -39,8 +39,8 @@ fn port_4791_taken_by_another_program() {
 
         let refused = Pingpong::over_loopback(namespace.place()).run_server_alone();
         assert_eq!(refused.status.code(), Some(1), "{refused}");
-        // Which port of which address, and who it may be: the kernel's own rxe, often.
-        for word in ["4791", "127.0.0.1", "rxe"] {
+        // Which port of which address, and a way out.
+        for word in ["4791", "127.0.0.1", "unshare -rn"] {
             assert!(refused.stderr.contains(word), "no {word} in: {refused}");
         }
     }
@@ -107,7 +107,7 @@ fn faults_that_cannot_be_understood() {
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains("URXE_FAULTS"), "{refused}");
-    assert!(refused.stderr.contains("drop=lots"), "{refused}");
+    assert!(refused.stderr.contains("lots"), "{refused}");
 }
 
 #[test]
