@@ -1,0 +1,248 @@
+//! The table of transitions: which are legal, and the attributes that each requires and permits for
+//! each service (10.3.1, 11.2.4.2, table 91).
+
+use super::{AttrMask, QpState, QpType};
+
+/// Why a modification was refused. Verbs programs see EINVAL for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TransitionError {
+    /// The queue pair is not in the state that the call named as the current one.
+    #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
+    NotInState {
+        /// Where it is.
+        actual: QpState,
+        /// Where the call said it was.
+        claimed: QpState,
+    },
+    /// No such transition exists.
+    #[error("there is no transition from {from:?} to {to:?}")]
+    Illegal {
+        /// Where it is.
+        from: QpState,
+        /// Where it was to go.
+        to: QpState,
+    },
+    /// Attributes that the transition needs are missing.
+    #[error("the transition needs {0:?}")]
+    Missing(AttrMask),
+    /// Attributes were given that the transition does not take.
+    #[error("the transition does not take {0:?}")]
+    Unexpected(AttrMask),
+    /// An attribute's value is out of range.
+    #[error("{0:?} is out of range")]
+    OutOfRange(AttrMask),
+}
+
+type Row = (QpState, QpState, &'static [(QpType, AttrMask, AttrMask)]);
+
+const NONE: AttrMask = AttrMask::empty();
+
+/// `|` for constants.
+const fn all<const N: usize>(bits: [AttrMask; N]) -> AttrMask {
+    let mut union = NONE;
+    let mut i = 0;
+    while i < N {
+        union = union.union(bits[i]);
+        i += 1;
+    }
+    union
+}
+
+const CONNECT: AttrMask = all([
+    AttrMask::AV,
+    AttrMask::PATH_MTU,
+    AttrMask::DEST_QPN,
+    AttrMask::RQ_PSN,
+]);
+const RESPOND: AttrMask = all([AttrMask::MAX_DEST_RD_ATOMIC, AttrMask::MIN_RNR_TIMER]);
+const REQUEST: AttrMask = all([
+    AttrMask::TIMEOUT,
+    AttrMask::RETRY_CNT,
+    AttrMask::RNR_RETRY,
+    AttrMask::SQ_PSN,
+    AttrMask::MAX_QP_RD_ATOMIC,
+]);
+const PLACE_CONNECTED: AttrMask =
+    all([AttrMask::PKEY_INDEX, AttrMask::PORT, AttrMask::ACCESS_FLAGS]);
+const PLACE_DATAGRAM: AttrMask = all([AttrMask::PKEY_INDEX, AttrMask::PORT, AttrMask::QKEY]);
+const PATHS: AttrMask = all([
+    AttrMask::ALT_PATH,
+    AttrMask::ACCESS_FLAGS,
+    AttrMask::PKEY_INDEX,
+]);
+const RUNNING_UD: AttrMask = all([AttrMask::CUR_STATE, AttrMask::QKEY]);
+const RUNNING: AttrMask = all([
+    AttrMask::CUR_STATE,
+    AttrMask::ALT_PATH,
+    AttrMask::ACCESS_FLAGS,
+    AttrMask::PATH_MIG_STATE,
+]);
+const RUNNING_RESPONDER: AttrMask = all([RUNNING, AttrMask::MIN_RNR_TIMER]);
+const DRAINED: AttrMask = all([AttrMask::AV, PATHS, AttrMask::PATH_MIG_STATE]);
+const DRAINED_REQUESTER: AttrMask = all([
+    DRAINED,
+    AttrMask::PORT,
+    AttrMask::TIMEOUT,
+    AttrMask::RETRY_CNT,
+    AttrMask::RNR_RETRY,
+    AttrMask::MAX_QP_RD_ATOMIC,
+]);
+const DRAINED_RESPONDER: AttrMask = all([DRAINED, AttrMask::PORT, AttrMask::TIMEOUT, RESPOND]);
+
+/// From, to, and for each service: required, optional. A service without an entry has no such
+/// transition. Those to RESET and ERR take no attributes and are not in the table.
+const TABLE: &[Row] = {
+    use QpState::*;
+    use QpType::*;
+    &[
+        (
+            Reset,
+            Init,
+            &[
+                (Rc, PLACE_CONNECTED, NONE),
+                (Uc, PLACE_CONNECTED, NONE),
+                (Ud, PLACE_DATAGRAM, NONE),
+                (XrcIni, PLACE_CONNECTED, NONE),
+                (XrcTgt, PLACE_CONNECTED, NONE),
+            ],
+        ),
+        (
+            Init,
+            Init,
+            &[
+                (Rc, NONE, PLACE_CONNECTED),
+                (Uc, NONE, PLACE_CONNECTED),
+                (Ud, NONE, PLACE_DATAGRAM),
+                (XrcIni, NONE, PLACE_CONNECTED),
+                (XrcTgt, NONE, PLACE_CONNECTED),
+            ],
+        ),
+        (
+            Init,
+            Rtr,
+            &[
+                (Rc, all([CONNECT, RESPOND]), PATHS),
+                (Uc, CONNECT, PATHS),
+                (Ud, NONE, all([AttrMask::PKEY_INDEX, AttrMask::QKEY])),
+                (XrcIni, CONNECT, PATHS),
+                (XrcTgt, all([CONNECT, RESPOND]), PATHS),
+            ],
+        ),
+        (
+            Rtr,
+            Rts,
+            &[
+                (Rc, REQUEST, RUNNING_RESPONDER),
+                (Uc, AttrMask::SQ_PSN, RUNNING),
+                (Ud, AttrMask::SQ_PSN, RUNNING_UD),
+                (XrcIni, REQUEST, RUNNING),
+                (
+                    XrcTgt,
+                    all([AttrMask::TIMEOUT, AttrMask::SQ_PSN]),
+                    RUNNING_RESPONDER,
+                ),
+            ],
+        ),
+        (
+            Rts,
+            Rts,
+            &[
+                (Rc, NONE, RUNNING_RESPONDER),
+                (Uc, NONE, RUNNING),
+                (Ud, NONE, RUNNING_UD),
+                (XrcIni, NONE, RUNNING),
+                (XrcTgt, NONE, RUNNING_RESPONDER),
+            ],
+        ),
+        (
+            Rts,
+            Sqd,
+            &[
+                (Rc, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+                (Uc, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+                (Ud, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+                (XrcIni, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+                (XrcTgt, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+            ],
+        ),
+        (
+            Sqd,
+            Rts,
+            &[
+                (Rc, NONE, RUNNING_RESPONDER),
+                (Uc, NONE, RUNNING),
+                (Ud, NONE, RUNNING_UD),
+                (XrcIni, NONE, RUNNING),
+                (XrcTgt, NONE, RUNNING_RESPONDER),
+            ],
+        ),
+        (
+            Sqd,
+            Sqd,
+            &[
+                (Rc, NONE, all([DRAINED_REQUESTER, RESPOND])),
+                (Uc, NONE, DRAINED),
+                (Ud, NONE, all([AttrMask::PKEY_INDEX, AttrMask::QKEY])),
+                (XrcIni, NONE, DRAINED_REQUESTER),
+                (XrcTgt, NONE, DRAINED_RESPONDER),
+            ],
+        ),
+        (
+            Sqe,
+            Rts,
+            &[
+                (Uc, NONE, all([AttrMask::CUR_STATE, AttrMask::ACCESS_FLAGS])),
+                (Ud, NONE, RUNNING_UD),
+            ],
+        ),
+    ]
+};
+
+/// Checks that a queue pair of `service` may go from `from` to `to` with the attributes in `mask`.
+/// [`AttrMask::STATE`] itself is always permitted; [`AttrMask::RATE_LIMIT`] wherever the transition
+/// leads to or stays in RTS.
+pub fn check_transition(
+    service: QpType,
+    from: QpState,
+    to: QpState,
+    mask: AttrMask,
+) -> Result<(), TransitionError> {
+    let given = mask.difference(AttrMask::STATE);
+    let (required, optional) = attributes(service, from, to)?;
+    let missing = required.difference(given);
+    if !missing.is_empty() {
+        return Err(TransitionError::Missing(missing));
+    }
+    let unexpected = given.difference(required.union(optional));
+    if !unexpected.is_empty() {
+        return Err(TransitionError::Unexpected(unexpected));
+    }
+    Ok(())
+}
+
+fn attributes(
+    service: QpType,
+    from: QpState,
+    to: QpState,
+) -> Result<(AttrMask, AttrMask), TransitionError> {
+    let illegal = TransitionError::Illegal { from, to };
+    match to {
+        QpState::Reset => return Ok((NONE, NONE)),
+        QpState::Err if from != QpState::Reset => return Ok((NONE, NONE)),
+        _ => {}
+    }
+    let (_, _, services) = TABLE
+        .iter()
+        .find(|(f, t, _)| *f == from && *t == to)
+        .ok_or(illegal)?;
+    let (_, required, optional) = services
+        .iter()
+        .find(|(s, ..)| *s == service)
+        .ok_or(illegal)?;
+    let rate = if to == QpState::Rts {
+        AttrMask::RATE_LIMIT
+    } else {
+        NONE
+    };
+    Ok((*required, optional.union(rate)))
+}

@@ -1,0 +1,395 @@
+//! The queues of a queue pair: rings allocated once, so that posting and sending allocate nothing.
+
+use crate::host::Receives;
+use crate::psn::Psn;
+use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+use crate::{host::Receive, mtu::Mtu};
+
+/// Why a work request was not taken. Each has the errno that verbs programs know it by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// The queue pair is in a state that takes no such work request: EINVAL.
+    #[error("the queue pair's state takes no such work request")]
+    State,
+    /// The queue is full: ENOMEM.
+    #[error("the queue is full")]
+    Full,
+    /// More scatter/gather elements than the queue was made for: EINVAL.
+    #[error("more scatter/gather elements than the queue was made for")]
+    TooManySges,
+    /// More inline data than the queue was made for: EINVAL (ENOMEM in some providers).
+    #[error("more inline data than the queue was made for")]
+    TooMuchInline,
+    /// A message beyond 2^31 bytes: EINVAL.
+    #[error("the message is longer than 2^31 bytes")]
+    TooLong,
+    /// This transport has no such operation, or not with such data: EINVAL.
+    #[error("this transport has no such operation")]
+    Operation,
+}
+
+/// A queue of receives.
+#[derive(Debug)]
+pub struct RecvQueue {
+    slots: Box<[(u64, u32)]>,
+    sges: Box<[Sge]>,
+    max_sge: usize,
+    head: usize,
+    len: usize,
+}
+
+impl RecvQueue {
+    /// A queue of up to `max_wr` receives with up to `max_sge` elements each.
+    pub fn new(max_wr: u32, max_sge: u32) -> Self {
+        let (wr, max_sge) = (max_wr as usize, max_sge as usize);
+        RecvQueue {
+            slots: vec![(0, 0); wr].into(),
+            sges: vec![Sge::default(); wr * max_sge].into(),
+            max_sge,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    /// How many receives it holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// How many elements a receive has at most.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge as u32
+    }
+
+    /// How many receives wait in it.
+    pub fn len(&self) -> u32 {
+        self.len as u32
+    }
+
+    /// Whether no receive waits in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a receive at the end.
+    pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if sges.len() > self.max_sge {
+            return Err(PostError::TooManySges);
+        }
+        if self.len == self.slots.len() {
+            return Err(PostError::Full);
+        }
+        let at = (self.head + self.len) % self.slots.len();
+        self.slots[at] = (wr_id, sges.len() as u32);
+        let start = at * self.max_sge;
+        self.sges[start..start + sges.len()].copy_from_slice(sges);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the oldest into `into`; false when there is none.
+    pub fn take(&mut self, into: &mut Receive) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        let (wr_id, sges) = self.slots[self.head];
+        let start = self.head * self.max_sge;
+        into.wr_id = wr_id;
+        into.sges.clear();
+        into.sges
+            .extend_from_slice(&self.sges[start..start + sges as usize]);
+        self.head = (self.head + 1) % self.slots.len();
+        self.len -= 1;
+        true
+    }
+
+    /// Forgets every receive without a completion, as the transition to RESET does (10.3.1).
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl Receives for RecvQueue {
+    fn take_receive(&mut self, into: &mut Receive) -> bool {
+        self.take(into)
+    }
+
+    fn receive_credits(&self) -> Option<u32> {
+        Some(self.len())
+    }
+}
+
+/// A posted send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWqe {
+    /// The program's own number for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// Bytes of the message.
+    pub len: u32,
+    /// The PSN of its first packet.
+    pub first_psn: Psn,
+    /// How many PSNs it takes: its packets, or for a READ those of its responses (9.7.2).
+    pub packets: u32,
+    /// How many messages that consume a receive the queue had, this one included.
+    pub receives: u32,
+    sges: u32,
+}
+
+impl SendWqe {
+    /// The PSN after its last.
+    pub fn end_psn(&self) -> Psn {
+        self.first_psn + self.packets
+    }
+
+    /// How many bytes packet `index` of it carries.
+    pub fn payload_of(&self, index: u32, mtu: Mtu) -> usize {
+        let sent = u64::from(index) * mtu.bytes() as u64;
+        (u64::from(self.len) - sent).min(mtu.bytes() as u64) as usize
+    }
+}
+
+/// How many packets carry `len` bytes: at least one (9.7.2).
+pub fn packets_of(len: u32, mtu: Mtu) -> u32 {
+    len.div_ceil(mtu.bytes() as u32).max(1)
+}
+
+/// What a send queue is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendQueueSize {
+    /// Work requests.
+    pub max_wr: u32,
+    /// Scatter/gather elements of one.
+    pub max_sge: u32,
+    /// Bytes of inline data of one.
+    pub max_inline: u32,
+}
+
+/// A queue of send work requests. Each has an index that counts from the first ever posted, so an
+/// index never names another one later.
+#[derive(Debug)]
+pub struct SendQueue {
+    slots: Box<[Option<SendWqe>]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    size: SendQueueSize,
+    head: u64,
+    tail: u64,
+    post_psn: Psn,
+    receives: u32,
+}
+
+impl SendQueue {
+    /// An empty queue.
+    pub fn new(size: SendQueueSize) -> Self {
+        let wr = size.max_wr as usize;
+        SendQueue {
+            slots: vec![None; wr].into(),
+            sges: vec![Sge::default(); wr * size.max_sge as usize].into(),
+            inline: vec![0; wr * size.max_inline as usize].into(),
+            size,
+            head: 0,
+            tail: 0,
+            post_psn: Psn::default(),
+            receives: 0,
+        }
+    }
+
+    /// What it was made for.
+    pub fn size(&self) -> SendQueueSize {
+        self.size
+    }
+
+    /// The index of the oldest.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The index that the next one posted will have.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// The PSN after the last posted one's.
+    pub fn post_psn(&self) -> Psn {
+        self.post_psn
+    }
+
+    /// Empties it; the next one posted starts at `psn`.
+    pub fn reset(&mut self, psn: Psn) {
+        self.head = self.tail;
+        self.post_psn = psn;
+        self.receives = 0;
+    }
+
+    /// Takes a work request; its PSNs are settled now, since the queue keeps posting order.
+    pub fn post(&mut self, wr: &SendWr<'_>, mtu: Mtu) -> Result<(), PostError> {
+        if self.tail - self.head == u64::from(self.size.max_wr) {
+            return Err(PostError::Full);
+        }
+        let slot = self.slot(self.tail);
+        let (len, sges) = match wr.payload {
+            Payload::Sges(sges) => {
+                if sges.len() > self.size.max_sge as usize {
+                    return Err(PostError::TooManySges);
+                }
+                let start = slot * self.size.max_sge as usize;
+                self.sges[start..start + sges.len()].copy_from_slice(sges);
+                (
+                    sges.iter().map(|s| u64::from(s.length)).sum(),
+                    sges.len() as u32,
+                )
+            }
+            Payload::Inline(data) => {
+                if data.len() > self.size.max_inline as usize {
+                    return Err(PostError::TooMuchInline);
+                }
+                if wr.op.has_response() {
+                    return Err(PostError::Operation);
+                }
+                let start = slot * self.size.max_inline as usize;
+                self.inline[start..start + data.len()].copy_from_slice(data);
+                (data.len() as u64, 0)
+            }
+        };
+        if len > crate::work::MAX_MESSAGE {
+            return Err(PostError::TooLong);
+        }
+        let mut flags = wr.flags;
+        flags.set(SendFlags::INLINE, matches!(wr.payload, Payload::Inline(_)));
+        let len = if wr.op.is_atomic() { 8 } else { len as u32 };
+        let packets = packets_of(len, mtu);
+        if wr.op.takes_receive() {
+            self.receives = self.receives.wrapping_add(1);
+        }
+        self.slots[slot] = Some(SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags,
+            len,
+            first_psn: self.post_psn,
+            packets,
+            receives: self.receives,
+            sges,
+        });
+        self.post_psn = self.post_psn + packets;
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// The one with this index, if it is still in the queue.
+    pub fn get(&self, index: u64) -> Option<&SendWqe> {
+        if index < self.head || index >= self.tail {
+            return None;
+        }
+        self.slots[self.slot(index)].as_ref()
+    }
+
+    /// Its data.
+    pub fn payload(&self, index: u64, wqe: &SendWqe) -> Payload<'_> {
+        let slot = self.slot(index);
+        if wqe.flags.contains(SendFlags::INLINE) {
+            let start = slot * self.size.max_inline as usize;
+            Payload::Inline(&self.inline[start..start + wqe.len as usize])
+        } else {
+            let start = slot * self.size.max_sge as usize;
+            Payload::Sges(&self.sges[start..start + wqe.sges as usize])
+        }
+    }
+
+    /// Removes and returns the oldest.
+    pub fn pop(&mut self) -> Option<SendWqe> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = self.slot(self.head);
+        self.head += 1;
+        self.slots[slot].take()
+    }
+
+    fn slot(&self, index: u64) -> usize {
+        // A queue of no entries is full at once, so nothing asks for a slot of it.
+        (index % u64::from(self.size.max_wr.max(1))) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LKey;
+
+    fn sge(length: u32) -> Sge {
+        Sge {
+            addr: 0x1000,
+            length,
+            lkey: LKey(7),
+        }
+    }
+
+    #[test]
+    fn receives_come_out_in_order_and_a_full_queue_refuses() {
+        let mut queue = RecvQueue::new(2, 2);
+        queue.post(1, &[sge(10)]).unwrap();
+        queue.post(2, &[sge(20), sge(30)]).unwrap();
+        assert_eq!(queue.post(3, &[]), Err(PostError::Full));
+        let mut receive = Receive::default();
+        assert!(queue.take(&mut receive));
+        assert_eq!((receive.wr_id, receive.sges.len()), (1, 1));
+        queue.post(3, &[]).unwrap();
+        assert!(queue.take(&mut receive) && receive.wr_id == 2 && receive.sges.len() == 2);
+        assert!(queue.take(&mut receive) && receive.wr_id == 3 && receive.sges.is_empty());
+        assert!(!queue.take(&mut receive));
+    }
+
+    #[test]
+    fn a_queue_for_nothing_is_full_and_empty() {
+        let mut queue = RecvQueue::new(0, 0);
+        assert_eq!(queue.post(1, &[]), Err(PostError::Full));
+        assert!(!queue.take(&mut Receive::default()));
+        let mut queue = SendQueue::new(SendQueueSize {
+            max_wr: 0,
+            max_sge: 0,
+            max_inline: 0,
+        });
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send,
+            flags: SendFlags::empty(),
+            payload: Payload::Sges(&[]),
+        };
+        assert_eq!(queue.post(&wr, Mtu::B256), Err(PostError::Full));
+    }
+
+    #[test]
+    fn a_work_request_takes_a_psn_a_packet_and_at_least_one() {
+        let mut queue = SendQueue::new(SendQueueSize {
+            max_wr: 8,
+            max_sge: 1,
+            max_inline: 4,
+        });
+        queue.reset(Psn::new(0xff_fffe));
+        for len in [0, 256, 257] {
+            let wr = SendWr {
+                wr_id: u64::from(len),
+                op: SendOp::Send,
+                flags: SendFlags::empty(),
+                payload: Payload::Sges(&[sge(len)]),
+            };
+            queue.post(&wr, Mtu::B256).unwrap();
+        }
+        let firsts: Vec<_> = (0..3)
+            .map(|i| queue.get(i).unwrap().first_psn.get())
+            .collect();
+        assert_eq!(firsts, [0xff_fffe, 0xff_ffff, 0]);
+        assert_eq!(queue.post_psn(), Psn::new(2));
+        assert_eq!(queue.get(2).unwrap().payload_of(1, Mtu::B256), 1);
+    }
+}

@@ -1,0 +1,827 @@
+//! The requester: turns send work requests into request packets, and answers into completions
+//! (9.7.3, 9.7.5.2, 9.9.2).
+//!
+//! All PSNs below `una` are done: acknowledged, or, for READ and atomics, answered. A cursor walks
+//! the queue ahead of it; going back is setting the cursor to `una`. Since the PSNs of a work
+//! request are settled when it is posted, nothing else needs to be remembered about what was sent.
+
+use super::Context;
+use super::congestion::Controller;
+use super::retransmit::{Expired, Retransmit};
+use crate::host::{Access, Completions, Host, Memory, Transmit};
+use crate::psn::Psn;
+use crate::qp::{QpAttr, QpState};
+use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
+use crate::time::Time;
+use crate::wire::{
+    Aeth, AtomicEth, Header, Headers, NakCode, Operation, Position, Reth, Syndrome, packet_len,
+};
+use crate::work::{Completion, Extra, Payload, SendFlags, SendOp, SendWr, WcStatus};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The most bytes one READ request asks for. A longer READ goes out as several requests of
+/// consecutive PSNs, so that the requester governs how much is under way towards it; no
+/// acknowledgement could slow the responder down. The pieces lie on a fixed grid: what is asked for
+/// again is always part of one earlier request, as the responder demands (9.7.5.1.1).
+const READ_PIECE: u32 = 64 * 1024;
+
+/// A gap reported twice within this time (or a round trip) is one report that came twice.
+const SAME_GAP: Duration = Duration::from_micros(100);
+
+/// Whether the requester can go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(super) enum Outcome {
+    /// It can.
+    Continue,
+    /// A work request ended in error: the queue pair goes to the error state.
+    Failed,
+}
+
+/// What may be sent next.
+enum Step {
+    /// Something went out; look again.
+    Sent,
+    /// Nothing more may go out until something comes in.
+    Wait,
+    /// The sink is full.
+    Full,
+}
+
+/// The sending half of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Requester {
+    queue: SendQueue,
+    signal_all: bool,
+    /// The work request of the next packet, the packet within it, and its PSN.
+    cursor: u64,
+    cursor_packet: u32,
+    next_psn: Psn,
+    /// Work requests below this index were begun.
+    begun: u64,
+    /// The PSN after the highest ever sent.
+    sent_end: Psn,
+    una: Psn,
+    /// The ends of the READ requests and atomics that await their answers.
+    awaiting: VecDeque<Psn>,
+    /// How many messages that consume a receive may have been sent; `None` for no limit (9.7.7.2).
+    receive_limit: Option<u32>,
+    /// How many of them are acknowledged.
+    receives_done: u32,
+    /// The PSN of the last packet that asked for an acknowledgement.
+    asked: Psn,
+    timers: Retransmit,
+    window: Box<dyn Controller>,
+    /// A loss up to this PSN was answered by a smaller window already.
+    reduced_until: Psn,
+    /// The packet whose round trip is being measured, and when it went.
+    measured: Option<(Psn, Time)>,
+    /// The gap that was last answered by going back, and when.
+    gap: Option<(Psn, Time)>,
+    /// A work request that cannot be sent, and the status it will get when it is the oldest.
+    unsendable: Option<(u64, WcStatus)>,
+}
+
+impl Requester {
+    pub(super) fn new(size: SendQueueSize, signal_all: bool, window: Box<dyn Controller>) -> Self {
+        Requester {
+            queue: SendQueue::new(size),
+            signal_all,
+            cursor: 0,
+            cursor_packet: 0,
+            next_psn: Psn::default(),
+            begun: 0,
+            sent_end: Psn::default(),
+            una: Psn::default(),
+            awaiting: VecDeque::new(),
+            receive_limit: None,
+            receives_done: 0,
+            asked: Psn::default(),
+            timers: Retransmit::new(0, 0, 0),
+            window,
+            reduced_until: Psn::default(),
+            measured: None,
+            gap: None,
+            unsendable: None,
+        }
+    }
+
+    /// Starts afresh with an empty queue: the transition to RTS, or to RESET.
+    pub(super) fn reset(&mut self, attr: &QpAttr, window: Box<dyn Controller>) {
+        let psn = attr.sq_psn;
+        self.queue.reset(psn);
+        self.cursor = self.queue.head();
+        self.begun = self.cursor;
+        self.cursor_packet = 0;
+        self.next_psn = psn;
+        self.sent_end = psn;
+        self.una = psn;
+        self.awaiting.clear();
+        self.receive_limit = None;
+        self.receives_done = 0;
+        self.asked = psn.prev();
+        self.configure(attr);
+        self.timers.reset();
+        self.window = window;
+        self.reduced_until = psn;
+        self.measured = None;
+        self.gap = None;
+        self.unsendable = None;
+    }
+
+    /// Takes changed attributes while running.
+    pub(super) fn configure(&mut self, attr: &QpAttr) {
+        self.timers
+            .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+    }
+
+    pub(super) fn size(&self) -> SendQueueSize {
+        self.queue.size()
+    }
+
+    pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
+        self.queue.post(wr, attr.path_mtu)
+    }
+
+    /// The PSN of the next new packet, as a query of the attributes shows it.
+    pub(super) fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Whether everything that was begun has completed, which is what SQD waits for (10.3.1.5).
+    pub(super) fn is_drained(&self) -> bool {
+        self.queue.head() >= self.begun
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.timers.deadline()
+    }
+
+    /// Sends what may be sent. True when the sink was full and there is more.
+    pub(super) fn transmit<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        memory: &M,
+        out: &mut T,
+    ) -> bool {
+        loop {
+            if self.timers.waits_for_receiver() || self.unsendable.is_some() {
+                return false;
+            }
+            let Some(&wqe) = self.queue.get(self.cursor) else {
+                return false;
+            };
+            let is_new = self.cursor >= self.begun;
+            if !cx.attr.state.initiates() || (is_new && cx.attr.state == QpState::Sqd) {
+                return false;
+            }
+            let fenced = wqe.flags.contains(SendFlags::FENCE) && self.cursor_packet == 0;
+            if fenced && !self.awaiting.is_empty() {
+                return false;
+            }
+            let step = if wqe.op.has_response() {
+                self.send_with_response(cx, &wqe, memory, out)
+            } else {
+                self.send_data(cx, &wqe, memory, out)
+            };
+            match step {
+                Step::Sent => {}
+                Step::Wait => return false,
+                Step::Full => return true,
+            }
+        }
+    }
+
+    /// How many PSNs the window leaves.
+    fn room(&self) -> u32 {
+        self.window.window().saturating_sub(self.in_flight())
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.next_psn.diff(self.una).max(0) as u32
+    }
+
+    /// Whether the peer is not known to have a receive for this message (9.7.7.2).
+    fn lacks_credit(&self, wqe: &SendWqe) -> bool {
+        let over = |limit: u32| (wqe.receives.wrapping_sub(limit) as i32) > 0;
+        wqe.op.takes_receive() && self.receive_limit.is_some_and(over)
+    }
+
+    fn send_data<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wqe: &SendWqe,
+        memory: &M,
+        out: &mut T,
+    ) -> Step {
+        let room = self.room();
+        if room == 0 {
+            return Step::Wait;
+        }
+        let index = self.cursor_packet;
+        let position = Position::new(index == 0, index + 1 == wqe.packets);
+        // Without credit one packet may still go, to ask for news, when nothing else is under way.
+        let needs_receive = match wqe.op {
+            SendOp::WriteImm { .. } => position.ends(),
+            _ => position.starts(),
+        };
+        let lacks_credit = needs_receive && self.lacks_credit(wqe);
+        if lacks_credit && self.in_flight() > 0 {
+            return Step::Wait;
+        }
+        let ends_burst = position.ends() && self.ends_burst(wqe);
+        let unasked = self.next_psn.diff(self.asked).max(0) as u32;
+        let ack_req =
+            ends_burst || lacks_credit || room == 1 || unasked * 4 >= self.window.window();
+
+        let mtu = cx.attr.path_mtu;
+        let len = wqe.payload_of(index, mtu);
+        let header = data_header(cx, wqe, position, self.next_psn)
+            .with_payload_len(len)
+            .with_ack_req(ack_req);
+        let header_len = header.len();
+        let Some(packet) = out.stage(packet_len(header_len, len)) else {
+            return Step::Full;
+        };
+        header.emit(packet);
+        let (data, pad) = packet[header_len..].split_at_mut(len);
+        pad.fill(0);
+        let offset = u64::from(index) * mtu.bytes() as u64;
+        match self.queue.payload(self.cursor, wqe) {
+            Payload::Sges(sges) => {
+                if memory.gather(sges, offset, data).is_err() {
+                    out.cancel();
+                    self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
+                    return Step::Wait;
+                }
+            }
+            Payload::Inline(inline) => {
+                let offset = offset as usize;
+                data.copy_from_slice(&inline[offset..offset + len]);
+            }
+        }
+        out.commit();
+        if ack_req {
+            self.asked = self.next_psn;
+        }
+        self.sent(cx, wqe, 1, ack_req, out.now());
+        Step::Sent
+    }
+
+    /// Whether the last packet of this work request should ask for an acknowledgement: someone
+    /// waits for its completion, or nothing that asks will follow it soon.
+    fn ends_burst(&self, wqe: &SendWqe) -> bool {
+        self.signal_all
+            || wqe.flags.contains(SendFlags::SIGNALED)
+            || self
+                .queue
+                .get(self.cursor + 1)
+                .is_none_or(|next| self.lacks_credit(next))
+    }
+
+    fn send_with_response<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wqe: &SendWqe,
+        memory: &M,
+        out: &mut T,
+    ) -> Step {
+        if cx.attr.max_rd_atomic == 0 {
+            self.unsendable = Some((self.cursor, WcStatus::LocQpOpErr));
+            return Step::Wait;
+        }
+        if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
+            return Step::Wait;
+        }
+        let piece = READ_PIECE / cx.attr.path_mtu.bytes() as u32;
+        let to_grid = piece - self.cursor_packet % piece;
+        let packets = (wqe.packets - self.cursor_packet).min(to_grid);
+        if self.room() < packets && self.in_flight() > 0 {
+            return Step::Wait;
+        }
+        let sges = match self.queue.payload(self.cursor, wqe) {
+            Payload::Sges(sges) => sges,
+            Payload::Inline(_) => &[],
+        };
+        if memory.check_local(sges, Access::LOCAL_WRITE).is_err() {
+            self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
+            return Step::Wait;
+        }
+        let mtu = cx.attr.path_mtu.bytes() as u64;
+        let offset = u64::from(self.cursor_packet) * mtu;
+        let length = (u64::from(wqe.len) - offset).min(u64::from(packets) * mtu) as u32;
+
+        let request = |operation| {
+            cx.header(operation, Position::Only, Headers::empty(), self.next_psn)
+                .with_ack_req(true)
+        };
+        let header = match wqe.op {
+            SendOp::Read { addr, rkey } => {
+                let addr = addr.wrapping_add(offset);
+                request(Operation::ReadRequest).with_reth(Reth { addr, rkey, length })
+            }
+            SendOp::CompareSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            } => {
+                let atomic = AtomicEth {
+                    addr,
+                    rkey,
+                    swap_or_add: swap,
+                    compare,
+                };
+                request(Operation::CompareSwap).with_atomic(atomic)
+            }
+            SendOp::FetchAdd { addr, rkey, add } => {
+                let atomic = AtomicEth {
+                    addr,
+                    rkey,
+                    swap_or_add: add,
+                    compare: 0,
+                };
+                request(Operation::FetchAdd).with_atomic(atomic)
+            }
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. } => unreachable!("only what has a response comes here"),
+        };
+        let Some(packet) = out.stage(header.len()) else {
+            return Step::Full;
+        };
+        header.emit(packet);
+        out.commit();
+        self.asked = self.next_psn + (packets - 1);
+        self.sent(cx, wqe, packets, true, out.now());
+        self.awaiting.push_back(self.next_psn);
+        Step::Sent
+    }
+
+    /// Moves the cursor past what went out.
+    fn sent(
+        &mut self,
+        cx: &mut Context<'_>,
+        wqe: &SendWqe,
+        packets: u32,
+        answered: bool,
+        now: Time,
+    ) {
+        cx.counters.sent_packets += 1;
+        let is_new = !self.next_psn.before(self.sent_end);
+        if !is_new {
+            cx.counters.retransmitted += 1;
+        } else if answered && self.measured.is_none() {
+            self.measured = Some((self.next_psn, now));
+        }
+        self.next_psn = self.next_psn + packets;
+        self.cursor_packet += packets;
+        self.begun = self.begun.max(self.cursor + 1);
+        if self.cursor_packet == wqe.packets {
+            self.cursor += 1;
+            self.cursor_packet = 0;
+        }
+        if self.next_psn.after(self.sent_end) {
+            self.sent_end = self.next_psn;
+        }
+        self.timers.sent(now);
+    }
+
+    /// An acknowledgement, or a refusal (9.7.5.2).
+    pub(super) fn acknowledge<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: &Aeth,
+        host: &mut H,
+    ) -> Outcome {
+        // Of the past, or of what was never sent: stale or ghost, to be ignored (9.7.5.2.1).
+        // A gap's NAK names the PSN that is expected, which may be one that was not sent yet.
+        let past_last = matches!(aeth.syndrome, Syndrome::Nak(NakCode::PsnSequence));
+        let end = if past_last { psn } else { psn.next() };
+        if end.before(self.una) || end.after(self.sent_end) {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        match aeth.syndrome {
+            Syndrome::Ack(credits) => {
+                let complete = self.advance(cx, psn.next(), host);
+                self.take_credits(credits.count());
+                if !complete {
+                    self.response_lost(cx);
+                }
+                self.settle(cx, host)
+            }
+            Syndrome::RnrNak(timer) => {
+                if psn.before(self.una) {
+                    cx.counters.stale_responses += 1;
+                    return Outcome::Continue;
+                }
+                cx.counters.rnr_naks_received += 1;
+                let complete = self.advance(cx, psn, host);
+                if !complete {
+                    self.response_lost(cx);
+                } else if self.timers.receiver_not_ready(cx.now, timer) {
+                    self.go_back();
+                } else {
+                    cx.counters.rnr_retries_exceeded += 1;
+                    return self.fail(cx, WcStatus::RnrRetryExcErr, host);
+                }
+                self.settle(cx, host)
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
+            Syndrome::Nak(code) => {
+                if psn.before(self.una) {
+                    cx.counters.stale_responses += 1;
+                    return Outcome::Continue;
+                }
+                let status = match code {
+                    NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+                    NakCode::RemoteAccess => WcStatus::RemAccessErr,
+                    NakCode::RemoteOperational => WcStatus::RemOpErr,
+                    NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
+                    _ => WcStatus::BadRespErr,
+                };
+                cx.counters.fatal_naks_received += 1;
+                self.refused(cx, psn, status, host)
+            }
+            // Reserved syndromes are malformed (9.7.5.2.1): dropped like other packets that
+            // make no sense.
+            _ => {
+                cx.counters.malformed += 1;
+                Outcome::Continue
+            }
+        }
+    }
+
+    /// NAK, PSN sequence error: the responder got something after a hole (9.7.5.1.2).
+    fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
+        cx.counters.sequence_naks_received += 1;
+        let before = self.una;
+        let complete = self.advance(cx, psn, host);
+        if !complete {
+            self.response_lost(cx);
+            return self.settle(cx, host);
+        }
+        if self.una == before {
+            let window = self
+                .timers
+                .smoothed_round_trip()
+                .unwrap_or(SAME_GAP)
+                .max(SAME_GAP);
+            let repeated = self
+                .gap
+                .is_some_and(|(gap, at)| gap == psn && cx.now.since(at) < window);
+            if repeated {
+                return self.settle(cx, host);
+            }
+            if !self.timers.gap_without_progress() {
+                cx.counters.retries_exceeded += 1;
+                return self.fail(cx, WcStatus::RetryExcErr, host);
+            }
+        }
+        self.gap = Some((psn, cx.now));
+        self.reduce(cx);
+        self.go_back();
+        self.settle(cx, host)
+    }
+
+    /// The peer went on past a READ or an atomic whose answer did not arrive: ask again (9.7.5.2.4).
+    fn response_lost(&mut self, cx: &mut Context<'_>) {
+        let window = self
+            .timers
+            .smoothed_round_trip()
+            .unwrap_or(SAME_GAP)
+            .max(SAME_GAP);
+        let una = self.una;
+        if self
+            .gap
+            .is_some_and(|(gap, at)| gap == una && cx.now.since(at) < window)
+        {
+            return;
+        }
+        cx.counters.responses_lost += 1;
+        self.gap = Some((una, cx.now));
+        self.reduce(cx);
+        self.go_back();
+    }
+
+    /// Makes the window smaller, once for all that was under way.
+    fn reduce(&mut self, cx: &mut Context<'_>) {
+        if !self.una.before(self.reduced_until) {
+            self.window.lost(cx.now);
+            self.reduced_until = self.sent_end;
+        }
+    }
+
+    /// The next packet is again the oldest that is not done.
+    fn go_back(&mut self) {
+        self.measured = None;
+        self.awaiting.clear();
+        self.place_cursor();
+    }
+
+    /// Puts the cursor at `una`.
+    fn place_cursor(&mut self) {
+        self.cursor = self.queue.head();
+        self.next_psn = self.una;
+        self.asked = self.una.prev();
+        self.cursor_packet = match self.queue.get(self.cursor) {
+            Some(wqe) => self.una.diff(wqe.first_psn).max(0) as u32,
+            None => 0,
+        };
+    }
+
+    fn take_credits(&mut self, credits: Option<u32>) {
+        // The message under way has its receive already, once a packet of it is acknowledged.
+        let begun = self.queue.get(self.queue.head()).is_some_and(|wqe| {
+            matches!(
+                wqe.op,
+                SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_)
+            ) && self.una.after(wqe.first_psn)
+        });
+        let taken = self.receives_done.wrapping_add(u32::from(begun));
+        self.receive_limit = credits.map(|count| taken.wrapping_add(count));
+    }
+
+    /// Everything before `end` is acknowledged. Completes what is done by it; false when that
+    /// leaves out a READ or an atomic whose answer is missing, where it then stops.
+    fn advance<H: Completions>(&mut self, cx: &mut Context<'_>, end: Psn, host: &mut H) -> bool {
+        let mut reached = end;
+        let mut index = self.queue.head();
+        while let Some(wqe) = self.queue.get(index) {
+            if !wqe.first_psn.before(end) {
+                break;
+            }
+            if wqe.op.has_response() {
+                reached = if wqe.first_psn.after(self.una) {
+                    wqe.first_psn
+                } else {
+                    self.una
+                };
+                break;
+            }
+            index += 1;
+        }
+        self.done_until(cx, reached, host);
+        reached == end
+    }
+
+    /// Everything before `reached` is done.
+    fn done_until<H: Completions>(&mut self, cx: &mut Context<'_>, reached: Psn, host: &mut H) {
+        let packets = reached.diff(self.una);
+        if packets <= 0 {
+            return;
+        }
+        self.una = reached;
+        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+            if wqe.end_psn().after(reached) {
+                break;
+            }
+            self.queue.pop();
+            if wqe.op.takes_receive() {
+                self.receives_done = wqe.receives;
+            }
+            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+                host.send_completed(completion(cx, &wqe, WcStatus::Success));
+            }
+        }
+        while self.awaiting.front().is_some_and(|end| !end.after(reached)) {
+            self.awaiting.pop_front();
+        }
+        if self.next_psn.before(reached) {
+            // Sent before we went back, and it arrived after all.
+            self.place_cursor();
+        }
+        if let Some((psn, at)) = self.measured
+            && psn.before(reached)
+        {
+            self.timers.round_trip(cx.now.since(at));
+            self.measured = None;
+        }
+        self.window.acknowledged(cx.now, packets as u32);
+        self.timers
+            .progressed(cx.now, reached.before(self.sent_end));
+    }
+
+    /// A piece of what a READ asked for (9.7.5.1.9, 9.7.5.2.4).
+    pub(super) fn read_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: Option<&Aeth>,
+        payload: &[u8],
+        host: &mut H,
+    ) -> Outcome {
+        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+            return self.settle(cx, host);
+        };
+        if !matches!(wqe.op, SendOp::Read { .. }) {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        let index = psn.diff(wqe.first_psn) as u32;
+        if payload.len() != wqe.payload_of(index, cx.attr.path_mtu) {
+            cx.counters.malformed += 1;
+            return self.fail(cx, WcStatus::BadRespErr, host);
+        }
+        let offset = u64::from(index) * cx.attr.path_mtu.bytes() as u64;
+        self.deliver(cx, head, &wqe, offset, payload, aeth, host)
+    }
+
+    /// What an atomic found (9.7.5.2.4).
+    pub(super) fn atomic_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: &Aeth,
+        original: u64,
+        host: &mut H,
+    ) -> Outcome {
+        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+            return self.settle(cx, host);
+        };
+        if !wqe.op.is_atomic() {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        self.deliver(cx, head, &wqe, 0, &original.to_ne_bytes(), Some(aeth), host)
+    }
+
+    /// The work request that a response belongs to, if the response is the one that is awaited. A
+    /// response acknowledges what precedes it.
+    fn answered<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        host: &mut H,
+    ) -> Option<(u64, SendWqe)> {
+        if psn.before(self.una) || !psn.before(self.sent_end) {
+            cx.counters.stale_responses += 1;
+            return None;
+        }
+        self.advance(cx, psn, host);
+        if self.una != psn {
+            self.response_lost(cx);
+            return None;
+        }
+        let head = self.queue.head();
+        self.queue.get(head).map(|wqe| (head, *wqe))
+    }
+
+    /// Puts the data of a response in its place.
+    #[expect(clippy::too_many_arguments, reason = "one response, taken apart")]
+    fn deliver<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: u64,
+        wqe: &SendWqe,
+        offset: u64,
+        data: &[u8],
+        aeth: Option<&Aeth>,
+        host: &mut H,
+    ) -> Outcome {
+        let scattered = match self.queue.payload(head, wqe) {
+            Payload::Sges(sges) => host.scatter(sges, offset, data),
+            Payload::Inline(_) => Ok(()),
+        };
+        if scattered.is_err() {
+            return self.fail(cx, WcStatus::LocProtErr, host);
+        }
+        self.done_until(cx, self.una.next(), host);
+        if let Some(Aeth {
+            syndrome: Syndrome::Ack(credits),
+            ..
+        }) = aeth
+        {
+            self.take_credits(credits.count());
+        }
+        self.settle(cx, host)
+    }
+
+    /// Looks at the timers.
+    pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+        match self.timers.expire(cx.now) {
+            Expired::Nothing | Expired::RnrOver => {}
+            Expired::Resend => {
+                cx.counters.timeouts += 1;
+                self.window.silent(cx.now);
+                self.reduced_until = self.sent_end;
+                self.go_back();
+            }
+            Expired::RetriesExceeded => {
+                cx.counters.retries_exceeded += 1;
+                return self.fail(cx, WcStatus::RetryExcErr, host);
+            }
+        }
+        self.settle(cx, host)
+    }
+
+    /// If the oldest work request is one that cannot be sent, its time has come.
+    pub(super) fn settle<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+        match self.unsendable {
+            Some((index, status)) if index == self.queue.head() => self.fail(cx, status, host),
+            _ => Outcome::Continue,
+        }
+    }
+
+    /// The peer refused the request with this PSN. What precedes it and is not complete never will
+    /// be: the peer is in error.
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        status: WcStatus,
+        host: &mut H,
+    ) -> Outcome {
+        self.advance(cx, psn, host);
+        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+            if wqe.end_psn().after(psn) {
+                break;
+            }
+            self.queue.pop();
+            host.send_completed(completion(cx, &wqe, WcStatus::WrFlushErr));
+        }
+        self.fail(cx, status, host)
+    }
+
+    /// The oldest work request ends with `status`, the others are flushed.
+    fn fail<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        status: WcStatus,
+        host: &mut H,
+    ) -> Outcome {
+        if let Some(wqe) = self.queue.pop() {
+            host.send_completed(completion(cx, &wqe, status));
+        }
+        self.flush(cx, host);
+        Outcome::Failed
+    }
+
+    /// Ends all that is in the queue, in order (10.3.1.7).
+    pub(super) fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        while let Some(wqe) = self.queue.pop() {
+            host.send_completed(completion(cx, &wqe, WcStatus::WrFlushErr));
+        }
+        self.timers.reset();
+        self.unsendable = None;
+        self.awaiting.clear();
+        self.cursor = self.queue.head();
+        self.begun = self.cursor;
+        self.cursor_packet = 0;
+    }
+}
+
+fn completion(cx: &Context<'_>, wqe: &SendWqe, status: WcStatus) -> Completion {
+    Completion {
+        wr_id: wqe.wr_id,
+        status,
+        opcode: wqe.op.completion_opcode(),
+        byte_len: wqe.len,
+        qpn: cx.qpn,
+        src_qp: cx.attr.dest_qpn,
+        extra: Extra::None,
+        grh: false,
+    }
+}
+
+/// The headers of a piece of a SEND or WRITE.
+fn data_header(cx: &Context<'_>, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
+    let (operation, extra) = match wqe.op {
+        SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
+        SendOp::SendInv(_) => (Operation::Send, Headers::IETH),
+        SendOp::Write { .. } => (Operation::Write, Headers::empty()),
+        SendOp::WriteImm { .. } => (Operation::Write, Headers::IMMDT),
+        _ => (Operation::Send, Headers::empty()),
+    };
+    let extra = if position.ends() {
+        extra
+    } else {
+        Headers::empty()
+    };
+    let mut header = cx.header(operation, position, extra, psn);
+    match wqe.op {
+        SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } if position.starts() => {
+            header.reth = Some(Reth {
+                addr,
+                rkey,
+                length: wqe.len,
+            });
+        }
+        _ => {}
+    }
+    if position.ends() {
+        let asked = wqe.flags.contains(SendFlags::SOLICITED);
+        header.bth.solicited = asked && wqe.op.takes_receive();
+        match wqe.op {
+            SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
+            SendOp::SendInv(rkey) => header.ieth = Some(rkey),
+            _ => {}
+        }
+    }
+    header
+}

@@ -1,0 +1,578 @@
+//! The responder: carries out requests, and refuses those that break a rule (9.7.4, 9.7.5.1, 9.9.3).
+//!
+//! A request passes a chain of checks, in the specification's order: its PSN, its place in the
+//! sequence of opcodes, whether this queue pair permits it, its length, whether there is a receive
+//! or a resource for it, and its right to memory. Only then is anything done. Each check that fails
+//! names the answer: drop, NAK, or RNR NAK.
+
+use super::replies::{ReadReply, Replies, Sent};
+use super::requester::Outcome;
+use super::{Context, receive_completion};
+use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, Transmit};
+use crate::ids::RKey;
+use crate::psn::Psn;
+use crate::qp::QpAttr;
+use crate::queue::packets_of;
+use crate::wire::{Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
+use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
+use std::collections::VecDeque;
+
+/// A message of several packets that has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Inbound {
+    /// A SEND, and how much of it has come.
+    Send { received: u32 },
+    /// A WRITE: where the next byte goes, how many are to come, how many there are.
+    Write {
+        addr: u64,
+        rkey: RKey,
+        left: u32,
+        len: u32,
+    },
+}
+
+/// Why a request is not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// There is no receive for it now.
+    NotReady,
+    /// It ends the connection: with this NAK, and this status for the receive that it had taken.
+    Fatal(NakCode, WcStatus),
+}
+
+const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+const NO_ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
+
+/// A READ or an atomic that was carried out, kept so that a duplicate can be answered (9.7.5.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Executed {
+    first: Psn,
+    end: Psn,
+    kind: ExecutedKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ExecutedKind {
+    Read { addr: u64, rkey: RKey, len: u32 },
+    Atomic { original: u64 },
+}
+
+/// The receiving half of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Responder {
+    expected: Psn,
+    /// Messages completed, modulo 2^24 (9.7.7.1).
+    msn: u32,
+    inbound: Option<Inbound>,
+    /// The receive that a message under way has taken.
+    receive: Receive,
+    has_receive: bool,
+    /// The requester was told that `expected` is missing, or not wanted yet; what follows it is
+    /// dropped in silence until it comes (9.7.5.1.2).
+    refused: bool,
+    executed: VecDeque<Executed>,
+    /// The PSN after the last READ or atomic.
+    response_end: Option<Psn>,
+    replies: Replies,
+}
+
+impl Responder {
+    pub(super) fn new() -> Self {
+        Responder {
+            expected: Psn::default(),
+            msn: 0,
+            inbound: None,
+            receive: Receive::default(),
+            has_receive: false,
+            refused: false,
+            executed: VecDeque::new(),
+            response_end: None,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Ready to receive: expects the first PSN.
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        *self = Responder {
+            expected: attr.rq_psn,
+            ..Responder::new()
+        };
+    }
+
+    /// The PSN that is expected next.
+    pub(super) fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Handles a request packet.
+    pub(super) fn handle<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Outcome {
+        let psn = packet.header.bth.psn;
+        let distance = psn.diff(self.expected);
+        if distance > 0 {
+            cx.counters.out_of_sequence += 1;
+            if !self.refused {
+                self.refused = true;
+                self.replies.nak(self.expected, NakCode::PsnSequence);
+            }
+            return Outcome::Continue;
+        }
+        if distance < 0 {
+            cx.counters.duplicates += 1;
+            self.duplicate(cx, &packet.header, host);
+            return Outcome::Continue;
+        }
+        match self.execute(cx, packet, host) {
+            Ok(()) => {
+                self.refused = false;
+                Outcome::Continue
+            }
+            Err(Refusal::NotReady) => {
+                cx.counters.rnr_naks_sent += 1;
+                self.refused = true;
+                self.replies
+                    .not_ready(psn, RnrTimer::new(cx.attr.min_rnr_timer));
+                Outcome::Continue
+            }
+            Err(Refusal::Fatal(code, status)) => {
+                cx.counters.fatal_naks_sent += 1;
+                self.replies.nak(psn, code);
+                self.abort(cx, code, status, host);
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Sends answers. Says whether the sink was full, and how it went.
+    pub(super) fn transmit<H: Host, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut H,
+        out: &mut T,
+    ) -> (bool, Outcome) {
+        let mut lost = false;
+        loop {
+            match self.replies.transmit(cx, self.msn, host, out) {
+                Sent::All if lost => return (false, Outcome::Failed),
+                Sent::All => return (false, Outcome::Continue),
+                Sent::Full if lost => return (false, Outcome::Failed),
+                Sent::Full => return (true, Outcome::Continue),
+                Sent::AccessLost => {
+                    self.abort(cx, NakCode::RemoteAccess, WcStatus::LocAccessErr, host);
+                    lost = true;
+                }
+            }
+        }
+    }
+
+    /// The queue pair leaves the states in which it handles packets. A receive that a message had
+    /// taken is flushed before those that wait.
+    pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        if std::mem::take(&mut self.has_receive) {
+            let status = WcStatus::WrFlushErr;
+            host.receive_completed(receive_completion(cx.qpn, &self.receive, status), true);
+        }
+        self.inbound = None;
+        self.replies.stop();
+    }
+
+    /// A request ended the connection: tells the program, by the receive that the request had
+    /// taken, or else by an event (10.10.2.3, 11.6.3.2).
+    fn abort<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        code: NakCode,
+        status: WcStatus,
+        host: &mut H,
+    ) {
+        if std::mem::take(&mut self.has_receive) {
+            host.receive_completed(receive_completion(cx.qpn, &self.receive, status), true);
+        } else if code == NakCode::RemoteAccess {
+            host.event(QpEvent::AccessError);
+        } else {
+            host.event(QpEvent::RequestError);
+        }
+        self.inbound = None;
+    }
+
+    /// A request that was carried out before (9.7.5.1.1). It does not disturb a message under way.
+    fn duplicate<H: Host>(&mut self, cx: &mut Context<'_>, header: &Header, host: &mut H) {
+        let psn = header.bth.psn;
+        match header.bth.opcode.info().operation {
+            Operation::Send | Operation::Write => {
+                // Acknowledging past a READ would say that its response has arrived.
+                let past_response = self.response_end.is_some_and(|end| psn.before(end));
+                self.replies.ack(if past_response {
+                    psn
+                } else {
+                    self.expected.prev()
+                });
+            }
+            Operation::ReadRequest => {
+                if let Some(read) = self.read_again(cx, header, host) {
+                    self.replies.read_again(read);
+                }
+            }
+            _ => {
+                let saved = self.executed.iter().find(|executed| executed.first == psn);
+                if let Some(Executed {
+                    kind: ExecutedKind::Atomic { original },
+                    ..
+                }) = saved
+                {
+                    self.replies.atomic(psn, *original);
+                }
+            }
+        }
+    }
+
+    /// A READ that comes again may ask for the tail of what it asked for before; anything else is
+    /// dropped (9.7.5.1.1).
+    fn read_again<H: Host>(
+        &self,
+        cx: &Context<'_>,
+        header: &Header,
+        host: &H,
+    ) -> Option<ReadReply> {
+        let psn = header.bth.psn;
+        let reth = header.reth.as_ref()?;
+        let executed = self
+            .executed
+            .iter()
+            .find(|executed| !psn.before(executed.first) && psn.before(executed.end))?;
+        let ExecutedKind::Read { addr, rkey, len } = executed.kind else {
+            return None;
+        };
+        let skipped = psn.diff(executed.first) as u64 * cx.attr.path_mtu.bytes() as u64;
+        let end = psn + packets_of(reth.length, cx.attr.path_mtu);
+        let fits = reth.rkey == rkey
+            && reth.addr == addr.wrapping_add(skipped)
+            && skipped + u64::from(reth.length) <= u64::from(len)
+            && !end.after(executed.end);
+        if !fits {
+            return None;
+        }
+        // The key may have been taken away since.
+        if reth.length > 0 {
+            let len = u64::from(reth.length);
+            host.check_remote(rkey, reth.addr, len, Access::REMOTE_READ)
+                .ok()?;
+        }
+        Some(ReadReply {
+            first: psn,
+            next: psn,
+            end,
+            addr: reth.addr,
+            rkey,
+            left: reth.length,
+        })
+    }
+
+    fn execute<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let info = packet.header.bth.opcode.info();
+        self.check_sequence(info)?;
+        check_permitted(cx.attr, info)?;
+        if !info
+            .payload
+            .accepts(packet.payload.len(), cx.attr.path_mtu.bytes())
+        {
+            return Err(INVALID);
+        }
+        match info.operation {
+            Operation::Send => self.send(cx, packet, info, host),
+            Operation::Write => self.write(cx, packet, info, host),
+            Operation::ReadRequest => self.read(cx, &packet.header, host),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                self.atomic(cx, &packet.header, info, host)
+            }
+            _ => Err(INVALID),
+        }
+    }
+
+    /// Whether the packet may follow what came before (9.7.4.1.2, table 40).
+    fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Refusal> {
+        let fits = match (self.inbound, info.position.starts()) {
+            (None, starts) => starts,
+            (Some(_), true) => false,
+            (Some(Inbound::Send { .. }), false) => info.operation == Operation::Send,
+            (Some(Inbound::Write { .. }), false) => info.operation == Operation::Write,
+        };
+        if fits { Ok(()) } else { Err(INVALID) }
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let received = match self.inbound {
+            Some(Inbound::Send { received }) => received,
+            _ => {
+                self.take_receive(host)?;
+                0
+            }
+        };
+        let total = u64::from(received) + packet.payload.len() as u64;
+        let room: u64 = self
+            .receive
+            .sges
+            .iter()
+            .map(|sge| u64::from(sge.length))
+            .sum();
+        if total > room || total > MAX_MESSAGE {
+            return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        host.scatter(&self.receive.sges, u64::from(received), packet.payload)
+            .map_err(|_| Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
+        let received = total as u32;
+        if !info.position.ends() {
+            self.inbound = Some(Inbound::Send { received });
+            self.accept(1, packet.header.bth.ack_req);
+            return Ok(());
+        }
+        let extra = match (packet.header.imm, packet.header.ieth) {
+            (Some(imm), _) => Extra::Imm(imm),
+            (None, Some(rkey)) => {
+                host.invalidate(rkey).map_err(|_| INVALID)?;
+                Extra::Invalidated(rkey)
+            }
+            (None, None) => Extra::None,
+        };
+        self.accept(1, packet.header.bth.ack_req);
+        self.complete(cx, &packet.header, WcOpcode::Recv, received, extra, host);
+        Ok(())
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let (addr, rkey, left, len) = match (self.inbound, &packet.header.reth) {
+            (
+                Some(Inbound::Write {
+                    addr,
+                    rkey,
+                    left,
+                    len,
+                }),
+                _,
+            ) => (addr, rkey, left, len),
+            (_, Some(reth)) => (reth.addr, reth.rkey, reth.length, reth.length),
+            _ => return Err(INVALID),
+        };
+        // All of it must come, and no more than was announced (9.7.4.1.6).
+        let payload = packet.payload.len() as u64;
+        let fits = match info.position.ends() {
+            true => payload == u64::from(left),
+            false => payload < u64::from(left),
+        };
+        if !fits || u64::from(len) > MAX_MESSAGE {
+            return Err(INVALID);
+        }
+        if packet.header.imm.is_some() && !self.has_receive {
+            self.take_receive(host)?;
+        }
+        // A write of nothing needs no right to anything (9.7.4.1.5).
+        if info.position.starts() && len > 0 {
+            host.check_remote(rkey, addr, u64::from(len), Access::REMOTE_WRITE)
+                .map_err(|_| NO_ACCESS)?;
+        }
+        if payload > 0 {
+            host.remote_write(rkey, addr, packet.payload)
+                .map_err(|_| NO_ACCESS)?;
+        }
+        self.accept(1, packet.header.bth.ack_req);
+        if !info.position.ends() {
+            self.inbound = Some(Inbound::Write {
+                addr: addr.wrapping_add(payload),
+                rkey,
+                left: left - payload as u32,
+                len,
+            });
+            return Ok(());
+        }
+        match packet.header.imm {
+            Some(imm) => {
+                let extra = Extra::Imm(imm);
+                self.complete(cx, &packet.header, WcOpcode::RecvWriteImm, len, extra, host);
+            }
+            None => self.message_done(),
+        }
+        Ok(())
+    }
+
+    fn read<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let reth = header.reth.as_ref().ok_or(INVALID)?;
+        if u64::from(reth.length) > MAX_MESSAGE {
+            return Err(INVALID);
+        }
+        self.check_resources(cx.attr)?;
+        if reth.length > 0 {
+            host.check_remote(
+                reth.rkey,
+                reth.addr,
+                u64::from(reth.length),
+                Access::REMOTE_READ,
+            )
+            .map_err(|_| NO_ACCESS)?;
+        }
+        let first = self.expected;
+        let packets = packets_of(reth.length, cx.attr.path_mtu);
+        let end = first + packets;
+        self.replies.read(ReadReply {
+            first,
+            next: first,
+            end,
+            addr: reth.addr,
+            rkey: reth.rkey,
+            left: reth.length,
+        });
+        let kind = ExecutedKind::Read {
+            addr: reth.addr,
+            rkey: reth.rkey,
+            len: reth.length,
+        };
+        self.remember(cx.attr, Executed { first, end, kind });
+        self.accept(packets, false);
+        self.message_done();
+        Ok(())
+    }
+
+    fn atomic<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let atomic = header.atomic.as_ref().ok_or(INVALID)?;
+        self.check_resources(cx.attr)?;
+        // 9.7.4.1.4: atomics are on 8 bytes at a multiple of 8.
+        if !atomic.addr.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let op = match info.operation {
+            Operation::CompareSwap => AtomicOp::CompareSwap {
+                compare: atomic.compare,
+                swap: atomic.swap_or_add,
+            },
+            _ => AtomicOp::FetchAdd(atomic.swap_or_add),
+        };
+        let original = host
+            .remote_atomic(atomic.rkey, atomic.addr, op)
+            .map_err(|_| NO_ACCESS)?;
+        let first = self.expected;
+        self.replies.atomic(first, original);
+        let kind = ExecutedKind::Atomic { original };
+        self.remember(
+            cx.attr,
+            Executed {
+                first,
+                end: first.next(),
+                kind,
+            },
+        );
+        self.accept(1, false);
+        self.message_done();
+        Ok(())
+    }
+
+    /// Whether one more READ or atomic may be outstanding: the requester was told how many
+    /// (9.7.4.1.3).
+    fn check_resources(&self, attr: &QpAttr) -> Result<(), Refusal> {
+        let limit = usize::from(attr.max_dest_rd_atomic);
+        if self.replies.responses() < limit {
+            Ok(())
+        } else {
+            Err(INVALID)
+        }
+    }
+
+    fn remember(&mut self, attr: &QpAttr, executed: Executed) {
+        while self.executed.len() >= usize::from(attr.max_dest_rd_atomic).max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+        self.response_end = Some(executed.end);
+    }
+
+    fn take_receive<H: Host>(&mut self, host: &mut H) -> Result<(), Refusal> {
+        if !host.take_receive(&mut self.receive) {
+            return Err(Refusal::NotReady);
+        }
+        self.has_receive = true;
+        Ok(())
+    }
+
+    /// The packet, or the whole of a READ's answer, is done.
+    fn accept(&mut self, packets: u32, ack: bool) {
+        let last = self.expected;
+        self.expected = self.expected + packets;
+        if ack {
+            self.replies.ack(last);
+        }
+    }
+
+    fn message_done(&mut self) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+        self.inbound = None;
+    }
+
+    fn complete<H: Completions>(
+        &mut self,
+        cx: &Context<'_>,
+        header: &Header,
+        opcode: WcOpcode,
+        byte_len: u32,
+        extra: Extra,
+        host: &mut H,
+    ) {
+        self.message_done();
+        self.has_receive = false;
+        let completion = Completion {
+            wr_id: self.receive.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            qpn: cx.qpn,
+            src_qp: cx.attr.dest_qpn,
+            extra,
+            grh: false,
+        };
+        host.receive_completed(completion, header.bth.solicited);
+    }
+}
+
+/// Whether the queue pair permits the operation to its peer (9.7.4.1.3).
+fn check_permitted(attr: &QpAttr, info: &OpcodeInfo) -> Result<(), Refusal> {
+    let needed = match info.operation {
+        Operation::Write => Access::REMOTE_WRITE,
+        Operation::ReadRequest => Access::REMOTE_READ,
+        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
+    };
+    if attr.access.contains(needed) {
+        Ok(())
+    } else {
+        Err(INVALID)
+    }
+}

@@ -1,0 +1,299 @@
+//! When to send again: the specification's timers and counters (9.7.5.2.8, 9.7.6.1), and a
+//! quicker probe before them.
+//!
+//! The local ACK timeout is meant for hardware and fabrics: a program's usual value is 67 ms. A
+//! packet lost at the tail of a message leaves no gap for the responder to report, so a probe goes
+//! out after a few round trips instead. It is an ordinary retransmission, which the specification
+//! permits at any time; only the ACK timeout counts against `retry_cnt`.
+
+use crate::time::Time;
+use crate::wire::RnrTimer;
+use std::time::Duration;
+
+/// The unit of the local ACK timeout (9.7.6.1.3): 4.096 us.
+const ACK_TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
+
+/// The least ACK timeout. The specification lets an implementation wait up to four times as long as
+/// asked, and permits a floor; below this a descheduled peer would look like a dead one.
+const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
+
+/// Before a round trip was measured.
+const INITIAL_PROBE: Duration = Duration::from_millis(20);
+/// The soonest probe: a peer on a busy host answers late without having lost anything.
+const PROBE_FLOOR: Duration = Duration::from_millis(4);
+/// The latest probe.
+const PROBE_CEILING: Duration = Duration::from_secs(1);
+
+/// `rnr_retry` that means for ever (9.7.5.2.8).
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// What a timer's expiry asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Expired {
+    /// Nothing yet.
+    Nothing,
+    /// Send again from the oldest unacknowledged packet.
+    Resend,
+    /// The RNR wait is over: go on.
+    RnrOver,
+    /// `retry_cnt` is used up.
+    RetriesExceeded,
+}
+
+/// The timers and counters of a requester.
+#[derive(Debug)]
+pub(super) struct Retransmit {
+    ack_timeout: Option<Duration>,
+    retry_cnt: u8,
+    retries_left: u8,
+    rnr_retry: u8,
+    rnr_left: u8,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    backoff: u32,
+    probe_at: Time,
+    timeout_at: Time,
+    rnr_until: Option<Time>,
+}
+
+impl Retransmit {
+    /// Timers at rest. `timeout`, `retry_cnt` and `rnr_retry` are the attributes of those names.
+    pub(super) fn new(timeout: u8, retry_cnt: u8, rnr_retry: u8) -> Self {
+        let mut timers = Retransmit {
+            ack_timeout: None,
+            retry_cnt: 0,
+            retries_left: 0,
+            rnr_retry: 0,
+            rnr_left: 0,
+            smoothed: None,
+            variation: Duration::ZERO,
+            backoff: 0,
+            probe_at: Time::NEVER,
+            timeout_at: Time::NEVER,
+            rnr_until: None,
+        };
+        timers.configure(timeout, retry_cnt, rnr_retry);
+        timers
+    }
+
+    /// Takes changed attributes; what runs goes on.
+    pub(super) fn configure(&mut self, timeout: u8, retry_cnt: u8, rnr_retry: u8) {
+        self.ack_timeout = match timeout & 31 {
+            0 => None,
+            n => Some((ACK_TIMEOUT_UNIT * (1 << n)).max(ACK_TIMEOUT_FLOOR)),
+        };
+        self.retry_cnt = retry_cnt;
+        self.retries_left = retry_cnt;
+        self.rnr_retry = rnr_retry;
+        self.rnr_left = rnr_retry;
+    }
+
+    /// A packet that asks for an answer went out.
+    pub(super) fn sent(&mut self, now: Time) {
+        if self.probe_at == Time::NEVER {
+            self.restart(now);
+        }
+    }
+
+    /// New acknowledgement came in; `outstanding` is whether more is awaited.
+    pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
+        self.retries_left = self.retry_cnt;
+        self.rnr_left = self.rnr_retry;
+        self.backoff = 0;
+        if outstanding {
+            self.restart(now);
+        } else {
+            self.stop();
+        }
+    }
+
+    /// Nothing is awaited any more.
+    pub(super) fn stop(&mut self) {
+        self.probe_at = Time::NEVER;
+        self.timeout_at = Time::NEVER;
+    }
+
+    /// A round trip was measured (RFC 6298's estimator).
+    pub(super) fn round_trip(&mut self, sample: Duration) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(sample);
+                self.variation = sample / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(sample)) / 4;
+                self.smoothed = Some((smoothed * 7 + sample) / 8);
+            }
+        }
+    }
+
+    /// The smoothed round trip, once one was measured.
+    pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The peer has no receive: wait as long as it says. False when `rnr_retry` is used up.
+    pub(super) fn receiver_not_ready(&mut self, now: Time, timer: RnrTimer) -> bool {
+        if self.rnr_retry != RNR_RETRY_FOREVER {
+            if self.rnr_left == 0 {
+                return false;
+            }
+            self.rnr_left -= 1;
+        }
+        self.stop();
+        self.rnr_until = Some(now + timer.duration());
+        true
+    }
+
+    /// The peer reported a gap without any progress. False when `retry_cnt` is used up.
+    pub(super) fn gap_without_progress(&mut self) -> bool {
+        if self.retries_left == 0 {
+            return false;
+        }
+        self.retries_left -= 1;
+        true
+    }
+
+    /// Whether the peer asked to wait, and the wait is not over.
+    pub(super) fn waits_for_receiver(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    /// When [`Retransmit::expire`] should be called next.
+    pub(super) fn deadline(&self) -> Time {
+        match self.rnr_until {
+            Some(until) => until,
+            None => self.probe_at.min(self.timeout_at),
+        }
+    }
+
+    /// Looks at the clock.
+    pub(super) fn expire(&mut self, now: Time) -> Expired {
+        if let Some(until) = self.rnr_until {
+            if now < until {
+                return Expired::Nothing;
+            }
+            self.rnr_until = None;
+            return Expired::RnrOver;
+        }
+        if now >= self.timeout_at {
+            if self.retries_left == 0 {
+                self.stop();
+                return Expired::RetriesExceeded;
+            }
+            self.retries_left -= 1;
+            self.backoff += 1;
+            self.restart(now);
+            return Expired::Resend;
+        }
+        if now >= self.probe_at {
+            self.backoff += 1;
+            self.probe_at = now + self.probe_interval();
+            return Expired::Resend;
+        }
+        Expired::Nothing
+    }
+
+    /// Forgets everything but the attributes.
+    pub(super) fn reset(&mut self) {
+        self.stop();
+        self.rnr_until = None;
+        self.backoff = 0;
+        self.retries_left = self.retry_cnt;
+        self.rnr_left = self.rnr_retry;
+    }
+
+    fn restart(&mut self, now: Time) {
+        self.probe_at = now + self.probe_interval();
+        self.timeout_at = self.ack_timeout.map_or(Time::NEVER, |t| now + t);
+    }
+
+    fn probe_interval(&self) -> Duration {
+        let base = self.smoothed.map_or(INITIAL_PROBE, |rtt| {
+            (rtt * 2 + self.variation * 4).max(PROBE_FLOOR)
+        });
+        base.saturating_mul(1 << self.backoff.min(10))
+            .min(PROBE_CEILING)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    #[test]
+    fn ack_timeout_is_4096_ns_times_2_to_the_n() {
+        let mut timers = Retransmit::new(14, 0, 0);
+        timers.sent(at(0));
+        timers.round_trip(Duration::from_secs(10));
+        timers.progressed(at(0), true);
+        assert_eq!(timers.deadline(), Time(4096 << 14));
+        assert_eq!(timers.expire(Time((4096 << 14) - 1)), Expired::Nothing);
+        assert_eq!(timers.expire(Time(4096 << 14)), Expired::RetriesExceeded);
+    }
+
+    #[test]
+    fn retry_cnt_expiries_are_survived_and_the_next_is_not() {
+        let mut timers = Retransmit::new(14, 2, 0);
+        timers.sent(at(0));
+        let mut timeouts = 0;
+        let mut now = at(0);
+        loop {
+            now = now + Duration::from_millis(200);
+            match timers.expire(now) {
+                Expired::Resend => timeouts += 1,
+                Expired::RetriesExceeded => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(timeouts, 2);
+    }
+
+    #[test]
+    fn timeout_0_never_gives_up() {
+        let mut timers = Retransmit::new(0, 0, 0);
+        timers.sent(at(0));
+        for second in 1..1000 {
+            assert_ne!(timers.expire(at(second * 2000)), Expired::RetriesExceeded);
+        }
+    }
+
+    #[test]
+    fn rnr_retry_7_is_for_ever_and_less_is_counted() {
+        let mut timers = Retransmit::new(0, 0, 7);
+        for _ in 0..1000 {
+            assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+        }
+        let mut timers = Retransmit::new(0, 0, 2);
+        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+        assert!(!timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+        timers.progressed(at(0), false);
+        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+    }
+
+    #[test]
+    fn rnr_wait_ends_after_the_timer_that_the_peer_gave() {
+        let mut timers = Retransmit::new(14, 7, 7);
+        timers.sent(at(0));
+        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(14)));
+        assert_eq!(timers.deadline(), Time(1_280_000));
+        assert_eq!(timers.expire(Time(1_279_999)), Expired::Nothing);
+        assert_eq!(timers.expire(Time(1_280_000)), Expired::RnrOver);
+    }
+
+    #[test]
+    fn probes_come_before_the_ack_timeout_and_back_off() {
+        let mut timers = Retransmit::new(20, 0, 0);
+        timers.round_trip(Duration::from_micros(50));
+        timers.sent(at(0));
+        let first = timers.deadline();
+        assert!(first < at(10));
+        assert_eq!(timers.expire(first), Expired::Resend);
+        assert!(timers.deadline().since(first) > first.since(at(0)));
+    }
+}

@@ -1,0 +1,1 @@
+//! Scenarios, named after the rules that they check.
