@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::{PKey, Qpn};
 use crate::psn::Psn;
-use crate::wire::{Header, Opcode, Packet, UDP_PORT};
+use crate::wire::{Credits, Header, Opcode, Packet, Syndrome, UDP_PORT};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -140,6 +140,62 @@ fn cnp_of_a_connectx_4_verifies_with_its_id_and_gives_it_back_without() {
     let packet = Packet::parse(&datagram[..datagram.len() - LEN]).unwrap();
     assert_eq!(packet.header.bth.opcode, Opcode::Cnp);
     assert!(packet.payload.is_empty());
+}
+
+/// Datagrams that scapy 2.8 made, ICRC included: `scapy.contrib.roce`, an implementation of its own.
+#[test]
+fn datagrams_that_scapy_made_are_ours_byte_by_byte() {
+    // IPv6(tc=0x5a, fl=0x12345, hlim=7)/UDP(sport=50001)/BTH(opcode='RC_SEND_ONLY', migreq=1,
+    // padcount=1, dqpn=0x123456, psn=0xabcdef, ackreq=1)/Raw(b'urxe 7!\0')
+    let flow = Flow::V6 {
+        src: "2001:db8::1".parse().unwrap(),
+        dst: "2001:db8::2".parse().unwrap(),
+        src_port: 50001,
+        dst_port: UDP_PORT,
+    };
+    let header = Header::new(Opcode::RcSendOnly, Qpn::new(0x12_3456), Psn::new(0xab_cdef))
+        .with_ack_req(true)
+        .with_payload_len(7);
+    let mut packet = [0; 20];
+    Packet {
+        header,
+        payload: b"urxe 7!",
+    }
+    .emit(&mut packet);
+    let scapy = [
+        0x04, 0x50, 0xff, 0xff, 0x00, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef, 0x75, 0x72, 0x78,
+        0x65, 0x20, 0x37, 0x21, 0x00, 0x34, 0x2c, 0x2a, 0x74,
+    ];
+    assert_eq!(seal(&flow, IpId::default(), &packet), scapy);
+    assert_eq!(verify(&flow, &scapy, IpId::default()), Ok(IpId::default()));
+
+    // IP(id=0xbeef, flags=0, ttl=3, tos=0x1a)/UDP(sport=65535)/BTH(opcode='RC_ACKNOWLEDGE',
+    // dqpn=0xfffffe, psn=0xffffff)/AETH(syndrome=0x1f, msn=0x10203)
+    let flow = v4([192, 0, 2, 1], [198, 51, 100, 7], 65535);
+    let id = IpId {
+        id: 0xbeef,
+        dont_fragment: false,
+    };
+    let mut header = Header::ack(
+        Opcode::RcAck,
+        Qpn::new(0xff_fffe),
+        Psn::new(0xff_ffff),
+        Syndrome::Ack(Credits::INVALID),
+        0x1_0203,
+    );
+    header.bth.mig_req = false;
+    let mut packet = [0; 16];
+    header.emit(&mut packet);
+    let scapy = [
+        0x11, 0x00, 0xff, 0xff, 0x00, 0xff, 0xff, 0xfe, 0x00, 0xff, 0xff, 0xff, 0x1f, 0x01, 0x02,
+        0x03, 0x23, 0xc8, 0xd3, 0xe4,
+    ];
+    assert_eq!(seal(&flow, id, &packet), scapy);
+    let guess = IpId {
+        id: 7,
+        dont_fragment: DF,
+    };
+    assert_eq!(verify(&flow, &scapy, guess), Ok(id));
 }
 
 #[test]

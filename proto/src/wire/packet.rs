@@ -434,3 +434,6 @@ impl<'a> Packet<'a> {
         len
     }
 }
+
+#[cfg(test)]
+mod tests;
