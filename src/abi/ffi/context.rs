@@ -1,0 +1,295 @@
+//! Opened devices: the tables of function pointers that the inline functions of `verbs.h` call through.
+
+use super::*;
+
+/// Functions of an opened device. Slots that begin with _compat are dead, but for the two queries.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_context_ops {
+    pub _compat_query_device: Option<
+        unsafe extern "C" fn(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int,
+    >,
+    pub _compat_query_port: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut _compat_ibv_port_attr,
+        ) -> c_int,
+    >,
+    pub _compat_alloc_pd: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_dealloc_pd: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_reg_mr: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_rereg_mr: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_dereg_mr: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub alloc_mw: Option<unsafe extern "C" fn(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw>,
+    pub bind_mw: Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int,
+    >,
+    pub dealloc_mw: Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> c_int>,
+    pub _compat_create_cq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub poll_cq:
+        Option<unsafe extern "C" fn(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int>,
+    pub req_notify_cq:
+        Option<unsafe extern "C" fn(cq: *mut ibv_cq, solicited_only: c_int) -> c_int>,
+    pub _compat_cq_event: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_resize_cq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_destroy_cq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_create_srq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_modify_srq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_query_srq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_destroy_srq: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(
+            srq: *mut ibv_srq,
+            recv_wr: *mut ibv_recv_wr,
+            bad_recv_wr: *mut *mut ibv_recv_wr,
+        ) -> c_int,
+    >,
+    pub _compat_create_qp: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_query_qp: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_modify_qp: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_destroy_qp: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub post_send: Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp,
+            wr: *mut ibv_send_wr,
+            bad_wr: *mut *mut ibv_send_wr,
+        ) -> c_int,
+    >,
+    pub post_recv: Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp,
+            wr: *mut ibv_recv_wr,
+            bad_wr: *mut *mut ibv_recv_wr,
+        ) -> c_int,
+    >,
+    pub _compat_create_ah: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_destroy_ah: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_attach_mcast: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_detach_mcast: Option<unsafe extern "C" fn() -> *mut c_void>,
+    pub _compat_async_event: Option<unsafe extern "C" fn() -> *mut c_void>,
+}
+
+/// An opened device. abi_compat all ones says that a verbs_context surrounds it.
+#[repr(C)]
+pub struct ibv_context {
+    pub device: *mut ibv_device,
+    pub ops: ibv_context_ops,
+    pub cmd_fd: c_int,
+    pub async_fd: c_int,
+    pub num_comp_vectors: c_int,
+    pub mutex: pthread_mutex_t,
+    pub abi_compat: *mut c_void,
+}
+
+/// What surrounds an `ibv_context`, its last member. New functions are added at the front, and `sz` says how much there is.
+#[repr(C)]
+pub struct verbs_context {
+    pub free_buf: Option<unsafe extern "C" fn(buf: *mut ibv_buf)>,
+    pub alloc_buf: Option<
+        unsafe extern "C" fn(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void,
+    >,
+    pub dm_export_dmabuf_fd: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
+    pub reg_mr_ex: Option<
+        unsafe extern "C" fn(pd: *mut ibv_pd, mr_init_attr: *mut ibv_mr_init_attr) -> *mut ibv_mr,
+    >,
+    pub dealloc_dmah: Option<unsafe extern "C" fn(dmah: *mut ibv_dmah) -> c_int>,
+    pub alloc_dmah: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_dmah_init_attr,
+        ) -> *mut ibv_dmah,
+    >,
+    pub query_port: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut ibv_port_attr,
+            port_attr_len: usize,
+        ) -> c_int,
+    >,
+    pub advise_mr: Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            advice: ibv_advise_mr_advice,
+            flags: u32,
+            sg_list: *mut ibv_sge,
+            num_sges: u32,
+        ) -> c_int,
+    >,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            counters_value: *mut u64,
+            ncounters: u32,
+            flags: u32,
+        ) -> c_int,
+    >,
+    pub attach_counters_point_flow: Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            attr: *mut ibv_counter_attach_attr,
+            flow: *mut ibv_flow,
+        ) -> c_int,
+    >,
+    pub create_counters: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_counters_init_attr,
+        ) -> *mut ibv_counters,
+    >,
+    pub destroy_counters: Option<unsafe extern "C" fn(counters: *mut ibv_counters) -> c_int>,
+    pub reg_dm_mr: Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: c_uint,
+        ) -> *mut ibv_mr,
+    >,
+    pub alloc_dm: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_alloc_dm_attr,
+        ) -> *mut ibv_dm,
+    >,
+    pub free_dm: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
+    pub modify_flow_action_esp: Option<
+        unsafe extern "C" fn(
+            action: *mut ibv_flow_action,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> c_int,
+    >,
+    pub destroy_flow_action: Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> c_int>,
+    pub create_flow_action_esp: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> *mut ibv_flow_action,
+    >,
+    pub modify_qp_rate_limit:
+        Option<unsafe extern "C" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int>,
+    pub alloc_parent_domain: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_parent_domain_init_attr,
+        ) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: Option<unsafe extern "C" fn(td: *mut ibv_td) -> c_int>,
+    pub alloc_td: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_td_init_attr,
+        ) -> *mut ibv_td,
+    >,
+    pub modify_cq:
+        Option<unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int>,
+    pub post_srq_ops: Option<
+        unsafe extern "C" fn(
+            srq: *mut ibv_srq,
+            op: *mut ibv_ops_wr,
+            bad_op: *mut *mut ibv_ops_wr,
+        ) -> c_int,
+    >,
+    pub destroy_rwq_ind_table:
+        Option<unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> c_int>,
+    pub create_rwq_ind_table: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq: Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> c_int>,
+    pub modify_wq:
+        Option<unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int>,
+    pub create_wq: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            wq_init_attr: *mut ibv_wq_init_attr,
+        ) -> *mut ibv_wq,
+    >,
+    pub query_rt_values: Option<
+        unsafe extern "C" fn(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int,
+    >,
+    pub create_cq_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_cq_init_attr_ex,
+        ) -> *mut ibv_cq_ex,
+    >,
+    pub r#priv: *mut verbs_ex_private,
+    pub query_device_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            input: *const ibv_query_device_ex_input,
+            attr: *mut ibv_device_attr_ex,
+            attr_size: usize,
+        ) -> c_int,
+    >,
+    pub ibv_destroy_flow: Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> c_int>,
+    pub ABI_placeholder2: Option<unsafe extern "C" fn()>,
+    pub ibv_create_flow: Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
+    >,
+    pub ABI_placeholder1: Option<unsafe extern "C" fn()>,
+    pub open_qp: Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
+    >,
+    pub create_qp_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
+        ) -> *mut ibv_qp,
+    >,
+    pub get_srq_num: Option<unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int>,
+    pub create_srq_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
+        ) -> *mut ibv_srq,
+    >,
+    pub open_xrcd: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            xrcd_init_attr: *mut ibv_xrcd_init_attr,
+        ) -> *mut ibv_xrcd,
+    >,
+    pub close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> c_int>,
+    pub _ABI_placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+
+/// The private part of a [`verbs_context`], which is rdma-core's own; null here.
+#[repr(C)]
+pub struct verbs_ex_private {
+    _opaque: [u8; 0],
+}
+
+/// [`ibv_port_attr`] as programs know it that were compiled before `port_cap_flags2`: its first
+/// [`COMPAT_PORT_ATTR_LEN`] bytes.
+#[repr(C)]
+pub struct _compat_ibv_port_attr {
+    _opaque: [u8; 0],
+}
+
+/// How many bytes of an [`ibv_port_attr`] the oldest programs have room for.
+pub const COMPAT_PORT_ATTR_LEN: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
+
+/// What `abi_compat` of an [`ibv_context`] holds when a [`verbs_context`] surrounds it.
+pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+
+/// The [`verbs_context`] that surrounds a context of ours.
+///
+/// # Safety
+/// `context` points at the last member of a live `verbs_context`.
+pub unsafe fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
+    // SAFETY: the caller says that a whole verbs_context is there.
+    unsafe {
+        context
+            .byte_sub(core::mem::offset_of!(verbs_context, context))
+            .cast()
+    }
+}

@@ -1,0 +1,38 @@
+//! The C ABI's types: the one home of its layouts, for `include/infiniband/verbs.h` and rdma-core's
+//! header alike. A file here for each header in `include/infiniband/verbs/`.
+//!
+//! Names are the C ones, so that who reads the manual page of a call finds them. Enumerations are
+//! integers of their C type: a program may pass any value, and Rust's enums must not hold one that
+//! they do not name. `tests/abi_layout.rs` compares every offset and value with both headers.
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    reason = "members and constants are C's own, described by the manual pages of the calls"
+)]
+
+mod address;
+mod completion;
+mod context;
+mod device;
+mod event;
+mod flow;
+mod kernel;
+mod memory;
+mod qp;
+mod queue;
+mod work;
+
+use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, timespec};
+
+pub use address::*;
+pub use completion::*;
+pub use context::*;
+pub use device::*;
+pub use event::*;
+pub use flow::*;
+pub use kernel::*;
+pub use memory::*;
+pub use qp::*;
+pub use queue::*;
+pub use work::*;

@@ -1,0 +1,16 @@
+//! The C ABI of libibverbs and librdmacm: one shared object that serves under both names.
+//!
+//! [`ffi`] has the types, [`entry`] the way into and out of every function, `exports` the symbols
+//! from the list in `symbols.txt`; the other modules are the functions, by subject. No protocol
+//! here: the functions check pointers, convert, and call the objects of `urxe_driver`.
+
+mod convert;
+pub mod entry;
+pub mod errno;
+mod exports;
+pub mod ffi;
+mod fork;
+mod names;
+mod rates;
+mod sysfs;
+mod unsupported;
