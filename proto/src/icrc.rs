@@ -20,6 +20,9 @@
 //! «don't fragment» - it does so always or never - the probability is 2^-16, and any single wrong
 //! bit is found, up to the longest packet that RoCE has.
 
+mod polynomial;
+
+use self::polynomial::{Table, back_steps, multiply, tables};
 use crate::wire::Bth;
 use crc32fast::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -166,7 +169,7 @@ const IPV4_FLAGS: usize = 6;
 const IPV6_PAYLOAD_LENGTH: usize = 4;
 const UDP_LENGTH: usize = 4;
 
-/// The longest UDP payload, IPv4's own header not counted: what a length field of 16 bits allows.
+/// The longest UDP payload over IPv4. Over IPv6 20 more bytes would fit, which no packet needs.
 const MAX_DATAGRAM: usize = u16::MAX as usize - UDP_LEN - IPV4_LEN;
 
 impl FlowIcrc {
@@ -321,8 +324,10 @@ impl FlowIcrc {
         match self.ip {
             IpVersion::V4 => {
                 let [i1, i0] = id.id.to_be_bytes();
-                let df = if id.dont_fragment { IPV4_DF_EFFECT } else { 0 };
-                at(&IPV4_ID_TABLES, 0, i1) ^ at(&IPV4_ID_TABLES, 1, i0) ^ df
+                let flags = if id.dont_fragment { DONT_FRAGMENT } else { 0 };
+                at(&IPV4_ID_TABLES, 0, i1)
+                    ^ at(&IPV4_ID_TABLES, 1, i0)
+                    ^ at(&IPV4_FLAGS_TABLE, 0, flags)
             }
             IpVersion::V6 => 0,
         }
@@ -373,105 +378,23 @@ fn recover_id(difference: u32, len: usize, guess: IpId, unknown_flags: u8) -> Op
     })
 }
 
-// Arithmetic on polynomials over GF(2) modulo that of CRC-32. As in the CRC itself, the bits are in
-// reflected order: the highest one is the coefficient of x^0, the lowest one of x^31.
-
-/// The polynomial, without its x^32.
-const POLYNOMIAL: u32 = 0xedb8_8320;
-/// The polynomial 1.
-const ONE: u32 = 1 << 31;
-/// The polynomial x.
-const X: u32 = 1 << 30;
-/// The power of x that is 1 again. The polynomial is primitive, so it is the number of all others.
-const ORDER: u64 = u32::MAX as u64;
-
-/// The product of two polynomials.
-const fn multiply(a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    let mut bit = 32;
-    while bit > 0 {
-        bit -= 1;
-        product ^= b & 0u32.wrapping_sub((a >> bit) & 1);
-        b = (b >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(b & 1));
-    }
-    product
-}
-
-/// x to a power.
-const fn x_to_the(mut power: u64) -> u32 {
-    let mut result = ONE;
-    let mut square = X;
-    while power > 0 {
-        if power & 1 == 1 {
-            result = multiply(result, square);
-        }
-        square = multiply(square, square);
-        power >>= 1;
-    }
-    result
-}
-
-/// The powers of x^-`step`, from the 0th.
-const fn back_steps<const N: usize>(step: u64) -> [u32; N] {
-    let one_step = x_to_the(ORDER - step);
-    let mut steps = [ONE; N];
-    let mut i = 1;
-    while i < N {
-        steps[i] = multiply(steps[i - 1], one_step);
-        i += 1;
-    }
-    steps
-}
-
-/// Back over this many words of 32 bits.
-static BACK_WORDS: [u32; 256] = back_steps(32);
-/// Back over this many times 256 words, to the start of the longest packet.
-static BACK_MANY: [u32; u16::MAX as usize / 4 / 256 + 1] = back_steps(32 * 256);
-
-/// What each value of a byte does to the CRC `after` bytes behind it.
-type Table = [u32; 256];
-
-const fn table(after: usize) -> Table {
-    let shift = x_to_the(8 * (after as u64 + 1));
-    let mut table = [0; 256];
-    let mut value = 1;
-    while value < table.len() {
-        // The lowest set bit on its own, and the others, which have been done.
-        let lowest = value & value.wrapping_neg();
-        table[value] = if lowest == value {
-            multiply(value as u32, shift)
-        } else {
-            table[lowest] ^ table[value ^ lowest]
-        };
-        value += 1;
-    }
-    table
-}
-
-/// The tables of a field of `N` bytes in front of whose end, and behind it, lie `after` bytes up to
-/// the end of the BTH.
-const fn tables<const N: usize>(after: usize) -> [Table; N] {
-    let mut tables = [[0; 256]; N];
-    let mut i = 0;
-    while i < N {
-        tables[i] = table(after + N - 1 - i);
-        i += 1;
-    }
-    tables
-}
-
 /// How many bytes there are from the start of each header to the end of the BTH.
 const FROM_BTH: usize = Bth::LEN;
 const FROM_UDP: usize = UDP_LEN + FROM_BTH;
 const FROM_IPV4: usize = IPV4_LEN + FROM_UDP;
 const FROM_IPV6: usize = IPV6_LEN + FROM_UDP;
 
+/// Back over this many words of 32 bits.
+static BACK_WORDS: [u32; 256] = back_steps(32);
+/// Back over this many times 256 words, to the start of the longest packet.
+static BACK_MANY: [u32; u16::MAX as usize / 4 / 256 + 1] = back_steps(32 * 256);
+
 static BTH_TABLES: [Table; Bth::LEN] = tables(0);
 static UDP_LENGTH_TABLES: [Table; 2] = tables(FROM_UDP - UDP_LENGTH - 2);
 static IPV4_TOTAL_LENGTH_TABLES: [Table; 2] = tables(FROM_IPV4 - IPV4_TOTAL_LENGTH - 2);
 static IPV4_ID_TABLES: [Table; 2] = tables(FROM_IPV4 - IPV4_ID - 2);
 static IPV6_PAYLOAD_LENGTH_TABLES: [Table; 2] = tables(FROM_IPV6 - IPV6_PAYLOAD_LENGTH - 2);
-const IPV4_DF_EFFECT: u32 = table(FROM_IPV4 - IPV4_FLAGS - 1)[DONT_FRAGMENT as usize];
+static IPV4_FLAGS_TABLE: [Table; 1] = tables(FROM_IPV4 - IPV4_FLAGS - 1);
 
 /// What byte `i` of a field adds.
 #[inline]

@@ -6,6 +6,7 @@
 
 use super::Layout;
 use bitflags::bitflags;
+use std::fmt;
 
 bitflags! {
     /// The headers that follow a BTH (9.3). Where several do, they follow in the order in which
@@ -405,6 +406,12 @@ impl Opcode {
     /// All of them, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Opcode> {
         TABLE.iter().map(|row| row.opcode)
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.info().name)
     }
 }
 

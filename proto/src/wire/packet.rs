@@ -43,7 +43,7 @@ pub enum ParseError {
     #[error("the length of {0} bytes is not a multiple of {ALIGNMENT}")]
     Unaligned(usize),
     /// A header that the opcode calls for is not wholly there (9.3).
-    #[error("{}: {have} bytes are too short for the {header}, which takes {need}", .opcode.info().name)]
+    #[error("{opcode}: {have} bytes are too short for the {header}, which takes {need}")]
     Truncated {
         /// The opcode.
         opcode: Opcode,
@@ -55,7 +55,7 @@ pub enum ParseError {
         have: usize,
     },
     /// The pad is longer than all that follows the headers (9.2.5).
-    #[error("{}: a pad of {pad} bytes in {have} bytes of payload", .opcode.info().name)]
+    #[error("{opcode}: a pad of {pad} bytes in {have} bytes of payload")]
     Pad {
         /// The opcode.
         opcode: Opcode,
@@ -65,7 +65,7 @@ pub enum ParseError {
         have: usize,
     },
     /// There is data where the opcode has none (9.4).
-    #[error("{}: {len} bytes of data, where there can be none", .opcode.info().name)]
+    #[error("{opcode}: {len} bytes of data, where there can be none")]
     UnexpectedPayload {
         /// The opcode.
         opcode: Opcode,
