@@ -27,7 +27,7 @@ pub mod opcode {
 }
 
 /// A RoCEv2 packet as Wireshark dissects it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The source address.
     pub source: String,
@@ -43,6 +43,10 @@ pub struct Packet {
     pub destination_qp: u32,
     /// The packet sequence number.
     pub psn: u32,
+    /// The ICRC, its bytes in their order on the wire.
+    pub icrc: u32,
+    /// The IPv4 TTL or the IPv6 hop limit.
+    pub hop_limit: u32,
 }
 
 impl Packet {
@@ -86,6 +90,9 @@ pub fn dissect(capture: &Path) -> Vec<Packet> {
         "infiniband.bth.opcode",
         "infiniband.bth.destqp",
         "infiniband.bth.psn",
+        "infiniband.invariant.crc",
+        "ip.ttl",
+        "ipv6.hlim",
     ];
     let mut arguments = vec!["-Y", "infiniband.bth", "-T", "fields"];
     arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
@@ -195,6 +202,9 @@ fn parse_packet(line: &str) -> Packet {
         opcode,
         destination_qp,
         psn,
+        icrc,
+        ttl,
+        hop_limit,
     ] = fields[..]
     else {
         panic!("tshark's line {line:?} has other fields than asked for")
@@ -207,6 +217,8 @@ fn parse_packet(line: &str) -> Packet {
         opcode: number(opcode),
         destination_qp: number(destination_qp),
         psn: number(psn),
+        icrc: number(icrc),
+        hop_limit: number(&[ttl, hop_limit].concat()),
     }
 }
 

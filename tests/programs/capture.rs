@@ -120,8 +120,8 @@ fn queue_pairs_and_psns_are_those_agreed_on() {
     assert!(packets.iter().all(|packet| packet.source_port >= 0xc000));
 }
 
-/// Captures, at the far end of a cable, what the kernel made of urxe's batches.
-fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>> {
+/// A pair at the ends of a cable on which the kernel cuts batches, and a directory for captures.
+fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(Cable, Pingpong, Directory)> {
     if !require(&[PINGPONG, TSHARK, IP, Need::Scapy, Need::NetworkNamespaces]) {
         return None;
     }
@@ -133,11 +133,19 @@ fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>>
         server.gid_index = DeviceInfo::query(&server.place, "urxe_va").gid_index(Cable::A6);
         client.gid_index = DeviceInfo::query(&client.place, "urxe_vb").gid_index(Cable::B6);
     }
-    let pingpong = Pingpong::new(server, client, Cable::A).options(options);
+    Some((
+        cable,
+        Pingpong::new(server, client, Cable::A),
+        Directory::new(),
+    ))
+}
 
-    let directory = Directory::new();
+/// Captures, at the far end of a cable, what the kernel made of urxe's batches.
+fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>> {
+    let (cable, pingpong, directory) = at_a_cable(interface_mtu, ipv6)?;
     let file = directory.path().join("cable.pcapng");
     let sniffer = Sniffer::start(&cable.b, "vb", &file);
+    let pingpong = pingpong.options(options);
     for (size, iterations) in [(1, 10), (4096, 10), (100_000, 5)] {
         pingpong
             .clone()
@@ -187,6 +195,48 @@ fn what_leaves_over_ipv6_has_the_icrc_of_its_own_header() {
     };
     assert_eq!(largest_payload(&packets), 1024);
     assert!(packets.iter().all(|packet| packet.identification.is_none()));
+}
+
+/// The headers that `URXE_PCAP` shows are computed, both ways; here against the real ones.
+fn urxe_and_kernel_capture_the_same(ipv6: bool) {
+    let Some((cable, mut pingpong, directory)) = at_a_cable(1500, ipv6) else {
+        return;
+    };
+    let [kernel, urxe] =
+        ["kernel", "urxe"].map(|name| directory.path().join(format!("{name}.pcapng")));
+    pingpong.client = pingpong
+        .client
+        .env("URXE_PCAP", &urxe.display().to_string());
+    let sniffer = Sniffer::start(&cable.b, "vb", &kernel);
+    pingpong.size(20_000).iterations(10).run().success();
+    let [kernel, urxe] = [sniffer.stop(), urxe].map(|file| dissect(&file));
+
+    // Which of two packets that cross each other came first, they may see differently.
+    let unknown: Vec<_> = urxe
+        .iter()
+        .filter(|packet| !kernel.contains(packet))
+        .collect();
+    assert!(unknown.is_empty(), "the kernel never saw {unknown:#?}");
+    // What came when the program no longer looked, only the kernel saw.
+    let missing = kernel
+        .iter()
+        .filter(|packet| !urxe.contains(packet))
+        .count();
+    assert!(
+        missing <= 4,
+        "urxe's capture lacks {missing} of {} packets",
+        kernel.len()
+    );
+}
+
+#[test]
+fn urxe_pcap_shows_the_true_headers() {
+    urxe_and_kernel_capture_the_same(false);
+}
+
+#[test]
+fn urxe_pcap_shows_the_true_headers_over_ipv6() {
+    urxe_and_kernel_capture_the_same(true);
 }
 
 /// A CNP as a ConnectX-4 Lx sent it, from scapy's public tests: Ethernet to ICRC.
