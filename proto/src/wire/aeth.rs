@@ -1,4 +1,4 @@
-//! The acknowledge extended transport header: how a request went (9.3.5, 9.7.5.2).
+//! The acknowledge extended transport header: how a request went (9.3, 9.7.5.2).
 
 use super::layout::{LOW_24, Layout};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use zerocopy::network_endian::U32;
 pub struct Aeth {
     /// How the request went.
     pub syndrome: Syndrome,
-    /// How many messages the responder has completed, modulo 2^24 (9.7.7.1).
+    /// How many messages the responder has completed, modulo 2^24 (9.7.7).
     pub msn: u32,
 }
 
@@ -43,7 +43,7 @@ impl Layout for Aeth {
     }
 }
 
-/// How a request went (9.7.5.2.1, table 43). On the wire its top 3 bits tell the kind, its low 5
+/// How a request went (9.7.5.2). On the wire its top 3 bits tell the kind, its low 5
 /// bits the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
@@ -88,7 +88,7 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused (9.7.5.2.3, table 45).
+/// Why a request was refused (9.7.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
     /// Packets before it were lost. The PSN of the NAK is that of the first one missing.
@@ -134,7 +134,7 @@ impl NakCode {
 }
 
 /// End-to-end credits: how many messages the responder has receives for, as a code of 5 bits
-/// (9.7.7.2, table 47).
+/// (9.7.7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Credits(u8);
 
@@ -177,7 +177,7 @@ impl Credits {
     }
 }
 
-/// How long a requester waits after an RNR NAK, as a code of 5 bits (9.7.5.2.8, table 46); the
+/// How long a requester waits after an RNR NAK, as a code of 5 bits (9.7.5.2.8); the
 /// `min_rnr_timer` of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct RnrTimer(u8);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_those_of_table_43() {
+    fn kinds_are_those_of_the_specification() {
         assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack(Credits::INVALID));
         assert_eq!(
             Syndrome::from_byte(0x2c),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rnr_timers_are_those_of_table_46() {
+    fn rnr_timers_are_those_of_the_specification() {
         // Hundredths of a millisecond, as the specification prints them.
         let table = [
             "655.36", "0.01", "0.02", "0.03", "0.04", "0.06", "0.08", "0.12", "0.16", "0.24",

@@ -1,4 +1,4 @@
-//! The atomic acknowledge extended transport header: what an atomic found (9.5.3.2).
+//! The atomic acknowledge extended transport header: what an atomic found (9.3).
 
 use super::layout::Layout;
 use zerocopy::network_endian::U64;

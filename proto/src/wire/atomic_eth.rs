@@ -1,4 +1,4 @@
-//! The atomic extended transport header: operands of compare-and-swap and fetch-and-add (9.3.5.3).
+//! The atomic extended transport header: operands of compare-and-swap and fetch-and-add (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;

@@ -11,11 +11,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// The receiver's completion shall raise an event (9.2.3).
+    /// The receiver's completion shall raise an event (9.2).
     pub solicited: bool,
-    /// The sender's path is migrated: what NICs always say (17.2.8.1).
+    /// The sender's path is migrated: what NICs always say (17.2.8).
     pub mig_req: bool,
-    /// How many bytes after the payload round its length up to a multiple of 4: 0 to 3 (9.2.5).
+    /// How many bytes after the payload round its length up to a multiple of 4: 0 to 3 (9.2).
     pub pad: u8,
     /// The partition.
     pub pkey: PKey,
@@ -25,7 +25,7 @@ pub struct Bth {
     pub becn: bool,
     /// The queue pair that the packet goes to.
     pub dest_qp: Qpn,
-    /// The responder shall acknowledge now (9.7.3.1).
+    /// The responder shall acknowledge now (9.7).
     pub ack_req: bool,
     /// Its sequence number.
     pub psn: Psn,
@@ -63,7 +63,7 @@ impl Bth {
     /// Its length on the wire, in bytes.
     pub const LEN: usize = size_of::<Raw>();
 
-    /// The only version of the transport header that there is (9.2.6).
+    /// The only version of the transport header that there is (9.2).
     pub const TRANSPORT_VERSION: u8 = 0;
 
     /// Where in the header the byte with FECN and BECN lies, which the ICRC leaves out (A17.3.3).

@@ -1,4 +1,4 @@
-//! The datagram extended transport header: who sent a datagram, and its key (9.3.3).
+//! The datagram extended transport header: who sent a datagram, and its key (9.3).
 
 use super::layout::Layout;
 use crate::ids::{QKey, Qpn};

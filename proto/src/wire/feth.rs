@@ -1,4 +1,4 @@
-//! The flush extended transport header: how far a FLUSH goes (A19.4.1).
+//! The flush extended transport header: how far a FLUSH goes (A19).
 
 use super::layout::Layout;
 use bitflags::bitflags;

@@ -1,7 +1,7 @@
 //! The global route header (8.3).
 //!
 //! RoCEv2 has an IP header in its place. The receive of a datagram still starts with 40 bytes for
-//! a GRH (11.4.1.2): the IPv6 header, or an IPv4 header in the last 20 of them (A17.4.5.1).
+//! a GRH: the IPv6 header, or an IPv4 header in the last 20 of them (A17.4.5).
 
 use crate::ids::Gid;
 use zerocopy::network_endian::{U16, U32};
@@ -58,9 +58,9 @@ const FLOW_LABEL: u32 = 0xf_ffff;
 impl Grh {
     /// Its length on the wire, in bytes.
     pub const LEN: usize = size_of::<Raw>();
-    /// The IP version whose layout it has (8.3.1).
+    /// The IP version whose layout it has (8.3).
     pub const VERSION: u8 = 6;
-    /// The next header where a BTH follows at once (8.3.5).
+    /// The next header where a BTH follows at once (8.3).
     pub const NEXT_IBA: u8 = 0x1b;
     /// The next header where UDP follows.
     pub const NEXT_UDP: u8 = 17;

@@ -1,4 +1,4 @@
-//! The invalidate extended transport header: a key that the receiver shall take back (9.3.8).
+//! The invalidate extended transport header: a key that the receiver shall take back (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;

@@ -1,4 +1,4 @@
-//! Immediate data: 32 bits that the receiver's completion shows (9.3.6).
+//! Immediate data: 32 bits that the receiver's completion shows (9.3).
 
 use super::layout::Layout;
 use zerocopy::network_endian::U32;

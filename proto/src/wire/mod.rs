@@ -42,5 +42,5 @@ pub use rdeth::Rdeth;
 pub use reth::Reth;
 pub use xrceth::Xrceth;
 
-/// The UDP port that RoCEv2 packets go to (A17.3.1.2).
+/// The UDP port that RoCEv2 packets go to (A17).
 pub const UDP_PORT: u16 = 4791;

@@ -1,4 +1,4 @@
-//! The one table of opcodes (9.2.1, tables 38 and 39; annexes A14, A17.9.3 and A19).
+//! The one table of opcodes (9.2.1; annexes A14, A17.9.3 and A19).
 //!
 //! Everything that must know what a packet is - the parser, the requester, the responder, a
 //! capture - asks this table. A row says which transport and operation an opcode belongs to, where
@@ -162,7 +162,7 @@ impl Position {
     }
 }
 
-/// How much data a packet carries, the pad not counted (9.7.4.1.6, 9.7.5.1.9).
+/// How much data a packet carries, the pad not counted (9.7.4, 9.7.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PayloadRule {
     /// Nothing.

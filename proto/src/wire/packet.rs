@@ -8,10 +8,10 @@ use super::{
 use crate::ids::{PKey, Qpn, RKey};
 use crate::psn::Psn;
 
-/// Packets are whole multiples of this many bytes (9.2.5).
+/// Packets are whole multiples of this many bytes (9.2).
 const ALIGNMENT: usize = 4;
 
-/// How many bytes of pad follow a payload of `payload_len` bytes: 0 to 3 (9.2.5).
+/// How many bytes of pad follow a payload of `payload_len` bytes: 0 to 3 (9.2).
 #[inline]
 pub const fn pad_of(payload_len: usize) -> u8 {
     (payload_len.wrapping_neg() % ALIGNMENT) as u8
@@ -33,13 +33,13 @@ pub enum ParseError {
         /// How many bytes there are.
         have: usize,
     },
-    /// The transport header version is not 0 (9.2.6).
+    /// The transport header version is not 0 (9.2).
     #[error("the transport header has version {0}, not 0")]
     TransportVersion(u8),
     /// The opcode is reserved, or of a transport that is not spoken here (9.2.1).
     #[error("the opcode {0:#04x} is reserved or of an unsupported transport")]
     ReservedOpcode(u8),
-    /// The length is not a multiple of 4 (9.2.5).
+    /// The length is not a multiple of 4 (9.2).
     #[error("the length of {0} bytes is not a multiple of {ALIGNMENT}")]
     Unaligned(usize),
     /// A header that the opcode calls for is not wholly there (9.3).
@@ -54,7 +54,7 @@ pub enum ParseError {
         /// How many bytes were left for it.
         have: usize,
     },
-    /// The pad is longer than all that follows the headers (9.2.5).
+    /// The pad is longer than all that follows the headers (9.2).
     #[error("{opcode}: a pad of {pad} bytes in {have} bytes of payload")]
     Pad {
         /// The opcode.

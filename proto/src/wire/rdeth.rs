@@ -1,4 +1,4 @@
-//! The reliable datagram extended transport header (9.3.2).
+//! The reliable datagram extended transport header (9.3).
 //!
 //! RoCE has no reliable datagrams, and the table of opcodes none of theirs: the header is here for
 //! tools that show foreign packets.

@@ -1,4 +1,4 @@
-//! The RDMA extended transport header: which remote memory a WRITE or READ means (9.3.4).
+//! The RDMA extended transport header: which remote memory a WRITE or READ means (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;

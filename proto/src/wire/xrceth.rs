@@ -1,4 +1,4 @@
-//! The XRC extended transport header: which shared receive queue a request is for (A14.3).
+//! The XRC extended transport header: which shared receive queue a request is for (A14).
 
 use super::layout::{LOW_24, Layout};
 use zerocopy::network_endian::U32;
