@@ -21,6 +21,8 @@ pub struct Side {
     pub gid_index: u32,
     /// More variables for its environment.
     pub environment: Vec<(String, String)>,
+    /// Options for this side alone.
+    pub options: Vec<String>,
 }
 
 impl Side {
@@ -199,6 +201,7 @@ impl Pingpong {
                 &self.iterations.to_string(),
             ])
             .args(&self.options)
+            .args(&side.options)
             .args(host)
             .envs(side.environment.iter().map(|(name, value)| (name, value)));
         let name = format!(

@@ -26,15 +26,17 @@ fn sleeping_on_completion_events() {
 }
 
 #[test]
-fn one_side_sleeping_on_completion_events() {
+fn one_side_sleeping_while_the_other_polls() {
     let Some(pingpong) = loopback() else { return };
-    // Large messages, so that segments and acknowledgements flow while the other side sleeps.
-    pingpong
-        .options("-e -c")
-        .size(1 << 20)
-        .iterations(50)
-        .run()
-        .success();
+    // Large messages too, so that segments and acknowledgements flow to the side that sleeps.
+    for size in [64, 1 << 20] {
+        let mut server_sleeps = pingpong.clone().options("-c").size(size).iterations(100);
+        let mut client_sleeps = server_sleeps.clone();
+        server_sleeps.server.options.push("-e".to_owned());
+        client_sleeps.client.options.push("-e".to_owned());
+        server_sleeps.run().success();
+        client_sleeps.run().success();
+    }
 }
 
 #[test]
