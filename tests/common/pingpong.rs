@@ -34,6 +34,7 @@ impl Side {
             device,
             gid_index: 0,
             environment: Vec::new(),
+            options: Vec::new(),
         }
     }
 
