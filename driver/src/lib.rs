@@ -1,1 +1,3 @@
 //! The RoCEv2 endpoint of a process.
+
+pub mod net;

@@ -1,0 +1,341 @@
+//! One local address with its sockets.
+
+use super::clock;
+use super::error::OpenError;
+use super::forward;
+use super::receive::{Arrival, Datagram, RecvBatch, Senders};
+use super::send::{Path, PathOptions};
+use super::sharing::Shared;
+use super::slot::Passed;
+use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
+use super::steering::{PROBE_SLOT, Steering};
+use super::wire::{Incoming, Wire};
+use socket2::Socket;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use urxe_proto::icrc::{Flow, FlowIcrc};
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+use zerocopy::IntoBytes;
+
+/// How many UDP ports an address sends from at most.
+const TX_SOCKETS: usize = 16;
+
+/// An address of this host with port 4791 open. Dropping it closes the port.
+///
+/// All calls may be made from several threads at once, and none of them blocks for longer than a
+/// millisecond.
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    address: LocalAddress,
+    receiver: Socket,
+    steering: Steering,
+    wire: Arc<Wire>,
+    senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
+}
+
+impl Endpoint {
+    pub(super) fn open(shared: Arc<Shared>, address: LocalAddress) -> Result<Self, OpenError> {
+        let receiver = open_receiver(address, shared.options().gro)?;
+        let wire = Arc::new(Wire::new(shared.tap().clone(), shared.options().faults));
+        let counters = shared.counters().clone();
+        let steering = Steering::join(
+            address,
+            shared.slot(),
+            receiver.as_fd(),
+            counters,
+            clock::now(),
+        )?;
+        Ok(Endpoint {
+            shared,
+            address,
+            receiver,
+            steering,
+            wire,
+            senders: Mutex::default(),
+        })
+    }
+
+    /// The address.
+    pub fn address(&self) -> LocalAddress {
+        self.address
+    }
+
+    /// Packets arrive here: when it is readable, call [`Endpoint::recv`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+
+    /// What the processes that share the port tell each other arrives here, rarely: when it is
+    /// readable, call [`Endpoint::service`].
+    pub fn service_fd(&self) -> BorrowedFd<'_> {
+        self.steering.fd()
+    }
+
+    /// When [`Endpoint::service`] is to be called at the latest; [`Time::NEVER`] most of the time.
+    pub fn next_deadline(&self) -> Time {
+        self.steering.next_deadline().min(self.wire.next_deadline())
+    }
+
+    /// The way from here to `peer`.
+    ///
+    /// # Errors
+    /// When the two differ in family, or no socket can be opened.
+    pub fn path(&self, peer: IpAddr, options: PathOptions) -> Result<Path, OpenError> {
+        let peer = self.address.peer(peer, ROCE_PORT);
+        let socket = self.sender(options.flow_key)?;
+        let src = self.address.with_port(socket.port());
+        let same = src.is_ipv4() == peer.is_ipv4();
+        let flow = Flow::new(src, peer).filter(|_| same);
+        let Some(flow) = flow else {
+            return Err(OpenError::OtherFamily {
+                address: self.address,
+                peer: peer.ip(),
+            });
+        };
+        let wire = self.wire.clone();
+        Ok(Path::new(
+            socket,
+            wire,
+            (peer, FlowIcrc::new(&flow)),
+            options,
+        ))
+    }
+
+    /// The socket for a flow; opened when the first flow needs it.
+    fn sender(&self, flow_key: u32) -> Result<Arc<TxSocket>, OpenError> {
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fibonacci hashing: the top bits of the product are the best mixed.
+        let mixed = flow_key.wrapping_mul(0x9e37_79b9);
+        let slot = (mixed >> (32 - TX_SOCKETS.trailing_zeros())) as usize;
+        if let Some(socket) = &senders[slot] {
+            return Ok(socket.clone());
+        }
+        // Different processes should start at different ports.
+        let seed = rand::random();
+        let socket = TxSocket::open(self.address, seed, self.shared.options().gso)?;
+        let socket = Arc::new(socket);
+        senders[slot] = Some(socket.clone());
+        Ok(socket)
+    }
+
+    /// Receives once, and calls `f` with each datagram for this process whose ICRC is right.
+    /// Datagrams for other processes go on to them. Returns how many messages the kernel passed up:
+    /// 0 when there was nothing, and else there may be more.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn recv(
+        &self,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Datagram<'_>),
+    ) -> io::Result<usize> {
+        let counters = self.shared.counters();
+        counters.receive_calls.add(1);
+        let count = batch.fill(self.receiver.as_fd())?;
+        if count == 0 {
+            return Ok(0);
+        }
+        counters.messages_in.add(count as u64);
+        let (messages, senders) = batch.parts();
+        for (message, bytes) in messages {
+            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
+                counters.malformed.add(1);
+                continue;
+            };
+            let arrival = Arrival {
+                src,
+                dst: self.address,
+                tos: message.tos,
+                ttl: message.ttl,
+                first_index: 0,
+                segment: message.segment,
+                bytes,
+            };
+            if self.wire.receives_through_faults() {
+                let mut arrivals = Vec::new();
+                self.wire.receive_through_faults(&arrival, &mut arrivals);
+                self.take_all(&arrivals, senders, &mut f);
+            } else {
+                self.take(&arrival, senders, &mut f);
+            }
+        }
+        self.shared.tap().flush_capture();
+        Ok(count)
+    }
+
+    /// Does what is due: the processes' talk about the port, and packets that `URXE_FAULTS` has
+    /// delayed. Those that arrived go to `f` like those of [`Endpoint::recv`].
+    ///
+    /// # Errors
+    /// When a socket fails.
+    pub fn service(
+        &self,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Datagram<'_>),
+    ) -> io::Result<()> {
+        let now = clock::now();
+        self.steering.take_answers(self.receiver.as_fd(), now)?;
+        self.steering.on_time(now, self.receiver.as_fd());
+        let mut arrivals = Vec::new();
+        self.wire.release(now, &mut arrivals);
+        let (_, senders) = batch.parts();
+        self.take_all(&arrivals, senders, &mut f);
+        Ok(())
+    }
+
+    fn take_all(
+        &self,
+        arrivals: &[Incoming],
+        senders: &mut Senders,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        for incoming in arrivals {
+            self.take(&incoming.as_arrival(), senders, f);
+        }
+    }
+
+    /// Sorts the datagrams of a batch by whom they are for. Runs for the same other process go on
+    /// in one piece.
+    fn take(
+        &self,
+        arrival: &Arrival<'_>,
+        senders: &mut Senders,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let tap = self.shared.tap();
+        let mut run: Option<Run> = None;
+        let mut offset = 0;
+        for datagram in arrival.datagrams() {
+            let start = offset;
+            offset += datagram.bytes.len();
+            let owner = self.owner(datagram.bytes);
+            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
+                self.forward(run.slot, &run.cut(arrival, start), senders, f);
+            }
+            match owner {
+                Owner::Mine => tap.deliver(senders, datagram, f),
+                Owner::Other(slot) => {
+                    run.get_or_insert(Run {
+                        slot,
+                        start,
+                        first_index: datagram.index,
+                    });
+                }
+                Owner::Probe => {
+                    self.steering
+                        .take_probe(&self.receiver, datagram.src, datagram.bytes);
+                }
+                Owner::Nobody => tap.counters.malformed.add(1),
+            }
+        }
+        if let Some(run) = run {
+            self.forward(run.slot, &run.cut(arrival, offset), senders, f);
+        }
+    }
+
+    fn owner(&self, bytes: &[u8]) -> Owner {
+        let Some(&[slot, high, low]) = bytes.get(5..8).and_then(|q| q.first_chunk::<3>()) else {
+            return Owner::Nobody;
+        };
+        let qpn = Qpn::new(u32::from_be_bytes([0, slot, high, low]));
+        let slot = if qpn == Qpn::GSI {
+            self.steering.lowest()
+        } else {
+            slot
+        };
+        match slot {
+            _ if qpn == Qpn::MULTICAST || slot == self.shared.slot() => Owner::Mine,
+            PROBE_SLOT => Owner::Probe,
+            other => Owner::Other(other),
+        }
+    }
+
+    /// Passes a run of datagrams on to the process in another slot.
+    fn forward(
+        &self,
+        to: u8,
+        run: &Arrival<'_>,
+        senders: &mut Senders,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let counters = self.shared.counters();
+        let count = run.datagrams().count() as u64;
+        let passed = self
+            .shared
+            .holder()
+            .pass(to, forward::header(run).as_bytes(), run.bytes);
+        match passed {
+            Ok(Passed::On) => counters.forwarded_out.add(count),
+            Ok(Passed::Overrun) => counters.forward_overruns.add(count),
+            Ok(Passed::NobodyThere) => {
+                self.steering.gone(to, clock::now());
+                self.take_over(run, count, senders, f);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, to, "datagrams could not be passed on");
+                counters.forward_overruns.add(count);
+            }
+        }
+        // Only the first datagram of a batch was steered.
+        if run.first_index == 0 {
+            self.steering.mistaken(clock::now());
+        }
+    }
+
+    /// What was for a process that is gone is lost, but for QP 1, which passes to the next slot.
+    fn take_over(
+        &self,
+        run: &Arrival<'_>,
+        count: u64,
+        senders: &mut Senders,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let mut lost = count;
+        for datagram in run.datagrams() {
+            if matches!(self.owner(datagram.bytes), Owner::Mine) {
+                self.shared.tap().deliver(senders, datagram, f);
+                lost -= 1;
+            }
+        }
+        self.shared.counters().no_such_slot.add(lost);
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.wire.clear();
+    }
+}
+
+/// Datagrams of one batch, one after the other, for the same other process.
+struct Run {
+    slot: u8,
+    /// Where it starts in the batch, in bytes.
+    start: usize,
+    first_index: u16,
+}
+
+impl Run {
+    /// The part of the batch from here to `end`.
+    fn cut<'a>(&self, batch: &Arrival<'a>, end: usize) -> Arrival<'a> {
+        Arrival {
+            first_index: self.first_index,
+            bytes: &batch.bytes[self.start..end],
+            ..*batch
+        }
+    }
+}
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Mine,
+    Other(u8),
+    Probe,
+    /// It is too short to tell.
+    Nobody,
+}

@@ -1,0 +1,517 @@
+//! `URXE_FAULTS`: a network as bad as one wants, on any network.
+//!
+//! The injector sits between the engine and the socket and knows nothing of either: packets of any
+//! kind go in, and come out less, twice, later, in another order or broken. Its decisions come from
+//! a seeded generator and depend on the sequence of packets alone, so a seed replays them. Nothing
+//! here sleeps: [`Injector::next_deadline`] says when to call [`Injector::release`].
+
+use super::counters::NetCounters;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// How many later packets may overtake one that is held back.
+const OVERTAKERS: u64 = 4;
+
+/// A packet that is held back goes out after this time even if none follows it.
+const HOLD_TIME: Duration = Duration::from_millis(5);
+
+/// Which packets faults befall.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum FaultDirection {
+    /// Those that are sent.
+    #[default]
+    Tx,
+    /// Those that arrive.
+    Rx,
+    /// All of them.
+    Both,
+}
+
+/// What `URXE_FAULTS` asks for. Probabilities lie between 0 and 1.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct FaultSpec {
+    /// How likely a packet vanishes.
+    pub drop: f64,
+    /// How likely it comes twice.
+    pub duplicate: f64,
+    /// How likely it is held back behind one to four later ones.
+    pub reorder: f64,
+    /// How likely one of its bits is flipped.
+    pub corrupt: f64,
+    /// How late every packet is.
+    pub delay: Duration,
+    /// By how much the delay varies to either side, at most.
+    pub jitter: Duration,
+    /// Decides all the rest.
+    pub seed: u64,
+    /// Which packets.
+    pub direction: FaultDirection,
+}
+
+/// What is wrong with the text.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ParseError {
+    /// Not `name=value`.
+    #[error("«{0}» is not of the form name=value; an example: drop=1%,delay=2ms,seed=7")]
+    NoValue(String),
+    /// No fault is called this.
+    #[error("there is no «{0}»: the names are drop, dup, reorder, corrupt, delay, seed and dir")]
+    UnknownName(String),
+    /// The same name twice.
+    #[error("«{0}» is there twice")]
+    Repeated(String),
+    /// A value makes no sense.
+    #[error("{name}: «{value}» is not {expected}")]
+    BadValue {
+        /// Which one.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+impl FaultSpec {
+    /// Whether it is about packets that are sent.
+    pub fn sends(&self) -> bool {
+        self.direction != FaultDirection::Rx
+    }
+
+    /// Whether it is about packets that arrive.
+    pub fn receives(&self) -> bool {
+        self.direction != FaultDirection::Tx
+    }
+}
+
+impl FromStr for FaultSpec {
+    type Err = ParseError;
+
+    /// Reads `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=tx`; every part may
+    /// be absent. Without a seed the system's generator gives one, and the log tells it.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut spec = FaultSpec {
+            drop: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            seed: 0,
+            direction: FaultDirection::Tx,
+        };
+        let mut seen: Vec<&str> = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let Some((name, value)) = part.split_once('=') else {
+                return Err(ParseError::NoValue(part.to_owned()));
+            };
+            let (name, value) = (name.trim(), value.trim());
+            if seen.contains(&name) {
+                return Err(ParseError::Repeated(name.to_owned()));
+            }
+            match name {
+                "drop" => spec.drop = percentage("drop", value)?,
+                "dup" => spec.duplicate = percentage("dup", value)?,
+                "reorder" => spec.reorder = percentage("reorder", value)?,
+                "corrupt" => spec.corrupt = percentage("corrupt", value)?,
+                "delay" => (spec.delay, spec.jitter) = delay(value)?,
+                "seed" => spec.seed = seed(value)?,
+                "dir" => spec.direction = direction(value)?,
+                _ => return Err(ParseError::UnknownName(name.to_owned())),
+            }
+            seen.push(name);
+        }
+        if !seen.contains(&"seed") {
+            spec.seed = rand::rng().next_u64();
+        }
+        Ok(spec)
+    }
+}
+
+fn bad(name: &'static str, value: &str, expected: &'static str) -> ParseError {
+    ParseError::BadValue {
+        name,
+        value: value.to_owned(),
+        expected,
+    }
+}
+
+/// Digits with at most one point between them: what `f64` parses is more than a person means.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let digits = text.starts_with(|c: char| c.is_ascii_digit());
+    (plain && digits).then(|| text.parse().ok()).flatten()
+}
+
+fn percentage(name: &'static str, value: &str) -> Result<f64, ParseError> {
+    value
+        .strip_suffix('%')
+        .and_then(|number| decimal(number.trim_end()))
+        .filter(|percent| *percent <= 100.0)
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| bad(name, value, "a percentage from 0% to 100%, such as 0.5%"))
+}
+
+fn delay(value: &str) -> Result<(Duration, Duration), ParseError> {
+    let parse = || {
+        let (delay, jitter) = match value.split_once('±').or_else(|| value.split_once("+-")) {
+            Some((delay, jitter)) => (duration(delay)?, duration(jitter)?),
+            None => (duration(value)?, Duration::ZERO),
+        };
+        (jitter <= delay).then_some((delay, jitter))
+    };
+    parse().ok_or_else(|| {
+        bad(
+            "delay",
+            value,
+            "a time of at most 60s such as 2ms, or 2ms±500us with a second part no larger than \
+             the first (units: ns, us, ms, s)",
+        )
+    })
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let text = text.trim();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
+    let seconds = decimal(number.trim_end())? * unit;
+    (seconds <= 60.0).then(|| Duration::from_secs_f64(seconds))
+}
+
+fn seed(value: &str) -> Result<u64, ParseError> {
+    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+    digits
+        .then(|| value.parse().ok())
+        .flatten()
+        .ok_or_else(|| bad("seed", value, "a whole number below 2^64"))
+}
+
+fn direction(value: &str) -> Result<FaultDirection, ParseError> {
+    match value {
+        "tx" => Ok(FaultDirection::Tx),
+        "rx" => Ok(FaultDirection::Rx),
+        "both" => Ok(FaultDirection::Both),
+        _ => Err(bad("dir", value, "tx, rx or both")),
+    }
+}
+
+/// What an injector does to packets.
+pub(super) trait Packet: Clone {
+    /// The bytes from the BTH to the ICRC.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Does to packets what a specification asks for.
+pub(super) struct Injector<P> {
+    spec: FaultSpec,
+    counters: Arc<NetCounters>,
+    generator: Xoshiro256PlusPlus,
+    /// Held back until so many packets have passed, or until a moment.
+    held: Vec<Held<P>>,
+    /// Delayed until a moment; the second number keeps the order of equal moments.
+    delayed: BTreeMap<(Time, u64), P>,
+    sequence: u64,
+}
+
+struct Held<P> {
+    packet: P,
+    overtakers_left: u64,
+    until: Time,
+}
+
+/// What was drawn for one packet. Each packet draws the same number of numbers, so that what befalls
+/// one does not change what befalls the next.
+struct Fate {
+    drop: bool,
+    duplicate: bool,
+    reorder: bool,
+    corrupt: Option<u64>,
+    overtakers: u64,
+    delay: Duration,
+}
+
+impl<P: Packet> Injector<P> {
+    pub(super) fn new(spec: FaultSpec, counters: Arc<NetCounters>) -> Self {
+        Injector {
+            spec,
+            counters,
+            generator: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
+            held: Vec::new(),
+            delayed: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+
+    fn draw(&mut self) -> Fate {
+        let FaultSpec {
+            drop,
+            duplicate,
+            reorder,
+            corrupt,
+            delay,
+            jitter,
+            ..
+        } = self.spec;
+        let mut chance = |p: f64| unit(self.generator.next_u64()) < p;
+        let drop = chance(drop);
+        let duplicate = chance(duplicate);
+        let reorder = chance(reorder);
+        let corrupt = chance(corrupt);
+        let bit = self.generator.next_u64();
+        let overtakers = 1 + self.generator.next_u64() % OVERTAKERS;
+        let spread = jitter.mul_f64(2.0 * unit(self.generator.next_u64()));
+        Fate {
+            drop,
+            duplicate,
+            reorder,
+            corrupt: corrupt.then_some(bit),
+            overtakers,
+            delay: delay.saturating_sub(jitter) + spread,
+        }
+    }
+
+    /// Takes a packet, and calls `emit` for each that goes on at once.
+    pub(super) fn pass(&mut self, mut packet: P, now: Time, emit: &mut impl FnMut(P)) {
+        let fate = self.draw();
+        if fate.drop {
+            self.counters.faults_dropped.add(1);
+            return;
+        }
+        if let Some(bit) = fate.corrupt {
+            flip(packet.bytes_mut(), bit);
+            self.counters.faults_corrupted.add(1);
+        }
+        if fate.duplicate {
+            self.counters.faults_duplicated.add(1);
+            self.go_on(packet.clone(), fate.delay, now, emit);
+        }
+        if fate.reorder {
+            self.counters.faults_reordered.add(1);
+            self.held.push(Held {
+                packet,
+                overtakers_left: fate.overtakers,
+                until: now + HOLD_TIME + fate.delay,
+            });
+            return;
+        }
+        self.go_on(packet, fate.delay, now, emit);
+        self.overtaken(fate.delay, now, emit);
+    }
+
+    /// A packet has overtaken those that are held back.
+    fn overtaken(&mut self, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
+        let mut at = 0;
+        while at < self.held.len() {
+            self.held[at].overtakers_left -= 1;
+            if self.held[at].overtakers_left == 0 {
+                let held = self.held.remove(at);
+                self.go_on(held.packet, delay, now, emit);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn go_on(&mut self, packet: P, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
+        if delay.is_zero() {
+            emit(packet);
+            return;
+        }
+        self.counters.faults_delayed.add(1);
+        self.sequence += 1;
+        self.delayed.insert((now + delay, self.sequence), packet);
+    }
+
+    /// When [`Injector::release`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        let held = self.held.iter().map(|h| h.until).min();
+        let delayed = self.delayed.keys().next().map(|(time, _)| *time);
+        held.into_iter().chain(delayed).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Calls `emit` for each packet whose time has come.
+    pub(super) fn release(&mut self, now: Time, emit: &mut impl FnMut(P)) {
+        while let Some(first) = self.delayed.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            emit(first.remove());
+        }
+        let mut at = 0;
+        while at < self.held.len() {
+            if self.held[at].until <= now {
+                emit(self.held.remove(at).packet);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Forgets all that is held.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.delayed.clear();
+    }
+}
+
+/// A number from 0 to just below 1.
+fn unit(random: u64) -> f64 {
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+fn flip(bytes: &mut [u8], random: u64) {
+    let bits = bytes.len() as u64 * 8;
+    if let Some(bit) = random.checked_rem(bits) {
+        bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    impl Packet for Vec<u8> {
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            self
+        }
+    }
+
+    fn run(text: &str, packets: u32) -> (Vec<Vec<u8>>, Arc<NetCounters>) {
+        let counters = Arc::new(NetCounters::default());
+        let mut injector = Injector::new(text.parse().unwrap(), counters.clone());
+        let mut out = Vec::new();
+        for i in 0..packets {
+            let mut packet = i.to_be_bytes().to_vec();
+            packet.resize(64, 0);
+            injector.pass(packet, Time(u64::from(i)), &mut |p| out.push(p));
+        }
+        let end = Time(60_000_000_000);
+        injector.release(end, &mut |p| out.push(p));
+        assert_eq!(injector.next_deadline(), Time::NEVER);
+        (out, counters)
+    }
+
+    #[test]
+    fn all_parts_are_read() {
+        let text = "drop=1%, dup=0.5%,reorder=2%,corrupt=0.1%,delay=2ms±500us,seed=7,dir=both";
+        let spec: FaultSpec = text.parse().unwrap();
+        assert_eq!(spec.drop, 0.01);
+        assert_eq!(spec.duplicate, 0.005);
+        assert_eq!(spec.reorder, 0.02);
+        assert_eq!(spec.corrupt, 0.001);
+        assert_eq!(spec.delay, Duration::from_millis(2));
+        assert_eq!(spec.jitter, Duration::from_micros(500));
+        assert_eq!(spec.seed, 7);
+        assert!(spec.sends() && spec.receives());
+        let ascii: FaultSpec = "delay=2ms+-1ms".parse().unwrap();
+        assert_eq!(ascii.jitter, Duration::from_millis(1));
+        assert!(ascii.sends() && !ascii.receives());
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        for (text, part) in [
+            ("", "name=value"),
+            ("drop", "drop"),
+            ("drop=1", "drop"),
+            ("drop=101%", "0% to 100%"),
+            ("drop=-1%", "drop"),
+            ("drop=nan%", "drop"),
+            ("drop=1%,", "name=value"),
+            ("drop=1%,drop=2%", "twice"),
+            ("loss=1%", "loss"),
+            ("delay=5", "delay"),
+            ("delay=1ms±2ms", "delay"),
+            ("delay=61s", "delay"),
+            ("seed=-1", "seed"),
+            ("seed=99999999999999999999", "seed"),
+            ("dir=up", "tx, rx or both"),
+        ] {
+            let error = text.parse::<FaultSpec>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,60}") {
+            let _ = text.parse::<FaultSpec>();
+        }
+    }
+
+    #[test]
+    fn the_seed_decides_everything() {
+        let text = "drop=5%,dup=5%,reorder=5%,corrupt=5%,delay=1ms±1ms,seed=";
+        let (first, _) = run(&format!("{text}1"), 2000);
+        let (again, _) = run(&format!("{text}1"), 2000);
+        let (other, _) = run(&format!("{text}2"), 2000);
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+    }
+
+    #[test]
+    fn faults_are_as_frequent_as_asked() {
+        let (out, counters) = run("drop=10%,dup=5%,reorder=2%,corrupt=1%,seed=3", 100_000);
+        let near = |count: u64, expected: u64| count.abs_diff(expected) < expected / 10;
+        assert!(near(counters.faults_dropped.get(), 10_000));
+        // What is dropped meets no other fate.
+        assert!(near(counters.faults_duplicated.get(), 4500));
+        assert!(near(counters.faults_reordered.get(), 1800));
+        assert!(near(counters.faults_corrupted.get(), 900));
+        let expected = 100_000 - counters.faults_dropped.get() + counters.faults_duplicated.get();
+        assert_eq!(out.len() as u64, expected);
+    }
+
+    #[test]
+    fn a_packet_held_back_comes_after_later_ones_but_comes() {
+        let (out, counters) = run("reorder=10%,seed=5", 10_000);
+        assert_eq!(out.len(), 10_000);
+        let numbers: Vec<u32> = out
+            .iter()
+            .map(|p| u32::from_be_bytes(p[..4].try_into().unwrap()))
+            .collect();
+        let late = numbers.windows(2).filter(|w| w[1] < w[0]).count() as u64;
+        assert!(late > 0 && late <= counters.faults_reordered.get());
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn exactly_one_bit_is_flipped() {
+        let (out, _) = run("corrupt=100%,seed=5", 100);
+        for (i, packet) in out.iter().enumerate() {
+            let mut expected = (i as u32).to_be_bytes().to_vec();
+            expected.resize(64, 0);
+            let flipped: u32 = packet
+                .iter()
+                .zip(&expected)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            assert_eq!(flipped, 1);
+        }
+    }
+
+    #[test]
+    fn a_delayed_packet_waits_for_its_time() {
+        let counters = Arc::new(NetCounters::default());
+        let spec = "delay=2ms,seed=1".parse().unwrap();
+        let mut injector: Injector<Vec<u8>> = Injector::new(spec, counters);
+        let mut out = Vec::new();
+        injector.pass(vec![1], Time(1_000_000), &mut |p| out.push(p));
+        assert!(out.is_empty());
+        assert_eq!(injector.next_deadline(), Time(3_000_000));
+        injector.release(Time(2_999_999), &mut |p| out.push(p));
+        assert!(out.is_empty());
+        injector.release(Time(3_000_000), &mut |p| out.push(p));
+        assert_eq!(out, [vec![1]]);
+    }
+}

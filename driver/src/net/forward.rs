@@ -1,0 +1,155 @@
+//! Datagrams that arrived at the wrong process, on their way to the right one.
+//!
+//! They travel as one message of the Unix socket that is a process's slot: this header, then the
+//! datagrams as they came, a batch in one piece. The kernel vouches for who sent the message: only
+//! processes of the same user may pass datagrams on.
+
+use super::receive::Arrival;
+use super::socket::LocalAddress;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 4] = *b"urxf";
+const VERSION: u8 = 1;
+
+/// In front of the datagrams. Both ends are on one host, so the byte order is the host's.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 4],
+    version: u8,
+    /// 4 or 6.
+    family: u8,
+    tos: u8,
+    ttl: u8,
+    src: [u8; 16],
+    dst: [u8; 16],
+    /// The interface of link-local addresses.
+    scope_id: [u8; 4],
+    src_port: [u8; 2],
+    first_index: [u8; 2],
+    segment: [u8; 2],
+    reserved: [u8; 2],
+}
+
+/// What goes in front of the bytes of `arrival`.
+pub(super) fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
+    let octets = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let scope_id = match arrival.src {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id().max(arrival.dst.scope_id()),
+    };
+    Header {
+        magic: MAGIC,
+        version: VERSION,
+        family: if arrival.src.is_ipv4() { 4 } else { 6 },
+        tos: arrival.tos,
+        ttl: arrival.ttl,
+        src: octets(arrival.src.ip()),
+        dst: octets(arrival.dst.ip()),
+        scope_id: scope_id.to_ne_bytes(),
+        src_port: arrival.src.port().to_ne_bytes(),
+        first_index: arrival.first_index.to_ne_bytes(),
+        // A message is shorter than 64 KiB, so a segment is.
+        segment: (arrival.segment as u16).to_ne_bytes(),
+        reserved: [0; 2],
+    }
+}
+
+/// What a message holds; `None` when it is not one of these.
+pub(super) fn parse(message: &[u8]) -> Option<Arrival<'_>> {
+    let (header, bytes) = Header::read_from_prefix(message).ok()?;
+    if header.magic != MAGIC || header.version != VERSION || bytes.is_empty() {
+        return None;
+    }
+    let scope_id = u32::from_ne_bytes(header.scope_id);
+    let src_port = u16::from_ne_bytes(header.src_port);
+    let (src_ip, dst_ip) = (Ipv6Addr::from(header.src), Ipv6Addr::from(header.dst));
+    let (src, dst): (SocketAddr, IpAddr) = match header.family {
+        4 => {
+            let v4 = |ip: Ipv6Addr| -> Option<Ipv4Addr> { ip.to_ipv4_mapped() };
+            ((v4(src_ip)?, src_port).into(), v4(dst_ip)?.into())
+        }
+        6 => {
+            let scope = if src_ip.is_unicast_link_local() {
+                scope_id
+            } else {
+                0
+            };
+            let src = SocketAddrV6::new(src_ip, src_port, 0, scope);
+            (src.into(), dst_ip.into())
+        }
+        _ => return None,
+    };
+    Some(Arrival {
+        src,
+        dst: LocalAddress::new(dst, scope_id),
+        tos: header.tos,
+        ttl: header.ttl,
+        first_index: u16::from_ne_bytes(header.first_index),
+        segment: usize::from(u16::from_ne_bytes(header.segment)),
+        bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_forwarded_batch_is_what_arrived() {
+        for (src, dst) in [
+            (
+                "192.0.2.1:50000",
+                LocalAddress::new([192, 0, 2, 2].into(), 4),
+            ),
+            (
+                "[fe80::1%4]:50000",
+                LocalAddress::new("fe80::2".parse().unwrap(), 4),
+            ),
+            (
+                "[2001:db8::1]:50000",
+                LocalAddress::new("2001:db8::2".parse().unwrap(), 4),
+            ),
+        ] {
+            let arrival = Arrival {
+                src: src.parse().unwrap(),
+                dst,
+                tos: 2,
+                ttl: 63,
+                first_index: 5,
+                segment: 4112,
+                bytes: &[7; 9000],
+            };
+            let mut message = header(&arrival).as_bytes().to_vec();
+            message.extend_from_slice(arrival.bytes);
+            let back = parse(&message).unwrap();
+            assert_eq!((back.src, back.dst), (arrival.src, arrival.dst));
+            assert_eq!((back.tos, back.ttl), (2, 63));
+            assert_eq!((back.first_index, back.segment), (5, 4112));
+            assert_eq!(back.bytes, arrival.bytes);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_is_taken_or_refused(
+            mut message in proptest::collection::vec(any::<u8>(), 0..200),
+            ours: bool,
+        ) {
+            if ours && message.len() > 6 {
+                message[..4].copy_from_slice(&MAGIC);
+                message[4] = VERSION;
+                message[5] = 4 + (message[5] & 2);
+            }
+            if let Some(arrival) = parse(&message) {
+                let bytes: usize = arrival.datagrams().map(|d| d.bytes.len()).sum();
+                prop_assert_eq!(bytes, arrival.bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! UDP under the engine: sockets and their offloads, interfaces, port sharing, capture, faults.
+//!
+//! What each kernel feature is for, and what happens where it is missing:
+//!
+//! - **GSO** (`UDP_SEGMENT`): a run of equal packets crosses the kernel as one. Without it `sendmmsg`
+//!   still takes many packets a call.
+//! - **GRO** (`UDP_GRO`): such a run arrives as one. Without it `recvmmsg` takes many a call.
+//! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see [`sharing`]. Where
+//!   the program is refused, the kernel spreads flows by a hash, and processes pass on what is not
+//!   theirs.
+//! - **Netlink**: tells interfaces, and when they change. Where it is refused `getifaddrs` tells the
+//!   same without the changes.
+//!
+//! A packet's way in is [`Endpoint::recv`]: a batch from the kernel, cut into datagrams, those of
+//! other processes passed on, ICRCs verified, captured, handed to the engine. Its way out is
+//! [`SendBatch`]: staged, sealed, grouped, captured, sent. With `URXE_FAULTS` both go through the
+//! fault injector.
+
+mod clock;
+mod counters;
+mod endpoint;
+mod error;
+mod faults;
+mod forward;
+mod pcap;
+mod receive;
+mod send;
+mod sharing;
+mod slot;
+mod socket;
+mod steering;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use clock::now;
+pub use counters::{Counter, NetCounters};
+pub use endpoint::Endpoint;
+pub use error::{OpenError, PortHolder};
+pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
+
+pub use pcap::{Capture, CaptureError};
+pub use receive::{Datagram, RecvBatch};
+pub use send::{DEFAULT_CAPACITY, Path, PathOptions, SendBatch, SendReport};
+pub use sharing::{Options, Shared};
+pub use slot::{QPN_BITS, SLOTS};
+pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
+
+use urxe_proto::icrc::{self, FlowIcrc, IpId};
+use urxe_proto::wire::Bth;
+
+/// The shortest packet, from the BTH to the end of the pad, in bytes.
+const MIN_PACKET: usize = Bth::LEN;
+
+/// The identification of a packet that this host sends at position `id` of a GSO batch. (Over IPv6
+/// there is none, and it does not matter.)
+const fn sent_id(id: u16) -> IpId {
+    IpId {
+        id,
+        dont_fragment: true,
+    }
+}
+
+/// Writes the ICRC into the last four bytes of `packet`, which has at least a BTH before them.
+fn seal(flow: &FlowIcrc, id: u16, packet: &mut [u8]) {
+    if let Some((packet, icrc)) = packet.split_last_chunk_mut::<{ icrc::LEN }>() {
+        *icrc = flow.compute(sent_id(id), packet);
+    }
+}

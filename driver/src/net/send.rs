@@ -1,0 +1,557 @@
+//! Sending many datagrams with one system call.
+//!
+//! Packets are staged one behind the other, each gets its ICRC while it is still in the cache, and
+//! runs of equal size become GSO batches, which the kernel takes whole. The ICRC covers the IPv4
+//! identification, and a packet's identification is its position in the GSO batch, so the sealing
+//! and the grouping belong together.
+
+use super::clock;
+use super::pcap::{Direction, Record};
+use super::socket::{TxSocket, wait_writable};
+use super::sys::{ControlList, RawAddress};
+use super::wire::Wire;
+use super::{MIN_PACKET, seal, sent_id};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use urxe_proto::host::Transmit;
+use urxe_proto::icrc::{self, FlowIcrc};
+use urxe_proto::time::Time;
+
+/// What one batch holds unless told otherwise: four full GSO batches.
+pub const DEFAULT_CAPACITY: usize = 4 * MAX_GROUP_BYTES;
+
+/// A GSO batch is one IP packet to most of the kernel: 65535 bytes less IPv6 and UDP headers.
+const MAX_GROUP_BYTES: usize = 65_535 - 40 - 8;
+
+/// The kernel's limit on segments (`UDP_MAX_SEGMENTS`), as older kernels have it.
+const MAX_SEGMENTS: usize = 64;
+
+/// How many messages one system call takes.
+const MESSAGES: usize = 32;
+
+/// How many messages a batch holds at most. Without GSO this many packets.
+const MAX_GROUPS: usize = 512;
+
+/// How long a send waits for room in the socket's buffer before it tells the caller.
+const WAIT_MILLISECONDS: i64 = 1;
+
+/// The way from one local address to one peer: socket, headers, flow. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Path(Arc<PathInner>);
+
+/// What a [`Path`] is made from, beside its two ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathOptions {
+    /// Tells flows apart: equal keys get the same UDP source port. A hash of both QPNs does.
+    pub flow_key: u32,
+    /// IPv4 type of service or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit; 0 stands for [`super::DEFAULT_TTL`].
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 leaves it to the kernel.
+    pub flow_label: u32,
+}
+
+impl Default for PathOptions {
+    fn default() -> Self {
+        PathOptions {
+            flow_key: 0,
+            traffic_class: 0,
+            hop_limit: super::DEFAULT_TTL,
+            flow_label: 0,
+        }
+    }
+}
+
+pub(super) struct PathInner {
+    pub(super) socket: Arc<TxSocket>,
+    pub(super) wire: Arc<Wire>,
+    pub(super) peer: SocketAddr,
+    pub(super) icrc: FlowIcrc,
+    pub(super) options: PathOptions,
+    name: RawAddress,
+    /// The control messages of every packet of the path.
+    controls: ControlList,
+}
+
+impl Path {
+    pub(super) fn new(
+        socket: Arc<TxSocket>,
+        wire: Arc<Wire>,
+        (peer, icrc): (SocketAddr, FlowIcrc),
+        mut options: PathOptions,
+    ) -> Self {
+        if options.hop_limit == 0 {
+            options.hop_limit = super::DEFAULT_TTL;
+        }
+        let mut controls = ControlList::new();
+        let (level, tos, ttl) = match peer.ip() {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+        };
+        if options.traffic_class != 0 {
+            controls.push(level, tos, i32::from(options.traffic_class));
+        }
+        let multicast = peer.ip().is_multicast();
+        if options.hop_limit != super::DEFAULT_TTL || multicast {
+            controls.push(level, ttl, i32::from(options.hop_limit));
+        }
+        Path(Arc::new(PathInner {
+            icrc,
+            name: RawAddress::new(peer, options.flow_label),
+            socket,
+            wire,
+            peer,
+            options,
+            controls,
+        }))
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    /// This end, with the UDP port that it sends from.
+    pub fn local(&self) -> SocketAddr {
+        self.0.socket.address().with_port(self.0.socket.port())
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> PathOptions {
+        self.0.options
+    }
+
+    pub(super) fn inner(&self) -> &PathInner {
+        &self.0
+    }
+}
+
+impl PathInner {
+    /// One message to the kernel. `segment` is 0 for a lone packet.
+    fn message(
+        &self,
+        iovec: &mut libc::iovec,
+        controls: &mut ControlList,
+        segment: usize,
+    ) -> libc::msghdr {
+        *controls = self.controls;
+        if segment != 0 {
+            // A segment is never longer than a group, which fits 16 bits.
+            controls.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
+        }
+        // SAFETY: all zeroes is a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_name, header.msg_namelen) = self.name.as_name();
+        header.msg_iov = iovec;
+        header.msg_iovlen = 1;
+        let (control, len) = controls.as_list();
+        header.msg_control = control;
+        header.msg_controllen = len as _;
+        header
+    }
+
+    /// Shows a packet that goes out with identification `id`.
+    pub(super) fn capture(&self, id: u16, bytes: &[u8]) {
+        self.wire.tap.capture(&Record {
+            direction: Direction::Out,
+            src: self.socket.address().with_port(self.socket.port()),
+            dst: self.peer,
+            tos: self.options.traffic_class,
+            ttl: self.options.hop_limit,
+            ip_id: Some(sent_id(id)),
+            comment: None,
+            bytes,
+        });
+    }
+
+    /// Sends one packet, waiting a moment for room.
+    pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut iovec = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let mut controls = ControlList::new();
+        let header = self.message(&mut iovec, &mut controls, 0);
+        let mut waited = false;
+        loop {
+            self.wire.tap.counters.send_calls.add(1);
+            // SAFETY: the header's name, iovec, buffer and control messages live through the call,
+            // which only reads them.
+            let n = unsafe { libc::sendmsg(self.socket.fd().as_raw_fd(), &header, SEND_FLAGS) };
+            if n >= 0 {
+                let counters = &self.wire.tap.counters;
+                counters.messages_out.add(1);
+                counters.datagrams_out.add(1);
+                counters.bytes_out.add(bytes.len() as u64);
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock if !waited => {
+                    waited = true;
+                    wait_writable(self.socket.fd(), WAIT_MILLISECONDS);
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// What became of a batch.
+#[derive(Default, Debug)]
+pub struct SendReport {
+    /// Packets that the kernel took.
+    pub packets: u64,
+    /// Their UDP payload, in bytes.
+    pub bytes: u64,
+    /// Packets that were lost to an error.
+    pub lost: u64,
+    /// The last such error. To the transport they are lost packets: it repeats them.
+    pub error: Option<io::Error>,
+    /// The socket had no room: what is left is still in the batch, for a later flush.
+    pub blocked: bool,
+}
+
+impl SendReport {
+    fn lost(&mut self, path: &PathInner, packets: u64, error: io::Error) {
+        path.wire.tap.count_send_error(packets, &error);
+        self.lost += packets;
+        self.error = Some(error);
+    }
+
+    fn add(&mut self, packets: u64, bytes: usize) {
+        self.packets += packets;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// A run of packets that goes to the kernel as one message.
+struct Group {
+    bytes: Range<usize>,
+    /// The length of every packet but perhaps the last.
+    segment: usize,
+    count: usize,
+}
+
+impl Group {
+    /// The packets, in the batch's buffer.
+    fn packets(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Range { start, end } = self.bytes;
+        let segment = self.segment;
+        (start..end)
+            .step_by(segment)
+            .map(move |at| at..(at + segment).min(end))
+    }
+}
+
+/// A packet that is being written.
+struct Staged {
+    bytes: Range<usize>,
+    joins: bool,
+}
+
+/// Packets on their way to the kernel. A thread keeps one and uses it for every path in turn.
+pub struct SendBatch {
+    buffer: Vec<u8>,
+    used: usize,
+    groups: Vec<Group>,
+    /// How many of the groups the kernel has already: not 0 only after it blocked.
+    sent: usize,
+    staged: Option<Staged>,
+    path: Option<Path>,
+    max_segments: usize,
+}
+
+impl Default for SendBatch {
+    fn default() -> Self {
+        Self::new(DEFAULT_CAPACITY)
+    }
+}
+
+impl SendBatch {
+    /// A batch of `capacity` bytes, at least a full GSO batch.
+    pub fn new(capacity: usize) -> Self {
+        SendBatch {
+            buffer: vec![0; capacity.max(MAX_GROUP_BYTES)],
+            used: 0,
+            groups: Vec::with_capacity(MAX_GROUPS),
+            sent: 0,
+            staged: None,
+            path: None,
+            max_segments: 1,
+        }
+    }
+
+    /// What is staged from now on goes along `path`. What is still there for another path is
+    /// flushed first, and dropped (and counted) when the socket has no room for it.
+    pub fn begin(&mut self, path: &Path) {
+        if let Some(current) = &self.path
+            && Arc::ptr_eq(&current.0, &path.0)
+        {
+            return;
+        }
+        if !self.is_empty() {
+            self.flush();
+            self.discard();
+        }
+        self.staged = None;
+        self.max_segments = if path.0.socket.has_gso() {
+            MAX_SEGMENTS
+        } else {
+            1
+        };
+        self.path = Some(path.clone());
+    }
+
+    /// Whether nothing waits to be flushed.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// How many packets wait to be flushed.
+    pub fn packets(&self) -> usize {
+        self.groups[self.sent..].iter().map(|g| g.count).sum()
+    }
+
+    /// Gives everything to the kernel.
+    pub fn flush(&mut self) -> SendReport {
+        let mut report = SendReport::default();
+        self.staged = None;
+        let Some(path) = self.path.clone() else {
+            return report;
+        };
+        if self.groups.is_empty() {
+            return report;
+        }
+        let path = path.inner();
+        if path.wire.sends_through_faults() {
+            self.flush_through_faults(path, &mut report);
+        } else {
+            if self.sent == 0 {
+                self.capture(path);
+            }
+            self.flush_groups(path, &mut report);
+        }
+        if !report.blocked {
+            self.clear();
+        }
+        report
+    }
+
+    fn clear(&mut self) {
+        self.groups.clear();
+        self.used = 0;
+        self.sent = 0;
+    }
+
+    /// Drops what could not be sent.
+    fn discard(&mut self) {
+        let left = self.packets() as u64;
+        if left > 0
+            && let Some(path) = &self.path
+        {
+            path.0.wire.tap.counters.send_blocked.add(left);
+        }
+        self.clear();
+    }
+
+    fn flush_groups(&mut self, path: &PathInner, report: &mut SendReport) {
+        let mut waited = false;
+        while self.sent < self.groups.len() {
+            match self.send_some(path) {
+                Ok(count) => {
+                    waited = false;
+                    let counters = &path.wire.tap.counters;
+                    for group in &self.groups[self.sent..self.sent + count] {
+                        report.add(group.count as u64, group.bytes.len());
+                        if group.count > 1 {
+                            counters.gso_sends.add(1);
+                        }
+                        counters.datagrams_out.add(group.count as u64);
+                        counters.bytes_out.add(group.bytes.len() as u64);
+                    }
+                    counters.messages_out.add(count as u64);
+                    self.sent += count;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => {
+                        if waited || !wait_writable(path.socket.fd(), WAIT_MILLISECONDS) {
+                            report.blocked = true;
+                            return;
+                        }
+                        waited = true;
+                    }
+                    // A device that cannot sum what it cuts says EIO. EINVAL is how some kernels
+                    // say that a segment exceeds the MTU: one by one tells what is true.
+                    Some(code @ (libc::EIO | libc::EINVAL)) if self.groups[self.sent].count > 1 => {
+                        if code == libc::EIO {
+                            path.socket.give_up_gso();
+                            self.max_segments = 1;
+                        }
+                        self.send_singly(path, report);
+                        self.sent += 1;
+                    }
+                    _ => {
+                        report.lost(path, self.groups[self.sent].count as u64, error);
+                        self.sent += 1;
+                    }
+                },
+            }
+        }
+    }
+
+    /// One system call. Returns how many groups it took, from the first unsent one on.
+    fn send_some(&mut self, path: &PathInner) -> io::Result<usize> {
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
+        let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES];
+        let mut controls = [const { MaybeUninit::<ControlList>::uninit() }; MESSAGES];
+        let groups = &self.groups[self.sent..];
+        let count = groups.len().min(MESSAGES);
+        for (i, group) in groups.iter().take(count).enumerate() {
+            let bytes = &self.buffer[group.bytes.clone()];
+            let iovec = iovecs[i].write(libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            });
+            let segment = if group.count > 1 { group.segment } else { 0 };
+            let control = controls[i].write(ControlList::new());
+            headers[i].write(libc::mmsghdr {
+                msg_hdr: path.message(iovec, control, segment),
+                msg_len: 0,
+            });
+        }
+        path.wire.tap.counters.send_calls.add(1);
+        // SAFETY: the first `count` headers are written, and what they point to lives through the
+        // call, which reads it and writes just the headers' `msg_len`.
+        let n = unsafe {
+            libc::sendmmsg(
+                path.socket.fd().as_raw_fd(),
+                headers.as_mut_ptr().cast(),
+                count as libc::c_uint,
+                SEND_FLAGS as _,
+            )
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends the packets of the first unsent group one by one, each as a lone packet.
+    fn send_singly(&mut self, path: &PathInner, report: &mut SendReport) {
+        for range in self.groups[self.sent].packets() {
+            let packet = &mut self.buffer[range];
+            seal(&path.icrc, 0, packet);
+            match path.send_one(packet) {
+                Ok(()) => report.add(1, packet.len()),
+                Err(error) => report.lost(path, 1, error),
+            }
+        }
+    }
+
+    /// Everything goes packet by packet through the fault injector, which takes it over.
+    fn flush_through_faults(&mut self, path: &PathInner, report: &mut SendReport) {
+        let Some(handle) = self.path.clone() else {
+            return;
+        };
+        for range in self.groups.iter().flat_map(Group::packets) {
+            let packet = &mut self.buffer[range];
+            seal(&path.icrc, 0, packet);
+            report.add(1, packet.len());
+            path.wire.send_through_faults(&handle, packet);
+        }
+        path.wire.tap.flush_capture();
+    }
+
+    fn capture(&self, path: &PathInner) {
+        if !path.wire.tap.captures() {
+            return;
+        }
+        for group in &self.groups {
+            for (id, range) in (0..).zip(group.packets()) {
+                let bytes = &self.buffer[range];
+                path.capture(id, bytes);
+            }
+        }
+        path.wire.tap.flush_capture();
+    }
+
+    /// Whether a packet of `len` bytes may follow the last group's last packet.
+    fn joins_last_group(&self, len: usize) -> bool {
+        self.groups[self.sent..].last().is_some_and(|group| {
+            // A shorter packet ends its group.
+            let full = group.bytes.len() == group.segment * group.count;
+            full && len <= group.segment
+                && group.count < self.max_segments
+                && group.bytes.len() + len <= MAX_GROUP_BYTES
+        })
+    }
+}
+
+impl Transmit for SendBatch {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.path.is_none() || len < MIN_PACKET {
+            return None;
+        }
+        let total = len.checked_add(icrc::LEN)?;
+        let end = self.used.checked_add(total)?;
+        if end > self.buffer.len() || total > MAX_GROUP_BYTES {
+            return None;
+        }
+        let joins = self.joins_last_group(total);
+        if !joins && self.groups.len() >= MAX_GROUPS {
+            return None;
+        }
+        let start = self.used;
+        self.staged = Some(Staged {
+            bytes: start..end,
+            joins,
+        });
+        Some(&mut self.buffer[start..start + len])
+    }
+
+    fn commit(&mut self) {
+        let (Some(staged), Some(path)) = (self.staged.take(), &self.path) else {
+            return;
+        };
+        let len = staged.bytes.len();
+        self.used = staged.bytes.end;
+        let mut id = 0;
+        match self.groups.last_mut() {
+            Some(group) if staged.joins => {
+                id = group.count as u16;
+                group.bytes.end = staged.bytes.end;
+                group.count += 1;
+            }
+            _ => self.groups.push(Group {
+                bytes: staged.bytes.clone(),
+                segment: len,
+                count: 1,
+            }),
+        }
+        seal(&path.0.icrc, id, &mut self.buffer[staged.bytes]);
+    }
+
+    fn cancel(&mut self) {
+        self.staged = None;
+    }
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+}
+
+impl Drop for SendBatch {
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            self.flush();
+            self.discard();
+        }
+    }
+}

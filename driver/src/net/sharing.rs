@@ -1,0 +1,186 @@
+//! Sharing UDP port 4791 among the processes of a host.
+//!
+//! - Each process holds a *slot*, which is the top 8 bits of its QPNs.
+//! - Each binds the port with `SO_REUSEPORT`, and a *steering* program gives every datagram to the
+//!   socket of its slot: the fast path, in the kernel.
+//! - The kernel renumbers sockets as processes die, so a datagram may reach the wrong process. That
+//!   one *forwards* it to the right one, and starts to learn the true order: see `steering`.
+//!
+//! So the steering may be wrong at any time, and costs no more than a detour then. There is no shared
+//! file: slots are names that the kernel gives out and takes back, and the order of sockets is asked
+//! from the sockets. Processes of different users share the slots of a network namespace but not an
+//! address: the kernel lets only one user bind it.
+
+use super::counters::NetCounters;
+use super::endpoint::Endpoint;
+use super::error::OpenError;
+use super::faults::FaultSpec;
+use super::forward;
+use super::pcap::Capture;
+use super::receive::{Datagram, RecvBatch};
+use super::slot::Slot;
+use super::socket::LocalAddress;
+use super::wire::Tap;
+use std::env;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// How a process uses the network.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// Whether to send batches for the kernel to cut.
+    pub gso: bool,
+    /// Whether to receive batches.
+    pub gro: bool,
+    /// The capture file; `%p` in it is the process id.
+    pub capture: Option<String>,
+    /// What to do to packets.
+    pub faults: Option<FaultSpec>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            gso: true,
+            gro: true,
+            capture: None,
+            faults: None,
+        }
+    }
+}
+
+impl Options {
+    /// Takes `URXE_PCAP` and `URXE_FAULTS` from the environment.
+    ///
+    /// # Errors
+    /// When `URXE_FAULTS` makes no sense; the message says which part.
+    pub fn from_env() -> Result<Options, OpenError> {
+        let text = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let faults = match text("URXE_FAULTS").filter(|text| !text.is_empty()) {
+            Some(text) => Some(text.parse::<FaultSpec>()?),
+            None => None,
+        };
+        Ok(Options {
+            capture: text("URXE_PCAP").filter(|text| !text.is_empty()),
+            faults,
+            ..Options::default()
+        })
+    }
+}
+
+/// The network as one process uses it: its slot, its capture, its counters. There is one in a
+/// process; a forked child must not use its parent's, which [`Shared::is_ours`] tells.
+pub struct Shared {
+    pid: u32,
+    options: Options,
+    slot: Slot,
+    tap: Arc<Tap>,
+}
+
+impl Shared {
+    /// Takes a slot, and opens the capture file if there shall be one.
+    ///
+    /// # Errors
+    /// When that fails; the message says what to do.
+    pub fn new(options: Options) -> Result<Arc<Shared>, OpenError> {
+        let capture = options.capture.as_deref().map(Capture::open).transpose()?;
+        if let Some(faults) = &options.faults {
+            tracing::warn!(?faults, "URXE_FAULTS is set: packets suffer");
+        }
+        Ok(Arc::new(Shared {
+            pid: std::process::id(),
+            options,
+            slot: Slot::claim()?,
+            tap: Arc::new(Tap {
+                counters: Arc::new(NetCounters::default()),
+                capture,
+            }),
+        }))
+    }
+
+    /// Whether this process made it, and not its parent before a fork.
+    pub fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    /// The slot, below [`super::SLOTS`].
+    pub fn slot(&self) -> u8 {
+        self.slot.number()
+    }
+
+    /// The QPNs that queue pairs of this process may have.
+    pub fn qpns(&self) -> RangeInclusive<u32> {
+        self.slot.qpns()
+    }
+
+    /// How the network is used.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What has happened so far, on all endpoints.
+    pub fn counters(&self) -> &Arc<NetCounters> {
+        &self.tap.counters
+    }
+
+    /// The file that is captured to.
+    pub fn capture_path(&self) -> Option<&std::path::Path> {
+        self.tap.capture.as_ref().map(Capture::path)
+    }
+
+    /// Binds port 4791 of one address of this host.
+    ///
+    /// # Errors
+    /// When that fails; the message says who has the port, as far as can be seen, and what to do.
+    pub fn open(self: &Arc<Self>, address: LocalAddress) -> Result<Endpoint, OpenError> {
+        Endpoint::open(self.clone(), address)
+    }
+
+    /// What other processes pass on arrives here: when it is readable, call
+    /// [`Shared::recv_forwarded`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.slot.fd()
+    }
+
+    /// Receives what other processes passed on, and calls `f` with each datagram whose ICRC is
+    /// right. Their `dst` tells the endpoint. Returns how many messages there were; fewer may be
+    /// left when it is not 0.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn recv_forwarded(
+        &self,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Datagram<'_>),
+    ) -> io::Result<usize> {
+        let count = batch.fill(self.slot.fd())?;
+        let user = rustix::process::getuid().as_raw();
+        let (messages, senders) = batch.parts();
+        for (message, bytes) in messages {
+            let arrival =
+                forward::parse(bytes).filter(|_| message.uid == Some(user) && !message.truncated);
+            let Some(arrival) = arrival else {
+                self.tap.counters.forward_rejected.add(1);
+                continue;
+            };
+            for datagram in arrival.datagrams() {
+                self.tap.counters.forwarded_in.add(1);
+                self.tap.deliver(senders, datagram, &mut f);
+            }
+        }
+        if count > 0 {
+            self.tap.flush_capture();
+        }
+        Ok(count)
+    }
+
+    pub(super) fn holder(&self) -> &Slot {
+        &self.slot
+    }
+
+    pub(super) fn tap(&self) -> &Arc<Tap> {
+        &self.tap
+    }
+}

@@ -1,0 +1,147 @@
+//! The slot of a process: its place among those that share port 4791.
+//!
+//! A slot is a number from 0 to 254, and the top 8 bits of every QPN of the process, so that a QPN
+//! names its process. To hold a slot is to hold its name: that of a Unix datagram socket in the
+//! abstract namespace. The kernel gives a name to one socket at a time and takes it back when the
+//! process dies, however it dies; and these names are per network namespace, exactly as UDP ports
+//! are, whatever containers and user namespaces the processes live in. The same socket takes the
+//! datagrams that other processes pass on. Nothing is left on disk, ever.
+
+use super::error::OpenError;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{self, IoSlice};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// How many processes share a network namespace. Slot 255 does not exist: its QPNs are those of
+/// probes and of multicast.
+pub const SLOTS: u8 = 255;
+
+/// How many low bits of a QPN the process numbers itself.
+pub const QPN_BITS: u32 = 16;
+
+/// QPNs 0 and 1 are those of the management interfaces, which belong to no process (9.2.4).
+const FIRST_QPN: u32 = 2;
+
+/// A slot that this process holds.
+#[derive(Debug)]
+pub(super) struct Slot {
+    number: u8,
+    socket: Socket,
+}
+
+/// What became of a message for another slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Passed {
+    /// It is in the queue of that process.
+    On,
+    /// That process has too many waiting.
+    Overrun,
+    /// No process holds that slot.
+    NobodyThere,
+}
+
+impl Slot {
+    /// Takes the lowest free slot.
+    pub(super) fn claim() -> Result<Slot, OpenError> {
+        let socket = unix_socket().map_err(|e| OpenError::system("opening a Unix socket", e))?;
+        socket
+            .set_passcred(true)
+            .map_err(|e| OpenError::system("setting up a Unix socket", e))?;
+        for number in 0..SLOTS {
+            let bound = name(number).and_then(|name| socket.bind(&name));
+            match bound {
+                Ok(()) => return Ok(Slot { number, socket }),
+                Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
+                Err(e) => return Err(OpenError::system("naming a Unix socket", e)),
+            }
+        }
+        Err(OpenError::NoFreeSlot)
+    }
+
+    pub(super) fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// The QPNs that this process may give to its queue pairs.
+    pub(super) fn qpns(&self) -> RangeInclusive<u32> {
+        let first = u32::from(self.number) << QPN_BITS;
+        let last = first | ((1 << QPN_BITS) - 1);
+        first.max(FIRST_QPN)..=last
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a message to the process in another slot.
+    pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8]) -> io::Result<Passed> {
+        let parts = [IoSlice::new(header), IoSlice::new(bytes)];
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let sent = self
+            .socket
+            .send_to_vectored_with_flags(&parts, &name(to)?, flags);
+        match sent {
+            Ok(_) => Ok(Passed::On),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN | libc::ENOBUFS) => Ok(Passed::Overrun),
+                Some(libc::ECONNREFUSED) => Ok(Passed::NobodyThere),
+                _ => Err(e),
+            },
+        }
+    }
+}
+
+/// The slots that processes hold now, in ascending order.
+pub(super) fn live_slots() -> io::Result<Vec<u8>> {
+    // Connecting a datagram socket only looks the name up, and may be done again and again.
+    let socket = unix_socket()?;
+    let mut live = Vec::new();
+    for number in 0..SLOTS {
+        match socket.connect(&name(number)?) {
+            Ok(()) => live.push(number),
+            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
+            // Somebody is there who does not talk to everybody.
+            Err(_) => live.push(number),
+        }
+    }
+    Ok(live)
+}
+
+fn unix_socket() -> io::Result<Socket> {
+    Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)
+}
+
+fn name(number: u8) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0urxe/slot/{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_differ_and_are_free_again_afterwards() {
+        let a = Slot::claim().unwrap();
+        let b = Slot::claim().unwrap();
+        assert_ne!(a.number(), b.number());
+        let live = live_slots().unwrap();
+        assert!(live.contains(&a.number()) && live.contains(&b.number()));
+        assert_eq!(b.pass(a.number(), b"head", b"body").unwrap(), Passed::On);
+    }
+
+    #[test]
+    fn qpns_carry_the_slot_and_leave_out_the_management_ones() {
+        let socket = || unix_socket().unwrap();
+        let first = Slot {
+            number: 0,
+            socket: socket(),
+        };
+        assert_eq!(first.qpns(), 2..=0xffff);
+        let last = Slot {
+            number: 254,
+            socket: socket(),
+        };
+        assert_eq!(last.qpns(), 0xfe_0000..=0xfe_ffff);
+    }
+}

@@ -1,0 +1,294 @@
+//! The UDP sockets of one local address.
+//!
+//! One receives on port 4791, shared with the other processes of this user. Several send, each from
+//! a port of its own, so that routers spread flows over paths. They are never connected: only an
+//! unconnected socket with path MTU discovery sends packets whose IPv4 identification is known
+//! beforehand (0, and 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
+
+use super::error::OpenError;
+use super::sys::{is_link_local, set_option};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The UDP port of RoCEv2 (A17.9.2).
+pub const ROCE_PORT: u16 = 4791;
+
+/// The lowest UDP port that RoCEv2 senders use; the highest is 65535 (A17.9.2).
+pub const FIRST_SOURCE_PORT: u16 = 0xc000;
+
+/// The time to live that packets get unless the address handle says otherwise.
+pub const DEFAULT_TTL: u8 = 64;
+
+/// What is asked for; the kernel gives what `net.core.rmem_max` and `wmem_max` allow.
+const BUFFER_WISH: libc::c_int = 16 << 20;
+
+/// An address of this host. Link-local ones need their interface beside them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct LocalAddress {
+    ip: IpAddr,
+    scope_id: u32,
+}
+
+impl LocalAddress {
+    /// `interface_index` matters for link-local IPv6 addresses only.
+    pub fn new(ip: IpAddr, interface_index: u32) -> Self {
+        let scope_id = if is_link_local(ip) {
+            interface_index
+        } else {
+            0
+        };
+        LocalAddress { ip, scope_id }
+    }
+
+    /// The bare address.
+    pub fn ip(self) -> IpAddr {
+        self.ip
+    }
+
+    /// The interface of a link-local address, else 0.
+    pub fn scope_id(self) -> u32 {
+        self.scope_id
+    }
+
+    /// With a port. An address elsewhere on the same link gets the same interface.
+    pub fn with_port(self, port: u16) -> SocketAddr {
+        self.peer(self.ip, port)
+    }
+
+    /// Another node as this address reaches it.
+    pub fn peer(self, ip: IpAddr, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V4(_) => SocketAddr::new(ip, port),
+            IpAddr::V6(v6) => {
+                let link = is_link_local(ip) || v6.is_multicast();
+                let scope_id = if link { self.scope_id } else { 0 };
+                SocketAddrV6::new(v6, port, 0, scope_id).into()
+            }
+        }
+    }
+}
+
+impl fmt::Display for LocalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.ip)?;
+        if self.scope_id != 0 {
+            write!(f, "%{}", self.scope_id)?;
+        }
+        Ok(())
+    }
+}
+
+/// A UDP socket that neither blocks nor survives exec.
+fn udp(address: LocalAddress) -> Result<Socket, OpenError> {
+    let domain = match address.ip {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
+    };
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(
+            domain,
+            Type::DGRAM.nonblocking().cloexec(),
+            Some(Protocol::UDP),
+        )?;
+        if domain == Domain::IPV6 {
+            socket.set_only_v6(true)?;
+        }
+        Ok(socket)
+    };
+    open().map_err(|e| OpenError::system("opening a UDP socket", e))
+}
+
+/// Opens the socket on which `address` receives. `gro` asks for whole batches.
+pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<Socket, OpenError> {
+    let socket = udp(address)?;
+    let configure = || -> io::Result<()> {
+        socket.set_reuse_port(true)?;
+        let fd = socket.as_fd();
+        match address.ip {
+            IpAddr::V4(_) => {
+                set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1_i32)?;
+                set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1_i32)?;
+            }
+            IpAddr::V6(_) => {
+                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1_i32)?;
+                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1_i32)?;
+                // rxe and NICs send a checksum of zero, which Linux would drop.
+                set_option(fd, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1_i32)?;
+            }
+        }
+        Ok(())
+    };
+    configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
+    let fd = socket.as_fd();
+    if gro && set_option(fd, libc::IPPROTO_UDP, libc::UDP_GRO, 1_i32).is_err() {
+        tracing::debug!("the kernel has no UDP_GRO: datagrams come one by one");
+    }
+    enlarge(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    socket
+        .bind(&address.with_port(ROCE_PORT).into())
+        .map_err(|e| OpenError::bind(address, e))?;
+    Ok(socket)
+}
+
+/// Makes a buffer as large as this user may. Whatever comes of it is good enough.
+fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
+    if set_option(fd, libc::SOL_SOCKET, forced, BUFFER_WISH).is_err()
+        && let Err(error) = set_option(fd, libc::SOL_SOCKET, allowed, BUFFER_WISH)
+    {
+        tracing::debug!(%error, "the socket keeps its default buffer size");
+    }
+}
+
+/// A socket that sends from one port of one address.
+#[derive(Debug)]
+pub(super) struct TxSocket {
+    socket: Socket,
+    address: LocalAddress,
+    port: u16,
+    /// Whether the kernel cuts batches on this socket.
+    gso: AtomicBool,
+}
+
+impl TxSocket {
+    /// Opens one on the first free port of a sequence that `seed` decides.
+    pub(super) fn open(address: LocalAddress, seed: u32, gso: bool) -> Result<Self, OpenError> {
+        let socket = udp(address)?;
+        let configure = || -> io::Result<()> {
+            let fd = socket.as_fd();
+            match address.ip {
+                IpAddr::V4(_) => set_option(
+                    fd,
+                    libc::IPPROTO_IP,
+                    libc::IP_MTU_DISCOVER,
+                    libc::IP_PMTUDISC_DO,
+                )?,
+                IpAddr::V6(_) => {
+                    set_option(
+                        fd,
+                        libc::IPPROTO_IPV6,
+                        libc::IPV6_MTU_DISCOVER,
+                        libc::IPV6_PMTUDISC_DO,
+                    )?;
+                    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1_i32)?;
+                    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
+                }
+            }
+            // Nobody answers to this port: the kernel rounds 0 up to its minimum.
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0_i32)
+        };
+        configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
+        enlarge(socket.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        let port = bind_source_port(&socket, address, seed)?;
+        let gso =
+            gso && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0_i32).is_ok();
+        Ok(TxSocket {
+            socket,
+            address,
+            port,
+            gso: AtomicBool::new(gso),
+        })
+    }
+
+    pub(super) fn address(&self) -> LocalAddress {
+        self.address
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn has_gso(&self) -> bool {
+        self.gso.load(Ordering::Relaxed)
+    }
+
+    /// After the kernel has refused to cut a batch: some devices cannot.
+    pub(super) fn give_up_gso(&self) {
+        if self.gso.swap(false, Ordering::Relaxed) {
+            tracing::debug!(address = %self.address, "the device cannot cut batches: plain sends");
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn bind_source_port(socket: &Socket, address: LocalAddress, seed: u32) -> Result<u16, OpenError> {
+    const PORTS: u32 = 0x1_0000 - FIRST_SOURCE_PORT as u32;
+    // An odd step visits every port of the range once, whatever the seed.
+    let step = (seed >> 16) | 1;
+    for i in 0..PORTS {
+        let offset = seed.wrapping_add(i.wrapping_mul(step)) % PORTS;
+        let port = FIRST_SOURCE_PORT + offset as u16;
+        match socket.bind(&address.with_port(port).into()) {
+            Ok(()) => return Ok(port),
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
+            Err(e) => return Err(OpenError::bind(address, e)),
+        }
+    }
+    Err(OpenError::System {
+        what: "finding a free UDP port from 49152 to 65535",
+        source: io::Error::from_raw_os_error(libc::EADDRINUSE),
+    })
+}
+
+/// Waits until the socket has room again, at most `milliseconds`. False when it still has none.
+pub(super) fn wait_writable(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let timeout = Timespec {
+        tv_sec: milliseconds / 1000,
+        tv_nsec: (milliseconds % 1000) * 1_000_000,
+    };
+    matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lo() -> LocalAddress {
+        LocalAddress::new([127, 0, 0, 1].into(), 1)
+    }
+
+    #[test]
+    fn source_ports_are_in_the_range_of_roce_and_differ() {
+        let a = TxSocket::open(lo(), 7, true).unwrap();
+        let b = TxSocket::open(lo(), 7, true).unwrap();
+        assert!(a.port() >= FIRST_SOURCE_PORT && b.port() >= FIRST_SOURCE_PORT);
+        assert_ne!(a.port(), b.port());
+    }
+
+    #[test]
+    fn an_address_of_nobody_is_told_apart() {
+        let address = LocalAddress::new([192, 0, 2, 77].into(), 0);
+        let error = open_receiver(address, true).unwrap_err();
+        assert!(matches!(error, OpenError::AddressNotAvailable { .. }));
+        assert!(error.to_string().contains("192.0.2.77"));
+    }
+
+    #[test]
+    fn a_port_that_is_not_shared_is_told_apart() {
+        let address = LocalAddress::new([127, 0, 47, 91].into(), 1);
+        let holder = std::net::UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
+        let error = open_receiver(address, true).unwrap_err();
+        drop(holder);
+        assert!(matches!(error, OpenError::PortInUse { .. }));
+        assert_eq!(error.errno(), libc::EADDRINUSE);
+    }
+
+    #[test]
+    fn only_link_local_addresses_keep_their_interface() {
+        assert_eq!(lo().scope_id(), 0);
+        let link = LocalAddress::new("fe80::1".parse().unwrap(), 3);
+        assert_eq!(link.to_string(), "fe80::1%3");
+        let peer = link.peer("fe80::2".parse().unwrap(), ROCE_PORT);
+        assert_eq!(peer.to_string(), "[fe80::2%3]:4791");
+        let far = link.peer("2001:db8::2".parse().unwrap(), ROCE_PORT);
+        assert_eq!(far.to_string(), "[2001:db8::2]:4791");
+    }
+}

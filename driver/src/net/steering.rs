@@ -1,0 +1,457 @@
+//! Which process's socket gets a datagram: the steering program of one address, and how its order
+//! of sockets is learnt.
+//!
+//! All sockets on port 4791 of an address form a group, in which the kernel numbers them in the
+//! order in which they joined; when one closes, the last one takes its number. A classic BPF program
+//! reads the slot from the destination QPN and returns the number of the socket for it. Nothing
+//! tells a process its number, so it asks: for a QPN in slot 255 the program returns what stands in
+//! the low 16 bits of the QPN, so that a *probe* reaches the socket of a given number. Whoever gets
+//! one answers with its slot, straight to the sender. One round of probes (a *sweep*) thus tells the
+//! whole order, and who made it attaches the program anew.
+//!
+//! A process sweeps when it joins, and whenever a datagram reaches it that is for another living
+//! process: no such mistake outlasts a sweep, whoever died and however. Nothing is shared that a
+//! dying process could leave half written. A probe for a number that no socket has is given to any
+//! of them by the kernel's hash, and gets an answer too; but a socket answers its probes in order,
+//! so its first answer is its lowest, and its true number is lower than any that nobody has.
+//!
+//! An answer carries the sweep's random number, which only sockets of the group have seen, and those
+//! belong to this user; so nobody else can make a process attach a wrong program. (It would not do
+//! more than cost the detour over the right process, either.)
+
+use super::counters::NetCounters;
+use super::error::OpenError;
+use super::slot::live_slots;
+use super::socket::{LocalAddress, ROCE_PORT};
+use super::sys::set_option;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The slot of probes, which no process holds.
+pub(super) const PROBE_SLOT: u8 = 0xff;
+
+/// How long a sweep waits for processes that do not answer.
+const SWEEP_TIME: Duration = Duration::from_millis(10);
+
+/// The pause between two sweeps, as long as they tell something new; it doubles when they do not.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How many more sockets than living processes a sweep looks for: a forked child that holds its
+/// parent's socket, processes that join meanwhile.
+const EXTRA_PROBES: u16 = 4;
+
+/// An opcode that no transport has, so that a probe never passes for a packet.
+const NO_OPCODE: u8 = 0xff;
+
+const PROBE_MAGIC: [u8; 4] = *b"urxp";
+const ANSWER_MAGIC: [u8; 4] = *b"urxa";
+
+type Nonce = [u8; 16];
+
+/// A question to the socket of a number. Its first 8 bytes are where a BTH has them.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Probe {
+    opcode: u8,
+    flags_and_pkey: [u8; 3],
+    variant: u8,
+    slot: u8,
+    index: [u8; 2],
+    magic: [u8; 4],
+    nonce: Nonce,
+}
+
+/// Who has that number.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Answer {
+    magic: [u8; 4],
+    slot: u8,
+    reserved: u8,
+    index: [u8; 2],
+    nonce: Nonce,
+}
+
+/// The number of each slot's socket.
+type Order = BTreeMap<u8, u16>;
+
+/// What this process knows of one address's group.
+pub(super) struct Steering {
+    address: LocalAddress,
+    slot: u8,
+    counters: Arc<NetCounters>,
+    /// Sends probes and gets answers.
+    asker: Socket,
+    state: Mutex<State>,
+    /// The lowest slot of the group, which gets QP 1.
+    lowest: AtomicU8,
+}
+
+struct State {
+    order: Order,
+    attached: Option<Order>,
+    sweep: Option<Sweep>,
+    /// A sweep is wanted, and must wait for `not_before`.
+    wanted: bool,
+    not_before: Time,
+    pause: Duration,
+}
+
+struct Sweep {
+    nonce: Nonce,
+    /// Only the first answer of each slot.
+    answers: Order,
+    live: Vec<u8>,
+    /// When it goes by the answers that it has; `NEVER` when it has done so. Later ones still count.
+    deadline: Time,
+    news: bool,
+}
+
+impl Steering {
+    /// `receiver` is this process's socket, which has just joined the group.
+    pub(super) fn join(
+        address: LocalAddress,
+        slot: u8,
+        receiver: BorrowedFd<'_>,
+        counters: Arc<NetCounters>,
+        now: Time,
+    ) -> Result<Steering, OpenError> {
+        let steering = Steering {
+            address,
+            slot,
+            counters,
+            asker: open_asker(address)?,
+            state: Mutex::new(State {
+                order: Order::new(),
+                attached: None,
+                sweep: None,
+                wanted: false,
+                not_before: Time(0),
+                pause: SHORTEST_PAUSE,
+            }),
+            lowest: AtomicU8::new(slot),
+        };
+        let live = live_slots().map_err(|e| OpenError::system("looking for processes", e))?;
+        let mut state = steering.state();
+        if live.iter().all(|&other| other == slot) {
+            state.order.insert(slot, 0);
+            steering.attach(&mut state, receiver);
+        } else {
+            steering.start(&mut state, live, now);
+        }
+        drop(state);
+        Ok(steering)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where answers arrive: call [`Steering::take_answers`] when it is readable.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.asker.as_fd()
+    }
+
+    /// The lowest slot of the group as far as this process knows.
+    pub(super) fn lowest(&self) -> u8 {
+        self.lowest.load(Ordering::Relaxed)
+    }
+
+    /// A datagram for `slot`, a living process, was steered here: the program is wrong.
+    pub(super) fn mistaken(&self, now: Time) {
+        let mut state = self.state();
+        if state
+            .sweep
+            .as_ref()
+            .is_none_or(|s| s.deadline == Time::NEVER)
+        {
+            state.wanted = true;
+        }
+        drop(state);
+        self.on_time_inner(now, None);
+    }
+
+    /// No process holds `slot` any more.
+    pub(super) fn gone(&self, slot: u8, now: Time) {
+        let mut state = self.state();
+        if state.order.remove(&slot).is_some() {
+            state.wanted = true;
+            self.note_lowest(&state.order);
+        }
+        drop(state);
+        self.on_time_inner(now, None);
+    }
+
+    fn note_lowest(&self, order: &Order) {
+        let lowest = order.keys().next().map_or(self.slot, |&s| s.min(self.slot));
+        self.lowest.store(lowest, Ordering::Relaxed);
+    }
+
+    /// When [`Steering::on_time`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        let state = self.state();
+        let sweep = state.sweep.as_ref().map_or(Time::NEVER, |s| s.deadline);
+        let wanted = if state.wanted {
+            state.not_before
+        } else {
+            Time::NEVER
+        };
+        sweep.min(wanted)
+    }
+
+    /// Ends a sweep whose time is over, and starts one that is wanted.
+    pub(super) fn on_time(&self, now: Time, receiver: BorrowedFd<'_>) {
+        self.on_time_inner(now, Some(receiver));
+    }
+
+    fn on_time_inner(&self, now: Time, receiver: Option<BorrowedFd<'_>>) {
+        let mut state = self.state();
+        if let Some(receiver) = receiver
+            && state.sweep.as_ref().is_some_and(|s| s.deadline <= now)
+        {
+            self.conclude(&mut state, receiver, now);
+        }
+        let running = state
+            .sweep
+            .as_ref()
+            .is_some_and(|s| s.deadline != Time::NEVER);
+        if state.wanted && !running && state.not_before <= now {
+            match live_slots() {
+                Ok(live) => self.start(&mut state, live, now),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot look for processes");
+                    state.not_before = now + LONGEST_PAUSE;
+                }
+            }
+        }
+    }
+
+    /// Sends a probe to each number that a socket may have.
+    fn start(&self, state: &mut State, live: Vec<u8>, now: Time) {
+        let nonce: Nonce = rand::random();
+        let count = live.len() as u16 + EXTRA_PROBES;
+        self.counters.sweeps.add(1);
+        let to = self.address.with_port(ROCE_PORT).into();
+        for index in 0..count {
+            let probe = Probe {
+                opcode: NO_OPCODE,
+                flags_and_pkey: [0; 3],
+                variant: 0,
+                slot: PROBE_SLOT,
+                index: index.to_be_bytes(),
+                magic: PROBE_MAGIC,
+                nonce,
+            };
+            match self.asker.send_to(probe.as_bytes(), &to) {
+                Ok(_) => self.counters.probes_out.add(1),
+                // The sweep stays incomplete, and the next mistake starts another one.
+                Err(error) => tracing::debug!(%error, "a probe was not sent"),
+            }
+        }
+        state.wanted = false;
+        state.sweep = Some(Sweep {
+            nonce,
+            answers: Order::new(),
+            live,
+            deadline: now + SWEEP_TIME,
+            news: false,
+        });
+    }
+
+    /// Whether `bytes` from `src` is a probe; if so it is answered through `receiver`.
+    pub(super) fn take_probe(&self, receiver: &Socket, src: SocketAddr, bytes: &[u8]) {
+        // A probe comes from this very address, on this very host.
+        let probe = Probe::read_from_bytes(bytes)
+            .ok()
+            .filter(|p| p.magic == PROBE_MAGIC && p.opcode == NO_OPCODE)
+            .filter(|_| src.ip() == self.address.ip());
+        let Some(probe) = probe else {
+            self.counters.probes_rejected.add(1);
+            return;
+        };
+        self.counters.probes_in.add(1);
+        let answer = Answer {
+            magic: ANSWER_MAGIC,
+            slot: self.slot,
+            reserved: 0,
+            index: probe.index,
+            nonce: probe.nonce,
+        };
+        if let Err(error) = receiver.send_to(answer.as_bytes(), &src.into()) {
+            tracing::debug!(%error, "a probe could not be answered");
+        }
+    }
+
+    /// Reads the answers that have arrived, and attaches the program when they tell the order.
+    pub(super) fn take_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
+        let mut state = self.state();
+        let mut room = [0_u8; 64];
+        let me = self.address.with_port(ROCE_PORT);
+        loop {
+            let (bytes, from) = match rustix::net::recvfrom(
+                &self.asker,
+                &mut room,
+                rustix::net::RecvFlags::TRUNC,
+            ) {
+                Ok((_, len, from)) => (room.get(..len), from),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            };
+            let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+            let answer = bytes
+                .and_then(|bytes| Answer::read_from_bytes(bytes).ok())
+                .filter(|a| a.magic == ANSWER_MAGIC && a.slot != PROBE_SLOT)
+                .filter(|_| {
+                    from.is_some_and(|from| from.ip() == me.ip() && from.port() == me.port())
+                });
+            match (answer, &mut state.sweep) {
+                (Some(answer), Some(sweep)) if answer.nonce == sweep.nonce => {
+                    let index = u16::from_be_bytes(answer.index);
+                    sweep.answers.entry(answer.slot).or_insert_with(|| {
+                        sweep.news = true;
+                        index
+                    });
+                }
+                _ => self.counters.probes_rejected.add(1),
+            }
+        }
+        let conclude = state.sweep.as_ref().is_some_and(|sweep| {
+            let complete = sweep
+                .live
+                .iter()
+                .all(|slot| sweep.answers.contains_key(slot));
+            let late = sweep.deadline == Time::NEVER;
+            sweep.news && (complete || late)
+        });
+        if conclude {
+            self.conclude(&mut state, receiver, now);
+        }
+        Ok(())
+    }
+
+    /// Goes by what has been answered.
+    fn conclude(&self, state: &mut State, receiver: BorrowedFd<'_>, now: Time) {
+        let Some(sweep) = &mut state.sweep else {
+            return;
+        };
+        sweep.deadline = Time::NEVER;
+        sweep.news = false;
+        let answers = sweep.answers.clone();
+        let before = state.order.clone();
+        // Who did not answer, a stopped process perhaps, is believed to be where it was, unless
+        // somebody else is there now.
+        state.order.retain(|slot, index| {
+            sweep.live.contains(slot) && !answers.values().any(|taken| taken == index)
+        });
+        state.order.extend(answers);
+        self.note_lowest(&state.order);
+        state.pause = if state.order == before {
+            (state.pause * 2).min(LONGEST_PAUSE)
+        } else {
+            SHORTEST_PAUSE
+        };
+        state.not_before = now + state.pause;
+        self.attach(state, receiver);
+    }
+
+    /// Gives the group a program for the order as this process knows it.
+    fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
+        match attach_program(receiver, &program(&state.order)) {
+            Ok(()) => {
+                self.counters.steering_attached.add(1);
+                tracing::debug!(address = %self.address, order = ?state.order, "steering");
+            }
+            Err(error) if state.attached.is_none() => {
+                tracing::debug!(%error, "no steering: processes pass datagrams on instead");
+            }
+            Err(_) => {}
+        }
+        state.attached = Some(state.order.clone());
+    }
+}
+
+fn open_asker(address: LocalAddress) -> Result<Socket, OpenError> {
+    let domain = match address.ip() {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
+    };
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new(domain, kind, Some(Protocol::UDP))
+        .map_err(|e| OpenError::system("opening a UDP socket", e))?;
+    socket
+        .bind(&address.with_port(0).into())
+        .map_err(|e| OpenError::bind(address, e))?;
+    Ok(socket)
+}
+
+/// The program: destination QPN in, number of the socket out. It sees the UDP payload, whose first
+/// 12 bytes are the BTH; a datagram that is shorter goes to the first socket.
+fn program(order: &Order) -> Vec<libc::sock_filter> {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+    const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
+    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const RETURN_A: u16 = (libc::BPF_RET | 0x10) as u16; // BPF_A
+    /// The BTH's word with the QPN in its low 24 bits, and the low half of the QPN.
+    const QPN_WORD: u32 = 4;
+    const QPN_LOW: u32 = 6;
+    /// No socket has this number: the kernel's hash decides.
+    const ANY: u32 = u32::MAX;
+
+    let op = |code, k| libc::sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    // Goes on with the next instruction if equal, else jumps over `skip` of them.
+    let unless = |k, skip| libc::sock_filter {
+        code: JUMP_EQUAL,
+        jt: 0,
+        jf: skip,
+        k,
+    };
+    let mut code = vec![op(LOAD_WORD, QPN_WORD), op(AND, 0xff_ffff)];
+    if let Some(lowest) = order.values().next() {
+        code.push(unless(Qpn::GSI.get(), 1));
+        code.push(op(RETURN, u32::from(*lowest)));
+    }
+    code.push(op(SHIFT_RIGHT, super::QPN_BITS));
+    code.push(unless(u32::from(PROBE_SLOT), 2));
+    code.push(op(LOAD_HALF, QPN_LOW));
+    code.push(op(RETURN_A, 0));
+    for (slot, index) in order {
+        code.push(unless(u32::from(*slot), 1));
+        code.push(op(RETURN, u32::from(*index)));
+    }
+    code.push(op(RETURN, ANY));
+    code
+}
+
+fn attach_program(socket: BorrowedFd<'_>, code: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        // At most 8 and 2 for each of 255 slots.
+        len: code.len() as libc::c_ushort,
+        // The kernel only reads it.
+        filter: code.as_ptr().cast_mut(),
+    };
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        program,
+    )
+}

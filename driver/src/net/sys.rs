@@ -1,0 +1,262 @@
+//! Socket options and control messages: what neither `socket2` nor `rustix` has.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets a socket option whose value is plain data.
+pub(super) fn set_option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which lives through the call.
+    let r = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Room for the control messages of one message: at most six, of up to 12 bytes each.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct Control([u8; CONTROL_SIZE]);
+
+const CONTROL_SIZE: usize = 6 * 32;
+
+impl Control {
+    pub(super) const fn new() -> Self {
+        Control([0; CONTROL_SIZE])
+    }
+
+    /// Lets the kernel fill the whole of it: pointer and length for a `msghdr`.
+    pub(super) fn as_room(&mut self) -> (*mut libc::c_void, usize) {
+        (self.0.as_mut_ptr().cast(), CONTROL_SIZE)
+    }
+}
+
+/// Control messages to send, in the room of a [`Control`].
+#[derive(Clone, Copy)]
+pub(super) struct ControlList {
+    room: Control,
+    used: usize,
+}
+
+impl ControlList {
+    pub(super) const fn new() -> Self {
+        ControlList {
+            room: Control::new(),
+            used: 0,
+        }
+    }
+
+    /// Appends one message whose value is plain data of at most 8 bytes. At most six fit.
+    pub(super) fn push<T: Copy>(&mut self, level: libc::c_int, kind: libc::c_int, value: T) {
+        const { assert!(size_of::<T>() <= 8) };
+        // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
+        let (space, len) = unsafe {
+            (
+                libc::CMSG_SPACE(size_of::<T>() as u32) as usize,
+                libc::CMSG_LEN(size_of::<T>() as u32) as usize,
+            )
+        };
+        assert!(self.used + space <= CONTROL_SIZE, "six control messages");
+        let header = libc::cmsghdr {
+            cmsg_len: len as _,
+            cmsg_level: level,
+            cmsg_type: kind,
+        };
+        // SAFETY: `space` bytes from `used` lie inside the room (asserted), which is aligned to 8
+        // as `used` is, for CMSG_SPACE rounds up to that. The value follows the header at
+        // CMSG_LEN(0), and is written without assuming its alignment.
+        unsafe {
+            let at = self.room.0.as_mut_ptr().add(self.used);
+            at.cast::<libc::cmsghdr>().write(header);
+            at.add(libc::CMSG_LEN(0) as usize)
+                .cast::<T>()
+                .write_unaligned(value);
+        }
+        self.used += space;
+    }
+
+    /// Pointer and length for a `msghdr`.
+    pub(super) fn as_list(&mut self) -> (*mut libc::c_void, usize) {
+        if self.used == 0 {
+            return (std::ptr::null_mut(), 0);
+        }
+        (self.room.0.as_mut_ptr().cast(), self.used)
+    }
+}
+
+/// Calls `f` with level, type and value of each control message of a message that was received.
+///
+/// # Safety
+/// `message` was filled by a receive call, and its control buffer still is what the call filled.
+pub(super) unsafe fn for_each_control(
+    message: &libc::msghdr,
+    mut f: impl FnMut(libc::c_int, libc::c_int, &[u8]),
+) {
+    // SAFETY: the caller vouches for the header; the CMSG macros stay inside its control buffer.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = at.as_ref() {
+            let overhead = libc::CMSG_LEN(0) as usize;
+            let len = (header.cmsg_len as usize).saturating_sub(overhead);
+            let value = std::slice::from_raw_parts(libc::CMSG_DATA(at), len);
+            f(header.cmsg_level, header.cmsg_type, value);
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+    }
+}
+
+/// The `int` at the start of a control message, or its one byte.
+pub(super) fn control_int(value: &[u8]) -> i32 {
+    match value {
+        [one] => i32::from(*one),
+        [a, b, c, d, ..] => i32::from_ne_bytes([*a, *b, *c, *d]),
+        _ => 0,
+    }
+}
+
+/// A socket address as the kernel takes and gives it.
+#[derive(Clone, Copy)]
+pub(super) struct RawAddress {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl RawAddress {
+    pub(super) fn empty() -> Self {
+        RawAddress {
+            // SAFETY: all zeroes is a valid sockaddr_storage (AF_UNSPEC).
+            storage: unsafe { MaybeUninit::zeroed().assume_init() },
+            len: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+        }
+    }
+
+    /// An IP address with its port; for IPv6 with a flow label (0: the kernel's choice).
+    pub(super) fn new(address: SocketAddr, flow_label: u32) -> Self {
+        let mut raw = Self::empty();
+        match address {
+            SocketAddr::V4(v4) => {
+                let a = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                    },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: sockaddr_storage is large enough and aligned for every address type.
+                unsafe { (&raw mut raw.storage).cast::<libc::sockaddr_in>().write(a) };
+                raw.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            }
+            SocketAddr::V6(v6) => {
+                let a = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: (flow_label & 0xf_ffff).to_be(),
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: v6.ip().octets(),
+                    },
+                    sin6_scope_id: v6.scope_id(),
+                };
+                // SAFETY: as above.
+                unsafe { (&raw mut raw.storage).cast::<libc::sockaddr_in6>().write(a) };
+                raw.len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            }
+        }
+        raw
+    }
+
+    /// The IP address, if it is one. A flow label is left out: it is not part of who the peer is.
+    pub(super) fn ip(&self) -> Option<SocketAddr> {
+        match i32::from(self.storage.ss_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says what it is; every bit pattern is a valid sockaddr_in.
+                let a = unsafe { (&raw const self.storage).cast::<libc::sockaddr_in>().read() };
+                let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddrV4::new(ip, u16::from_be(a.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above, for sockaddr_in6.
+                let a = unsafe {
+                    (&raw const self.storage)
+                        .cast::<libc::sockaddr_in6>()
+                        .read()
+                };
+                let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+                let port = u16::from_be(a.sin6_port);
+                Some(SocketAddrV6::new(ip, port, 0, a.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// Pointer and length for a `msghdr` that sends.
+    pub(super) fn as_name(&self) -> (*mut libc::c_void, libc::socklen_t) {
+        ((&raw const self.storage).cast_mut().cast(), self.len)
+    }
+
+    /// Pointer and length for a `msghdr` that receives.
+    pub(super) fn as_room(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
+        (
+            (&raw mut self.storage).cast(),
+            size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+        )
+    }
+}
+
+/// Whether a datagram to or from `ip` needs an interface index beside it.
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_kernels_form() {
+        for text in ["192.0.2.1:4791", "[2001:db8::1]:4791", "[fe80::1%3]:49152"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(RawAddress::new(address, 0x12345).ip(), Some(address));
+        }
+    }
+
+    #[test]
+    fn control_messages_are_read_back_as_written() {
+        let mut list = ControlList::new();
+        list.push(libc::IPPROTO_IP, libc::IP_TOS, 0x2e_i32);
+        list.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, 1040_u16);
+        list.push(libc::IPPROTO_IP, libc::IP_TTL, 64_i32);
+        let (pointer, len) = list.as_list();
+        // SAFETY: all zeroes is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = pointer;
+        message.msg_controllen = len as _;
+        let mut seen = Vec::new();
+        // SAFETY: the control buffer is `list`, which lives on.
+        unsafe { for_each_control(&message, |l, t, v| seen.push((l, t, v.to_vec()))) };
+        assert_eq!(seen.len(), 3);
+        assert_eq!(control_int(&seen[0].2), 0x2e);
+        assert_eq!(seen[1].1, libc::UDP_SEGMENT);
+        assert_eq!(seen[1].2, 1040_u16.to_ne_bytes());
+        assert_eq!(control_int(&seen[2].2), 64);
+    }
+}

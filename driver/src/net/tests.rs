@@ -1,0 +1,400 @@
+//! What crosses the files: packets over the loopback interface, between several holders of a slot.
+
+use super::*;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use urxe_proto::host::Transmit;
+use urxe_proto::ids::Qpn;
+
+/// An address that no other test uses, of this process or of another.
+pub(super) fn own_address() -> LocalAddress {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+    let [_, a, b, c] = (n & 0x7f_ffff | 0x80_0000).to_be_bytes();
+    LocalAddress::new(Ipv4Addr::new(127, a, b, c).into(), 1)
+}
+
+/// A packet with a BTH that names `qpn`, `len` bytes long, and its number behind the BTH.
+pub(super) fn write_packet(room: &mut [u8], qpn: Qpn, number: u32) {
+    room.fill(0x5a);
+    room[0] = 0x04;
+    room[4..8].copy_from_slice(&qpn.get().to_be_bytes());
+    room[12..16].copy_from_slice(&number.to_be_bytes());
+}
+
+pub(super) fn number_of(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet[12..16].try_into().unwrap())
+}
+
+/// As a process of its own, with one endpoint.
+pub(super) struct Node {
+    pub(super) shared: Arc<Shared>,
+    pub(super) endpoint: Endpoint,
+    receive: RecvBatch,
+    send: SendBatch,
+    /// Number, length, index and identification of each packet.
+    pub(super) got: Vec<(u32, usize, u16, Option<u16>)>,
+}
+
+impl Node {
+    pub(super) fn new(address: LocalAddress, options: Options) -> Node {
+        let shared = Shared::new(options).unwrap();
+        let endpoint = shared.open(address).unwrap();
+        Node {
+            shared,
+            endpoint,
+            receive: RecvBatch::new(),
+            send: SendBatch::default(),
+            got: Vec::new(),
+        }
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        Qpn::new(self.shared.qpns().start() + 7)
+    }
+
+    /// Does everything that is due. Returns whether anything was.
+    pub(super) fn pump(&mut self) -> bool {
+        let Node {
+            shared,
+            endpoint,
+            receive,
+            got,
+            ..
+        } = self;
+        let mut take = |d: &Datagram<'_>| {
+            let id = d.ip_id.map(|id| id.id);
+            got.push((number_of(d.bytes), d.packet().len(), d.index, id));
+        };
+        let mut busy = endpoint.recv(receive, &mut take).unwrap() > 0;
+        busy |= shared.recv_forwarded(receive, &mut take).unwrap() > 0;
+        endpoint.service(receive, &mut take).unwrap();
+        busy
+    }
+
+    /// Sends packets of these lengths, numbered from `first`, all in one batch.
+    pub(super) fn send(&mut self, to: (LocalAddress, Qpn), first: u32, lengths: &[usize]) {
+        let path = self
+            .endpoint
+            .path(to.0.ip(), PathOptions::default())
+            .unwrap();
+        self.send.begin(&path);
+        for (number, len) in (first..).zip(lengths) {
+            write_packet(self.send.stage(*len).unwrap(), to.1, number);
+            self.send.commit();
+        }
+        let report = self.send.flush();
+        assert_eq!(report.packets, lengths.len() as u64, "{report:?}");
+        assert!(report.error.is_none() && !report.blocked);
+    }
+}
+
+/// Pumps all nodes until `done` or for too long.
+pub(super) fn pump_until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
+    let start = Instant::now();
+    while !done(nodes) {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "it takes too long"
+        );
+        let mut busy = false;
+        for node in nodes.iter_mut() {
+            busy |= node.pump();
+        }
+        if !busy {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+fn loopback_v6() -> LocalAddress {
+    LocalAddress::new(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]), 1)
+}
+
+fn everything_arrives(from: LocalAddress, to: LocalAddress, options: Options) {
+    let mut b = Node::new(to, options.clone());
+    let mut a = Node::new(from, options);
+    // Full packets and a shorter last one; single ones; growing ones, which no batch can hold.
+    let lengths: Vec<usize> = [
+        vec![1040; 40],
+        vec![20],
+        vec![4112; 30],
+        vec![16, 20, 24, 28],
+    ]
+    .concat();
+    let dst = (to, b.qpn());
+    a.send(dst, 0, &lengths);
+    pump_until(&mut [&mut a, &mut b], |n| n[1].got.len() == lengths.len());
+    b.got.sort_unstable();
+    for ((number, got), expected) in b.got.iter().enumerate().zip(&lengths) {
+        assert_eq!((got.0 as usize, got.1), (number, *expected));
+        assert_eq!(got.3.is_some(), to.ip().is_ipv4());
+    }
+    assert_eq!(b.shared.counters().icrc_errors.get(), 0);
+}
+
+#[test]
+fn packets_cross_in_gso_batches() {
+    let (from, to) = (own_address(), own_address());
+    everything_arrives(from, to, Options::default());
+}
+
+#[test]
+fn packets_cross_where_the_kernel_has_no_offloads() {
+    for (gso, gro) in [(false, false), (true, false), (false, true)] {
+        let options = Options {
+            gso,
+            gro,
+            ..Options::default()
+        };
+        everything_arrives(own_address(), own_address(), options);
+    }
+}
+
+#[test]
+fn packets_cross_over_ipv6() {
+    // There is one ::1 for all: an endpoint that talks to itself.
+    let address = loopback_v6();
+    let mut node = Node::new(address, Options::default());
+    let dst = (address, node.qpn());
+    node.send(dst, 0, &[1040; 20]);
+    pump_until(&mut [&mut node], |n| n[0].got.len() == 20);
+    assert!(node.got.iter().all(|got| got.3.is_none()));
+}
+
+#[test]
+fn identifications_count_from_0_in_each_gso_batch() {
+    let (from, to) = (own_address(), own_address());
+    let mut b = Node::new(to, Options::default());
+    let mut a = Node::new(from, Options::default());
+    let dst = (to, b.qpn());
+    // 65 packets are two batches: 64 and a lone one.
+    a.send(dst, 0, &[256; 65]);
+    pump_until(&mut [&mut b], |n| n[0].got.len() == 65);
+    assert!(a.shared.counters().gso_sends.get() >= 1, "no GSO here?");
+    b.got.sort_unstable();
+    for got in &b.got {
+        assert_eq!(got.3, Some((got.0 % 64) as u16));
+    }
+}
+
+#[test]
+fn a_packet_larger_than_the_mtu_is_an_error_and_not_the_end() {
+    let address = own_address();
+    let mut node = Node::new(address, Options::default());
+    let dst = (address, node.qpn());
+    let path = node
+        .endpoint
+        .path(address.ip(), PathOptions::default())
+        .unwrap();
+    node.send.begin(&path);
+    assert!(node.send.stage(8).is_none(), "shorter than a BTH");
+    assert!(node.send.stage(70_000).is_none(), "longer than UDP");
+    assert!(node.send.is_empty());
+    node.send(dst, 0, &[64]);
+    pump_until(&mut [&mut node], |n| n[0].got.len() == 1);
+}
+
+#[test]
+fn a_full_batch_refuses_packets_until_it_is_flushed() {
+    let address = own_address();
+    let node = Node::new(address, Options::default());
+    let path = node
+        .endpoint
+        .path(address.ip(), PathOptions::default())
+        .unwrap();
+    let mut batch = SendBatch::new(0);
+    assert!(batch.stage(64).is_none(), "there is no path yet");
+    batch.begin(&path);
+    let mut count = 0;
+    while let Some(room) = batch.stage(4096) {
+        write_packet(room, node.qpn(), count);
+        batch.commit();
+        count += 1;
+    }
+    assert_eq!(batch.packets(), 15);
+    let report = batch.flush();
+    assert_eq!((report.packets, report.lost), (15, 0));
+    assert!(batch.is_empty() && batch.stage(4096).is_some());
+    batch.cancel();
+    assert_eq!(batch.flush().packets, 0);
+}
+
+#[test]
+fn a_peer_of_the_other_family_is_refused() {
+    let node = Node::new(own_address(), Options::default());
+    let peer = "2001:db8::1".parse().unwrap();
+    let Err(error) = node.endpoint.path(peer, PathOptions::default()) else {
+        panic!("an IPv6 peer of an IPv4 address");
+    };
+    assert!(matches!(error, OpenError::OtherFamily { .. }));
+}
+
+#[test]
+fn a_damaged_packet_is_dropped_and_counted() {
+    let (from, to) = (own_address(), own_address());
+    let faulty = Options {
+        faults: Some("corrupt=100%,seed=11".parse().unwrap()),
+        ..Options::default()
+    };
+    let mut b = Node::new(to, Options::default());
+    let mut a = Node::new(from, faulty);
+    let dst = (to, b.qpn());
+    a.send(dst, 0, &[1040; 50]);
+    let errors = |n: &Node| n.shared.counters().icrc_errors.get();
+    // A flip in the byte of FECN and BECN is legal, and one in the QPN may lead elsewhere.
+    pump_until(&mut [&mut b], |n| errors(n[0]) >= 45);
+    assert!(b.got.len() <= 1);
+}
+
+#[test]
+fn faults_befall_packets_on_both_ways() {
+    for dir in ["tx", "rx"] {
+        let (from, to) = (own_address(), own_address());
+        let text = format!("drop=20%,dup=20%,reorder=20%,delay=1ms,seed=5,dir={dir}");
+        let faulty = Options {
+            faults: Some(text.parse().unwrap()),
+            ..Options::default()
+        };
+        let clean = Options::default();
+        let (tx, rx) = if dir == "tx" {
+            (faulty, clean)
+        } else {
+            (clean, faulty)
+        };
+        let mut b = Node::new(to, rx);
+        let mut a = Node::new(from, tx);
+        let dst = (to, b.qpn());
+        a.send(dst, 0, &[64; 300]);
+        let victim = if dir == "tx" { &a } else { &b };
+        let counters = victim.shared.counters().clone();
+        let expected = move || {
+            300 + counters.faults_duplicated.get() as usize - counters.faults_dropped.get() as usize
+        };
+        let start = Instant::now();
+        pump_until(&mut [&mut a, &mut b], |n| {
+            let all = n[1].got.len() == expected() && expected() != 300;
+            all && start.elapsed() > Duration::from_millis(20)
+        });
+        assert!(!b.got.is_sorted());
+    }
+}
+
+#[test]
+fn holders_of_different_slots_share_an_address() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..4)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for round in 0..50 {
+        for node in &mut all {
+            other.send((address, node.qpn()), round * 10, &[256; 10]);
+        }
+        pump_until(&mut all, |n| {
+            n.iter().all(|n| n.got.len() == (round as usize + 1) * 10)
+        });
+    }
+    // By now everybody knows the order, and nothing needs to be passed on any more.
+    let forwarded = |all: &[&mut Node]| -> u64 {
+        let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        all.iter().map(out).sum()
+    };
+    settle(&mut all);
+    let before = forwarded(&all);
+    for node in &mut all {
+        other.send((address, node.qpn()), 900, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 510));
+    assert_eq!(forwarded(&all), before);
+}
+
+/// Lets sweeps end.
+fn settle(all: &mut [&mut Node]) {
+    let start = Instant::now();
+    pump_until(all, |_| start.elapsed() > Duration::from_millis(50));
+}
+
+#[test]
+fn after_a_socket_closes_the_others_learn_the_new_order() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..5)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    // The last one moves into the first one's place.
+    drop(nodes.remove(0));
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for node in &mut all {
+        other.send((address, node.qpn()), 0, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
+    settle(&mut all);
+    let forwarded = |all: &[&mut Node]| -> u64 {
+        let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        all.iter().map(out).sum()
+    };
+    let before = forwarded(&all);
+    assert!(before > 0, "nothing went astray, so nothing was shown");
+    for node in &mut all {
+        other.send((address, node.qpn()), 10, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 20));
+    assert_eq!(forwarded(&all), before);
+}
+
+#[test]
+fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..3)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    nodes.sort_by_key(|n| n.shared.slot());
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    other.send((address, Qpn::GSI), 1, &[256]);
+    pump_until(&mut nodes.iter_mut().collect::<Vec<_>>(), |n| {
+        n[0].got.len() == 1
+    });
+    drop(nodes.remove(0));
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    // The first ones may be lost with the dead; the transport repeats them.
+    let mut number = 2;
+    pump_until(&mut all, |n| {
+        number += 1;
+        other.send((address, Qpn::GSI), number, &[256]);
+        !n[0].got.is_empty()
+    });
+    settle(&mut all);
+    let before = all[0].got.len();
+    other.send((address, Qpn::GSI), 1, &[256]);
+    pump_until(&mut all, |n| n[0].got.len() > before);
+}
+
+#[test]
+fn datagrams_for_a_slot_of_nobody_are_counted() {
+    let address = own_address();
+    let mut node = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    other.send((address, Qpn::new(0xfe_0000)), 1, &[256; 3]);
+    pump_until(&mut [&mut node], |n| {
+        n[0].shared.counters().no_such_slot.get() == 3
+    });
+    assert!(node.got.is_empty());
+}
+
+#[test]
+fn probes_from_elsewhere_are_not_answered() {
+    let address = own_address();
+    let mut node = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    other.send((address, Qpn::new(0xff_0000)), 1, &[256]);
+    pump_until(&mut [&mut node], |n| {
+        n[0].shared.counters().probes_rejected.get() == 1
+    });
+    assert_eq!(node.shared.counters().probes_in.get(), 0);
+}

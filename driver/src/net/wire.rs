@@ -1,0 +1,250 @@
+//! What stands between an endpoint and its sockets: counting, capture, and faults if asked for.
+
+use super::counters::NetCounters;
+use super::faults::{self, FaultSpec, Injector};
+use super::pcap::{Capture, Direction, Record};
+use super::receive::{Arrival, Datagram, Senders};
+use super::send::Path;
+use super::socket::LocalAddress;
+use super::{ROCE_PORT, clock};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use urxe_proto::icrc::IcrcError;
+use urxe_proto::time::Time;
+
+/// Counters and capture of the process.
+pub(super) struct Tap {
+    pub(super) counters: Arc<NetCounters>,
+    pub(super) capture: Option<Capture>,
+}
+
+impl Tap {
+    pub(super) fn captures(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// Shows a packet, if anybody looks.
+    pub(super) fn capture(&self, record: &Record<'_>) {
+        if let Some(capture) = &self.capture
+            && let Err(error) = capture.record(record)
+        {
+            self.capture_failed(&error);
+        }
+    }
+
+    pub(super) fn flush_capture(&self) {
+        if let Some(capture) = &self.capture
+            && let Err(error) = capture.flush()
+        {
+            self.capture_failed(&error);
+        }
+    }
+
+    fn capture_failed(&self, error: &io::Error) {
+        if self.counters.capture_errors.get() == 0 {
+            tracing::warn!(%error, "the capture has gaps from here on");
+        }
+        self.counters.capture_errors.add(1);
+    }
+
+    pub(super) fn count_send_error(&self, packets: u64, error: &io::Error) {
+        let counters = &self.counters;
+        let counter = match error.raw_os_error() {
+            Some(libc::EAGAIN) => &counters.send_blocked,
+            Some(libc::EMSGSIZE) => &counters.send_too_large,
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
+                &counters.send_unreachable
+            }
+            Some(libc::EPERM | libc::EACCES) => &counters.send_refused,
+            Some(libc::ENOBUFS | libc::ENOMEM) => &counters.send_no_buffers,
+            _ => &counters.send_other_errors,
+        };
+        counter.add(packets);
+        tracing::debug!(%error, packets, "packets could not be sent");
+    }
+
+    /// Checks the ICRC of a datagram for this process, shows it, and passes it on if it is right.
+    pub(super) fn deliver(
+        &self,
+        senders: &mut Senders,
+        mut datagram: Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let verdict = senders.verify(&datagram);
+        datagram.ip_id = verdict.unwrap_or(None);
+        if self.captures() {
+            self.capture(&Record {
+                direction: Direction::In,
+                src: datagram.src,
+                dst: datagram.dst.with_port(ROCE_PORT),
+                tos: datagram.tos,
+                ttl: datagram.ttl,
+                ip_id: datagram.ip_id,
+                comment: verdict.is_err().then_some("wrong ICRC"),
+                bytes: datagram.bytes,
+            });
+        }
+        match verdict {
+            Ok(_) => {
+                self.counters.datagrams_in.add(1);
+                self.counters.bytes_in.add(datagram.bytes.len() as u64);
+                f(&datagram);
+            }
+            Err(error) => {
+                match error {
+                    IcrcError::Length(_) => self.counters.malformed.add(1),
+                    IcrcError::Mismatch { .. } => self.counters.icrc_errors.add(1),
+                }
+                tracing::debug!(src = %datagram.src, %error, "dropped a datagram");
+            }
+        }
+    }
+}
+
+/// A packet on its way out through the fault injector.
+#[derive(Clone)]
+struct Outgoing {
+    path: Path,
+    bytes: Vec<u8>,
+}
+
+impl faults::Packet for Outgoing {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Outgoing {
+    /// A lone packet, so its identification is 0.
+    fn send(self) {
+        let path = self.path.inner();
+        path.capture(0, &self.bytes);
+        if let Err(error) = path.send_one(&self.bytes) {
+            path.wire.tap.count_send_error(1, &error);
+        }
+    }
+}
+
+/// A datagram on its way in through the fault injector.
+#[derive(Clone)]
+pub(super) struct Incoming {
+    src: SocketAddr,
+    dst: LocalAddress,
+    tos: u8,
+    ttl: u8,
+    index: u16,
+    bytes: Vec<u8>,
+}
+
+impl faults::Packet for Incoming {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Incoming {
+    /// As the engine sees it.
+    pub(super) fn as_arrival(&self) -> Arrival<'_> {
+        Arrival {
+            src: self.src,
+            dst: self.dst,
+            tos: self.tos,
+            ttl: self.ttl,
+            first_index: self.index,
+            segment: 0,
+            bytes: &self.bytes,
+        }
+    }
+}
+
+/// What the packets of one endpoint pass through.
+pub(super) struct Wire {
+    pub(super) tap: Arc<Tap>,
+    tx_faults: Option<Mutex<Injector<Outgoing>>>,
+    rx_faults: Option<Mutex<Injector<Incoming>>>,
+}
+
+impl Wire {
+    pub(super) fn new(tap: Arc<Tap>, faults: Option<FaultSpec>) -> Self {
+        let injector = |spec| Injector::new(spec, tap.counters.clone());
+        Wire {
+            tx_faults: faults
+                .filter(FaultSpec::sends)
+                .map(|spec| Mutex::new(injector(spec))),
+            rx_faults: faults
+                .filter(FaultSpec::receives)
+                .map(|spec| Mutex::new(Injector::new(spec, tap.counters.clone()))),
+            tap,
+        }
+    }
+
+    pub(super) fn sends_through_faults(&self) -> bool {
+        self.tx_faults.is_some()
+    }
+
+    pub(super) fn receives_through_faults(&self) -> bool {
+        self.rx_faults.is_some()
+    }
+
+    /// Takes over a sealed packet.
+    pub(super) fn send_through_faults(&self, path: &Path, bytes: &[u8]) {
+        let Some(injector) = &self.tx_faults else {
+            return;
+        };
+        let packet = Outgoing {
+            path: path.clone(),
+            bytes: bytes.to_vec(),
+        };
+        lock(injector).pass(packet, clock::now(), &mut Outgoing::send);
+    }
+
+    /// Takes over a batch that arrived; what comes of it goes to `out`.
+    pub(super) fn receive_through_faults(&self, arrival: &Arrival<'_>, out: &mut Vec<Incoming>) {
+        let Some(injector) = &self.rx_faults else {
+            return;
+        };
+        let now = clock::now();
+        let mut injector = lock(injector);
+        for datagram in arrival.datagrams() {
+            let packet = Incoming {
+                src: datagram.src,
+                dst: datagram.dst,
+                tos: datagram.tos,
+                ttl: datagram.ttl,
+                index: datagram.index,
+                bytes: datagram.bytes.to_vec(),
+            };
+            injector.pass(packet, now, &mut |p| out.push(p));
+        }
+    }
+
+    /// When [`Wire::release`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        let tx = self.tx_faults.as_ref().map(|i| lock(i).next_deadline());
+        let rx = self.rx_faults.as_ref().map(|i| lock(i).next_deadline());
+        tx.into_iter().chain(rx).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Sends what was delayed until now; what was delayed on its way in goes to `out`.
+    pub(super) fn release(&self, now: Time, out: &mut Vec<Incoming>) {
+        if let Some(injector) = &self.tx_faults {
+            lock(injector).release(now, &mut Outgoing::send);
+            self.tap.flush_capture();
+        }
+        if let Some(injector) = &self.rx_faults {
+            lock(injector).release(now, &mut |p| out.push(p));
+        }
+    }
+
+    /// Forgets what is still held: its paths hold on to this.
+    pub(super) fn clear(&self) {
+        if let Some(injector) = &self.tx_faults {
+            lock(injector).clear();
+        }
+    }
+}
+
+fn lock<P>(injector: &Mutex<Injector<P>>) -> MutexGuard<'_, Injector<P>> {
+    injector.lock().unwrap_or_else(PoisonError::into_inner)
+}
