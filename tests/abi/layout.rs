@@ -1,0 +1,343 @@
+//! Sizes, offsets and values: in Rust, in our headers and in Debian's. From the one list of names a
+//! C program is written that prints what the compiler makes of them, and Rust prints the same lines.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::layout_list::{
+    CONSTANTS_SINCE_44, NEWER_CONSTANTS, kernel_structures, newer_structures, structures_since_44,
+};
+use super::require::{SYSTEM_HEADER, have_file, have_program};
+
+/// A structure as Rust lays it out.
+pub struct Structure {
+    /// `struct` or `union`.
+    pub kind: &'static str,
+    /// Its name in both languages.
+    pub name: &'static str,
+    /// How it may differ between versions of the ABI.
+    pub growth: Growth,
+    /// Its size in bytes.
+    pub size: usize,
+    /// Its alignment in bytes.
+    pub alignment: usize,
+    /// The path of each member in C, its offset and its size in bytes.
+    pub members: Vec<(String, usize, usize)>,
+}
+
+/// Where a structure gets longer from version to version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Nowhere.
+    Fixed,
+    /// At its end.
+    AtEnd,
+    /// At its front: what counts is how far a member is from the end.
+    AtFront,
+}
+
+/// Where a member is in a structure that may grow at its front.
+fn position(growth: Growth, offset: usize, size: usize) -> usize {
+    if growth == Growth::AtFront {
+        size - offset
+    } else {
+        offset
+    }
+}
+
+macro_rules! growth {
+    () => {
+        $crate::layout::Growth::Fixed
+    };
+    (grows) => {
+        $crate::layout::Growth::AtEnd
+    };
+    (from_end) => {
+        $crate::layout::Growth::AtFront
+    };
+}
+
+macro_rules! structures {
+    ($($kind:tt $name:ident $(($growth:ident))? { $(
+        $first:ident $(. $rest:ident)* $(= $c_first:ident $(. $c_rest:ident)*)?
+    ),* $(,)? })*) => {
+        vec![$($crate::layout::Structure {
+            kind: stringify!($kind),
+            name: stringify!($name),
+            growth: $crate::layout::growth!($($growth)?),
+            size: size_of::<$name>(),
+            alignment: align_of::<$name>(),
+            members: vec![$((
+                $crate::layout::c_path(
+                    stringify!($first $(. $rest)*),
+                    None $(.or(Some(stringify!($c_first $(. $c_rest)*))))?,
+                ),
+                core::mem::offset_of!($name, $first $(. $rest)*),
+                {
+                    let value = core::mem::MaybeUninit::<$name>::uninit();
+                    // SAFETY: only the address of the member is taken, and it is inside `value`.
+                    $crate::layout::pointee_size(unsafe {
+                        &raw const (*value.as_ptr()).$first $(. $rest)*
+                    })
+                },
+            )),*],
+        }),*]
+    };
+}
+
+macro_rules! constants {
+    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as i64)),*] };
+}
+
+pub(crate) use {constants, growth, structures};
+
+/// The size of what a pointer points at.
+pub fn pointee_size<T>(_pointer: *const T) -> usize {
+    size_of::<T>()
+}
+
+/// A member's path in C: as in Rust, unless it was given.
+pub fn c_path(rust: &str, given: Option<&str>) -> String {
+    given.unwrap_or(rust).replace("r#", "").replace(' ', "")
+}
+
+/// Which of the names a run is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Since44,
+    All,
+    Kernel,
+}
+
+impl Scope {
+    fn structures(self) -> Vec<Structure> {
+        match self {
+            Self::Since44 => structures_since_44(),
+            Self::All => structures_since_44()
+                .into_iter()
+                .chain(newer_structures())
+                .collect(),
+            Self::Kernel => kernel_structures(),
+        }
+    }
+
+    fn constants(self) -> Vec<(&'static str, i64)> {
+        match self {
+            Self::Since44 => CONSTANTS_SINCE_44.to_vec(),
+            Self::All => [CONSTANTS_SINCE_44, NEWER_CONSTANTS].concat(),
+            Self::Kernel => Vec::new(),
+        }
+    }
+
+    /// Whether the size of a structure is the same on both sides of this comparison.
+    fn has_fixed_size(self, structure: &Structure) -> bool {
+        structure.growth == Growth::Fixed || self == Self::All
+    }
+}
+
+/// The lines that the C program should print.
+fn lines_of_rust(scope: Scope) -> String {
+    let mut lines = String::new();
+    for structure in scope.structures() {
+        let Structure {
+            name,
+            size,
+            alignment,
+            growth,
+            ..
+        } = structure;
+        if scope.has_fixed_size(&structure) {
+            writeln!(lines, "{name}: size {size}, alignment {alignment}").expect("a string");
+        }
+        for (path, offset, member_size) in &structure.members {
+            let at = position(growth, *offset, size);
+            writeln!(lines, "{name}.{path}: at {at}, size {member_size}").expect("a string");
+        }
+    }
+    for (name, value) in scope.constants() {
+        writeln!(lines, "{name} = {value}").expect("a string");
+    }
+    lines
+}
+
+/// A program that prints the lines as the C compiler sees the headers.
+fn c_program(scope: Scope, headers: &[&str]) -> String {
+    let mut code = String::new();
+    for header in headers {
+        writeln!(code, "#include <{header}>").expect("a string");
+    }
+    code += "#include <stdio.h>\nint main(void) {\n";
+    for structure in scope.structures() {
+        let name = structure.name;
+        let full = format!("{} {name}", structure.kind);
+        if scope.has_fixed_size(&structure) {
+            writeln!(
+                code,
+                "printf(\"{name}: size %zu, alignment %zu\\n\", sizeof({full}), _Alignof({full}));"
+            )
+            .expect("a string");
+        }
+        for (path, ..) in &structure.members {
+            let offset = format!("offsetof({full}, {path})");
+            let at = match structure.growth {
+                Growth::AtFront => format!("sizeof({full}) - {offset}"),
+                Growth::Fixed | Growth::AtEnd => offset,
+            };
+            writeln!(
+                code,
+                "printf(\"{name}.{path}: at %zu, size %zu\\n\", {at}, \
+                 sizeof((({full} *)0)->{path}));"
+            )
+            .expect("a string");
+        }
+    }
+    for (name, _) in scope.constants() {
+        writeln!(code, "printf(\"{name} = %lld\\n\", (long long){name});").expect("a string");
+    }
+    code + "return 0;\n}\n"
+}
+
+/// Compiles and runs the program. `include` comes before the system's headers.
+fn lines_of_c(name: &str, scope: Scope, headers: &[&str], include: Option<&Path>) -> String {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let source = directory.join(format!("{name}.c"));
+    let binary = directory.join(name);
+    fs::write(&source, c_program(scope, headers)).expect("the target directory takes files");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-Wall", "-Werror"]);
+    if let Some(include) = include {
+        compiler.arg("-I").arg(include);
+    }
+    let compiled = compiler
+        .arg(&source)
+        .arg("-o")
+        .arg(&binary)
+        .output()
+        .expect("cc runs");
+    assert!(
+        compiled.status.success(),
+        "{}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    let ran = Command::new(&binary).output().expect("the program runs");
+    assert!(ran.status.success());
+    String::from_utf8(ran.stdout).expect("the program prints ASCII")
+}
+
+/// Compares line by line, to show which member differs and not two long texts.
+#[track_caller]
+fn assert_same_lines(rust: &str, c: &str) {
+    let differences: Vec<_> = rust
+        .lines()
+        .zip(c.lines())
+        .filter(|(rust, c)| rust != c)
+        .collect();
+    assert!(
+        differences.is_empty(),
+        "Rust and C differ: {differences:#?}"
+    );
+    assert_eq!(rust.lines().count(), c.lines().count());
+    assert!(rust.lines().count() > 20, "next to nothing was compared");
+}
+
+fn our_include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+}
+
+#[test]
+fn rust_lays_out_as_our_headers_do() {
+    if !have_program("cc", "gcc") {
+        return;
+    }
+    let headers = ["infiniband/verbs.h"];
+    let c = lines_of_c("layout_ours", Scope::All, &headers, Some(&our_include()));
+    assert_same_lines(&lines_of_rust(Scope::All), &c);
+}
+
+#[test]
+fn our_headers_lay_out_as_rdma_core_does() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    let headers = ["infiniband/verbs.h"];
+    let theirs = lines_of_c("layout_theirs", Scope::Since44, &headers, None);
+    assert_same_lines(&lines_of_rust(Scope::Since44), &theirs);
+    let ours = lines_of_c(
+        "layout_ours_44",
+        Scope::Since44,
+        &headers,
+        Some(&our_include()),
+    );
+    assert_same_lines(&ours, &theirs);
+}
+
+#[test]
+fn kernel_structures_lay_out_as_in_its_headers() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    let headers = [
+        "rdma/ib_user_verbs.h",
+        "rdma/ib_user_sa.h",
+        "infiniband/sa.h",
+        "stddef.h",
+    ];
+    let c = lines_of_c("layout_kernel", Scope::Kernel, &headers, None);
+    assert_same_lines(&lines_of_rust(Scope::Kernel), &c);
+}
+
+/// Structures that stand for what nobody looks into, and the driver's side of a device.
+const NOT_IN_THE_HEADERS: [&str; 4] = [
+    "verbs_device",
+    "verbs_ex_private",
+    "_compat_ibv_port_attr",
+    "ibv_buf",
+];
+
+#[test]
+fn list_names_every_structure_and_constant() {
+    let mut listed = BTreeSet::new();
+    for scope in [Scope::All, Scope::Kernel] {
+        listed.extend(
+            scope
+                .structures()
+                .iter()
+                .map(|structure| structure.name.to_owned()),
+        );
+        listed.extend(scope.constants().iter().map(|(name, _)| (*name).to_owned()));
+    }
+    listed.extend(NOT_IN_THE_HEADERS.map(str::to_owned));
+
+    let mut defined = BTreeSet::new();
+    for entry in fs::read_dir("src/abi/ffi").expect("the tests run in the package's directory") {
+        let path = entry.expect("a readable directory").path();
+        for line in fs::read_to_string(path).expect("a readable source").lines() {
+            let words: Vec<_> = line.split([' ', ':', '<', '(']).collect();
+            match words[..] {
+                ["pub", "struct" | "union", name, ..] => {
+                    // The unnamed parts of a structure are named after it.
+                    if !listed
+                        .iter()
+                        .any(|outer| name.starts_with(&format!("{outer}_")))
+                    {
+                        defined.insert(name.to_owned());
+                    }
+                }
+                ["pub", "const", name, ..] if name.starts_with("IBV_") => {
+                    defined.insert(name.to_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+    let missing: Vec<_> = defined.difference(&listed).collect();
+    assert!(missing.is_empty(), "not in layout_list.rs: {missing:?}");
+    assert!(
+        defined.len() > 500,
+        "found only {} definitions",
+        defined.len()
+    );
+}

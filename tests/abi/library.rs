@@ -1,0 +1,61 @@
+//! The built shared object.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use libc::{c_char, c_void};
+
+/// `liburxe.so` of this build. Cargo leaves the one that it builds for tests beside their binaries.
+pub fn path() -> PathBuf {
+    let command = Path::new(env!("CARGO_BIN_EXE_urxe"));
+    let directory = command.parent().expect("the command is in a directory");
+    let library = directory.join("deps/liburxe.so");
+    assert!(library.exists(), "{} is missing", library.display());
+    library
+}
+
+/// A library loaded beside others of its name.
+pub struct Library(*mut c_void);
+
+impl Library {
+    /// Loads it with every symbol resolved at once.
+    pub fn load(path: &Path) -> Self {
+        let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL");
+        // SAFETY: the name is a C string; both libraries may be loaded at any time.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after a failure dlerror returns a C string.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+            panic!("{}: {}", path.display(), why.to_string_lossy());
+        }
+        Self(handle)
+    }
+
+    /// The address of a symbol at a version.
+    pub fn symbol_at(&self, name: &str, version: &str) -> Option<*mut c_void> {
+        let name = CString::new(name).expect("a symbol has no NUL");
+        let version = CString::new(version).expect("a version has no NUL");
+        // SAFETY: a live handle and two C strings.
+        let address = unsafe { dlvsym(self.0, name.as_ptr(), version.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+
+    /// The default version of a function.
+    ///
+    /// # Safety
+    /// `F` is the type of a function pointer, and that of this function.
+    pub unsafe fn function<F: Copy>(&self, name: &str) -> F {
+        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+        let symbol = CString::new(name).expect("a symbol has no NUL");
+        // SAFETY: a live handle and a C string.
+        let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        assert!(!address.is_null(), "{name} is missing");
+        // SAFETY: the caller says that F is the function's type.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+}
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, symbol: *const c_char, version: *const c_char) -> *mut c_void;
+}

@@ -1,0 +1,10 @@
+//! The C ABI from outside: its layouts against the headers, its symbols in the built library, and
+//! its pure functions against rdma-core's own.
+
+mod headers;
+mod layout;
+mod layout_list;
+mod library;
+mod rdma_core;
+mod require;
+mod symbols;
