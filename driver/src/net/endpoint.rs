@@ -154,13 +154,7 @@ impl Endpoint {
                 segment: message.segment,
                 bytes,
             };
-            if self.wire.receives_through_faults() {
-                let mut arrivals = Vec::new();
-                self.wire.receive_through_faults(&arrival, &mut arrivals);
-                self.take_all(&arrivals, senders, &mut f);
-            } else {
-                self.take(&arrival, senders, &mut f);
-            }
+            self.take(&arrival, senders, &mut f);
         }
         self.shared.tap().flush_capture();
         Ok(count)
@@ -181,19 +175,40 @@ impl Endpoint {
         self.steering.on_time(now, self.receiver.as_fd());
         let mut arrivals = Vec::new();
         self.wire.release(now, &mut arrivals);
-        let (_, senders) = batch.parts();
-        self.take_all(&arrivals, senders, &mut f);
+        if !arrivals.is_empty() {
+            let (_, senders) = batch.parts();
+            self.deliver_all(&arrivals, senders, &mut f);
+            self.shared.tap().flush_capture();
+        }
         Ok(())
     }
 
-    fn take_all(
+    /// A datagram is for this process.
+    fn deliver(
+        &self,
+        datagram: Datagram<'_>,
+        senders: &mut Senders,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        if self.wire.receives_through_faults() {
+            let mut arrivals = Vec::new();
+            self.wire.receive_through_faults(&datagram, &mut arrivals);
+            self.deliver_all(&arrivals, senders, f);
+        } else {
+            self.shared.tap().deliver(senders, datagram, f);
+        }
+    }
+
+    fn deliver_all(
         &self,
         arrivals: &[Incoming],
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         for incoming in arrivals {
-            self.take(&incoming.as_arrival(), senders, f);
+            self.shared
+                .tap()
+                .deliver(senders, incoming.as_datagram(), f);
         }
     }
 
@@ -205,7 +220,6 @@ impl Endpoint {
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        let tap = self.shared.tap();
         let mut run: Option<Run> = None;
         let mut offset = 0;
         for datagram in arrival.datagrams() {
@@ -216,7 +230,7 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(arrival, start), senders, f);
             }
             match owner {
-                Owner::Mine => tap.deliver(senders, datagram, f),
+                Owner::Mine => self.deliver(datagram, senders, f),
                 Owner::Other(slot) => {
                     run.get_or_insert(Run {
                         slot,
@@ -228,7 +242,7 @@ impl Endpoint {
                     self.steering
                         .take_probe(&self.receiver, datagram.src, datagram.bytes);
                 }
-                Owner::Nobody => tap.counters.malformed.add(1),
+                Owner::Nobody => self.shared.counters().malformed.add(1),
             }
         }
         if let Some(run) = run {
@@ -297,7 +311,7 @@ impl Endpoint {
         let mut lost = count;
         for datagram in run.datagrams() {
             if matches!(self.owner(datagram.bytes), Owner::Mine) {
-                self.shared.tap().deliver(senders, datagram, f);
+                self.deliver(datagram, senders, f);
                 lost -= 1;
             }
         }

@@ -26,7 +26,7 @@ pub enum FaultDirection {
     /// Those that are sent.
     #[default]
     Tx,
-    /// Those that arrive.
+    /// Those that arrive at the right process at once (what another one passes on does not suffer).
     Rx,
     /// All of them.
     Both,

@@ -10,7 +10,8 @@
 //! whole order, and who made it attaches the program anew.
 //!
 //! A process sweeps when it joins, and whenever a datagram reaches it that is for another living
-//! process: no such mistake outlasts a sweep, whoever died and however. Nothing is shared that a
+//! process; and as long as a sweep tells something new, another one follows, for the first may have
+//! gone through no program at all. No mistake outlasts that, whoever died and however. Nothing is shared that a
 //! dying process could leave half written. A probe for a number that no socket has is given to any
 //! of them by the kernel's hash, and gets an answer too; but a socket answers its probes in order,
 //! so its first answer is its lowest, and its true number is lower than any that nobody has.
@@ -99,7 +100,8 @@ pub(super) struct Steering {
 
 struct State {
     order: Order,
-    attached: Option<Order>,
+    /// Whether this process may not attach programs: then there is no point in sweeping.
+    refused: bool,
     sweep: Option<Sweep>,
     /// A sweep is wanted, and must wait for `not_before`.
     wanted: bool,
@@ -133,7 +135,7 @@ impl Steering {
             asker: open_asker(address)?,
             state: Mutex::new(State {
                 order: Order::new(),
-                attached: None,
+                refused: false,
                 sweep: None,
                 wanted: false,
                 not_before: Time(0),
@@ -185,7 +187,7 @@ impl Steering {
     pub(super) fn gone(&self, slot: u8, now: Time) {
         let mut state = self.state();
         if state.order.remove(&slot).is_some() {
-            state.wanted = true;
+            state.wanted = !state.refused;
             self.note_lowest(&state.order);
         }
         drop(state);
@@ -356,11 +358,12 @@ impl Steering {
         });
         state.order.extend(answers);
         self.note_lowest(&state.order);
-        state.pause = if state.order == before {
-            (state.pause * 2).min(LONGEST_PAUSE)
+        if state.order == before {
+            state.pause = (state.pause * 2).min(LONGEST_PAUSE);
         } else {
-            SHORTEST_PAUSE
-        };
+            state.pause = SHORTEST_PAUSE;
+            state.wanted = true;
+        }
         state.not_before = now + state.pause;
         self.attach(state, receiver);
     }
@@ -372,12 +375,12 @@ impl Steering {
                 self.counters.steering_attached.add(1);
                 tracing::debug!(address = %self.address, order = ?state.order, "steering");
             }
-            Err(error) if state.attached.is_none() => {
+            Err(error) => {
                 tracing::debug!(%error, "no steering: processes pass datagrams on instead");
+                state.refused = true;
+                state.wanted = false;
             }
-            Err(_) => {}
         }
-        state.attached = Some(state.order.clone());
     }
 }
 

@@ -3,7 +3,7 @@
 use super::counters::NetCounters;
 use super::faults::{self, FaultSpec, Injector};
 use super::pcap::{Capture, Direction, Record};
-use super::receive::{Arrival, Datagram, Senders};
+use super::receive::{Datagram, Senders};
 use super::send::Path;
 use super::socket::LocalAddress;
 use super::{ROCE_PORT, clock};
@@ -145,14 +145,15 @@ impl faults::Packet for Incoming {
 
 impl Incoming {
     /// As the engine sees it.
-    pub(super) fn as_arrival(&self) -> Arrival<'_> {
-        Arrival {
+    pub(super) fn as_datagram(&self) -> Datagram<'_> {
+        Datagram {
             src: self.src,
             dst: self.dst,
             tos: self.tos,
             ttl: self.ttl,
-            first_index: self.index,
-            segment: 0,
+            index: self.index,
+            first_of_batch: false,
+            ip_id: None,
             bytes: &self.bytes,
         }
     }
@@ -199,24 +200,20 @@ impl Wire {
         lock(injector).pass(packet, clock::now(), &mut Outgoing::send);
     }
 
-    /// Takes over a batch that arrived; what comes of it goes to `out`.
-    pub(super) fn receive_through_faults(&self, arrival: &Arrival<'_>, out: &mut Vec<Incoming>) {
+    /// Takes over a datagram that arrived; what comes of it goes to `out`.
+    pub(super) fn receive_through_faults(&self, datagram: &Datagram<'_>, out: &mut Vec<Incoming>) {
         let Some(injector) = &self.rx_faults else {
             return;
         };
-        let now = clock::now();
-        let mut injector = lock(injector);
-        for datagram in arrival.datagrams() {
-            let packet = Incoming {
-                src: datagram.src,
-                dst: datagram.dst,
-                tos: datagram.tos,
-                ttl: datagram.ttl,
-                index: datagram.index,
-                bytes: datagram.bytes.to_vec(),
-            };
-            injector.pass(packet, now, &mut |p| out.push(p));
-        }
+        let packet = Incoming {
+            src: datagram.src,
+            dst: datagram.dst,
+            tos: datagram.tos,
+            ttl: datagram.ttl,
+            index: datagram.index,
+            bytes: datagram.bytes.to_vec(),
+        };
+        lock(injector).pass(packet, clock::now(), &mut |p| out.push(p));
     }
 
     /// When [`Wire::release`] has something to do.
