@@ -2,6 +2,7 @@
 //! its pure functions against rdma-core's own.
 
 mod headers;
+mod inline_calls;
 mod layout;
 mod layout_list;
 mod library;

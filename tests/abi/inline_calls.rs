@@ -1,0 +1,52 @@
+//! The inline functions of our headers against those of rdma-core's: one program, compiled twice.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::require::{SYSTEM_HEADER, have_file, have_program};
+
+fn output(name: &str, include: Option<&Path>) -> String {
+    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut compiler = Command::new("cc");
+    // Optimized, as programs are: then the compiler knows which access flags are constant.
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror"]);
+    if let Some(include) = include {
+        compiler.arg("-I").arg(include);
+    }
+    let compiled = compiler
+        .arg("tests/abi/inline_calls.c")
+        .arg("-o")
+        .arg(&binary)
+        .output();
+    let compiled = compiled.expect("cc runs");
+    assert!(
+        compiled.status.success(),
+        "{}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    let ran = Command::new(&binary).output().expect("the program runs");
+    assert!(ran.status.success(), "{name}: {}", ran.status);
+    String::from_utf8(ran.stdout).expect("the program prints ASCII")
+}
+
+#[test]
+fn inline_functions_do_what_those_of_rdma_core_do() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let (ours, theirs) = (
+        output("inline_ours", Some(&include)),
+        output("inline_theirs", None),
+    );
+    let first = ours
+        .lines()
+        .zip(theirs.lines())
+        .find(|(ours, theirs)| ours != theirs);
+    assert_eq!(first, None, "(ours, theirs)");
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+    assert!(
+        ours.lines().count() > 1000,
+        "the program called next to nothing"
+    );
+}
