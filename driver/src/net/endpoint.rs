@@ -11,6 +11,7 @@ use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
 use super::steering::{PROBE_SLOT, Steering};
 use super::wire::{Incoming, Wire};
 use socket2::Socket;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -316,6 +317,15 @@ impl Endpoint {
             }
         }
         self.shared.counters().no_such_slot.add(lost);
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address)
+            .field("slot", &self.shared.slot())
+            .finish_non_exhaustive()
     }
 }
 

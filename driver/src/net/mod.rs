@@ -22,6 +22,7 @@ mod endpoint;
 mod error;
 mod faults;
 mod forward;
+mod interfaces;
 mod pcap;
 mod receive;
 mod send;
@@ -40,6 +41,7 @@ pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};
 pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
+pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, Path, PathOptions, SendBatch, SendReport};

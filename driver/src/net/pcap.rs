@@ -16,6 +16,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use rustix::fs::{FlockOperation, flock};
 use std::borrow::Cow;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -103,6 +104,14 @@ pub(super) struct Record<'a> {
     pub(super) comment: Option<&'static str>,
     /// The UDP payload.
     pub(super) bytes: &'a [u8],
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Capture {

@@ -5,6 +5,7 @@
 
 use super::socket::LocalAddress;
 use super::sys::{Control, RawAddress, control_int, for_each_control};
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -68,6 +69,14 @@ pub struct RecvBatch {
     buffers: Vec<u8>,
     messages: Vec<Message>,
     senders: Senders,
+}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBatch")
+            .field("messages", &self.messages.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for RecvBatch {

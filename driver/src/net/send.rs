@@ -11,6 +11,7 @@ use super::socket::{TxSocket, wait_writable};
 use super::sys::{ControlList, RawAddress};
 use super::wire::Wire;
 use super::{MIN_PACKET, seal, sent_id};
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -131,6 +132,16 @@ impl Path {
     }
 }
 
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path")
+            .field("local", &self.local())
+            .field("peer", &self.peer())
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
+    }
+}
+
 impl PathInner {
     /// One message to the kernel. `segment` is 0 for a lone packet.
     fn message(
@@ -234,6 +245,7 @@ impl SendReport {
 }
 
 /// A run of packets that goes to the kernel as one message.
+#[derive(Debug)]
 struct Group {
     bytes: Range<usize>,
     /// The length of every packet but perhaps the last.
@@ -253,6 +265,7 @@ impl Group {
 }
 
 /// A packet that is being written.
+#[derive(Debug)]
 struct Staged {
     bytes: Range<usize>,
     joins: bool,
@@ -268,6 +281,16 @@ pub struct SendBatch {
     staged: Option<Staged>,
     path: Option<Path>,
     max_segments: usize,
+}
+
+impl fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendBatch")
+            .field("path", &self.path)
+            .field("packets", &self.packets())
+            .field("bytes", &self.used)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for SendBatch {

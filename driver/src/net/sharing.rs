@@ -22,6 +22,7 @@ use super::slot::Slot;
 use super::socket::LocalAddress;
 use super::wire::Tap;
 use std::env;
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -77,6 +78,16 @@ pub struct Shared {
     options: Options,
     slot: Slot,
     tap: Arc<Tap>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("pid", &self.pid)
+            .field("slot", &self.slot())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Shared {

@@ -113,7 +113,7 @@ pub(super) unsafe fn for_each_control(
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
             let overhead = libc::CMSG_LEN(0) as usize;
-            let len = (header.cmsg_len as usize).saturating_sub(overhead);
+            let len = header.cmsg_len.saturating_sub(overhead);
             let value = std::slice::from_raw_parts(libc::CMSG_DATA(at), len);
             f(header.cmsg_level, header.cmsg_type, value);
             at = libc::CMSG_NXTHDR(message, at);
