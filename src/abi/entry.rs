@@ -83,6 +83,33 @@ pub unsafe fn write<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Writes a structure that grows from version to version to a caller that has `room` bytes for it:
+/// as much of it as the caller knows, and zeros in what the caller knows and we do not.
+///
+/// # Errors
+/// `EINVAL` if the pointer is null.
+///
+/// # Safety
+/// A pointer that is not null points at `room` bytes.
+pub unsafe fn write_as_known<T: Copy>(
+    pointer: *mut T,
+    room: usize,
+    value: &T,
+) -> Result<(), Errno> {
+    if pointer.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let known = room.min(size_of::<T>());
+    let bytes = pointer.cast::<u8>();
+    // SAFETY: at most `room` bytes are written and at most the value's are read; as bytes, so that
+    // a part of a structure and its padding are as good as the whole.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast(), bytes, known);
+        bytes.add(known).write_bytes(0, room - known);
+    }
+    Ok(())
+}
+
 /// Runs a call in its span. A panic ends here: unwinding into C is undefined.
 fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _span = tracing::trace_span!(target: "urxe::abi", "call", name).entered();
@@ -139,6 +166,22 @@ mod tests {
             assert_eq!(read(odd), Err(Errno(libc::EINVAL)));
             assert_eq!(read(words.as_ptr()), Ok(1));
             assert_eq!(write(std::ptr::null_mut(), 1u64), Err(Errno(libc::EINVAL)));
+        }
+    }
+
+    #[test]
+    fn growing_structure_is_written_as_far_as_the_caller_knows_it() {
+        let value = 0x0403_0201_u32.to_le();
+        for (room, expected) in [
+            (0, [9; 8]),
+            (2, [1, 2, 9, 9, 9, 9, 9, 9]),
+            (4, [1, 2, 3, 4, 9, 9, 9, 9]),
+            (7, [1, 2, 3, 4, 0, 0, 0, 9]),
+        ] {
+            let mut buffer = [9_u8; 8];
+            // SAFETY: `room` is within the buffer, and bytes need no alignment.
+            let result = unsafe { write_as_known(buffer.as_mut_ptr().cast(), room, &value) };
+            assert_eq!((result, buffer), (Ok(()), expected));
         }
     }
 }

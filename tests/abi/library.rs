@@ -1,8 +1,11 @@
 //! The built shared object.
 
 use std::ffi::{CStr, CString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use libc::{c_char, c_void};
 
@@ -13,6 +16,24 @@ pub fn path() -> PathBuf {
     let library = directory.join("deps/liburxe.so");
     assert!(library.exists(), "{} is missing", library.display());
     library
+}
+
+/// A directory in which it has both of its names.
+pub fn under_both_names() -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("both_names");
+    fs::create_dir_all(&directory).expect("the target directory takes directories");
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let link = directory.join(name);
+        // Tests run side by side: whoever comes second finds the link there, and right.
+        if fs::read_link(&link).ok() != Some(path()) {
+            let fresh = directory.join(format!("{name}.{:?}", thread::current().id()));
+            // An earlier run that was stopped may have left it.
+            let _ = fs::remove_file(&fresh);
+            symlink(path(), &fresh).expect("the directory takes links");
+            fs::rename(&fresh, &link).expect("a link can be renamed");
+        }
+    }
+    directory
 }
 
 /// A library loaded beside others of its name.

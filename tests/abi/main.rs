@@ -6,6 +6,7 @@ mod inline_calls;
 mod layout;
 mod layout_list;
 mod library;
+mod linking;
 mod rdma_core;
 mod require;
 mod symbols;

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -147,19 +146,6 @@ fn library_has_every_symbol_of_rdma_core() {
     }
 }
 
-/// A directory in which our library has both of its names.
-fn names_of_our_library() -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("both_names");
-    fs::create_dir_all(&directory).expect("the target directory takes directories");
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        let link = directory.join(name);
-        // An earlier run may have left it, for another build.
-        let _ = fs::remove_file(&link);
-        symlink(library::path(), link).expect("the directory takes links");
-    }
-    directory
-}
-
 #[test]
 fn programs_and_drivers_of_debian_resolve_against_the_library() {
     if !have_program("ldd", "libc-bin") {
@@ -183,7 +169,7 @@ fn programs_and_drivers_of_debian_resolve_against_the_library() {
         (lib.join("libfabric.so.1"), "libfabric1"),
         (python.to_owned(), "python3-pyverbs"),
     ];
-    let names = names_of_our_library();
+    let names = library::under_both_names();
     for (user, package) in users {
         if !have_file(&user, package) {
             continue;

@@ -22,6 +22,7 @@ mod memory;
 mod qp;
 mod queue;
 mod work;
+mod zeroed;
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, timespec};
 
@@ -36,3 +37,4 @@ pub use memory::*;
 pub use qp::*;
 pub use queue::*;
 pub use work::*;
+pub use zeroed::Zeroed;

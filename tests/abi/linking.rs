@@ -1,0 +1,103 @@
+//! Programs linked with one library run with the other: the same names, versions and headers.
+//!
+//! With one limit. Our one file is two libraries, and the linker notes for each symbol the file that
+//! it came from: a program of both libraries that was linked with ours looks for all of its symbols
+//! in the first one. Programs of the CM that shall run with both are linked with rdma-core.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::library;
+use super::require::{SYSTEM_HEADER, have_file, have_program};
+
+/// Calls of several version nodes, with an answer that both give alike; with `CM`, of both libraries.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <infiniband/verbs.h>
+#ifdef CM
+const char *rdma_event_str(int event);
+#else
+#define rdma_event_str(event) "RDMA_CM_EVENT_ESTABLISHED"
+#endif
+int main(void)
+{
+    struct ibv_mr *mr;
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    if (list)
+        ibv_free_device_list(list);
+    mr = ibv_import_mr ? NULL : (struct ibv_mr *)1;
+    printf("%s, %d, %s, %p\n", ibv_wc_status_str(IBV_WC_RNR_RETRY_EXC_ERR),
+            ibv_rate_to_mbps(IBV_RATE_100_GBPS), rdma_event_str(9), (void *)mr);
+    return 0;
+}
+"#;
+
+const ANSWER: &str = "RNR retry counter exceeded, 103125, RDMA_CM_EVENT_ESTABLISHED, (nil)\n";
+
+/// Compiles the program with these headers against these libraries.
+fn link(name: &str, arguments: &[&OsStr]) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (source, binary) = (directory.join("linked.c"), directory.join(name));
+    fs::write(&source, PROGRAM).expect("the target directory takes files");
+    let linked = Command::new("cc")
+        .arg(&source)
+        .arg("-Wno-address")
+        .arg("-o")
+        .arg(&binary)
+        .args(arguments)
+        .output()
+        .expect("cc runs");
+    assert!(
+        linked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&linked.stderr)
+    );
+    binary
+}
+
+/// What the program says with the libraries of a directory, or of the system.
+#[track_caller]
+fn assert_answers(binary: &Path, libraries: Option<&Path>) {
+    let mut command = Command::new(binary);
+    command
+        .env_remove("LD_LIBRARY_PATH")
+        .env("LD_BIND_NOW", "1");
+    if let Some(libraries) = libraries {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
+    let output = command.output().expect("the program runs");
+    assert_eq!(
+        (
+            String::from_utf8_lossy(&output.stdout).as_ref(),
+            output.status.success()
+        ),
+        (ANSWER, true),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn program_linked_with_either_library_runs_with_both() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let names = library::under_both_names();
+    let ours = link(
+        "linked_with_ours",
+        &[
+            "-I".as_ref(),
+            include.as_os_str(),
+            "-L".as_ref(),
+            names.as_os_str(),
+        ],
+    );
+    let theirs = link("linked_with_theirs", &[]);
+    for binary in [ours, theirs] {
+        assert_answers(&binary, Some(&names));
+        assert_answers(&binary, None);
+    }
+}
