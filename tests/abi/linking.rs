@@ -86,16 +86,14 @@ fn program_linked_with_either_library_runs_with_both() {
     }
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let names = library::under_both_names();
-    let ours = link(
-        "linked_with_ours",
-        &[
-            "-I".as_ref(),
-            include.as_os_str(),
-            "-L".as_ref(),
-            names.as_os_str(),
-        ],
+    let (verbs, cm) = (
+        OsStr::new("-l:libibverbs.so.1"),
+        OsStr::new("-l:librdmacm.so.1"),
     );
-    let theirs = link("linked_with_theirs", &[]);
+    let include = [OsStr::new("-I"), include.as_os_str()];
+    let libraries = [OsStr::new("-L"), names.as_os_str(), verbs];
+    let ours = link("linked_with_ours", &[&include[..], &libraries].concat());
+    let theirs = link("linked_with_theirs", &[OsStr::new("-DCM"), verbs, cm]);
     for binary in [ours, theirs] {
         assert_answers(&binary, Some(&names));
         assert_answers(&binary, None);
