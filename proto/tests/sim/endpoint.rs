@@ -1,0 +1,502 @@
+//! One endpoint: a queue pair, its host, and a program that posts what its plan says and checks all
+//! that comes of it.
+
+use super::Rng;
+use super::host::{Region, SimHost};
+use super::plan::{self, Data, Plan};
+use rand::RngExt;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use urxe_proto::host::{Access, QpEvent, Transmit};
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::work::{Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+
+/// How an endpoint is made and how its program behaves.
+#[derive(Clone, Debug)]
+pub struct Manners {
+    /// Queue sizes.
+    pub send: SendQueueSize,
+    /// How many receives may wait.
+    pub receives: u32,
+    /// Every send makes a completion.
+    pub signal_all: bool,
+    /// Receives pose as a shared queue's: credits are invalid.
+    pub shared: bool,
+    /// The bound of the congestion window.
+    pub window_bytes: u32,
+    /// First PSN sent.
+    pub psn: Psn,
+    /// `timeout`.
+    pub timeout: u8,
+    /// `min_rnr_timer`.
+    pub min_rnr_timer: u8,
+    /// `max_rd_atomic`, which is the peer's `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+    /// The longest pause between two rounds of posting sends.
+    pub send_pause: Duration,
+    /// The longest pause between two rounds of posting receives.
+    pub receive_pause: Duration,
+    /// How late it may be to look for something to send after a packet arrived.
+    pub poll_delay: Duration,
+    /// The most packets that the sink takes at once.
+    pub sink: usize,
+    /// How often a round of posting is one of draining the send queue.
+    pub drain: f64,
+}
+
+/// A sink for one round of sending.
+struct Sink {
+    now: Time,
+    room: usize,
+    refused: bool,
+    staged: Vec<u8>,
+    packets: Vec<Vec<u8>>,
+}
+
+impl Transmit for Sink {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.packets.len() == self.room {
+            self.refused = true;
+            return None;
+        }
+        self.staged.clear();
+        // Whatever is not written shows.
+        self.staged.resize(len, 0xa5);
+        Some(&mut self.staged)
+    }
+
+    fn commit(&mut self) {
+        self.packets.push(self.staged.clone());
+    }
+
+    fn cancel(&mut self) {}
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
+
+/// An endpoint.
+pub struct Endpoint {
+    /// Its queue pair.
+    pub qp: RcQp,
+    /// Its memory, receives and completions.
+    pub host: SimHost,
+    /// When its program posts sends again.
+    pub send_at: Time,
+    /// When its program posts receives again.
+    pub receive_at: Time,
+    /// When it looks for something to send.
+    pub poll_at: Time,
+    /// How often it drained its send queue.
+    pub drains: u64,
+    manners: Manners,
+    rng: Rng,
+    /// What it asks.
+    plan: Rc<Plan>,
+    /// What its peer asks.
+    peer_plan: Rc<Plan>,
+    posted: usize,
+    /// Work requests that make a completion, in order, and how many of them have.
+    signaled: VecDeque<usize>,
+    /// All before this one are known to be done.
+    checked: usize,
+    receives_posted: usize,
+    receptions_seen: usize,
+    /// What the target holds after the last message received, and how many operations that is.
+    target: Vec<u8>,
+    applied: usize,
+}
+
+/// The GID of endpoint `index`.
+pub fn gid(index: usize) -> Gid {
+    Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, index as u8 + 1).into())
+}
+
+fn qpn(index: usize) -> Qpn {
+    Qpn::new(0x11 + index as u32)
+}
+
+impl Endpoint {
+    /// An endpoint in RTS whose peer is `peer`, with `peer_plan` to receive.
+    pub fn new(
+        index: usize,
+        mtu: Mtu,
+        manners: [&Manners; 2],
+        plans: [Rc<Plan>; 2],
+        rng: Rng,
+    ) -> Self {
+        let [own, peer] = manners;
+        let [plan, peer_plan] = plans;
+        let region = |key, bytes, access| Region {
+            key,
+            base: plan::base(key),
+            access,
+            bytes: RefCell::new(bytes),
+        };
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let host = SimHost {
+            regions: vec![
+                region(plan::SOURCE, plan.source.clone(), Access::empty()),
+                region(
+                    plan::TARGET,
+                    peer_plan.target.clone(),
+                    Access::LOCAL_WRITE | remote,
+                ),
+                region(plan::SINK, vec![UNTOUCHED; plan.sink], Access::LOCAL_WRITE),
+                region(
+                    plan::RECEIVE,
+                    vec![UNTOUCHED; peer_plan.receive],
+                    Access::LOCAL_WRITE,
+                ),
+            ],
+            invalidatable: RefCell::new(peer_plan.keys.iter().copied().collect()),
+            receives: RecvQueue::new(own.receives, own.send.max_sge.max(1)),
+            shared: own.shared,
+            sends: VecDeque::new(),
+            receptions: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        let mut endpoint = Endpoint {
+            qp: RcQp::new(RcConfig {
+                qpn: qpn(index),
+                send: own.send,
+                signal_all: own.signal_all,
+                window_bytes: own.window_bytes,
+            }),
+            host,
+            send_at: Time(0),
+            receive_at: Time(0),
+            poll_at: Time::NEVER,
+            drains: 0,
+            manners: own.clone(),
+            rng,
+            target: peer_plan.target.clone(),
+            plan,
+            peer_plan,
+            posted: 0,
+            signaled: VecDeque::new(),
+            checked: 0,
+            receives_posted: 0,
+            receptions_seen: 0,
+            applied: 0,
+        };
+        let attr = QpAttr {
+            access: remote,
+            av: AddressVector {
+                dgid: gid(1 - index),
+                is_global: true,
+                ..AddressVector::default()
+            },
+            path_mtu: mtu,
+            timeout: own.timeout,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            rq_psn: peer.psn,
+            sq_psn: own.psn,
+            max_rd_atomic: own.max_rd_atomic,
+            max_dest_rd_atomic: peer.max_rd_atomic,
+            min_rnr_timer: own.min_rnr_timer,
+            dest_qpn: qpn(1 - index),
+            ..QpAttr::default()
+        };
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let rtr = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let rts = AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ] {
+            endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
+        }
+        endpoint
+    }
+
+    fn modify(&mut self, attr: &QpAttr, mask: AttrMask, now: Time) {
+        self.qp
+            .modify(attr, mask | AttrMask::STATE, now, &mut self.host)
+            .expect("the transition is legal");
+    }
+
+    /// The next moment at which it wants to be asked.
+    pub fn next(&self) -> Time {
+        self.qp
+            .deadline()
+            .min(self.send_at)
+            .min(self.receive_at)
+            .min(self.poll_at)
+    }
+
+    /// Its turn at `now`: timers, the program, and packets to send, which are returned.
+    pub fn turn(&mut self, now: Time) -> Vec<Vec<u8>> {
+        if self.qp.deadline() <= now {
+            self.qp.handle_timeout(now, &mut self.host);
+            self.poll_at = now;
+        }
+        if self.receive_at <= now {
+            self.post_receives(now);
+        }
+        if self.send_at <= now {
+            self.program(now);
+            self.poll_at = now;
+        }
+        self.check_sends();
+        let packets = if self.poll_at <= now {
+            self.poll(now)
+        } else {
+            Vec::new()
+        };
+        self.check_events(now);
+        self.check_sends();
+        packets
+    }
+
+    /// A packet arrived for it.
+    pub fn receive(&mut self, now: Time, from: Gid, packet: &urxe_proto::wire::Packet<'_>) {
+        self.qp.handle_packet(now, from, packet, &mut self.host);
+        self.check_sends();
+        self.check_receptions();
+        self.check_events(now);
+        let delay = self.pause(self.manners.poll_delay);
+        self.poll_at = self.poll_at.min(now + delay);
+    }
+
+    fn pause(&mut self, longest: Duration) -> Duration {
+        Duration::from_nanos(self.rng.random_range(0..=longest.as_nanos() as u64))
+    }
+
+    fn poll(&mut self, now: Time) -> Vec<Vec<u8>> {
+        let mut sink = Sink {
+            now,
+            room: self.rng.random_range(1..=self.manners.sink),
+            refused: false,
+            staged: Vec::new(),
+            packets: Vec::new(),
+        };
+        let more = self.qp.poll_transmit(now, &mut self.host, &mut sink);
+        assert_eq!(more, sink.refused, "there is more when the sink was full");
+        self.poll_at = Time::NEVER;
+        if more {
+            let pause = self.pause(Duration::from_micros(20));
+            self.poll_at = now + pause;
+        }
+        sink.packets
+    }
+
+    /// Posts sends, or drains the queue for a while.
+    fn program(&mut self, now: Time) {
+        let pause = self.pause(self.manners.send_pause);
+        self.send_at = now + pause + Duration::from_nanos(1);
+        if self.qp.state() == QpState::Rts && self.rng.random_bool(self.manners.drain) {
+            let attr = QpAttr {
+                state: QpState::Sqd,
+                en_sqd_async_notify: true,
+                ..QpAttr::default()
+            };
+            self.modify(&attr, AttrMask::EN_SQD_ASYNC_NOTIFY, now);
+        }
+        for _ in 0..self.rng.random_range(1..20) {
+            let Some(op) = self.plan.ops.get(self.posted) else {
+                self.send_at = Time::NEVER;
+                return;
+            };
+            let wr = SendWr {
+                wr_id: self.posted as u64,
+                op: op.op,
+                flags: op.flags,
+                payload: match &op.data {
+                    Data::Sges(sges) => Payload::Sges(sges),
+                    Data::Inline => Payload::Inline(&op.bytes),
+                },
+            };
+            match self.qp.post_send(&wr, now, &mut self.host) {
+                Ok(()) => {}
+                Err(PostError::Full) => return,
+                Err(error) => panic!("posting {:?}: {error}", op.op),
+            }
+            if self.manners.signal_all || op.flags.contains(SendFlags::SIGNALED) {
+                self.signaled.push_back(self.posted);
+            }
+            self.posted += 1;
+        }
+    }
+
+    fn post_receives(&mut self, now: Time) {
+        let pause = self.pause(self.manners.receive_pause);
+        self.receive_at = now + pause + Duration::from_nanos(1);
+        for _ in 0..self.rng.random_range(1..20) {
+            let Some(reception) = self.peer_plan.receptions.get(self.receives_posted) else {
+                self.receive_at = Time::NEVER;
+                return;
+            };
+            let wr_id = self.receives_posted as u64;
+            match self.host.receives.post(wr_id, &reception.sges) {
+                Ok(()) => self.receives_posted += 1,
+                Err(PostError::Full) => return,
+                Err(error) => panic!("posting a receive: {error}"),
+            }
+            self.qp.receive_posted(&mut self.host);
+        }
+    }
+
+    fn check_events(&mut self, now: Time) {
+        while let Some(event) = self.host.events.pop_front() {
+            assert_eq!(event, QpEvent::SendQueueDrained, "an event without reason");
+            assert_eq!(self.qp.state(), QpState::Sqd);
+            self.drains += 1;
+            let attr = QpAttr {
+                state: QpState::Rts,
+                ..QpAttr::default()
+            };
+            self.modify(&attr, AttrMask::empty(), now);
+            self.poll_at = now;
+        }
+    }
+
+    /// Each signaled work request completes once, in order, and so do all before it.
+    fn check_sends(&mut self) {
+        while let Some(completion) = self.host.sends.pop_front() {
+            let index = self
+                .signaled
+                .pop_front()
+                .unwrap_or_else(|| panic!("nobody asked for {completion:?}"));
+            let op = &self.plan.ops[index];
+            assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+            assert_eq!(completion.wr_id, index as u64, "out of order");
+            assert_eq!(completion.opcode, op.op.completion_opcode());
+            assert_eq!(completion.qpn, self.qp.qpn());
+            if op.op.has_response() {
+                assert_eq!(completion.byte_len as usize, op.bytes.len());
+            }
+            for done in self.checked..=index {
+                self.check_returned(done);
+            }
+            self.checked = index + 1;
+        }
+    }
+
+    /// What a READ or an atomic brought.
+    fn check_returned(&self, index: usize) {
+        let op = &self.plan.ops[index];
+        if let (true, Data::Sges(sges)) = (op.op.has_response(), &op.data) {
+            let got = self.gathered(sges, plan::SINK);
+            let wrong = got.iter().zip(&op.bytes).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "operation {index}, {:?}: first wrong", op.op);
+        }
+    }
+
+    fn gathered(&self, sges: &[urxe_proto::work::Sge], key: u32) -> Vec<u8> {
+        let bytes = self.region(key);
+        let pieces = sges.iter().map(|sge| {
+            let start = (sge.addr - plan::base(key)) as usize;
+            &bytes[start..start + sge.length as usize]
+        });
+        pieces.flatten().copied().collect()
+    }
+
+    fn region(&self, key: u32) -> std::cell::Ref<'_, Vec<u8>> {
+        let region = self.host.regions.iter().find(|region| region.key == key);
+        region.expect("the region exists").bytes.borrow()
+    }
+
+    /// Messages arrive in order, each once and whole, when all before them took effect and nothing
+    /// after them has.
+    fn check_receptions(&mut self) {
+        let peer_plan = Rc::clone(&self.peer_plan);
+        while let Some((completion, solicited)) = self.host.receptions.pop_front() {
+            let reception = peer_plan
+                .receptions
+                .get(self.receptions_seen)
+                .unwrap_or_else(|| panic!("nobody sent {completion:?}"));
+            let op = &peer_plan.ops[reception.op];
+            assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+            assert_eq!(completion.wr_id, self.receptions_seen as u64);
+            assert_eq!(completion.byte_len as usize, op.bytes.len());
+            assert_eq!(solicited, op.flags.contains(SendFlags::SOLICITED));
+            let (opcode, extra) = match op.op {
+                SendOp::SendImm(imm) => (WcOpcode::Recv, Extra::Imm(imm)),
+                SendOp::SendInv(key) => (WcOpcode::Recv, Extra::Invalidated(key)),
+                SendOp::WriteImm { imm, .. } => (WcOpcode::RecvWriteImm, Extra::Imm(imm)),
+                _ => (WcOpcode::Recv, Extra::None),
+            };
+            assert_eq!((completion.opcode, completion.extra), (opcode, extra));
+            let got = self.gathered(&reception.sges, plan::RECEIVE);
+            let sent = match op.op {
+                SendOp::WriteImm { .. } => &[],
+                _ => &op.bytes[..],
+            };
+            assert!(got.starts_with(sent), "message {}", self.receptions_seen);
+            assert!(got[sent.len()..].iter().all(|&byte| byte == UNTOUCHED));
+            let upto = reception.op + 1;
+            self.receptions_seen += 1;
+            self.check_target(upto);
+        }
+    }
+
+    /// The target is as the first `upto` operations of the peer leave it.
+    fn check_target(&mut self, upto: usize) {
+        for op in &self.peer_plan.ops[self.applied..upto] {
+            if let Some((at, bytes)) = &op.effect {
+                self.target[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        self.applied = upto;
+        let same = *self.region(plan::TARGET) == self.target;
+        assert!(same, "the target after operation {}", upto - 1);
+    }
+
+    /// Whether all that was planned has come to pass on this side.
+    pub fn is_done(&self) -> bool {
+        self.posted == self.plan.ops.len()
+            && self.signaled.is_empty()
+            && self.receptions_seen == self.peer_plan.receptions.len()
+            && self.qp.state() == QpState::Rts
+    }
+
+    /// A line about how far it has come, for failures.
+    pub fn progress(&self) -> String {
+        format!(
+            "{:?}: posted {} of {}, {} completions due, {} received, {:?}",
+            self.qp.state(),
+            self.posted,
+            self.plan.ops.len(),
+            self.signaled.len(),
+            self.receptions_seen,
+            self.qp.counters(),
+        )
+    }
+
+    /// The last look, when nothing is under way any more.
+    pub fn check_end(&mut self) {
+        self.check_target(self.peer_plan.ops.len());
+        assert_eq!(self.target, self.peer_plan.target_after);
+        assert_eq!(*self.region(plan::SOURCE), self.plan.source);
+        assert!(self.host.invalidatable.borrow().is_empty());
+        assert_eq!(self.qp.deadline(), Time::NEVER, "a timer without reason");
+        let counters = self.qp.counters();
+        assert_eq!(counters.malformed, 0);
+        assert_eq!(counters.foreign, 0);
+        assert_eq!(counters.fatal_naks_sent, 0);
+    }
+}
+
+/// What a receive or the sink holds where nothing was written.
+const UNTOUCHED: u8 = 0xee;

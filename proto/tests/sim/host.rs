@@ -1,0 +1,206 @@
+//! A [`Host`](urxe_proto::host::Host) over plain vectors.
+
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
+use urxe_proto::host::{
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
+};
+use urxe_proto::ids::RKey;
+use urxe_proto::queue::RecvQueue;
+use urxe_proto::work::{Completion, Sge};
+
+/// A memory region. Its local and its remote key are the same number.
+#[derive(Debug)]
+pub struct Region {
+    /// The key.
+    pub key: u32,
+    /// The address of its first byte.
+    pub base: u64,
+    /// What may be done to it.
+    pub access: Access,
+    /// What it holds.
+    pub bytes: RefCell<Vec<u8>>,
+}
+
+impl Region {
+    fn range(
+        &self,
+        addr: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<std::ops::Range<usize>, MemoryError> {
+        if !self.access.contains(access) {
+            return Err(MemoryError::Permission);
+        }
+        let start = addr.checked_sub(self.base).ok_or(MemoryError::Range)?;
+        let start = usize::try_from(start).map_err(|_| MemoryError::Range)?;
+        let end = start.checked_add(len).ok_or(MemoryError::Range)?;
+        if end > self.bytes.borrow().len() {
+            return Err(MemoryError::Range);
+        }
+        Ok(start..end)
+    }
+}
+
+/// Where an endpoint's queue pair finds memory and receives, and leaves completions.
+#[derive(Debug)]
+pub struct SimHost {
+    /// Its memory.
+    pub regions: Vec<Region>,
+    /// Keys that a SEND with invalidate may take away, each once.
+    pub invalidatable: RefCell<HashSet<u32>>,
+    /// Its receives.
+    pub receives: RecvQueue,
+    /// Whether to pass the receives off as a shared queue's.
+    pub shared: bool,
+    /// Completions of sends, oldest first.
+    pub sends: VecDeque<Completion>,
+    /// Completions of receives, and whether each was solicited.
+    pub receptions: VecDeque<(Completion, bool)>,
+    /// Events.
+    pub events: VecDeque<QpEvent>,
+}
+
+impl SimHost {
+    fn region(&self, key: u32) -> Result<&Region, MemoryError> {
+        self.regions
+            .iter()
+            .find(|region| region.key == key)
+            .ok_or(MemoryError::Key)
+    }
+
+    /// Calls `each` with the pieces of `len` bytes that start `offset` bytes into the list.
+    fn walk(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        access: Access,
+        mut each: impl FnMut(&Region, std::ops::Range<usize>, std::ops::Range<usize>),
+    ) -> Result<(), MemoryError> {
+        let (mut skip, mut done) = (offset, 0);
+        for sge in sges {
+            if done == len {
+                break;
+            }
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let take = ((length - skip) as usize).min(len - done);
+            let region = self.region(sge.lkey.0)?;
+            let range = region.range(sge.addr + skip, take, access)?;
+            each(region, range, done..done + take);
+            skip = 0;
+            done += take;
+        }
+        assert_eq!(
+            done, len,
+            "the list of elements is shorter than the message"
+        );
+        Ok(())
+    }
+}
+
+impl Memory for SimHost {
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError> {
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            self.region(sge.lkey.0)?
+                .range(sge.addr, sge.length as usize, access)?;
+        }
+        Ok(())
+    }
+
+    fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let len = out.len();
+        self.walk(sges, offset, len, Access::empty(), |region, from, to| {
+            out[to].copy_from_slice(&region.bytes.borrow()[from]);
+        })
+    }
+
+    fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let len = data.len();
+        self.walk(
+            sges,
+            offset,
+            len,
+            Access::LOCAL_WRITE,
+            |region, to, from| {
+                region.bytes.borrow_mut()[to].copy_from_slice(&data[from]);
+            },
+        )
+    }
+
+    fn check_remote(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        let len = usize::try_from(len).map_err(|_| MemoryError::Range)?;
+        self.region(rkey.0)?.range(addr, len, access).map(|_| ())
+    }
+
+    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let region = self.region(rkey.0)?;
+        let range = region.range(addr, out.len(), Access::REMOTE_READ)?;
+        out.copy_from_slice(&region.bytes.borrow()[range]);
+        Ok(())
+    }
+
+    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let region = self.region(rkey.0)?;
+        let range = region.range(addr, data.len(), Access::REMOTE_WRITE)?;
+        region.bytes.borrow_mut()[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        assert!(addr.is_multiple_of(8), "the responder checks alignment");
+        let region = self.region(rkey.0)?;
+        let range = region.range(addr, 8, Access::REMOTE_ATOMIC)?;
+        let bytes = &mut region.bytes.borrow_mut()[range];
+        let original = u64::from_ne_bytes(bytes.try_into().unwrap());
+        let value = match op {
+            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd(add) => original.wrapping_add(add),
+        };
+        bytes.copy_from_slice(&value.to_ne_bytes());
+        Ok(original)
+    }
+
+    fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError> {
+        if self.invalidatable.borrow_mut().remove(&rkey.0) {
+            Ok(())
+        } else {
+            Err(MemoryError::Key)
+        }
+    }
+}
+
+impl Receives for SimHost {
+    fn take_receive(&mut self, into: &mut Receive) -> bool {
+        self.receives.take(into)
+    }
+
+    fn receive_credits(&self) -> Option<u32> {
+        (!self.shared).then(|| self.receives.len())
+    }
+}
+
+impl Completions for SimHost {
+    fn send_completed(&mut self, completion: Completion) {
+        self.sends.push_back(completion);
+    }
+
+    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+        self.receptions.push_back((completion, solicited));
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push_back(event);
+    }
+}

@@ -1,0 +1,181 @@
+//! One direction of a path between two endpoints: it loses, duplicates, reorders, delays, damages
+//! and, when its queue is full, drops datagrams.
+
+use super::Rng;
+use rand::{RngExt, SeedableRng};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
+use urxe_proto::time::Time;
+
+/// How bad a link is. Probabilities are per datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// Lost.
+    pub loss: f64,
+    /// A run of losses begins.
+    pub burst: f64,
+    /// Delivered twice.
+    pub duplicate: f64,
+    /// Delivered later than those behind it.
+    pub reorder: f64,
+    /// One or several bits flipped, or the end cut off.
+    pub corrupt: f64,
+    /// How long each datagram takes.
+    pub delay: Duration,
+    /// How much later those that are reordered come.
+    pub late: Duration,
+    /// What sending a byte takes, in nanoseconds.
+    pub ns_per_byte: f64,
+    /// How many datagrams may wait; those beyond are lost.
+    pub queue: usize,
+}
+
+/// What is under way: when it arrives, a number that keeps ties in order, and its bytes.
+type Flying = Reverse<(Time, u64, Vec<u8>)>;
+
+/// One direction.
+#[derive(Debug)]
+pub struct Link {
+    faults: Faults,
+    icrc: FlowIcrc,
+    is_v4: bool,
+    rng: Rng,
+    flying: BinaryHeap<Flying>,
+    busy_until: Time,
+    burst_left: u32,
+    number: u64,
+    /// Damaged datagrams whose ICRC was right nevertheless, as must happen to one in 2^16.
+    pub undetected: u64,
+    /// Damaged datagrams.
+    pub damaged: u64,
+}
+
+impl Link {
+    /// An idle link.
+    pub fn new(faults: Faults, is_v4: bool, seed: u64) -> Self {
+        let flow = if is_v4 {
+            Flow::V4 {
+                src: Ipv4Addr::new(192, 0, 2, 1),
+                dst: Ipv4Addr::new(192, 0, 2, 2),
+                src_port: 0xc001,
+                dst_port: urxe_proto::wire::UDP_PORT,
+            }
+        } else {
+            Flow::V6 {
+                src: Ipv6Addr::LOCALHOST,
+                dst: Ipv6Addr::LOCALHOST,
+                src_port: 0xc001,
+                dst_port: urxe_proto::wire::UDP_PORT,
+            }
+        };
+        Link {
+            faults,
+            icrc: FlowIcrc::new(&flow),
+            is_v4,
+            rng: Rng::seed_from_u64(seed),
+            flying: BinaryHeap::new(),
+            busy_until: Time(0),
+            burst_left: 0,
+            number: 0,
+            undetected: 0,
+            damaged: 0,
+        }
+    }
+
+    /// Seals `packet` and sends it.
+    pub fn send(&mut self, now: Time, packet: &[u8]) {
+        let id = IpId {
+            id: if self.is_v4 { self.rng.random() } else { 0 },
+            dont_fragment: true,
+        };
+        let mut datagram = packet.to_vec();
+        datagram.extend_from_slice(&self.icrc.compute(id, packet));
+        if self.flying.len() >= self.faults.queue {
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));
+        for _ in 0..copies {
+            let mut copy = datagram.clone();
+            if self.burst_left > 0 {
+                self.burst_left -= 1;
+                continue;
+            }
+            if self.rng.random_bool(self.faults.burst) {
+                self.burst_left = self.rng.random_range(1..60);
+                continue;
+            }
+            if self.rng.random_bool(self.faults.loss) {
+                continue;
+            }
+            if self.rng.random_bool(self.faults.corrupt) {
+                self.damage(&mut copy);
+                if self.accepts(&copy) {
+                    self.undetected += 1;
+                    continue;
+                }
+            }
+            let takes = (copy.len() as f64 * self.faults.ns_per_byte) as u64;
+            self.busy_until = self.busy_until.max(now) + Duration::from_nanos(takes);
+            let mut arrives = self.busy_until + self.faults.delay;
+            if self.rng.random_bool(self.faults.reorder) {
+                let late = self
+                    .rng
+                    .random_range(0..=self.faults.late.as_nanos() as u64);
+                arrives = arrives + Duration::from_nanos(late);
+            }
+            self.number += 1;
+            self.flying.push(Reverse((arrives, self.number, copy)));
+        }
+    }
+
+    fn damage(&mut self, datagram: &mut Vec<u8>) {
+        self.damaged += 1;
+        match self.rng.random_range(0..4) {
+            0 => datagram.truncate(self.rng.random_range(0..datagram.len())),
+            1 => {
+                let at = self.rng.random_range(0..datagram.len());
+                let end = (at + 8).min(datagram.len());
+                datagram[at..end].iter_mut().for_each(|byte| *byte ^= 0x5a);
+            }
+            _ => {
+                let at = self.rng.random_range(0..datagram.len());
+                // The byte that the ICRC leaves out (A17.3.3) may change on the way.
+                let at = if at == 4 { 5 } else { at };
+                datagram[at] ^= 1 << self.rng.random_range(0..8);
+            }
+        }
+    }
+
+    fn accepts(&self, datagram: &[u8]) -> bool {
+        let guess = IpId {
+            id: 0,
+            dont_fragment: true,
+        };
+        self.icrc.verify_known_sender(datagram, guess).is_ok()
+    }
+
+    /// When the next datagram arrives.
+    pub fn next_arrival(&self) -> Time {
+        match self.flying.peek() {
+            Some(Reverse((at, ..))) => *at,
+            None => Time::NEVER,
+        }
+    }
+
+    /// Takes a datagram that has arrived by `now`; the ICRC taken off, or `None` inside if it was
+    /// wrong.
+    pub fn arrived(&mut self, now: Time) -> Option<Option<Vec<u8>>> {
+        if self.next_arrival() > now {
+            return None;
+        }
+        let Reverse((_, _, mut datagram)) = self.flying.pop()?;
+        if !self.accepts(&datagram) {
+            return Some(None);
+        }
+        datagram.truncate(datagram.len() - urxe_proto::icrc::LEN);
+        Some(Some(datagram))
+    }
+}

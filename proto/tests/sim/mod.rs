@@ -1,0 +1,303 @@
+//! A simulator with virtual time. All that is random in a run comes from one seed, so a seed is a
+//! run: what failed once fails again, and can be watched.
+
+mod endpoint;
+mod host;
+mod link;
+mod plan;
+
+use endpoint::{Endpoint, Manners, gid};
+use link::{Faults, Link};
+use plan::{Habits, Plan};
+use rand::{RngExt, SeedableRng};
+use std::rc::Rc;
+use std::time::Duration;
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::queue::SendQueueSize;
+use urxe_proto::rc::Counters;
+use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
+
+/// The generator: small, quick, and the same everywhere.
+pub type Rng = rand::rngs::Xoshiro256PlusPlus;
+
+/// The longest a run may take, in virtual time.
+const LONGEST: Duration = Duration::from_secs(600);
+/// The most that may happen in a run.
+const MOST_EVENTS: u64 = 3_000_000;
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Stats {
+    /// Packets delivered.
+    pub delivered: u64,
+    /// Packets dropped for a wrong ICRC.
+    pub bad_icrc: u64,
+    /// Damaged packets, and those of them that the ICRC did not show.
+    pub damaged: u64,
+    /// Damaged packets that the ICRC did not show.
+    pub undetected: u64,
+    /// Work requests done.
+    pub operations: u64,
+    /// Send queues drained.
+    pub drains: u64,
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Requests that came twice.
+    pub duplicates: u64,
+    /// NAKs for a hole that were received.
+    pub sequence_naks: u64,
+    /// RNR NAKs that were received.
+    pub rnr_naks: u64,
+    /// READs and atomics whose response was lost.
+    pub responses_lost: u64,
+    /// Timers that led to sending again.
+    pub timeouts: u64,
+    /// Virtual time.
+    pub time: Duration,
+}
+
+impl Stats {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Stats) {
+        self.delivered += other.delivered;
+        self.bad_icrc += other.bad_icrc;
+        self.damaged += other.damaged;
+        self.undetected += other.undetected;
+        self.operations += other.operations;
+        self.drains += other.drains;
+        self.retransmitted += other.retransmitted;
+        self.duplicates += other.duplicates;
+        self.sequence_naks += other.sequence_naks;
+        self.rnr_naks += other.rnr_naks;
+        self.responses_lost += other.responses_lost;
+        self.timeouts += other.timeouts;
+        self.time += other.time;
+    }
+
+    fn count(&mut self, counters: &Counters) {
+        self.retransmitted += counters.retransmitted;
+        self.duplicates += counters.duplicates;
+        self.sequence_naks += counters.sequence_naks_received;
+        self.rnr_naks += counters.rnr_naks_received;
+        self.responses_lost += counters.responses_lost;
+        self.timeouts += counters.timeouts;
+    }
+}
+
+/// Two endpoints and the links between them.
+struct World {
+    endpoints: [Endpoint; 2],
+    /// The link that leads away from each endpoint.
+    links: [Link; 2],
+    plans: [Rc<Plan>; 2],
+    now: Time,
+    trace: bool,
+    stats: Stats,
+}
+
+/// Runs `seed` to its end; panics when a rule is broken. With `trace`, tells what happens.
+pub fn run(seed: u64, trace: bool) -> Stats {
+    let mut world = World::new(seed, trace);
+    world.run();
+    world.stats
+}
+
+impl World {
+    fn new(seed: u64, trace: bool) -> Self {
+        let mut rng = Rng::seed_from_u64(seed);
+        let mtu = Mtu::ALL[rng.random_range(0..5)];
+        let is_v4 = rng.random_bool(0.3);
+        let habits = [habits(&mut rng), habits(&mut rng)];
+        let manners = habits
+            .each_ref()
+            .map(|habits| manners(&mut rng, habits, mtu));
+        let faults = [faults(&mut rng), faults(&mut rng)];
+        if trace {
+            eprintln!("seed {seed}: {mtu:?}\n{habits:#?}\n{manners:#?}\n{faults:#?}");
+        }
+        let plans = habits.map(|habits| Rc::new(Plan::new(&mut rng, &habits)));
+        let endpoint = |index: usize| {
+            let (own, peer) = (index, 1 - index);
+            Endpoint::new(
+                index,
+                mtu,
+                [&manners[own], &manners[peer]],
+                [Rc::clone(&plans[own]), Rc::clone(&plans[peer])],
+                Rng::seed_from_u64(seed ^ (0x5eed_0000 + index as u64)),
+            )
+        };
+        World {
+            endpoints: [endpoint(0), endpoint(1)],
+            links: [
+                Link::new(faults[0], is_v4, rng.random()),
+                Link::new(faults[1], is_v4, rng.random()),
+            ],
+            plans,
+            now: Time(0),
+            trace,
+            stats: Stats::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        for event in 0.. {
+            let next = (0..2)
+                .map(|i| self.endpoints[i].next().min(self.links[i].next_arrival()))
+                .fold(Time::NEVER, Time::min);
+            if next == Time::NEVER {
+                break;
+            }
+            self.now = self.now.max(next);
+            if event > MOST_EVENTS || self.now.since(Time(0)) > LONGEST {
+                panic!(
+                    "no end in sight at {:?} after {event} events: {}",
+                    self.now,
+                    self.progress()
+                );
+            }
+            for index in 0..2 {
+                self.deliver(index);
+                for packet in self.endpoints[index].turn(self.now) {
+                    if self.trace {
+                        self.show(index, "sends", &packet);
+                    }
+                    self.links[index].send(self.now, &packet);
+                }
+            }
+        }
+        if !self.endpoints.iter().all(Endpoint::is_done) {
+            panic!(
+                "all is quiet at {:?}, and not all is done: {}",
+                self.now,
+                self.progress()
+            );
+        }
+        for index in 0..2 {
+            self.endpoints[index].check_end();
+            self.stats.count(self.endpoints[index].qp.counters());
+            self.stats.drains += self.endpoints[index].drains;
+            self.stats.damaged += self.links[index].damaged;
+            self.stats.undetected += self.links[index].undetected;
+            self.stats.operations += self.plans[index].ops.len() as u64;
+        }
+        self.stats.time = self.now.since(Time(0));
+    }
+
+    /// Hands endpoint `index` what has arrived.
+    fn deliver(&mut self, index: usize) {
+        let from = 1 - index;
+        while let Some(arrival) = self.links[from].arrived(self.now) {
+            let Some(bytes) = arrival else {
+                self.stats.bad_icrc += 1;
+                continue;
+            };
+            if self.trace {
+                self.show(index, "gets", &bytes);
+            }
+            let packet = Packet::parse(&bytes).expect("what an endpoint sends is well-formed");
+            self.stats.delivered += 1;
+            self.endpoints[index].receive(self.now, gid(from), &packet);
+        }
+    }
+
+    fn show(&self, index: usize, verb: &str, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("what an endpoint sends is well-formed");
+        let header = &packet.header;
+        let mut line = format!(
+            "{:>12.3} us  {} {verb:5} {:>8} {}",
+            self.now.0 as f64 / 1e3,
+            ["A", "B"][index],
+            header.bth.psn.get(),
+            header.bth.opcode.info().name,
+        );
+        if header.bth.ack_req {
+            line += " ackreq";
+        }
+        if let Some(aeth) = header.aeth {
+            line += &format!(" {:?} msn {}", aeth.syndrome, aeth.msn);
+        }
+        if let Some(reth) = header.reth {
+            line += &format!(" {:#x}+{}", reth.addr, reth.length);
+        }
+        eprintln!("{line} [{}]", packet.payload.len());
+    }
+
+    fn progress(&self) -> String {
+        let [a, b] = &self.endpoints;
+        format!("\nA {}\nB {}", a.progress(), b.progress())
+    }
+}
+
+fn habits(rng: &mut Rng) -> Habits {
+    let scale = rng.random_range(0.0..1.0_f64);
+    // Mostly small, some of several hundred KiB, a few of 2 MiB.
+    let longest = match rng.random_range(0..100) {
+        0 => 2 << 20,
+        1..10 => 600_000,
+        _ => (64.0 * 2_f64.powf(scale * 11.0)) as usize,
+    };
+    let mut weights = [0; 8];
+    for weight in &mut weights {
+        *weight = [0, 1, 3][rng.random_range(0..3)];
+    }
+    weights[rng.random_range(0..8)] += 2;
+    Habits {
+        ops: [0, 1, 5, 40, 150][rng.random_range(0..5)],
+        longest,
+        budget: longest.max(100_000),
+        max_sge: [0, 1, 1, 3, 32, 32][rng.random_range(0..6)],
+        max_inline: [0, 64, 512][rng.random_range(0..3)],
+        target: [64, 4096, longest.max(64)][rng.random_range(0..3)],
+        signaled: [0.0, 0.1, 0.5, 1.0][rng.random_range(0..4)],
+        fence: [0.0, 0.0, 0.2][rng.random_range(0..3)],
+        weights,
+    }
+}
+
+fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu) -> Manners {
+    let us = Duration::from_micros;
+    // Often so that PSNs wrap soon, in the middle of whatever is under way.
+    let psn = if rng.random_bool(0.5) {
+        Psn::new(0) - rng.random_range(0..200)
+    } else {
+        Psn::new(rng.random())
+    };
+    Manners {
+        send: SendQueueSize {
+            max_wr: [1, 2, 8, 128][rng.random_range(0..4)],
+            max_sge: habits.max_sge.max(1) as u32,
+            max_inline: habits.max_inline as u32,
+        },
+        receives: [1, 4, 64][rng.random_range(0..3)],
+        signal_all: rng.random_bool(0.1),
+        shared: rng.random_bool(0.3),
+        window_bytes: [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32,
+        psn,
+        timeout: [0, 14, 14, 18][rng.random_range(0..4)],
+        min_rnr_timer: rng.random_range(1..18),
+        max_rd_atomic: [1, 2, 4, 16, 128][rng.random_range(0..5)],
+        send_pause: us([1, 50, 2000][rng.random_range(0..3)]),
+        receive_pause: us([1, 50, 5000][rng.random_range(0..3)]),
+        poll_delay: us([0, 0, 5, 100][rng.random_range(0..4)]),
+        sink: [1, 4, 64][rng.random_range(0..3)],
+        drain: [0.0, 0.0, 0.1][rng.random_range(0..3)],
+    }
+}
+
+fn faults(rng: &mut Rng) -> Faults {
+    let us = Duration::from_micros;
+    let mut often = |choices: [f64; 4]| choices[rng.random_range(0..4)];
+    Faults {
+        loss: often([0.0, 0.0, 0.02, 0.1]),
+        burst: often([0.0, 0.0, 0.0, 0.005]),
+        duplicate: often([0.0, 0.0, 0.02, 0.3]),
+        reorder: often([0.0, 0.0, 0.02, 0.3]),
+        corrupt: often([0.0, 0.0, 0.01, 0.1]),
+        delay: us([1, 20, 500][rng.random_range(0..3)]),
+        late: us([10, 300, 3000][rng.random_range(0..3)]),
+        ns_per_byte: [0.0, 0.2, 2.0][rng.random_range(0..3)],
+        queue: [8, 64, 1000][rng.random_range(0..3)],
+    }
+}

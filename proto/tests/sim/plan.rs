@@ -1,0 +1,382 @@
+//! What one endpoint will ask of the other, and what must come of it.
+//!
+//! One queue pair is the only one that touches its part of the peer's memory, and its work requests
+//! take effect in the order of posting. So what each READ and each atomic returns, and what memory
+//! holds when a message arrives, is known beforehand: exactly, as long as a WRITE waits (by a fence)
+//! for earlier READs of the same bytes.
+
+use super::Rng;
+use rand::{Rng as _, RngExt};
+use std::ops::Range;
+use urxe_proto::ids::{LKey, RKey};
+use urxe_proto::work::{SendFlags, SendOp, Sge};
+
+/// Keys of an endpoint's regions.
+pub const SOURCE: u32 = 0x1001;
+/// What the peer may write, read and do atomics on.
+pub const TARGET: u32 = 0x2002;
+/// Where READ data and the results of atomics go.
+pub const SINK: u32 = 0x3003;
+/// Where messages go.
+pub const RECEIVE: u32 = 0x4004;
+/// The first of the keys that may be invalidated.
+const INVALIDATABLE: u32 = 0x10_0000;
+
+/// Where region `key` begins.
+pub fn base(key: u32) -> u64 {
+    u64::from(key) << 32
+}
+
+/// Where an operation's data is.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// In registered memory.
+    Sges(Vec<Sge>),
+    /// In the work request.
+    Inline,
+}
+
+/// A planned work request.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// Where its data is.
+    pub data: Data,
+    /// The bytes of the message, or those that it must return.
+    pub bytes: Vec<u8>,
+    /// What it changes in the peer's target, and to what.
+    pub effect: Option<(usize, Vec<u8>)>,
+}
+
+/// A planned receive of the peer's.
+#[derive(Clone, Debug)]
+pub struct Reception {
+    /// Where the message goes.
+    pub sges: Vec<Sge>,
+    /// The operation that it is for.
+    pub op: usize,
+}
+
+/// Sizes and habits of a plan.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    /// How many work requests.
+    pub ops: usize,
+    /// The longest message, usually.
+    pub longest: usize,
+    /// Bytes of all messages together, about.
+    pub budget: usize,
+    /// Elements a work request or receive may have.
+    pub max_sge: usize,
+    /// Bytes of inline data.
+    pub max_inline: usize,
+    /// Bytes of the target.
+    pub target: usize,
+    /// How often a work request asks for a completion.
+    pub signaled: f64,
+    /// How often one has a fence without need.
+    pub fence: f64,
+    /// Weights of the eight operations, in the order of [`SendOp`].
+    pub weights: [u32; 8],
+}
+
+/// What one endpoint will ask.
+#[derive(Debug)]
+pub struct Plan {
+    /// Its work requests.
+    pub ops: Vec<Op>,
+    /// The receives that the peer posts for them.
+    pub receptions: Vec<Reception>,
+    /// What the source holds, always.
+    pub source: Vec<u8>,
+    /// What the peer's target holds at first.
+    pub target: Vec<u8>,
+    /// What it holds at last.
+    pub target_after: Vec<u8>,
+    /// Bytes of the sink.
+    pub sink: usize,
+    /// Bytes of the peer's receives.
+    pub receive: usize,
+    /// The peer's keys that are invalidated.
+    pub keys: Vec<u32>,
+}
+
+impl Plan {
+    /// Makes a plan.
+    pub fn new(rng: &mut Rng, habits: &Habits) -> Self {
+        let mut source = vec![0; habits.longest.max(64)];
+        rng.fill_bytes(&mut source);
+        let mut target = vec![0; habits.target];
+        rng.fill_bytes(&mut target);
+        let mut maker = Maker {
+            habits,
+            shadow: target.clone(),
+            unfenced_reads: Vec::new(),
+            plan: Plan {
+                ops: Vec::new(),
+                receptions: Vec::new(),
+                source,
+                target,
+                target_after: Vec::new(),
+                sink: 0,
+                receive: 0,
+                keys: Vec::new(),
+            },
+        };
+        let mut spent = 0;
+        for _ in 0..habits.ops {
+            if spent > habits.budget {
+                break;
+            }
+            spent += maker.add(rng);
+        }
+        let mut plan = maker.plan;
+        plan.target_after = maker.shadow;
+        if let Some(last) = plan.ops.last_mut() {
+            last.flags |= SendFlags::SIGNALED;
+        }
+        plan
+    }
+}
+
+struct Maker<'a> {
+    habits: &'a Habits,
+    shadow: Vec<u8>,
+    unfenced_reads: Vec<Range<usize>>,
+    plan: Plan,
+}
+
+impl Maker<'_> {
+    fn add(&mut self, rng: &mut Rng) -> usize {
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, rng.random_bool(self.habits.signaled));
+        flags.set(SendFlags::SOLICITED, rng.random_bool(0.3));
+        flags.set(SendFlags::FENCE, rng.random_bool(self.habits.fence));
+        let kind = pick(rng, &self.habits.weights);
+        let len = length(rng, self.habits.longest);
+        let op = match kind {
+            0..=2 | 3 | 4 => self.data_op(rng, kind, len, flags),
+            5 => self.read(rng, len, flags),
+            _ => self.atomic(rng, kind, flags),
+        };
+        if op.flags.contains(SendFlags::FENCE) {
+            self.unfenced_reads.clear();
+        }
+        if let SendOp::Read { addr, .. } = op.op {
+            let start = (addr - base(TARGET)) as usize;
+            self.unfenced_reads.push(start..start + op.bytes.len());
+        }
+        if let Some((at, bytes)) = &op.effect {
+            self.shadow[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        if op.op.takes_receive() {
+            self.reception(rng, &op);
+        }
+        let len = op.bytes.len();
+        self.plan.ops.push(op);
+        len
+    }
+
+    /// SEND and WRITE, with all that they may carry.
+    fn data_op(&mut self, rng: &mut Rng, kind: usize, len: usize, mut flags: SendFlags) -> Op {
+        let writes = kind >= 3;
+        let mut len = if writes {
+            len.min(self.habits.target)
+        } else {
+            len
+        };
+        let (data, bytes) = if rng.random_bool(0.3) {
+            len = len.min(self.habits.max_inline);
+            let mut bytes = vec![0; len];
+            rng.fill_bytes(&mut bytes);
+            (Data::Inline, bytes)
+        } else {
+            let pieces = cut(rng, len, self.habits.max_sge);
+            len = pieces.iter().sum();
+            let mut bytes = Vec::with_capacity(len);
+            let sges = pieces.iter().map(|&piece| {
+                let at = rng.random_range(0..=self.plan.source.len() - piece);
+                bytes.extend_from_slice(&self.plan.source[at..at + piece]);
+                sge(SOURCE, at, piece)
+            });
+            (Data::Sges(sges.collect()), bytes)
+        };
+        let at = rng.random_range(0..=self.habits.target - len.min(self.habits.target));
+        let (addr, rkey) = (base(TARGET) + at as u64, RKey(TARGET));
+        let imm = rng.random();
+        let op = match kind {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm(imm),
+            2 => {
+                let key = INVALIDATABLE + self.plan.keys.len() as u32;
+                self.plan.keys.push(key);
+                SendOp::SendInv(RKey(key))
+            }
+            3 => SendOp::Write { addr, rkey },
+            _ => SendOp::WriteImm { addr, rkey, imm },
+        };
+        let effect = writes.then(|| (at, bytes.clone()));
+        if writes && self.was_read(at..at + len) {
+            flags |= SendFlags::FENCE;
+        }
+        Op {
+            op,
+            flags,
+            data,
+            bytes,
+            effect,
+        }
+    }
+
+    fn read(&mut self, rng: &mut Rng, len: usize, flags: SendFlags) -> Op {
+        let len = len.min(self.habits.target);
+        let pieces = cut(rng, len, self.habits.max_sge);
+        let len: usize = pieces.iter().sum();
+        let at = rng.random_range(0..=self.habits.target - len);
+        let sges = pieces.iter().map(|&piece| {
+            let sge = sge(SINK, self.plan.sink, piece);
+            self.plan.sink += piece + rng.random_range(0..4);
+            sge
+        });
+        Op {
+            op: SendOp::Read {
+                addr: base(TARGET) + at as u64,
+                rkey: RKey(TARGET),
+            },
+            flags,
+            data: Data::Sges(sges.collect()),
+            bytes: self.shadow[at..at + len].to_vec(),
+            effect: None,
+        }
+    }
+
+    fn atomic(&mut self, rng: &mut Rng, kind: usize, mut flags: SendFlags) -> Op {
+        // Few places, so that atomics meet.
+        let at = 8 * rng.random_range(0..(self.habits.target / 8).min(4));
+        let original = u64::from_ne_bytes(self.shadow[at..at + 8].try_into().unwrap());
+        let (addr, rkey) = (base(TARGET) + at as u64, RKey(TARGET));
+        let (op, value) = if kind == 6 {
+            let swap = rng.random();
+            let hits = rng.random_bool(0.7);
+            let compare = if hits { original } else { rng.random() };
+            let op = SendOp::CompareSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            };
+            (op, if compare == original { swap } else { original })
+        } else {
+            let add = rng.random();
+            (
+                SendOp::FetchAdd { addr, rkey, add },
+                original.wrapping_add(add),
+            )
+        };
+        if self.was_read(at..at + 8) {
+            flags |= SendFlags::FENCE;
+        }
+        let sges = if self.habits.max_sge > 1 && rng.random_bool(0.2) {
+            vec![
+                sge(SINK, self.plan.sink, 3),
+                sge(SINK, self.plan.sink + 3, 5),
+            ]
+        } else {
+            vec![sge(SINK, self.plan.sink, 8)]
+        };
+        self.plan.sink += 8;
+        Op {
+            op,
+            flags,
+            data: Data::Sges(sges),
+            bytes: original.to_ne_bytes().to_vec(),
+            effect: Some((at, value.to_ne_bytes().to_vec())),
+        }
+    }
+
+    fn reception(&mut self, rng: &mut Rng, op: &Op) {
+        let slack = [0, 0, 1, 40][rng.random_range(0..4)];
+        let room = match op.op {
+            SendOp::WriteImm { .. } => slack,
+            _ => op.bytes.len() + slack,
+        };
+        let mut pieces = cut(rng, room, self.habits.max_sge);
+        if pieces.is_empty() && room > 0 {
+            pieces.push(room);
+        }
+        let sges = pieces.iter().map(|&piece| {
+            let sge = sge(RECEIVE, self.plan.receive, piece);
+            self.plan.receive += piece + rng.random_range(0..4);
+            sge
+        });
+        let reception = Reception {
+            sges: sges.collect(),
+            op: self.plan.ops.len(),
+        };
+        self.plan.receptions.push(reception);
+    }
+
+    fn was_read(&self, range: Range<usize>) -> bool {
+        self.unfenced_reads
+            .iter()
+            .any(|read| read.start < range.end && range.start < read.end)
+    }
+}
+
+fn sge(key: u32, at: usize, len: usize) -> Sge {
+    Sge {
+        addr: base(key) + at as u64,
+        length: len as u32,
+        lkey: LKey(key),
+    }
+}
+
+fn pick(rng: &mut Rng, weights: &[u32; 8]) -> usize {
+    let mut at = rng.random_range(0..weights.iter().sum());
+    weights
+        .iter()
+        .position(|&weight| {
+            let hit = at < weight;
+            at = at.saturating_sub(weight);
+            hit
+        })
+        .unwrap()
+}
+
+/// A length: often one where rules meet, else of any order of magnitude.
+fn length(rng: &mut Rng, longest: usize) -> usize {
+    let mtu = 256 << rng.random_range(0..5);
+    let len = match rng.random_range(0..10) {
+        0 => 0,
+        1 => 1,
+        2 => mtu,
+        3 => mtu - 1,
+        4 => mtu + 1,
+        5 => 65_536 + rng.random_range(0..3) - 1,
+        _ => {
+            let magnitude = rng.random_range(0.0..=(longest as f64).ln());
+            magnitude.exp() as usize
+        }
+    };
+    len.min(longest)
+}
+
+/// Cuts `len` bytes into pieces, some of them empty. With no elements allowed there is no data.
+fn cut(rng: &mut Rng, len: usize, max: usize) -> Vec<usize> {
+    if max == 0 || (len == 0 && rng.random_bool(0.5)) {
+        return Vec::new();
+    }
+    let count = if rng.random_bool(0.5) {
+        1
+    } else {
+        rng.random_range(1..=max)
+    };
+    let mut cuts: Vec<_> = (1..count).map(|_| rng.random_range(0..=len)).collect();
+    cuts.push(0);
+    cuts.push(len);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
