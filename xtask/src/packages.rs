@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 enum Probe {
     /// A program in the search path, or in the directories for system programs.
     Program(&'static str),
-    /// A file.
+    /// A file, at an absolute path or in Debian's directory for libraries.
     File(&'static str),
     /// A Python module that Python's own installation should have.
     PythonModule(&'static str),
@@ -19,21 +19,34 @@ enum Probe {
 
 /// Each probe with the Debian package that satisfies it.
 const NEEDED: &[(Probe, &str)] = &[
+    // What the integration tests run.
     (Probe::Program("ibv_rc_pingpong"), "ibverbs-utils"),
-    (
-        Probe::File("/usr/include/infiniband/verbs.h"),
-        "libibverbs-dev",
-    ),
-    (Probe::File("/usr/include/rdma/rdma_cma.h"), "librdmacm-dev"),
     (Probe::Program("tshark"), "tshark"),
     (Probe::Program("ip"), "iproute2"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("unshare"), "util-linux"),
     (Probe::Program("nsenter"), "util-linux"),
-    (Probe::Program("gcc"), "gcc"),
-    (Probe::File("/usr/include/stdio.h"), "libc6-dev"),
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("ensurepip"), "python3-venv"),
+    // What the ABI is held against: headers, and libraries and programs that use it.
+    (Probe::Program("gcc"), "gcc"),
+    (Probe::Program("g++"), "g++"),
+    (Probe::Program("readelf"), "binutils"),
+    (Probe::File("/usr/include/stdio.h"), "libc6-dev"),
+    (
+        Probe::File("/usr/include/infiniband/verbs.h"),
+        "libibverbs-dev",
+    ),
+    (Probe::File("/usr/include/rdma/rdma_cma.h"), "librdmacm-dev"),
+    (Probe::File("libmlx5.so.1"), "ibverbs-providers"),
+    (Probe::File("ucx/libuct_ib.so.0"), "libucx0"),
+    (Probe::File("libfabric.so.1"), "libfabric1"),
+    (Probe::Program("ib_write_bw"), "perftest"),
+    (Probe::Program("rping"), "rdmacm-utils"),
+    (
+        Probe::File("/usr/lib/python3/dist-packages/pyverbs"),
+        "python3-pyverbs",
+    ),
 ];
 
 /// The independent implementation of the ICRC, pinned so that a new release cannot change a
@@ -44,7 +57,11 @@ impl Probe {
     fn is_met(&self) -> bool {
         match self {
             Self::Program(name) => find_program(name).is_some(),
-            Self::File(path) => Path::new(path).exists(),
+            Self::File(path) => {
+                // Joining an absolute path gives that path.
+                let libraries = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+                Path::new(&libraries).join(path).exists()
+            }
             Self::PythonModule(name) => {
                 succeeds(Command::new("python3").args(["-c", &format!("import {name}")]))
             }
