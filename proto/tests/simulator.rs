@@ -25,6 +25,8 @@ fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
         eprintln!("{:#?}", sim::run(seed, true));
         return;
     }
+    // A line a failure is enough here; the replay shows the rest.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let seeds = number("URXE_SIM_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
     let total = Mutex::new(Stats::default());
@@ -40,15 +42,19 @@ fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
                     }
                     match catch_unwind(AssertUnwindSafe(|| sim::run(seed, false))) {
                         Ok(stats) => total.lock().unwrap().add(&stats),
-                        Err(_) => failed
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .push(seed),
+                        Err(_) => {
+                            eprintln!("that was seed {seed}");
+                            failed
+                                .lock()
+                                .unwrap_or_else(PoisonError::into_inner)
+                                .push(seed);
+                        }
                     }
                 }
             });
         }
     });
+    drop(std::panic::take_hook());
     let mut failed = failed.into_inner().unwrap();
     failed.sort_unstable();
     if let Some(seed) = failed.first() {

@@ -159,7 +159,7 @@ impl Endpoint {
                 ),
             ],
             invalidatable: RefCell::new(peer_plan.keys.iter().copied().collect()),
-            receives: RecvQueue::new(own.receives, own.send.max_sge.max(1)),
+            receives: RecvQueue::new(own.receives, plan::MAX_SGE),
             shared: own.shared,
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
@@ -329,7 +329,10 @@ impl Endpoint {
             };
             match self.qp.post_send(&wr, now, &mut self.host) {
                 Ok(()) => {}
-                Err(PostError::Full) => return,
+                Err(PostError::Full) => {
+                    self.send_at = now + pause + FULL_PAUSE;
+                    return;
+                }
                 Err(error) => panic!("posting {:?}: {error}", op.op),
             }
             if self.manners.signal_all || op.flags.contains(SendFlags::SIGNALED) {
@@ -350,7 +353,10 @@ impl Endpoint {
             let wr_id = self.receives_posted as u64;
             match self.host.receives.post(wr_id, &reception.sges) {
                 Ok(()) => self.receives_posted += 1,
-                Err(PostError::Full) => return,
+                Err(PostError::Full) => {
+                    self.receive_at = now + pause + FULL_PAUSE;
+                    return;
+                }
                 Err(error) => panic!("posting a receive: {error}"),
             }
             self.qp.receive_posted(&mut self.host);
@@ -497,6 +503,9 @@ impl Endpoint {
         assert_eq!(counters.fatal_naks_sent, 0);
     }
 }
+
+/// How long a program waits at least before it looks again whether a full queue has room.
+const FULL_PAUSE: Duration = Duration::from_micros(100);
 
 /// What a receive or the sink holds where nothing was written.
 const UNTOUCHED: u8 = 0xee;

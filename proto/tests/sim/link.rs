@@ -15,7 +15,7 @@ use urxe_proto::time::Time;
 pub struct Faults {
     /// Lost.
     pub loss: f64,
-    /// A run of losses begins.
+    /// Lost, with all that follow within a time.
     pub burst: f64,
     /// Delivered twice.
     pub duplicate: f64,
@@ -33,6 +33,9 @@ pub struct Faults {
     pub queue: usize,
 }
 
+/// The longest run of losses.
+const LONGEST_BURST: Duration = Duration::from_millis(2);
+
 /// What is under way: when it arrives, a number that keeps ties in order, and its bytes.
 type Flying = Reverse<(Time, u64, Vec<u8>)>;
 
@@ -45,7 +48,7 @@ pub struct Link {
     rng: Rng,
     flying: BinaryHeap<Flying>,
     busy_until: Time,
-    burst_left: u32,
+    burst_until: Time,
     number: u64,
     /// Damaged datagrams whose ICRC was right nevertheless, as must happen to one in 2^16.
     pub undetected: u64,
@@ -78,7 +81,7 @@ impl Link {
             rng: Rng::seed_from_u64(seed),
             flying: BinaryHeap::new(),
             busy_until: Time(0),
-            burst_left: 0,
+            burst_until: Time(0),
             number: 0,
             undetected: 0,
             damaged: 0,
@@ -99,12 +102,11 @@ impl Link {
         let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));
         for _ in 0..copies {
             let mut copy = datagram.clone();
-            if self.burst_left > 0 {
-                self.burst_left -= 1;
-                continue;
-            }
             if self.rng.random_bool(self.faults.burst) {
-                self.burst_left = self.rng.random_range(1..60);
+                let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
+                self.burst_until = now + Duration::from_nanos(length);
+            }
+            if now < self.burst_until {
                 continue;
             }
             if self.rng.random_bool(self.faults.loss) {

@@ -22,6 +22,9 @@ pub const RECEIVE: u32 = 0x4004;
 /// The first of the keys that may be invalidated.
 const INVALIDATABLE: u32 = 0x10_0000;
 
+/// The most elements that a work request or a receive has.
+pub const MAX_SGE: u32 = 32;
+
 /// Where region `key` begins.
 pub fn base(key: u32) -> u64 {
     u64::from(key) << 32
