@@ -1,3 +1,29 @@
-//! The RoCEv2 endpoint of a process.
+//! The RoCEv2 endpoint of a process: sockets, devices, memory, queues and the progress engine.
+//!
+//! - [`net`]: UDP sockets and their offloads, interfaces, port sharing, capture, fault injection.
+//! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
+//!   that this happens also when the program does not call in.
+//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`qp`]; [`events`] for what
+//!   happens to them, [`event_queue`] for how programs wait.
+//!
+//! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
+//! memory, which only `memory` touches.
 
+pub mod context;
+pub mod cq;
+pub mod device;
+pub mod engine;
+pub mod event_queue;
+pub mod events;
+mod memory;
+pub mod mr;
 pub mod net;
+pub mod pd;
+pub mod qp;
+
+pub use context::Context;
+pub use cq::{Channel, Cq};
+pub use device::Device;
+pub use mr::Mr;
+pub use pd::Pd;
+pub use qp::Qp;

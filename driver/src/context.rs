@@ -1,0 +1,62 @@
+//! An opened device: what its objects have in common.
+
+use crate::cq::{Channel, Cq, CqError};
+use crate::device::Device;
+use crate::event_queue::EventQueue;
+use crate::events::AsyncEvents;
+use crate::pd::Pd;
+use crate::qp::{CreateError, Qp, QpInit};
+use std::io;
+use std::sync::Arc;
+
+/// An opened device.
+#[derive(Debug)]
+pub struct Context {
+    device: Arc<Device>,
+    events: Arc<AsyncEvents>,
+}
+
+impl Context {
+    /// Opens a device. It binds no socket: the first queue pair that needs one does.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn open(device: &Arc<Device>) -> io::Result<Context> {
+        let events = Arc::new(EventQueue::new()?);
+        device.listen(&events);
+        Ok(Context {
+            device: Arc::clone(device),
+            events,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Its asynchronous events.
+    pub fn events(&self) -> &Arc<AsyncEvents> {
+        &self.events
+    }
+
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// See [`CqError`].
+    pub fn create_cq(
+        &self,
+        capacity: u32,
+        channel: Option<Arc<Channel>>,
+    ) -> Result<Arc<Cq>, CqError> {
+        Cq::new(capacity, channel, Arc::clone(&self.events))
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// See [`CreateError`].
+    pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
+        Qp::create(&self.device, &self.events, pd, init)
+    }
+}

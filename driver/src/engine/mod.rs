@@ -1,0 +1,432 @@
+//! The engine: moves packets between the sockets and the queue pairs.
+//!
+//! Whoever calls in does the work: posting sends at once, polling and waiting receive. The progress
+//! thread ([`progress`]) does it while nobody calls.
+//!
+//! Locks, in the order in which they are taken: a socket's receive buffers, the table of queue pairs
+//! for reading, the table of memory regions for reading, a queue pair. Destroying a queue pair or
+//! a region takes its table for writing, and so waits for what is being handled.
+
+mod progress;
+mod table;
+mod timers;
+
+use crate::cq::Cq;
+use crate::device;
+use crate::event_queue::lock;
+use crate::mr::{RegionTable, regions};
+use crate::net::{
+    self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
+};
+use crate::qp::{CreateError, Qp};
+use progress::Progress;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::{io, mem};
+use table::QpTable;
+use timers::Timers;
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
+
+/// Batches for sending that are kept; as many as threads send at once.
+const SPARE_BATCHES: usize = 4;
+
+/// The engine of this process.
+pub fn get() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(Engine::new)
+}
+
+/// What the engine counts, beside [`NetCounters`] and those of each queue pair.
+#[derive(Debug, Default)]
+pub struct EngineCounters {
+    /// Packets that broke a rule of the wire format.
+    pub malformed: AtomicU64,
+    /// Packets for a queue pair that does not exist.
+    pub unknown_qp: AtomicU64,
+    /// Times that the progress thread woke up.
+    pub wakeups: AtomicU64,
+}
+
+/// What moves packets.
+#[derive(Debug)]
+pub struct Engine {
+    network: OnceLock<Network>,
+    opening: Mutex<()>,
+    qps: RwLock<QpTable>,
+    timers: Timers,
+    /// Queue pairs that have more to send than their turn allowed.
+    ready: Mutex<Vec<Arc<Qp>>>,
+    /// Completion queues that overran, and whose queue pairs go to error.
+    overran: Mutex<Vec<Arc<Cq>>>,
+    batches: Mutex<Vec<SendBatch>>,
+    /// Completion queues that a program waits for.
+    armed: AtomicUsize,
+    counters: EngineCounters,
+}
+
+/// What is there once the first queue pair was made.
+struct Network {
+    shared: Arc<Shared>,
+    locals: RwLock<Vec<Arc<Local>>>,
+    /// For datagrams that other processes passed on.
+    forwarded: Mutex<Receiver>,
+    progress: Arc<Progress>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network")
+            .field("slot", &self.shared.slot())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A local address with its sockets and what it is received with.
+pub struct Local {
+    endpoint: Endpoint,
+    receiver: Mutex<Receiver>,
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Local")
+            .field(&self.endpoint.address())
+            .finish()
+    }
+}
+
+impl Local {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+/// Buffers for receiving, and the queue pairs that what was received is for.
+#[derive(Default)]
+struct Receiver {
+    batch: RecvBatch,
+    touched: Vec<Arc<Qp>>,
+}
+
+impl Engine {
+    fn new() -> Self {
+        Engine {
+            network: OnceLock::new(),
+            opening: Mutex::new(()),
+            qps: RwLock::default(),
+            timers: Timers::new(),
+            ready: Mutex::default(),
+            overran: Mutex::default(),
+            batches: Mutex::default(),
+            armed: AtomicUsize::new(0),
+            counters: EngineCounters::default(),
+        }
+    }
+
+    /// What it counts.
+    pub fn counters(&self) -> &EngineCounters {
+        &self.counters
+    }
+
+    /// What the network part counts, once there is one.
+    pub fn net_counters(&self) -> Option<&NetCounters> {
+        self.network
+            .get()
+            .map(|network| &**network.shared.counters())
+    }
+
+    /// Takes this process's slot of port 4791 and starts the progress thread, the first time.
+    fn network(&self) -> Result<&Network, OpenError> {
+        let _opening = lock(&self.opening);
+        if let Some(network) = self.network.get() {
+            return Ok(network);
+        }
+        let shared = Shared::new(net::Options::from_env()?)?;
+        let progress = Progress::start(shared.fd()).map_err(|source| OpenError::System {
+            what: "starting the progress thread",
+            source,
+        })?;
+        tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
+        Ok(self.network.get_or_init(|| Network {
+            shared,
+            locals: RwLock::default(),
+            forwarded: Mutex::default(),
+            progress,
+        }))
+    }
+
+    /// The sockets of an address; opened by the first who asks.
+    pub(crate) fn local(&self, address: LocalAddress) -> Result<Arc<Local>, OpenError> {
+        let network = self.network()?;
+        let mut locals = network
+            .locals
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(local) = locals
+            .iter()
+            .find(|local| local.endpoint.address() == address)
+        {
+            return Ok(Arc::clone(local));
+        }
+        let endpoint = network.shared.open(address)?;
+        tracing::debug!(%address, "opened port 4791");
+        let local = Arc::new(Local {
+            endpoint,
+            receiver: Mutex::default(),
+        });
+        network
+            .progress
+            .watch(local.endpoint.fd(), local.endpoint.service_fd())
+            .map_err(|source| OpenError::System {
+                what: "watching a socket",
+                source,
+            })?;
+        locals.push(Arc::clone(&local));
+        Ok(local)
+    }
+
+    pub(crate) fn add_qp(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Result<Arc<Qp>, CreateError> {
+        let range = self.network()?.shared.qpns();
+        let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        qps.add(range, make).ok_or(CreateError::NoNumber)
+    }
+
+    /// When this returns, nobody handles packets for it any more.
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = qps.remove(qpn);
+        drop(qps);
+        drop(removed);
+    }
+
+    fn qps(&self) -> RwLockReadGuard<'_, QpTable> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A batch for sending.
+    pub(crate) fn take_batch(&self) -> SendBatch {
+        lock(&self.batches).pop().unwrap_or_default()
+    }
+
+    /// Gives it back.
+    pub(crate) fn return_batch(&self, batch: SendBatch) {
+        let mut batches = lock(&self.batches);
+        if batches.len() < SPARE_BATCHES {
+            batches.push(batch);
+        }
+    }
+
+    /// A queue pair has more to send, after others had their turn.
+    pub(crate) fn ready(&self, qp: Arc<Qp>) {
+        lock(&self.ready).push(qp);
+        self.wake();
+    }
+
+    /// A queue pair wants to look at the clock at `at`.
+    pub(crate) fn arm_timer(&self, qpn: Qpn, at: Time) {
+        if self.timers.add(qpn, at)
+            && let Some(network) = self.network.get()
+        {
+            network.progress.deadline_moved(at);
+        }
+    }
+
+    /// A completion queue overran.
+    pub(crate) fn cq_overran(&self, cq: Arc<Cq>) {
+        lock(&self.overran).push(cq);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(network) = self.network.get() {
+            network.progress.wake();
+        }
+    }
+
+    /// A program asked for a notification: it is about to wait in its own way.
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        if let Some(network) = self.network.get() {
+            network.progress.cq_armed();
+        }
+    }
+
+    /// The notification was given, or is not wanted any more.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The program polls, and found nothing: does the work of the network.
+    pub(crate) fn poll(&self) {
+        if let Some(network) = self.network.get() {
+            network.progress.polled();
+            self.drive();
+        }
+    }
+
+    /// Does what there is to do, once. True when there was something.
+    pub fn drive(&self) -> bool {
+        let Some(network) = self.network.get() else {
+            return false;
+        };
+        let mut worked = false;
+        for local in network.locals().iter() {
+            worked |= self.receive(local);
+        }
+        worked |= self.run_timers();
+        worked | self.run_leftovers()
+    }
+
+    /// What only the progress thread looks at: datagrams from other processes, and what processes
+    /// tell each other about the port.
+    fn serve(&self, network: &Network) {
+        let mut receiver = lock(&network.forwarded);
+        self.handle_batch(&mut receiver, |batch, f| {
+            match network.shared.recv_forwarded(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, "the socket for forwarded packets failed");
+                    false
+                }
+            }
+        });
+        for local in network.locals().iter() {
+            self.handle_batch(&mut receiver, |batch, f| {
+                if let Err(error) = local.endpoint.service(batch, f) {
+                    tracing::warn!(%error, "port sharing failed");
+                }
+                false
+            });
+        }
+    }
+
+    /// Receives one batch from an address, unless another thread is at it.
+    fn receive(&self, local: &Local) -> bool {
+        let mut receiver = match local.receiver.try_lock() {
+            Ok(receiver) => receiver,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return false,
+        };
+        self.handle_batch(&mut receiver, |batch, f| {
+            match local.endpoint.recv(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, address = %local.endpoint.address(), "receiving failed");
+                    false
+                }
+            }
+        })
+    }
+
+    /// Hands a batch to its queue pairs, and then lets each send once.
+    fn handle_batch(
+        &self,
+        receiver: &mut Receiver,
+        receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
+    ) -> bool {
+        let Receiver { batch, touched } = receiver;
+        let now = net::now();
+        let qps = self.qps();
+        let held = regions();
+        let worked = receive(batch, &mut |datagram| {
+            self.handle(&qps, held.table(), now, datagram, touched);
+        });
+        for qp in touched.drain(..) {
+            qp.go_on(held.table());
+        }
+        worked
+    }
+
+    fn handle(
+        &self,
+        qps: &QpTable,
+        regions: &RegionTable,
+        now: Time,
+        datagram: &Datagram<'_>,
+        touched: &mut Vec<Arc<Qp>>,
+    ) {
+        let packet = match Packet::parse(datagram.packet()) {
+            Ok(packet) => packet,
+            Err(error) => {
+                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
+                self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        let Some(qp) = qps.get(packet.header.bth.dest_qp) else {
+            self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+            psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+        if qp.handle(now, Gid::from_ip(datagram.src.ip()), &packet, regions) {
+            touched.push(Arc::clone(qp));
+        }
+    }
+
+    /// Lets the queue pairs whose time has come look at the clock.
+    fn run_timers(&self) -> bool {
+        let now = net::now();
+        if self.timers.next() > now {
+            return false;
+        }
+        while let Some((at, qpn)) = self.timers.take_due(now) {
+            let qps = self.qps();
+            let held = regions();
+            if let Some(qp) = qps.get(qpn) {
+                qp.timer_fired(at, now, held.table());
+            }
+        }
+        true
+    }
+
+    /// Queue pairs that wait for their next turn, and completion queues that overran.
+    fn run_leftovers(&self) -> bool {
+        let ready = mem::take(&mut *lock(&self.ready));
+        let overran = mem::take(&mut *lock(&self.overran));
+        for qp in &ready {
+            qp.go_on(regions().table());
+        }
+        for cq in &overran {
+            for qp in cq.users() {
+                qp.fail(net::now(), regions().table());
+            }
+        }
+        !ready.is_empty() || !overran.is_empty()
+    }
+
+    /// Whether a turn waits to be taken.
+    fn has_leftovers(&self) -> bool {
+        !lock(&self.ready).is_empty() || !lock(&self.overran).is_empty()
+    }
+
+    /// When there is something to do though nothing arrives.
+    fn next_deadline(&self, network: &Network) -> Time {
+        let locals = network.locals();
+        let services = locals.iter().map(|local| local.endpoint.next_deadline());
+        services.fold(self.timers.next(), Time::min)
+    }
+
+    /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the
+    /// wait where it would end a read.
+    pub(crate) fn wait_driving(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match progress::wait_driving(self, fd) {
+            Err(error) if progress::goes_on_after(&error) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl Network {
+    fn locals(&self) -> RwLockReadGuard<'_, Vec<Arc<Local>>> {
+        self.locals.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The interfaces changed.
+fn interfaces_changed() {
+    device::refresh();
+}

@@ -1,0 +1,317 @@
+//! The progress thread: does the work of the network while the program does not.
+//!
+//! A program that polls, or waits in one of our calls, receives its packets itself, and must not feel
+//! this thread; one that computes, or that is only the target of one-sided operations, must not
+//! notice that it would have to receive. So the thread has three ways of sleeping:
+//!
+//! - *watching*: until a packet comes. Nobody else is at it.
+//! - *yielding*: for a millisecond, to see whether the program still polls. Packets do not wake it.
+//! - *parked*: until told. A thread of the program sleeps in one of our calls and watches itself; it
+//!   wakes this one when it leaves, since nobody knows for how long.
+//!
+//! In all three it wakes for timers, and for what processes tell each other about the port.
+
+use super::{Engine, get};
+use crate::net::{self, Monitor};
+use crossbeam::utils::CachePadded;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::Errno;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// How long the program may be silent before its packets are looked after.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// How many polls between two looks say that the program polls all the time. One that waits for
+/// events polls once or twice for each.
+const BUSY_POLLS: u64 = 8;
+
+/// How many batches are taken in a row before timers and others have their turn.
+const BATCHES: usize = 16;
+
+/// How the thread sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Mode {
+    Watching,
+    /// The program polls.
+    YieldingToPolls,
+    /// Threads of the program wait, and come and go.
+    YieldingToWaiters,
+    /// Threads of the program wait, and have done so for a while.
+    Parked,
+}
+
+/// What the thread and the program's threads tell each other.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Readable when the thread has something to do whatever its mode.
+    control: OwnedFd,
+    /// Readable when a packet has come.
+    sockets: OwnedFd,
+    wake: OwnedFd,
+    mode: AtomicU8,
+    /// When the thread wakes by itself.
+    asleep_until: AtomicU64,
+    /// How often the program polled and found nothing.
+    polls: CachePadded<AtomicU64>,
+    /// Threads of the program that wait in one of our calls.
+    waiters: CachePadded<AtomicUsize>,
+    /// How often one has come back.
+    returns: AtomicU64,
+}
+
+impl Progress {
+    /// Starts the thread. `forwarded` is readable when another process passed a packet on.
+    pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
+        let progress = Arc::new(Progress {
+            control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            mode: AtomicU8::new(Mode::Watching as u8),
+            asleep_until: AtomicU64::new(0),
+            polls: CachePadded::new(AtomicU64::new(0)),
+            waiters: CachePadded::new(AtomicUsize::new(0)),
+            returns: AtomicU64::new(0),
+        });
+        add(&progress.control, progress.wake.as_fd())?;
+        add(&progress.control, forwarded)?;
+        let monitor = match Monitor::new() {
+            Ok(monitor) => {
+                add(&progress.control, monitor.fd())?;
+                Some(monitor)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "changes of interfaces will not be noticed");
+                None
+            }
+        };
+        let shared = Arc::clone(&progress);
+        let signals = BlockedSignals::new();
+        std::thread::Builder::new()
+            .name("urxe-progress".into())
+            .spawn(move || shared.run(monitor))?;
+        drop(signals);
+        Ok(progress)
+    }
+
+    /// Watches the sockets of an address too.
+    pub(super) fn watch(&self, packets: BorrowedFd<'_>, service: BorrowedFd<'_>) -> io::Result<()> {
+        add(&self.sockets, packets)?;
+        add(&self.control, service)
+    }
+
+    /// The program polled, and found nothing.
+    pub(super) fn polled(&self) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program is about to wait for a notification. If it does so in its own way, nobody but
+    /// the thread will receive what brings it about.
+    pub(super) fn cq_armed(&self) {
+        if self.mode.load(Ordering::SeqCst) == Mode::YieldingToPolls as u8 {
+            self.wake();
+        }
+    }
+
+    /// There is an earlier deadline.
+    pub(super) fn deadline_moved(&self, at: Time) {
+        if at.0 < self.asleep_until.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
+        // It could fail only if 2^64 calls had not been seen yet.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn run(&self, monitor: Option<Monitor>) {
+        let engine = get();
+        // The engine has us before it has its network; whoever opens it is about to finish.
+        let network = loop {
+            if let Some(network) = engine.network.get() {
+                break network;
+            }
+            std::thread::yield_now();
+        };
+        let (mut polls, mut returns) = (0, 0);
+        loop {
+            let mode = self.choose(engine, &mut polls, &mut returns);
+            let control = self.sleep(engine, network, mode);
+            engine.counters.wakeups.fetch_add(1, Ordering::Relaxed);
+            if control {
+                let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+                if monitor.as_ref().is_some_and(Monitor::changed) {
+                    super::interfaces_changed();
+                }
+            }
+            if control || engine.next_deadline(network) <= net::now() {
+                engine.serve(network);
+            }
+            if mode == Mode::Watching {
+                for _ in 0..BATCHES {
+                    if !engine.drive() {
+                        break;
+                    }
+                }
+            } else {
+                engine.run_timers();
+                engine.run_leftovers();
+            }
+        }
+    }
+
+    /// How to sleep, by what happened since the last time.
+    fn choose(&self, engine: &Engine, polls: &mut u64, returns: &mut u64) -> Mode {
+        let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(*polls);
+        *polls = polls.wrapping_add(polled);
+        let returned = self.returns.load(Ordering::SeqCst).wrapping_sub(*returns);
+        *returns = returns.wrapping_add(returned);
+        let waiting = self.waiters.load(Ordering::SeqCst) > 0;
+        let mode = if waiting && returned == 0 {
+            Mode::Parked
+        } else if waiting || returned > 0 {
+            Mode::YieldingToWaiters
+        } else if polled >= BUSY_POLLS && engine.armed.load(Ordering::SeqCst) == 0 {
+            Mode::YieldingToPolls
+        } else {
+            Mode::Watching
+        };
+        self.mode.store(mode as u8, Ordering::SeqCst);
+        // Somebody who left, or armed, between the look and the store did not know to wake us.
+        let left = self.waiters.load(Ordering::SeqCst) == 0;
+        let armed = engine.armed.load(Ordering::SeqCst) > 0;
+        let mode = match mode {
+            Mode::Parked if left => Mode::YieldingToWaiters,
+            Mode::YieldingToPolls if armed => Mode::Watching,
+            mode => mode,
+        };
+        self.mode.store(mode as u8, Ordering::SeqCst);
+        mode
+    }
+
+    /// Sleeps. True when `control` has something.
+    fn sleep(&self, engine: &Engine, network: &super::Network, mode: Mode) -> bool {
+        let mut deadline = engine.next_deadline(network);
+        if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
+            deadline = deadline.min(net::now() + PATIENCE);
+        }
+        self.asleep_until.store(deadline.0, Ordering::SeqCst);
+        // What moved a deadline, or left a turn, before the store did not know to wake us.
+        if engine.timers.next() < deadline || engine.has_leftovers() {
+            deadline = Time(0);
+        }
+        let timeout = timeout_until(deadline);
+        let mut fds = [
+            PollFd::new(&self.control, PollFlags::IN),
+            PollFd::new(&self.sockets, PollFlags::IN),
+        ];
+        let watched = if mode == Mode::Watching { 2 } else { 1 };
+        let polled = poll(&mut fds[..watched], timeout.as_ref());
+        self.asleep_until.store(0, Ordering::SeqCst);
+        polled.is_ok() && !fds[0].revents().is_empty()
+    }
+}
+
+/// Waits until `fd` is readable, receiving packets meanwhile.
+pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let Some(network) = engine.network.get() else {
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
+        return Ok(());
+    };
+    let progress = &network.progress;
+    progress.waiters.fetch_add(1, Ordering::SeqCst);
+    let result = loop {
+        while engine.drive() {}
+        let mut fds = [
+            PollFd::from_borrowed_fd(fd, PollFlags::IN),
+            PollFd::new(&progress.sockets, PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Err(error) => break Err(error.into()),
+            Ok(_) if !fds[0].revents().is_empty() => break Ok(()),
+            Ok(_) => {}
+        }
+    };
+    progress.waiters.fetch_sub(1, Ordering::SeqCst);
+    progress.returns.fetch_add(1, Ordering::SeqCst);
+    if progress.mode.load(Ordering::SeqCst) == Mode::Parked as u8 {
+        progress.wake();
+    }
+    result
+}
+
+/// How long to sleep; `None` for ever.
+fn timeout_until(deadline: Time) -> Option<Timespec> {
+    if deadline == Time::NEVER {
+        return None;
+    }
+    let left = deadline.since(net::now());
+    Some(Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: i64::from(left.subsec_nanos()),
+    })
+}
+
+fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    epoll::add(
+        epoll,
+        fd,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )?;
+    Ok(())
+}
+
+/// All signals are the program's: a thread started while this lives gets none of them.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads one and writes one.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            BlockedSignals(before.assume_init())
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Whether a wait that a signal interrupted goes on, as a read would by `SA_RESTART`. A poll never
+/// does; which signal it was is unknown, so it goes on unless the program handles some signal
+/// without that flag.
+pub(crate) fn goes_on_after(error: &io::Error) -> bool {
+    if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
+        return false;
+    }
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: a null action only asks; what is asked for is written on success.
+        let action = unsafe {
+            if libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) != 0 {
+                return true;
+            }
+            action.assume_init()
+        };
+        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        !handled || action.sa_flags & libc::SA_RESTART != 0
+    })
+}

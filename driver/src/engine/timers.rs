@@ -1,0 +1,80 @@
+//! When queue pairs want to look at the clock.
+//!
+//! A deadline that moves later, as it does with every acknowledgement, is left where it is: the timer
+//! fires early, and the queue pair sets it anew. So a busy connection costs one entry now and then
+//! instead of one a packet.
+
+use crate::event_queue::lock;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+
+/// The deadlines of all queue pairs.
+#[derive(Debug)]
+pub(super) struct Timers {
+    heap: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
+    /// The earliest, to be read without a lock.
+    next: AtomicU64,
+}
+
+impl Timers {
+    pub(super) fn new() -> Self {
+        Timers {
+            heap: Mutex::new(BinaryHeap::new()),
+            next: AtomicU64::new(Time::NEVER.0),
+        }
+    }
+
+    /// The earliest deadline.
+    pub(super) fn next(&self) -> Time {
+        Time(self.next.load(Ordering::Acquire))
+    }
+
+    /// Adds a deadline. True when it is the earliest now.
+    pub(super) fn add(&self, qpn: Qpn, at: Time) -> bool {
+        let mut heap = lock(&self.heap);
+        heap.push(Reverse((at, qpn.get())));
+        let earliest = at < self.next();
+        if earliest {
+            self.next.store(at.0, Ordering::Release);
+        }
+        earliest
+    }
+
+    /// Takes out one deadline that has come.
+    pub(super) fn take_due(&self, now: Time) -> Option<(Time, Qpn)> {
+        if self.next() > now {
+            return None;
+        }
+        let mut heap = lock(&self.heap);
+        let due = match heap.peek() {
+            Some(Reverse((at, _))) if *at <= now => heap.pop(),
+            _ => None,
+        };
+        let next = heap.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
+        self.next.store(next.0, Ordering::Release);
+        due.map(|Reverse((at, qpn))| (at, Qpn::new(qpn)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_come_out_in_order_when_they_are_due() {
+        let timers = Timers::new();
+        assert!(timers.add(Qpn::new(1), Time(50)));
+        assert!(!timers.add(Qpn::new(2), Time(70)));
+        assert!(timers.add(Qpn::new(3), Time(20)));
+        assert_eq!(timers.next(), Time(20));
+        assert_eq!(timers.take_due(Time(19)), None);
+        assert_eq!(timers.take_due(Time(60)), Some((Time(20), Qpn::new(3))));
+        assert_eq!(timers.take_due(Time(60)), Some((Time(50), Qpn::new(1))));
+        assert_eq!(timers.take_due(Time(60)), None);
+        assert_eq!(timers.next(), Time(70));
+    }
+}

@@ -1,0 +1,87 @@
+//! Asynchronous events: what happens to objects outside of any completion (11.6.3).
+
+use crate::cq::Cq;
+use crate::event_queue::EventQueue;
+use crate::qp::Qp;
+use std::sync::Arc;
+use urxe_proto::host::QpEvent;
+
+/// What happened; the numbers of `enum ibv_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum EventType {
+    /// A completion queue overran.
+    CqErr = 0,
+    /// A queue pair went to error for a reason that no completion tells.
+    QpFatal = 1,
+    /// The peer sent a request that made no sense.
+    QpReqErr = 2,
+    /// The peer lacked the right to memory.
+    QpAccessErr = 3,
+    /// A packet arrived before RTS.
+    CommEst = 4,
+    /// The send queue has drained.
+    SqDrained = 5,
+    /// The device failed.
+    DeviceFatal = 8,
+    /// The port's interface came up.
+    PortActive = 9,
+    /// The port's interface went down.
+    PortErr = 10,
+    /// No more completions of receives from a shared queue will come.
+    QpLastWqeReached = 16,
+    /// The port's table of GIDs changed.
+    GidChange = 18,
+}
+
+impl From<QpEvent> for EventType {
+    fn from(event: QpEvent) -> Self {
+        match event {
+            QpEvent::Fatal => Self::QpFatal,
+            QpEvent::RequestError => Self::QpReqErr,
+            QpEvent::AccessError => Self::QpAccessErr,
+            QpEvent::CommunicationEstablished => Self::CommEst,
+            QpEvent::SendQueueDrained => Self::SqDrained,
+            QpEvent::LastWqeReached => Self::QpLastWqeReached,
+        }
+    }
+}
+
+/// Whom it happened to.
+#[derive(Clone, Debug)]
+pub enum EventObject {
+    /// A queue pair.
+    Qp(Arc<Qp>),
+    /// A completion queue.
+    Cq(Arc<Cq>),
+    /// A port, by its number from 1.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Debug)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventType,
+    /// Whom it happened to.
+    pub object: EventObject,
+}
+
+/// The asynchronous events of one opened device.
+pub type AsyncEvents = EventQueue<AsyncEvent>;
+
+impl AsyncEvents {
+    /// Takes back what is there of a queue pair that is being destroyed.
+    pub(crate) fn retract_qp(&self, qp: &Qp) {
+        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Qp(other) if std::ptr::eq(&**other, qp));
+        self.retract(is_it);
+    }
+
+    /// Takes back what is there of a completion queue that is being destroyed.
+    pub(crate) fn retract_cq(&self, cq: &Cq) {
+        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Cq(other) if std::ptr::eq(&**other, cq));
+        self.retract(is_it);
+    }
+}

@@ -1,0 +1,191 @@
+//! Two connected queue pairs in one process, over the loopback interface.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use urxe_driver::qp::{QpCap, QpInit};
+use urxe_driver::{Channel, Context, Cq, Mr, Pd, Qp, device};
+use urxe_proto::host::Access;
+use urxe_proto::ids::Gid;
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
+
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+/// How long anything here may take before it counts as hung.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One end of a connection.
+pub struct End {
+    pub context: Arc<Context>,
+    pub pd: Arc<Pd>,
+    pub cq: Arc<Cq>,
+    pub qp: Arc<Qp>,
+}
+
+/// Registered memory that the test owns.
+pub struct Buffer {
+    pub data: Vec<u64>,
+    pub mr: Mr,
+}
+
+impl Buffer {
+    pub fn new(pd: &Arc<Pd>, len: usize, access: Access) -> Buffer {
+        let mut data = vec![0_u64; len.div_ceil(8).max(1)];
+        let addr = data.as_mut_ptr() as u64;
+        // SAFETY: the vector is dropped after the region, and only looked at between transfers.
+        let mr = unsafe { Mr::register(pd, addr, (data.len() * 8) as u64, addr, access) }.unwrap();
+        Buffer { data, mr }
+    }
+
+    pub fn fill(&mut self, seed: u64) {
+        let mut x = seed | 1;
+        for word in &mut self.data {
+            x = x
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            *word = x;
+        }
+    }
+
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge {
+            addr: self.mr.addr() + offset,
+            length,
+            lkey: self.mr.lkey(),
+        }
+    }
+}
+
+impl End {
+    pub fn new(channel: Option<Arc<Channel>>, cqe: u32) -> End {
+        let devices = device::devices().unwrap();
+        let lo = devices
+            .iter()
+            .find(|d| d.is_loopback())
+            .expect("a loopback interface");
+        let context = Arc::new(Context::open(lo).unwrap());
+        let pd = Pd::new();
+        let cq = context.create_cq(cqe, channel).unwrap();
+        let init = QpInit {
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            cap: QpCap {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline: 512,
+            },
+            signal_all: false,
+        };
+        let qp = context.create_qp(&pd, init).unwrap();
+        End {
+            context,
+            pd,
+            cq,
+            qp,
+        }
+    }
+
+    pub fn gid(&self) -> Gid {
+        self.context.device().gid(0).unwrap()
+    }
+
+    pub fn init(&self) {
+        let attr = QpAttr {
+            state: QpState::Init,
+            access: ALL,
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attr, mask).unwrap();
+    }
+
+    pub fn connect(&self, peer: &End, tune: impl Fn(&mut QpAttr)) {
+        let mut attr = QpAttr {
+            state: QpState::Rtr,
+            av: AddressVector {
+                dgid: peer.gid(),
+                is_global: true,
+                port: 1,
+                ..Default::default()
+            },
+            path_mtu: Mtu::B4096,
+            dest_qpn: peer.qp.qpn(),
+            rq_psn: Psn::new(peer.qp.qpn().get() ^ 0xff_ff00),
+            sq_psn: Psn::new(self.qp.qpn().get() ^ 0xff_ff00),
+            max_dest_rd_atomic: 16,
+            max_rd_atomic: 16,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        tune(&mut attr);
+        let rtr = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&attr, rtr).unwrap();
+        attr.state = QpState::Rts;
+        let rts = AttrMask::STATE
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, rts).unwrap();
+    }
+
+    pub fn post(&self, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let payload = Payload::Sges(sges);
+        let flags = SendFlags::SIGNALED;
+        self.qp
+            .start_posting()
+            .post(&SendWr {
+                wr_id,
+                op,
+                flags,
+                payload,
+            })
+            .unwrap();
+    }
+
+    /// The next completion.
+    pub fn completion(&self) -> Completion {
+        let start = Instant::now();
+        let mut one = [None];
+        while self.cq.poll(&mut one) == 0 {
+            assert!(start.elapsed() < PATIENCE, "no completion came");
+        }
+        one[0].unwrap()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.qp.destroy();
+        self.cq.retire();
+    }
+}
+
+/// Two ends that are ready to send.
+pub fn pair(tune: impl Fn(&mut QpAttr)) -> (End, End) {
+    let (a, b) = (End::new(None, 256), End::new(None, 256));
+    a.init();
+    b.init();
+    a.connect(&b, &tune);
+    b.connect(&a, &tune);
+    (a, b)
+}

@@ -1,0 +1,245 @@
+//! Reliable connections over the loopback interface: every operation, through real sockets.
+
+mod common;
+
+use common::{ALL, Buffer, End, pair};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::sync::Arc;
+use std::time::Duration;
+use urxe_driver::Channel;
+use urxe_driver::events::{EventObject, EventType};
+use urxe_proto::host::Access;
+use urxe_proto::mtu::Mtu;
+use urxe_proto::qp::QpState;
+use urxe_proto::work::{Extra, SendOp, WcOpcode, WcStatus};
+
+#[test]
+fn send_and_receive_at_every_path_mtu() {
+    for mtu in Mtu::ALL {
+        let (a, b) = pair(|attr| attr.path_mtu = mtu);
+        for len in [
+            0,
+            1,
+            3,
+            mtu.bytes() - 1,
+            mtu.bytes(),
+            mtu.bytes() + 1,
+            100_000,
+        ] {
+            let mut from = Buffer::new(&a.pd, len, ALL);
+            let to = Buffer::new(&b.pd, len, ALL);
+            from.fill(len as u64);
+            b.qp.post_receive(7, &[to.sge(0, len as u32)]).unwrap();
+            a.post(9, SendOp::SendImm(0x1234_5678), &[from.sge(0, len as u32)]);
+            let received = b.completion();
+            assert_eq!(received.status, WcStatus::Success);
+            assert_eq!((received.wr_id, received.opcode), (7, WcOpcode::Recv));
+            assert_eq!(received.byte_len as usize, len);
+            assert_eq!(received.extra, Extra::Imm(0x1234_5678));
+            assert_eq!(
+                (
+                    a.completion().wr_id,
+                    to.data[..len / 8] == from.data[..len / 8]
+                ),
+                (9, true)
+            );
+        }
+    }
+}
+
+#[test]
+fn write_and_read_large_messages() {
+    const LEN: usize = 16 << 20;
+    let (a, b) = pair(|_| {});
+    let mut here = Buffer::new(&a.pd, LEN, ALL);
+    let there = Buffer::new(&b.pd, LEN, ALL);
+    let back = Buffer::new(&a.pd, LEN, ALL);
+    here.fill(5);
+    let (addr, rkey) = (there.mr.addr(), there.mr.rkey());
+    a.post(1, SendOp::Write { addr, rkey }, &[here.sge(0, LEN as u32)]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    a.post(2, SendOp::Read { addr, rkey }, &[back.sge(0, LEN as u32)]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert!(here.data == there.data && here.data == back.data);
+}
+
+#[test]
+fn atomics_return_what_was_there() {
+    let (a, b) = pair(|_| {});
+    let result = Buffer::new(&a.pd, 8, ALL);
+    let cell = Buffer::new(&b.pd, 8, ALL);
+    let (addr, rkey) = (cell.mr.addr(), cell.mr.rkey());
+    for round in 0..10 {
+        a.post(
+            1,
+            SendOp::FetchAdd { addr, rkey, add: 3 },
+            &[result.sge(0, 8)],
+        );
+        assert_eq!(a.completion().opcode, WcOpcode::FetchAdd);
+        assert_eq!(result.data[0], 3 * round);
+    }
+    a.post(
+        2,
+        SendOp::CompareSwap {
+            addr,
+            rkey,
+            compare: 30,
+            swap: 99,
+        },
+        &[result.sge(0, 8)],
+    );
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!((result.data[0], cell.data[0]), (30, 99));
+}
+
+#[test]
+fn write_without_the_right_to_it_is_refused_and_told_to_both_sides() {
+    let (a, b) = pair(|_| {});
+    let here = Buffer::new(&a.pd, 64, ALL);
+    let there = Buffer::new(&b.pd, 64, Access::LOCAL_WRITE | Access::REMOTE_READ);
+    let write = SendOp::Write {
+        addr: there.mr.addr(),
+        rkey: there.mr.rkey(),
+    };
+    a.post(1, write, &[here.sge(0, 64)]);
+    a.post(2, write, &[here.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::RemAccessErr);
+    assert_eq!(a.completion().status, WcStatus::WrFlushErr);
+    assert_eq!(a.qp.state(), QpState::Err);
+    let event = b.context.events().next().unwrap();
+    assert_eq!(event.kind, EventType::QpAccessErr);
+    assert!(matches!(event.object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, &b.qp)));
+    assert_eq!(b.qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let (a, b) = pair(|_| {});
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    a.post(1, SendOp::Send, &[from.sge(0, 64)]);
+    std::thread::sleep(Duration::from_millis(30));
+    b.qp.post_receive(2, &[to.sge(0, 64)]).unwrap();
+    assert_eq!(b.completion().status, WcStatus::Success);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert!(b.qp.counters().rnr_naks_sent > 0);
+}
+
+#[test]
+fn rnr_retry_exceeded_is_told() {
+    let (a, _b) = pair(|attr| attr.rnr_retry = 1);
+    let from = Buffer::new(&a.pd, 64, ALL);
+    a.post(1, SendOp::Send, &[from.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::RnrRetryExcErr);
+}
+
+#[test]
+fn a_peer_that_is_gone_exceeds_the_retries() {
+    let (a, b) = pair(|attr| {
+        attr.timeout = 8;
+        attr.retry_cnt = 2;
+    });
+    let from = Buffer::new(&a.pd, 64, ALL);
+    drop(b);
+    a.post(1, SendOp::Send, &[from.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::RetryExcErr);
+}
+
+#[test]
+fn a_completion_queue_that_overruns_takes_its_queue_pairs_to_error() {
+    let (a, b) = (End::new(None, 2), End::new(None, 256));
+    a.init();
+    b.init();
+    a.connect(&b, |_| {});
+    b.connect(&a, |_| {});
+    let here = Buffer::new(&a.pd, 8, ALL);
+    let there = Buffer::new(&b.pd, 8, ALL);
+    for wr_id in 0..5 {
+        let write = SendOp::Write {
+            addr: there.mr.addr(),
+            rkey: there.mr.rkey(),
+        };
+        a.post(wr_id, write, &[here.sge(0, 8)]);
+    }
+    let event = a.context.events().next().unwrap();
+    assert_eq!(event.kind, EventType::CqErr);
+    let start = std::time::Instant::now();
+    while a.qp.state() != QpState::Err {
+        assert!(start.elapsed() < common::PATIENCE);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_waiting_program_is_notified_and_its_descriptor_can_be_polled() {
+    let channel = Arc::new(Channel::new().unwrap());
+    let (a, b) = (End::new(None, 16), End::new(Some(Arc::clone(&channel)), 16));
+    a.init();
+    b.init();
+    a.connect(&b, |_| {});
+    b.connect(&a, |_| {});
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    for round in 0..20 {
+        b.cq.arm(false);
+        b.qp.post_receive(round, &[to.sge(0, 64)]).unwrap();
+        a.post(round, SendOp::Send, &[from.sge(0, 64)]);
+        if round % 2 == 0 {
+            // The program waits in its own way: nobody but the progress thread can receive.
+            let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
+            let timeout = rustix::time::Timespec {
+                tv_sec: 20,
+                tv_nsec: 0,
+            };
+            assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1);
+        }
+        let cq = channel.next().unwrap();
+        assert!(Arc::ptr_eq(&cq, &b.cq));
+        assert_eq!(b.completion().wr_id, round);
+        assert_eq!(a.completion().wr_id, round);
+    }
+}
+
+#[test]
+fn solicited_notifications_leave_out_the_others() {
+    let channel = Arc::new(Channel::new().unwrap());
+    let (a, b) = (End::new(None, 16), End::new(Some(Arc::clone(&channel)), 16));
+    a.init();
+    b.init();
+    a.connect(&b, |_| {});
+    b.connect(&a, |_| {});
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    b.cq.arm(true);
+    b.qp.post_receive(1, &[to.sge(0, 64)]).unwrap();
+    a.post(1, SendOp::Send, &[from.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
+    let none = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut fds, Some(&none)).unwrap(), 0);
+}
+
+/// A program that is only a target calls nothing, and its memory is written and read all the same.
+#[test]
+fn a_target_that_never_calls_in_is_served() {
+    let (a, b) = pair(|_| {});
+    let mut here = Buffer::new(&a.pd, 1 << 20, ALL);
+    let there = Buffer::new(&b.pd, 1 << 20, ALL);
+    here.fill(3);
+    let channel = Arc::clone(&a.cq);
+    drop(channel);
+    let write = SendOp::Write {
+        addr: there.mr.addr(),
+        rkey: there.mr.rkey(),
+    };
+    a.post(1, write, &[here.sge(0, 1 << 20)]);
+    let start = std::time::Instant::now();
+    while there.data != here.data {
+        assert!(start.elapsed() < common::PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(a.completion().status, WcStatus::Success);
+}
