@@ -197,6 +197,7 @@ impl RcQp {
         self.attr.state = to;
         match (from, to) {
             (_, QpState::Reset) => self.reset(host),
+            (QpState::Err, QpState::Err) => {}
             (_, QpState::Err) => self.flush(now, host),
             (_, QpState::Rtr) => self.responder.start(&self.attr),
             (QpState::Rtr, QpState::Rts) => {
@@ -234,9 +235,10 @@ impl RcQp {
         Ok(())
     }
 
-    /// A receive was posted: in the error state it is flushed at once.
+    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
+    /// once.
     pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
-        if self.attr.state.flushes_receives() {
+        if self.attr.state.flushes_receives() && host.receive_credits().is_some() {
             self.flush_receives(host);
         }
     }
@@ -341,20 +343,13 @@ impl RcQp {
         out: &mut T,
     ) -> bool {
         let (mut cx, requester, responder) = self.parts(now);
-        let (full, outcome) = responder.transmit(&mut cx, host, out);
-        if full {
-            return true;
+        let (mut full, mut outcome) = responder.transmit(&mut cx, host, out);
+        if !full && outcome == Outcome::Continue {
+            full = requester.transmit(&mut cx, host, out);
+            outcome = requester.settle(&mut cx, host);
         }
-        let mut more = false;
-        let outcome = match outcome {
-            Outcome::Failed => Outcome::Failed,
-            Outcome::Continue => {
-                more = requester.transmit(&mut cx, host, out);
-                requester.settle(&mut cx, host)
-            }
-        };
         self.conclude(outcome, now, host);
-        more
+        full
     }
 
     /// An error of the completion queue, or of the device: the queue pair goes to error without a
@@ -380,6 +375,8 @@ impl RcQp {
 
     fn conclude<H: Host>(&mut self, outcome: Outcome, now: Time, host: &mut H) {
         match outcome {
+            // An answer that was still to go out failed after the end.
+            Outcome::Failed if self.attr.state == QpState::Err => {}
             Outcome::Failed => {
                 self.attr.state = QpState::Err;
                 self.flush(now, host);

@@ -12,35 +12,37 @@ use crate::wire::{
 };
 use std::collections::VecDeque;
 
+/// The most answers that wait. A peer that keeps within its limits is far from it; beyond it the
+/// answers to duplicates are left out, as if they had been lost.
+const MOST_REPLIES: usize = 4 * super::MAX_RD_ATOMIC as usize;
+
 /// An answer under way to the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reply {
-    /// Everything up to this PSN is done.
-    Ack { psn: Psn },
-    /// There was no receive for the request with this PSN.
-    NotReady { psn: Psn, timer: RnrTimer },
-    /// A request was refused. Those that end the connection survive its end.
-    Nak { psn: Psn, code: NakCode },
+struct Reply {
+    /// Its PSN; for a READ that of the next response.
+    psn: Psn,
+    /// How many messages were completed when it was decided on (9.7.7.1). A requester may complete
+    /// what the count covers, so it must not run ahead of responses that wait here.
+    msn: u32,
+    answer: Answer,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    /// Everything up to its PSN is done.
+    Ack,
+    /// There was no receive for the request with its PSN.
+    NotReady(RnrTimer),
+    /// A request was refused.
+    Nak(NakCode),
     /// What a READ asked for.
     Read(ReadReply),
     /// What an atomic found.
-    Atomic { psn: Psn, original: u64 },
-}
-
-impl Reply {
-    fn psn(&self) -> Psn {
-        match *self {
-            Reply::Ack { psn }
-            | Reply::NotReady { psn, .. }
-            | Reply::Nak { psn, .. }
-            | Reply::Atomic { psn, .. } => psn,
-            Reply::Read(read) => read.next,
-        }
-    }
-
-    fn is_response(&self) -> bool {
-        matches!(self, Reply::Read(_) | Reply::Atomic { .. })
-    }
+    Atomic {
+        original: u64,
+        /// Whether it was found earlier, and this answers a duplicate.
+        again: bool,
+    },
 }
 
 /// A READ that is being answered.
@@ -48,8 +50,6 @@ impl Reply {
 pub(super) struct ReadReply {
     /// PSN of the first response.
     pub(super) first: Psn,
-    /// PSN of the next.
-    pub(super) next: Psn,
     /// PSN after the last.
     pub(super) end: Psn,
     /// Where the next one's data lies.
@@ -58,6 +58,8 @@ pub(super) struct ReadReply {
     pub(super) rkey: RKey,
     /// How much is left.
     pub(super) left: u32,
+    /// Whether this answers a duplicate.
+    pub(super) again: bool,
 }
 
 /// How sending the answers went.
@@ -79,115 +81,148 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Acknowledges everything up to `psn`.
-    pub(super) fn ack(&mut self, psn: Psn) {
+    pub(super) fn ack(&mut self, psn: Psn, msn: u32) {
         match self.queue.back_mut() {
-            Some(Reply::Ack { psn: last }) => {
-                if psn.after(*last) {
-                    *last = psn;
+            Some(last) if last.answer == Answer::Ack => {
+                if psn.after(last.psn) {
+                    last.psn = psn;
                 }
+                last.msn = msn;
             }
-            _ => self.queue.push_back(Reply::Ack { psn }),
+            _ => self.push(psn, msn, Answer::Ack),
         }
     }
 
     /// Refuses the request with `psn`.
-    pub(super) fn nak(&mut self, psn: Psn, code: NakCode) {
-        self.queue.push_back(Reply::Nak { psn, code });
+    pub(super) fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
+        let answer = Answer::Nak(code);
+        self.queue.push_back(Reply { psn, msn, answer });
     }
 
     /// Asks to send the request with `psn` again later.
-    pub(super) fn not_ready(&mut self, psn: Psn, timer: RnrTimer) {
-        let reply = Reply::NotReady { psn, timer };
-        if self.queue.back() != Some(&reply) {
-            self.queue.push_back(reply);
-        }
+    pub(super) fn not_ready(&mut self, psn: Psn, msn: u32, timer: RnrTimer) {
+        self.push(psn, msn, Answer::NotReady(timer));
     }
 
     /// Answers an atomic.
-    pub(super) fn atomic(&mut self, psn: Psn, original: u64) {
-        let reply = Reply::Atomic { psn, original };
-        if !self.queue.contains(&reply) {
-            self.queue.push_back(reply);
+    pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
+        let again = false;
+        self.push(psn, msn, Answer::Atomic { original, again });
+    }
+
+    /// Answers an atomic again, unless that is to happen already.
+    pub(super) fn atomic_again(&mut self, psn: Psn, msn: u32, original: u64) {
+        let waits = |reply: &Reply| reply.psn == psn && reply.answer.is_response();
+        if !self.queue.iter().any(waits) {
+            let again = true;
+            self.insert(psn, msn, Answer::Atomic { original, again });
         }
     }
 
     /// Answers a READ.
-    pub(super) fn read(&mut self, read: ReadReply) {
-        self.queue.push_back(Reply::Read(read));
+    pub(super) fn read(&mut self, msn: u32, read: ReadReply) {
+        self.push(read.first, msn, Answer::Read(read));
     }
 
-    /// Answers a READ again. Whoever asks again for this one will do so for what followed it.
-    pub(super) fn read_again(&mut self, read: ReadReply) {
-        self.queue
-            .retain(|reply| !reply.is_response() || reply.psn().before(read.first));
-        let at = self
-            .queue
-            .iter()
-            .position(|reply| reply.psn().after(read.first));
-        self.queue
-            .insert(at.unwrap_or(self.queue.len()), Reply::Read(read));
+    /// Answers a READ again, unless all that is asked for is still to go out.
+    pub(super) fn read_again(&mut self, msn: u32, read: ReadReply) {
+        let (first, end) = (read.first, read.end);
+        let covers = |reply: &Reply| match &reply.answer {
+            Answer::Read(waits) => !reply.psn.after(first) && !waits.end.before(end),
+            _ => false,
+        };
+        if self.queue.iter().any(covers) {
+            return;
+        }
+        self.queue.retain(|reply| match &reply.answer {
+            Answer::Read(waits) => !(reply.psn.before(end) && first.before(waits.end)),
+            _ => true,
+        });
+        self.insert(first, msn, Answer::Read(read));
     }
 
-    /// How many READs and atomics wait for their answers to go out.
+    fn push(&mut self, psn: Psn, msn: u32, answer: Answer) {
+        if self.queue.len() < MOST_REPLIES {
+            self.queue.push_back(Reply { psn, msn, answer });
+        }
+    }
+
+    /// Puts the answer to a duplicate before those to what followed it, which would be taken for
+    /// the loss of this one.
+    fn insert(&mut self, psn: Psn, msn: u32, answer: Answer) {
+        if self.queue.len() < MOST_REPLIES {
+            let follows = |reply: &Reply| reply.psn.after(psn);
+            let at = self.queue.iter().position(follows);
+            let at = at.unwrap_or(self.queue.len());
+            self.queue.insert(at, Reply { psn, msn, answer });
+        }
+    }
+
+    /// How many READs and atomics wait for their first answer to go out. Answers to duplicates do
+    /// not count: the network may have made them, when the requester had its answer long ago.
     pub(super) fn responses(&self) -> usize {
-        self.queue
-            .iter()
-            .filter(|reply| reply.is_response())
-            .count()
+        let first = |reply: &&Reply| match reply.answer {
+            Answer::Read(ReadReply { again, .. }) | Answer::Atomic { again, .. } => !again,
+            _ => false,
+        };
+        self.queue.iter().filter(first).count()
     }
 
-    /// Forgets all but the NAK that ends the connection.
+    /// The connection ends. If it ends with a NAK, that goes out still, and before it the answers
+    /// to what came before it.
     pub(super) fn stop(&mut self) {
-        self.queue.retain(
-            |reply| matches!(reply, Reply::Nak { code, .. } if *code != NakCode::PsnSequence),
+        let ends_with_nak = self.queue.back().is_some_and(
+            |last| matches!(last.answer, Answer::Nak(code) if code != NakCode::PsnSequence),
         );
+        if !ends_with_nak {
+            self.queue.clear();
+        }
     }
 
-    /// Sends what there is room for. `msn` is the responder's count of messages (9.7.7.1).
+    /// Sends what there is room for.
     pub(super) fn transmit<H: Memory + Receives, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
-        msn: u32,
         host: &H,
         out: &mut T,
     ) -> Sent {
         while let Some(reply) = self.queue.front_mut() {
-            let credits = || match host.receive_credits() {
+            let credits = match host.receive_credits() {
                 Some(count) => Credits::from_count(count),
                 None => Credits::INVALID,
             };
-            let (operation, psn, syndrome, original) = match *reply {
-                Reply::Read(ref mut read) => match send_read(cx, msn, credits(), read, host, out) {
-                    Sent::All => {
-                        self.queue.pop_front();
-                        continue;
+            let (operation, syndrome, original) = match &mut reply.answer {
+                Answer::Read(read) => {
+                    let aeth = Aeth {
+                        syndrome: Syndrome::Ack(credits),
+                        msn: reply.msn,
+                    };
+                    match send_read(cx, aeth, &mut reply.psn, read, host, out) {
+                        Sent::All => {
+                            self.queue.pop_front();
+                            continue;
+                        }
+                        Sent::Full => return Sent::Full,
+                        Sent::AccessLost => {
+                            cx.counters.fatal_naks_sent += 1;
+                            reply.answer = Answer::Nak(NakCode::RemoteAccess);
+                            self.queue.truncate(1);
+                            return Sent::AccessLost;
+                        }
                     }
-                    Sent::Full => return Sent::Full,
-                    Sent::AccessLost => {
-                        cx.counters.fatal_naks_sent += 1;
-                        let psn = read.next;
-                        *reply = Reply::Nak {
-                            psn,
-                            code: NakCode::RemoteAccess,
-                        };
-                        self.queue.truncate(1);
-                        return Sent::AccessLost;
-                    }
-                },
-                Reply::Ack { psn } => (Operation::Ack, psn, Syndrome::Ack(credits()), None),
-                Reply::NotReady { psn, timer } => {
-                    (Operation::Ack, psn, Syndrome::RnrNak(timer), None)
                 }
-                Reply::Nak { psn, code } => (Operation::Ack, psn, Syndrome::Nak(code), None),
-                Reply::Atomic { psn, original } => (
+                Answer::Ack => (Operation::Ack, Syndrome::Ack(credits), None),
+                Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(*timer), None),
+                Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(*code), None),
+                Answer::Atomic { original, .. } => (
                     Operation::AtomicAck,
-                    psn,
-                    Syndrome::Ack(credits()),
-                    Some(original),
+                    Syndrome::Ack(credits),
+                    Some(*original),
                 ),
             };
+            let msn = reply.msn;
             let mut header = cx
-                .header(operation, Position::Only, Headers::empty(), psn)
+                .header(operation, Position::Only, Headers::empty(), reply.psn)
                 .with_aeth(Aeth { syndrome, msn });
             header.atomic_ack = original;
             let Some(packet) = out.stage(header.len()) else {
@@ -202,30 +237,29 @@ impl Replies {
     }
 }
 
+impl Answer {
+    fn is_response(&self) -> bool {
+        matches!(self, Answer::Read(_) | Answer::Atomic { .. })
+    }
+}
+
+/// Sends the responses to a READ from that with PSN `next` on.
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
-    msn: u32,
-    credits: Credits,
+    aeth: Aeth,
+    next: &mut Psn,
     read: &mut ReadReply,
     memory: &M,
     out: &mut T,
 ) -> Sent {
-    while read.next.before(read.end) {
+    while *next != read.end {
         let len = read.left.min(cx.attr.path_mtu.bytes() as u32);
-        let position = Position::new(read.next == read.first, read.next.next() == read.end);
+        let position = Position::new(*next == read.first, next.next() == read.end);
         let mut header = cx
-            .header(
-                Operation::ReadResponse,
-                position,
-                Headers::empty(),
-                read.next,
-            )
+            .header(Operation::ReadResponse, position, Headers::empty(), *next)
             .with_payload_len(len as usize);
         if position != Position::Middle {
-            header.aeth = Some(Aeth {
-                syndrome: Syndrome::Ack(credits),
-                msn,
-            });
+            header.aeth = Some(aeth);
         }
         let header_len = header.len();
         let Some(packet) = out.stage(packet_len(header_len, len as usize)) else {
@@ -240,7 +274,7 @@ fn send_read<M: Memory, T: Transmit>(
         }
         out.commit();
         cx.counters.sent_packets += 1;
-        read.next = read.next.next();
+        *next = next.next();
         read.addr = read.addr.wrapping_add(u64::from(len));
         read.left -= len;
     }

@@ -117,7 +117,8 @@ impl Responder {
             cx.counters.out_of_sequence += 1;
             if !self.refused {
                 self.refused = true;
-                self.replies.nak(self.expected, NakCode::PsnSequence);
+                self.replies
+                    .nak(self.expected, self.msn, NakCode::PsnSequence);
             }
             return Outcome::Continue;
         }
@@ -135,12 +136,12 @@ impl Responder {
                 cx.counters.rnr_naks_sent += 1;
                 self.refused = true;
                 self.replies
-                    .not_ready(psn, RnrTimer::new(cx.attr.min_rnr_timer));
+                    .not_ready(psn, self.msn, RnrTimer::new(cx.attr.min_rnr_timer));
                 Outcome::Continue
             }
             Err(Refusal::Fatal(code, status)) => {
                 cx.counters.fatal_naks_sent += 1;
-                self.replies.nak(psn, code);
+                self.replies.nak(psn, self.msn, code);
                 self.abort(cx, code, status, host);
                 Outcome::Failed
             }
@@ -154,16 +155,14 @@ impl Responder {
         host: &mut H,
         out: &mut T,
     ) -> (bool, Outcome) {
-        let mut lost = false;
+        let mut outcome = Outcome::Continue;
         loop {
-            match self.replies.transmit(cx, self.msn, host, out) {
-                Sent::All if lost => return (false, Outcome::Failed),
-                Sent::All => return (false, Outcome::Continue),
-                Sent::Full if lost => return (false, Outcome::Failed),
-                Sent::Full => return (true, Outcome::Continue),
+            match self.replies.transmit(cx, host, out) {
+                Sent::All => return (false, outcome),
+                Sent::Full => return (true, outcome),
                 Sent::AccessLost => {
                     self.abort(cx, NakCode::RemoteAccess, WcStatus::LocAccessErr, host);
-                    lost = true;
+                    outcome = Outcome::Failed;
                 }
             }
         }
@@ -206,15 +205,16 @@ impl Responder {
             Operation::Send | Operation::Write => {
                 // Acknowledging past a READ would say that its response has arrived.
                 let past_response = self.response_end.is_some_and(|end| psn.before(end));
-                self.replies.ack(if past_response {
+                let done = if past_response {
                     psn
                 } else {
                     self.expected.prev()
-                });
+                };
+                self.replies.ack(done, self.msn);
             }
             Operation::ReadRequest => {
                 if let Some(read) = self.read_again(cx, header, host) {
-                    self.replies.read_again(read);
+                    self.replies.read_again(self.msn, read);
                 }
             }
             _ => {
@@ -224,7 +224,7 @@ impl Responder {
                     ..
                 }) = saved
                 {
-                    self.replies.atomic(psn, *original);
+                    self.replies.atomic_again(psn, self.msn, *original);
                 }
             }
         }
@@ -264,11 +264,11 @@ impl Responder {
         }
         Some(ReadReply {
             first: psn,
-            next: psn,
             end,
             addr: reth.addr,
             rkey,
             left: reth.length,
+            again: true,
         })
     }
 
@@ -338,7 +338,7 @@ impl Responder {
         let received = total as u32;
         if !info.position.ends() {
             self.inbound = Some(Inbound::Send { received });
-            self.accept(1, packet.header.bth.ack_req);
+            self.accept(&packet.header);
             return Ok(());
         }
         let extra = match (packet.header.imm, packet.header.ieth) {
@@ -349,8 +349,8 @@ impl Responder {
             }
             (None, None) => Extra::None,
         };
-        self.accept(1, packet.header.bth.ack_req);
         self.complete(cx, &packet.header, WcOpcode::Recv, received, extra, host);
+        self.accept(&packet.header);
         Ok(())
     }
 
@@ -395,23 +395,22 @@ impl Responder {
             host.remote_write(rkey, addr, packet.payload)
                 .map_err(|_| NO_ACCESS)?;
         }
-        self.accept(1, packet.header.bth.ack_req);
-        if !info.position.ends() {
-            self.inbound = Some(Inbound::Write {
-                addr: addr.wrapping_add(payload),
-                rkey,
-                left: left - payload as u32,
-                len,
-            });
-            return Ok(());
-        }
         match packet.header.imm {
+            _ if !info.position.ends() => {
+                self.inbound = Some(Inbound::Write {
+                    addr: addr.wrapping_add(payload),
+                    rkey,
+                    left: left - payload as u32,
+                    len,
+                });
+            }
             Some(imm) => {
                 let extra = Extra::Imm(imm);
                 self.complete(cx, &packet.header, WcOpcode::RecvWriteImm, len, extra, host);
             }
             None => self.message_done(),
         }
+        self.accept(&packet.header);
         Ok(())
     }
 
@@ -438,22 +437,23 @@ impl Responder {
         let first = self.expected;
         let packets = packets_of(reth.length, cx.attr.path_mtu);
         let end = first + packets;
-        self.replies.read(ReadReply {
+        let reply = ReadReply {
             first,
-            next: first,
             end,
             addr: reth.addr,
             rkey: reth.rkey,
             left: reth.length,
-        });
+            again: false,
+        };
         let kind = ExecutedKind::Read {
             addr: reth.addr,
             rkey: reth.rkey,
             len: reth.length,
         };
         self.remember(cx.attr, Executed { first, end, kind });
-        self.accept(packets, false);
+        self.expected = end;
         self.message_done();
+        self.replies.read(self.msn, reply);
         Ok(())
     }
 
@@ -480,19 +480,12 @@ impl Responder {
         let original = host
             .remote_atomic(atomic.rkey, atomic.addr, op)
             .map_err(|_| NO_ACCESS)?;
-        let first = self.expected;
-        self.replies.atomic(first, original);
+        let (first, end) = (self.expected, self.expected.next());
         let kind = ExecutedKind::Atomic { original };
-        self.remember(
-            cx.attr,
-            Executed {
-                first,
-                end: first.next(),
-                kind,
-            },
-        );
-        self.accept(1, false);
+        self.remember(cx.attr, Executed { first, end, kind });
+        self.expected = end;
         self.message_done();
+        self.replies.atomic(first, self.msn, original);
         Ok(())
     }
 
@@ -523,13 +516,12 @@ impl Responder {
         Ok(())
     }
 
-    /// The packet, or the whole of a READ's answer, is done.
-    fn accept(&mut self, packets: u32, ack: bool) {
-        let last = self.expected;
-        self.expected = self.expected + packets;
-        if ack {
-            self.replies.ack(last);
+    /// A packet of a SEND or WRITE is done.
+    fn accept(&mut self, header: &Header) {
+        if header.bth.ack_req {
+            self.replies.ack(self.expected, self.msn);
         }
+        self.expected = self.expected.next();
     }
 
     fn message_done(&mut self) {
