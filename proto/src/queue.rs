@@ -145,6 +145,12 @@ impl SendWqe {
         self.first_psn + self.packets
     }
 
+    /// Whether its last PSN lies before `psn`, which is not before its first. A message may take
+    /// half of all PSNs, so its end cannot be compared with a PSN near its start.
+    pub fn ends_before(&self, psn: Psn) -> bool {
+        (psn - self.first_psn.get()).get() >= self.packets
+    }
+
     /// How many bytes packet `index` of it carries.
     pub fn payload_of(&self, index: u32, mtu: Mtu) -> usize {
         let sent = u64::from(index) * mtu.bytes() as u64;

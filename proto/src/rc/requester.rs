@@ -9,6 +9,7 @@ use super::Context;
 use super::congestion::Controller;
 use super::retransmit::{Expired, Retransmit};
 use crate::host::{Access, Completions, Host, Memory, Transmit};
+use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
@@ -221,16 +222,13 @@ impl Requester {
         }
         let index = self.cursor_packet;
         let position = Position::new(index == 0, index + 1 == wqe.packets);
-        // Without credit one packet may still go, to ask for news, when nothing else is under way.
-        let needs_receive = match wqe.op {
-            SendOp::WriteImm { .. } => position.ends(),
-            _ => position.starts(),
-        };
+        // Without credit one packet may still go, to ask for news; then its answer is awaited.
+        let needs_receive = !matches!(wqe.op, SendOp::WriteImm { .. }) || position.ends();
         let lacks_credit = needs_receive && self.lacks_credit(wqe);
-        if lacks_credit && self.in_flight() > 0 {
+        if lacks_credit && self.in_flight() > 0 && self.asked.next() == self.next_psn {
             return Step::Wait;
         }
-        let ends_burst = position.ends() && self.ends_burst(wqe);
+        let ends_burst = position.ends() && self.ends_burst(cx.attr, wqe);
         let unasked = self.next_psn.diff(self.asked).max(0) as u32;
         let ack_req =
             ends_burst || lacks_credit || room == 1 || unasked * 4 >= self.window.window();
@@ -271,13 +269,20 @@ impl Requester {
 
     /// Whether the last packet of this work request should ask for an acknowledgement: someone
     /// waits for its completion, or nothing that asks will follow it soon.
-    fn ends_burst(&self, wqe: &SendWqe) -> bool {
-        self.signal_all
-            || wqe.flags.contains(SendFlags::SIGNALED)
-            || self
-                .queue
-                .get(self.cursor + 1)
-                .is_none_or(|next| self.lacks_credit(next))
+    fn ends_burst(&self, attr: &QpAttr, wqe: &SendWqe) -> bool {
+        let next = self.cursor + 1;
+        if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+            return true;
+        }
+        match self.queue.get(next) {
+            None => true,
+            Some(_) if attr.state == QpState::Sqd && next >= self.begun => true,
+            // A READ goes out when the window has room for all of its responses.
+            Some(read) if read.op.has_response() => {
+                self.room() <= read.packets.min(read_piece(attr.path_mtu))
+            }
+            Some(next) => self.lacks_credit(next),
+        }
     }
 
     fn send_with_response<M: Memory, T: Transmit>(
@@ -294,7 +299,7 @@ impl Requester {
         if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
             return Step::Wait;
         }
-        let piece = READ_PIECE / cx.attr.path_mtu.bytes() as u32;
+        let piece = read_piece(cx.attr.path_mtu);
         let to_grid = piece - self.cursor_packet % piece;
         let packets = (wqe.packets - self.cursor_packet).min(to_grid);
         if self.room() < packets && self.in_flight() > 0 {
@@ -398,11 +403,14 @@ impl Requester {
         aeth: &Aeth,
         host: &mut H,
     ) -> Outcome {
-        // Of the past, or of what was never sent: stale or ghost, to be ignored (9.7.5.2.1).
-        // A gap's NAK names the PSN that is expected, which may be one that was not sent yet.
-        let past_last = matches!(aeth.syndrome, Syndrome::Nak(NakCode::PsnSequence));
-        let end = if past_last { psn } else { psn.next() };
-        if end.before(self.una) || end.after(self.sent_end) {
+        // Of the past, or of what was never sent: stale or ghost, to be ignored (9.7.5.2.1). An
+        // ACK of what is acknowledged already may still bring credits; a NAK must name a packet
+        // that is under way.
+        let oldest = match aeth.syndrome {
+            Syndrome::Ack(_) => self.una.prev(),
+            _ => self.una,
+        };
+        if psn.before(oldest) || !psn.before(self.sent_end) {
             cx.counters.stale_responses += 1;
             return Outcome::Continue;
         }
@@ -416,10 +424,6 @@ impl Requester {
                 self.settle(cx, host)
             }
             Syndrome::RnrNak(timer) => {
-                if psn.before(self.una) {
-                    cx.counters.stale_responses += 1;
-                    return Outcome::Continue;
-                }
                 cx.counters.rnr_naks_received += 1;
                 let complete = self.advance(cx, psn, host);
                 if !complete {
@@ -434,10 +438,6 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
             Syndrome::Nak(code) => {
-                if psn.before(self.una) {
-                    cx.counters.stale_responses += 1;
-                    return Outcome::Continue;
-                }
                 let status = match code {
                     NakCode::InvalidRequest => WcStatus::RemInvReqErr,
                     NakCode::RemoteAccess => WcStatus::RemAccessErr,
@@ -520,6 +520,8 @@ impl Requester {
     /// The next packet is again the oldest that is not done.
     fn go_back(&mut self) {
         self.measured = None;
+        // What could not be sent waits for what precedes it, which must be sent again first.
+        self.unsendable = None;
         self.awaiting.clear();
         self.place_cursor();
     }
@@ -553,7 +555,8 @@ impl Requester {
         let mut reached = end;
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
-            if !wqe.first_psn.before(end) {
+            // PSNs of what was not begun may lie half of their space ahead, or seem to be behind.
+            if index >= self.begun || !wqe.first_psn.before(end) {
                 break;
             }
             if wqe.op.has_response() {
@@ -578,7 +581,7 @@ impl Requester {
         }
         self.una = reached;
         while let Some(&wqe) = self.queue.get(self.queue.head()) {
-            if wqe.end_psn().after(reached) {
+            if !wqe.ends_before(reached) {
                 break;
             }
             self.queue.pop();
@@ -739,7 +742,7 @@ impl Requester {
     ) -> Outcome {
         self.advance(cx, psn, host);
         while let Some(&wqe) = self.queue.get(self.queue.head()) {
-            if wqe.end_psn().after(psn) {
+            if !wqe.ends_before(psn) {
                 break;
             }
             self.queue.pop();
@@ -774,6 +777,11 @@ impl Requester {
         self.begun = self.cursor;
         self.cursor_packet = 0;
     }
+}
+
+/// The responses to one READ request at most.
+fn read_piece(mtu: Mtu) -> u32 {
+    READ_PIECE / mtu.bytes() as u32
 }
 
 fn completion(cx: &Context<'_>, wqe: &SendWqe, status: WcStatus) -> Completion {
