@@ -26,7 +26,7 @@ use super::slot::live_slots;
 use super::socket::{LocalAddress, ROCE_PORT};
 use super::sys::set_option;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,7 +41,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(super) const PROBE_SLOT: u8 = 0xff;
 
 /// How long a sweep waits for processes that do not answer.
-const SWEEP_TIME: Duration = Duration::from_millis(10);
+const SWEEP_TIME: Duration = Duration::from_millis(20);
 
 /// The pause between two sweeps, as long as they tell something new; it doubles when they do not.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -100,6 +100,9 @@ pub(super) struct Steering {
 
 struct State {
     order: Order,
+    /// Slots of the order that did not answer the last sweep: stopped, slow, or another process by
+    /// now, one that is not of this group. Not to answer twice is to be out of it.
+    silent: BTreeSet<u8>,
     /// Whether this process may not attach programs: then there is no point in sweeping.
     refused: bool,
     sweep: Option<Sweep>,
@@ -135,6 +138,7 @@ impl Steering {
             asker: open_asker(address)?,
             state: Mutex::new(State {
                 order: Order::new(),
+                silent: BTreeSet::new(),
                 refused: false,
                 sweep: None,
                 wanted: false,
@@ -347,18 +351,23 @@ impl Steering {
         let Some(sweep) = &mut state.sweep else {
             return;
         };
+        let late = sweep.deadline == Time::NEVER;
         sweep.deadline = Time::NEVER;
         sweep.news = false;
-        let answers = sweep.answers.clone();
         let before = state.order.clone();
-        // Who did not answer, a stopped process perhaps, is believed to be where it was, unless
-        // somebody else is there now.
         state.order.retain(|slot, index| {
-            sweep.live.contains(slot) && !answers.values().any(|taken| taken == index)
+            if sweep.answers.contains_key(slot) {
+                state.silent.remove(slot);
+                return true;
+            }
+            let taken = sweep.answers.values().any(|i| i == index);
+            let out = !late && !state.silent.insert(*slot);
+            !taken && !out && sweep.live.contains(slot)
         });
-        state.order.extend(answers);
+        state.order.extend(&sweep.answers);
+        state.silent.retain(|slot| state.order.contains_key(slot));
         self.note_lowest(&state.order);
-        if state.order == before {
+        if state.order == before && state.silent.is_empty() {
             state.pause = (state.pause * 2).min(LONGEST_PAUSE);
         } else {
             state.pause = SHORTEST_PAUSE;

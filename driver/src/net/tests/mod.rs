@@ -1,5 +1,7 @@
 //! What crosses the files: packets over the loopback interface, between several holders of a slot.
 
+mod processes;
+
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
 /// An address that no other test uses, of this process or of another.
-pub(super) fn own_address() -> LocalAddress {
+fn own_address() -> LocalAddress {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
     let [_, a, b, c] = (n & 0x7f_ffff | 0x80_0000).to_be_bytes();
@@ -18,29 +20,29 @@ pub(super) fn own_address() -> LocalAddress {
 }
 
 /// A packet with a BTH that names `qpn`, `len` bytes long, and its number behind the BTH.
-pub(super) fn write_packet(room: &mut [u8], qpn: Qpn, number: u32) {
+fn write_packet(room: &mut [u8], qpn: Qpn, number: u32) {
     room.fill(0x5a);
     room[0] = 0x04;
     room[4..8].copy_from_slice(&qpn.get().to_be_bytes());
     room[12..16].copy_from_slice(&number.to_be_bytes());
 }
 
-pub(super) fn number_of(packet: &[u8]) -> u32 {
+fn number_of(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[12..16].try_into().unwrap())
 }
 
 /// As a process of its own, with one endpoint.
-pub(super) struct Node {
-    pub(super) shared: Arc<Shared>,
-    pub(super) endpoint: Endpoint,
+struct Node {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
     receive: RecvBatch,
     send: SendBatch,
     /// Number, length, index and identification of each packet.
-    pub(super) got: Vec<(u32, usize, u16, Option<u16>)>,
+    got: Vec<(u32, usize, u16, Option<u16>)>,
 }
 
 impl Node {
-    pub(super) fn new(address: LocalAddress, options: Options) -> Node {
+    fn new(address: LocalAddress, options: Options) -> Node {
         let shared = Shared::new(options).unwrap();
         let endpoint = shared.open(address).unwrap();
         Node {
@@ -52,12 +54,12 @@ impl Node {
         }
     }
 
-    pub(super) fn qpn(&self) -> Qpn {
+    fn qpn(&self) -> Qpn {
         Qpn::new(self.shared.qpns().start() + 7)
     }
 
     /// Does everything that is due. Returns whether anything was.
-    pub(super) fn pump(&mut self) -> bool {
+    fn pump(&mut self) -> bool {
         let Node {
             shared,
             endpoint,
@@ -76,7 +78,7 @@ impl Node {
     }
 
     /// Sends packets of these lengths, numbered from `first`, all in one batch.
-    pub(super) fn send(&mut self, to: (LocalAddress, Qpn), first: u32, lengths: &[usize]) {
+    fn send(&mut self, to: (LocalAddress, Qpn), first: u32, lengths: &[usize]) {
         let path = self
             .endpoint
             .path(to.0.ip(), PathOptions::default())
@@ -93,7 +95,7 @@ impl Node {
 }
 
 /// Pumps all nodes until `done` or for too long.
-pub(super) fn pump_until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
+fn pump_until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
     let start = Instant::now();
     while !done(nodes) {
         assert!(
