@@ -1,0 +1,284 @@
+//! Processes that share an address, some of which die: real ones, of this very test program.
+
+use super::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Tells a process that it is a child, and its address.
+const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
+
+/// In a packet behind its number: the QPN to answer to, and in an answer how many datagrams came to
+/// the child by the detour over another process.
+const RETURN_QPN: std::ops::Range<usize> = 16..20;
+const DETOURS: std::ops::Range<usize> = 20..24;
+const PACKET: usize = 64;
+
+fn word(bytes: &[u8], at: std::ops::Range<usize>) -> u32 {
+    u32::from_be_bytes(bytes[at].try_into().unwrap())
+}
+
+/// Answers every packet, until nobody holds its standard input any more.
+#[test]
+#[ignore = "other tests run it as a process of its own"]
+fn child() {
+    let address: IpAddr = std::env::var(CHILD).unwrap().parse().unwrap();
+    let address = LocalAddress::new(address, 1);
+    let shared = Shared::new(Options::default()).unwrap();
+    let endpoint = shared.open(address).unwrap();
+    let mut receive = RecvBatch::new();
+    let mut send = SendBatch::default();
+    let mut questions = Vec::new();
+    println!("\nslot {}", shared.slot());
+    std::io::stdout().flush().unwrap();
+    let stdin = std::io::stdin();
+    loop {
+        let mut fds = [
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::from_borrowed_fd(endpoint.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(endpoint.service_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(shared.fd(), PollFlags::IN),
+        ];
+        let pause = endpoint.next_deadline() - now();
+        let timeout = Timespec::try_from(pause.min(Duration::from_secs(60))).unwrap();
+        poll(&mut fds, Some(&timeout)).unwrap();
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        let mut take = |d: &Datagram<'_>| {
+            let peer = d.src.ip();
+            questions.push((
+                peer,
+                Qpn::new(word(d.bytes, RETURN_QPN)),
+                number_of(d.bytes),
+            ));
+        };
+        while endpoint.recv(&mut receive, &mut take).unwrap() > 0 {}
+        while shared.recv_forwarded(&mut receive, &mut take).unwrap() > 0 {}
+        endpoint.service(&mut receive, &mut take).unwrap();
+        let detours = shared.counters().forwarded_in.get() as u32;
+        for (peer, qpn, number) in questions.drain(..) {
+            let path = endpoint.path(peer, PathOptions::default()).unwrap();
+            send.begin(&path);
+            let room = send.stage(PACKET).unwrap();
+            write_packet(room, qpn, number);
+            room[DETOURS].copy_from_slice(&detours.to_be_bytes());
+            send.commit();
+        }
+        send.flush();
+    }
+}
+
+struct Answerer {
+    process: Child,
+    /// Held open so that the child can write as long as it lives.
+    _output: BufReader<ChildStdout>,
+    qpn: Qpn,
+    asked: u32,
+    detours: u32,
+}
+
+impl Answerer {
+    fn start(address: LocalAddress) -> Answerer {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "net::tests::processes::child", "--ignored"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(CHILD, address.ip().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let slot = loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child is gone");
+            if let Some(slot) = line.trim().strip_prefix("slot ") {
+                break slot.parse::<u32>().unwrap();
+            }
+        };
+        Answerer {
+            process,
+            _output: output,
+            qpn: Qpn::new(slot << QPN_BITS | 7),
+            asked: 0,
+            detours: 0,
+        }
+    }
+
+    /// As `kill -9` does.
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn stop(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+/// The one who asks, on an address of its own.
+struct Asker {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    receive: RecvBatch,
+    send: SendBatch,
+    target: LocalAddress,
+    /// Counts the questions, so that each has a number of its own.
+    next: u32,
+}
+
+impl Asker {
+    fn new(target: LocalAddress) -> Asker {
+        let shared = Shared::new(Options::default()).unwrap();
+        let endpoint = shared.open(own_address()).unwrap();
+        Asker {
+            shared,
+            endpoint,
+            receive: RecvBatch::new(),
+            send: SendBatch::default(),
+            target,
+            next: 0,
+        }
+    }
+
+    /// Sends `count` questions to each, and returns the numbers that wait for an answer, with who
+    /// is to give it.
+    fn ask(&mut self, all: &mut [Answerer], count: u32) -> Vec<(u32, usize)> {
+        let me = Qpn::new(self.shared.qpns().start() + 7);
+        let mut open = Vec::new();
+        for (who, answerer) in all.iter_mut().enumerate() {
+            for i in 0..count {
+                // Different flows, which the kernel's hash would spread.
+                let options = PathOptions {
+                    flow_key: who as u32 * 4 + i % 4,
+                    ..PathOptions::default()
+                };
+                let path = self.endpoint.path(self.target.ip(), options).unwrap();
+                self.send.begin(&path);
+                let room = self.send.stage(PACKET).unwrap();
+                write_packet(room, answerer.qpn, self.next);
+                room[RETURN_QPN].copy_from_slice(&me.get().to_be_bytes());
+                self.send.commit();
+                open.push((self.next, who));
+                self.next += 1;
+            }
+            answerer.asked += count;
+        }
+        let report = self.send.flush();
+        assert_eq!(report.lost, 0);
+        open
+    }
+
+    /// Waits for the answer to every question. None may be missing.
+    fn hear(&mut self, all: &mut [Answerer], mut open: Vec<(u32, usize)>) {
+        let start = Instant::now();
+        while !open.is_empty() {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "no answer to {open:?}"
+            );
+            let mut take = |d: &Datagram<'_>| {
+                let number = number_of(d.bytes);
+                if let Some(at) = open.iter().position(|(n, _)| *n == number) {
+                    let (_, who) = open.swap_remove(at);
+                    all[who].detours = all[who].detours.max(word(d.bytes, DETOURS));
+                }
+            };
+            let mut busy = self.endpoint.recv(&mut self.receive, &mut take).unwrap() > 0;
+            busy |= self
+                .shared
+                .recv_forwarded(&mut self.receive, &mut take)
+                .unwrap()
+                > 0;
+            self.endpoint.service(&mut self.receive, &mut take).unwrap();
+            if !busy {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+
+    /// What was in the socket buffer of a process that died is gone with it, be it for that process
+    /// or on the wrong way to another; so questions of that moment may have to be asked again, but
+    /// each survivor answers.
+    fn hear_survivors(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
+        let start = Instant::now();
+        let mut heard = vec![false; all.len()];
+        while heard.iter().any(|h| !h) {
+            assert!(start.elapsed() < Duration::from_secs(10), "no survivor");
+            let mut take = |d: &Datagram<'_>| {
+                let number = number_of(d.bytes);
+                if let Some((_, who)) = open.iter().find(|(n, _)| *n == number) {
+                    heard[*who] = true;
+                }
+            };
+            self.endpoint.recv(&mut self.receive, &mut take).unwrap();
+            self.shared
+                .recv_forwarded(&mut self.receive, &mut take)
+                .unwrap();
+            self.endpoint.service(&mut self.receive, &mut take).unwrap();
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn round(&mut self, all: &mut [Answerer], count: u32) {
+        let open = self.ask(all, count);
+        self.hear(all, open);
+    }
+
+    /// Asks until nothing takes a detour any more.
+    fn until_steered(&mut self, all: &mut [Answerer]) {
+        let start = Instant::now();
+        loop {
+            let before: u32 = all.iter().map(|a| a.detours).sum();
+            for _ in 0..20 {
+                self.round(all, 8);
+            }
+            let after: u32 = all.iter().map(|a| a.detours).sum();
+            if after == before {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "datagrams still take detours"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_death_of_processes_costs_the_others_nothing() {
+    let address = own_address();
+    let mut asker = Asker::new(address);
+    let mut all: Vec<Answerer> = (0..8).map(|_| Answerer::start(address)).collect();
+    asker.round(&mut all, 8);
+    asker.until_steered(&mut all);
+
+    for victims in [[0, 3, 5], [4, 2, 1]] {
+        // Questions are on their way to all of them while some die.
+        let mut open = asker.ask(&mut all, 8);
+        for at in victims {
+            all.remove(at).kill();
+            open.retain(|(_, who)| *who != at);
+            // Who comes behind it moves up.
+            for (_, who) in &mut open {
+                if *who > at {
+                    *who -= 1;
+                }
+            }
+        }
+        asker.hear_survivors(&mut all, open);
+        asker.round(&mut all, 8);
+        // New ones take their slots, and start at once.
+        for _ in 0..3 {
+            let new = Answerer::start(address);
+            assert!(all.iter().all(|old| old.qpn != new.qpn));
+            all.push(new);
+            asker.round(&mut all, 8);
+        }
+        asker.until_steered(&mut all);
+    }
+    for answerer in all {
+        answerer.stop();
+    }
+}
