@@ -46,7 +46,7 @@ counters! {
     forwarded_out,
     /// Datagrams that another process passed on to this one.
     forwarded_in,
-    /// Datagrams for another process whose queue of forwarded datagrams was full.
+    /// Datagrams for another process that were dropped because it took none for too long.
     forward_overruns,
     /// Datagrams for a slot that no process holds.
     no_such_slot,

@@ -2,7 +2,6 @@
 
 use super::clock;
 use super::error::OpenError;
-use super::forward;
 use super::receive::{Arrival, Datagram, RecvBatch, Senders};
 use super::send::{Path, PathOptions};
 use super::sharing::Shared;
@@ -19,7 +18,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urxe_proto::icrc::{Flow, FlowIcrc};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-use zerocopy::IntoBytes;
 
 /// How many UDP ports an address sends from at most.
 const TX_SOCKETS: usize = 16;
@@ -77,7 +75,10 @@ impl Endpoint {
 
     /// When [`Endpoint::service`] is to be called at the latest; [`Time::NEVER`] most of the time.
     pub fn next_deadline(&self) -> Time {
-        self.steering.next_deadline().min(self.wire.next_deadline())
+        self.steering
+            .next_deadline()
+            .min(self.wire.next_deadline())
+            .min(self.shared.next_deadline())
     }
 
     /// The way from here to `peer`.
@@ -161,8 +162,8 @@ impl Endpoint {
         Ok(count)
     }
 
-    /// Does what is due: the processes' talk about the port, and packets that `URXE_FAULTS` has
-    /// delayed. Those that arrived go to `f` like those of [`Endpoint::recv`].
+    /// Does what is due: the processes' talk about the port, datagrams that wait to be passed on, and
+    /// packets that `URXE_FAULTS` has delayed. Those that arrived go to `f` like those of [`Endpoint::recv`].
     ///
     /// # Errors
     /// When a socket fails.
@@ -174,6 +175,7 @@ impl Endpoint {
         let now = clock::now();
         self.steering.take_answers(self.receiver.as_fd(), now)?;
         self.steering.on_time(now, self.receiver.as_fd());
+        self.shared.retry();
         let mut arrivals = Vec::new();
         self.wire.release(now, &mut arrivals);
         if !arrivals.is_empty() {
@@ -276,28 +278,16 @@ impl Endpoint {
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        let counters = self.shared.counters();
-        let count = run.datagrams().count() as u64;
-        let passed = self
-            .shared
-            .holder()
-            .pass(to, forward::header(run).as_bytes(), run.bytes);
-        match passed {
-            Ok(Passed::On) => counters.forwarded_out.add(count),
-            Ok(Passed::Overrun) => counters.forward_overruns.add(count),
-            Ok(Passed::NobodyThere) => {
+        match self.shared.pass(to, run) {
+            Passed::NobodyThere => {
                 self.steering.gone(to, clock::now());
-                self.take_over(run, count, senders, f);
-                return;
+                self.take_over(run, senders, f);
             }
-            Err(error) => {
-                tracing::debug!(%error, to, "datagrams could not be passed on");
-                counters.forward_overruns.add(count);
+            // Only the first datagram of a batch was steered.
+            Passed::On | Passed::Overrun if run.first_index == 0 => {
+                self.steering.mistaken(clock::now());
             }
-        }
-        // Only the first datagram of a batch was steered.
-        if run.first_index == 0 {
-            self.steering.mistaken(clock::now());
+            Passed::On | Passed::Overrun => {}
         }
     }
 
@@ -305,18 +295,16 @@ impl Endpoint {
     fn take_over(
         &self,
         run: &Arrival<'_>,
-        count: u64,
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        let mut lost = count;
         for datagram in run.datagrams() {
-            if matches!(self.owner(datagram.bytes), Owner::Mine) {
+            if self.owner(datagram.bytes) == Owner::Mine {
                 self.deliver(datagram, senders, f);
-                lost -= 1;
+            } else {
+                self.shared.counters().no_such_slot.add(1);
             }
         }
-        self.shared.counters().no_such_slot.add(lost);
     }
 }
 

@@ -3,14 +3,147 @@
 //! They travel as one message of the Unix socket that is a process's slot: this header, then the
 //! datagrams as they came, a batch in one piece. The kernel vouches for who sent the message: only
 //! processes of the same user may pass datagrams on.
+//!
+//! The kernel queues few such messages (`net.unix.max_dgram_qlen`, often 10), and detours come in
+//! bursts, so what finds the queue full waits here for a moment.
 
+use super::clock;
+use super::counters::NetCounters;
 use super::receive::Arrival;
+use super::slot::{Passed, Slot};
 use super::socket::LocalAddress;
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use urxe_proto::time::Time;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"urxf";
 const VERSION: u8 = 1;
+
+/// How much waits for full queues at most, in bytes: a window or two of every neighbour.
+const BACKLOG_LIMIT: usize = 4 << 20;
+
+/// How soon a full queue is tried again.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How long it is tried. The transport has repeated by then what was lost, and a process that was
+/// stopped shall not keep others awake.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Passes datagrams on, those that must wait for a full queue in their order.
+#[derive(Default)]
+pub(super) struct Forwarder {
+    backlog: Mutex<Backlog>,
+    /// Whether there is a backlog, for those who just want to know.
+    waiting: AtomicBool,
+}
+
+#[derive(Default)]
+struct Backlog {
+    messages: VecDeque<Waiting>,
+    bytes: usize,
+    retry_at: Time,
+}
+
+struct Waiting {
+    to: u8,
+    message: Vec<u8>,
+    datagrams: u64,
+    give_up_at: Time,
+}
+
+impl Forwarder {
+    /// Passes `arrival` on to the process in slot `to`; what became of it is counted.
+    pub(super) fn pass(
+        &self,
+        slot: &Slot,
+        counters: &NetCounters,
+        to: u8,
+        arrival: &Arrival<'_>,
+    ) -> Passed {
+        let datagrams = arrival.datagrams().count() as u64;
+        let header = header(arrival);
+        let mut backlog = self.lock();
+        let passed = if backlog.messages.iter().any(|m| m.to == to) {
+            Passed::Overrun
+        } else {
+            slot.pass(to, header.as_bytes(), arrival.bytes)
+        };
+        match passed {
+            Passed::On => counters.forwarded_out.add(datagrams),
+            Passed::NobodyThere => {}
+            Passed::Overrun if backlog.bytes + arrival.bytes.len() > BACKLOG_LIMIT => {
+                counters.forward_overruns.add(datagrams);
+            }
+            Passed::Overrun => {
+                let message = [header.as_bytes(), arrival.bytes].concat();
+                let now = clock::now();
+                backlog.bytes += message.len();
+                backlog.messages.push_back(Waiting {
+                    to,
+                    message,
+                    datagrams,
+                    give_up_at: now + PATIENCE,
+                });
+                backlog.retry_at = now + RETRY;
+                self.waiting.store(true, Ordering::Relaxed);
+            }
+        }
+        passed
+    }
+
+    /// Tries again what waits, if it is time.
+    pub(super) fn retry(&self, slot: &Slot, counters: &NetCounters) {
+        if !self.waiting.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut backlog = self.lock();
+        let now = clock::now();
+        if backlog.retry_at > now {
+            return;
+        }
+        let mut full = Vec::new();
+        let mut rest = VecDeque::new();
+        for waiting in std::mem::take(&mut backlog.messages) {
+            if full.contains(&waiting.to) {
+                rest.push_back(waiting);
+                continue;
+            }
+            match slot.pass(waiting.to, &waiting.message, &[]) {
+                Passed::On => counters.forwarded_out.add(waiting.datagrams),
+                Passed::NobodyThere => counters.no_such_slot.add(waiting.datagrams),
+                Passed::Overrun if waiting.give_up_at <= now => {
+                    counters.forward_overruns.add(waiting.datagrams);
+                }
+                Passed::Overrun => {
+                    full.push(waiting.to);
+                    rest.push_back(waiting);
+                }
+            }
+        }
+        backlog.bytes = rest.iter().map(|w| w.message.len()).sum();
+        backlog.messages = rest;
+        backlog.retry_at = now + RETRY;
+        let waiting = !backlog.messages.is_empty();
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
+    /// When [`Forwarder::retry`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        if self.waiting.load(Ordering::Relaxed) {
+            self.lock().retry_at
+        } else {
+            Time::NEVER
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// In front of the datagrams. Both ends are on one host, so the byte order is the host's.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -33,7 +166,7 @@ struct Header {
 }
 
 /// What goes in front of the bytes of `arrival`.
-pub(super) fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
+fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -133,6 +266,43 @@ mod tests {
             assert_eq!((back.first_index, back.segment), (5, 4112));
             assert_eq!(back.bytes, arrival.bytes);
         }
+    }
+
+    #[test]
+    fn a_full_queue_delays_datagrams_and_keeps_their_order() {
+        let (from, to) = (Slot::claim().unwrap(), Slot::claim().unwrap());
+        let forwarder = Forwarder::default();
+        let counters = NetCounters::default();
+        for n in 0..100_u16 {
+            let bytes = n.to_be_bytes();
+            let arrival = Arrival {
+                src: "192.0.2.1:50000".parse().unwrap(),
+                dst: LocalAddress::new([192, 0, 2, 2].into(), 0),
+                tos: 0,
+                ttl: 64,
+                first_index: 0,
+                segment: 0,
+                bytes: &bytes,
+            };
+            forwarder.pass(&from, &counters, to.number(), &arrival);
+        }
+        let mut batch = crate::net::RecvBatch::new();
+        let mut got = Vec::new();
+        while got.len() < 100 {
+            if batch.fill(to.fd()).unwrap() == 0 {
+                assert_ne!(forwarder.next_deadline(), Time::NEVER);
+                std::thread::sleep(RETRY);
+                forwarder.retry(&from, &counters);
+            } else {
+                let (messages, _) = batch.parts();
+                got.extend(messages.map(|(_, m)| parse(m).unwrap().bytes.to_vec()));
+            }
+        }
+        let expected: Vec<_> = (0..100_u16).map(|n| n.to_be_bytes().to_vec()).collect();
+        assert_eq!(got, expected);
+        assert_eq!(forwarder.next_deadline(), Time::NEVER);
+        assert_eq!(counters.forwarded_out.get(), 100);
+        assert_eq!(counters.forward_overruns.get(), 0);
     }
 
     proptest! {

@@ -15,10 +15,10 @@ use super::counters::NetCounters;
 use super::endpoint::Endpoint;
 use super::error::OpenError;
 use super::faults::FaultSpec;
-use super::forward;
+use super::forward::{self, Forwarder};
 use super::pcap::Capture;
-use super::receive::{Datagram, RecvBatch};
-use super::slot::Slot;
+use super::receive::{Arrival, Datagram, RecvBatch};
+use super::slot::{Passed, Slot};
 use super::socket::LocalAddress;
 use super::wire::Tap;
 use std::env;
@@ -27,6 +27,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use urxe_proto::time::Time;
 
 /// How a process uses the network.
 #[derive(Clone, PartialEq, Debug)]
@@ -77,6 +78,7 @@ pub struct Shared {
     pid: u32,
     options: Options,
     slot: Slot,
+    forwarder: Forwarder,
     tap: Arc<Tap>,
 }
 
@@ -104,6 +106,7 @@ impl Shared {
             pid: std::process::id(),
             options,
             slot: Slot::claim()?,
+            forwarder: Forwarder::default(),
             tap: Arc::new(Tap {
                 counters: Arc::new(NetCounters::default()),
                 capture,
@@ -187,8 +190,20 @@ impl Shared {
         Ok(count)
     }
 
-    pub(super) fn holder(&self) -> &Slot {
-        &self.slot
+    /// Passes datagrams on to the process in slot `to`.
+    pub(super) fn pass(&self, to: u8, arrival: &Arrival<'_>) -> Passed {
+        self.forwarder
+            .pass(&self.slot, self.counters(), to, arrival)
+    }
+
+    /// Passes on what had to wait.
+    pub(super) fn retry(&self) {
+        self.forwarder.retry(&self.slot, self.counters());
+    }
+
+    /// When [`Shared::retry`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        self.forwarder.next_deadline()
     }
 
     pub(super) fn tap(&self) -> &Arc<Tap> {
