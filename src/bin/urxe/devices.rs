@@ -1,0 +1,163 @@
+//! `urxe devices`: what there is, what is not, and why.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use urxe_driver::device::{self, Device, PortState};
+use urxe_proto::ids::Gid;
+
+/// Shows the devices. Fails when there is none, so that scripts notice.
+pub fn devices() -> ExitCode {
+    match describe() {
+        Ok(description) => {
+            // A reader that closed the pipe has seen what it wanted.
+            let _ = io::stdout().write_all(description.devices.as_bytes());
+            eprint!("{}", description.without);
+            match description.devices.is_empty() {
+                true => ExitCode::FAILURE,
+                false => ExitCode::SUCCESS,
+            }
+        }
+        Err(error) => {
+            eprintln!("urxe: the kernel does not tell the network interfaces: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What there is to say about the devices of this host.
+struct Description {
+    /// The table of devices; empty when there is none.
+    devices: String,
+    /// The interfaces without a device, a line each.
+    without: String,
+}
+
+fn describe() -> io::Result<Description> {
+    let found = device::devices()?;
+    let without = explain_missing()?;
+    if found.is_empty() {
+        return Ok(Description {
+            devices: String::new(),
+            without: format!("{}\n{without}", NO_DEVICE),
+        });
+    }
+    let mut rows = vec![HEADINGS.map(String::from).to_vec()];
+    let mut gids = vec![Vec::new()];
+    for device in &found {
+        rows.push(row(device));
+        gids.push(gid_lines(device));
+    }
+    let mut devices = String::new();
+    for (line, gids) in align(&rows).into_iter().zip(gids) {
+        devices += &line;
+        devices.push('\n');
+        for gid in gids {
+            devices += &gid;
+            devices.push('\n');
+        }
+    }
+    let without = match without.is_empty() {
+        true => String::new(),
+        false => format!("\nInterfaces without a device:\n{without}"),
+    };
+    Ok(Description { devices, without })
+}
+
+/// What to say when no interface makes a device.
+pub const NO_DEVICE: &str = "urxe: no device: no network interface is usable. A device needs an \
+                             interface that is up and has an address; `ip link set dev lo up` \
+                             gives the loopback interface both.";
+
+/// Why each of the other interfaces has no device, and what to do, a line each.
+///
+/// # Errors
+/// When the kernel does not tell the interfaces.
+pub fn explain_missing() -> io::Result<String> {
+    let mut text = String::new();
+    for (interface, why) in device::unusable_interfaces()? {
+        let why = why.replace("NAME", &interface);
+        writeln!(text, "  {interface}: {why}").expect("a string takes every write");
+    }
+    Ok(text)
+}
+
+const HEADINGS: [&str; 6] = [
+    "DEVICE",
+    "INTERFACE",
+    "STATE",
+    "MTU",
+    "PATH MTU",
+    "NODE GUID",
+];
+
+fn row(device: &Device) -> Vec<String> {
+    let state = match device.port_state() {
+        PortState::Active => "active",
+        PortState::Down => "down",
+    };
+    vec![
+        device.name().to_owned(),
+        device.interface().to_owned(),
+        state.to_owned(),
+        device.interface_mtu().to_string(),
+        device.active_mtu().bytes().to_string(),
+        guid(device.guid()),
+    ]
+}
+
+/// A GUID as `ibv_devinfo` writes it: four groups of four digits.
+fn guid(bytes: [u8; 8]) -> String {
+    let groups = bytes
+        .chunks(2)
+        .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+    groups.collect::<Vec<_>>().join(":")
+}
+
+/// The GID table. Every GID is of RoCE's second version: it travels in UDP.
+fn gid_lines(device: &Device) -> Vec<String> {
+    let line = |(index, ip)| format!("    GID {index:<3} {}  (RoCE v2)", Gid::from_ip(ip));
+    device.gids().into_iter().map(line).collect()
+}
+
+/// Lines of columns that stand below each other.
+pub fn align(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells
+            .map(|cell: &String| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths);
+        let padded = cells.map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guid_is_written_in_four_groups() {
+        assert_eq!(
+            guid([0, 0x11, 0x22, 0xff, 0xfe, 3, 4, 5]),
+            "0011:22ff:fe03:0405"
+        );
+    }
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let rows = [
+            vec!["a".into(), "b".into()],
+            vec!["long".into(), "c".into()],
+        ];
+        assert_eq!(align(&rows), ["a     b", "long  c"]);
+    }
+}
