@@ -406,3 +406,104 @@ fn probes_from_elsewhere_are_not_answered() {
     });
     assert_eq!(node.shared.counters().probes_in.get(), before);
 }
+
+#[test]
+fn headers_are_as_the_path_says() {
+    for address in [own_address(), loopback_v6()] {
+        let mut node = Node::new(address, Options::default());
+        let options = PathOptions {
+            flow_key: 3,
+            traffic_class: 0x29,
+            hop_limit: 7,
+            flow_label: 0x1_2345,
+        };
+        let path = node.endpoint.path(address.ip(), options).unwrap();
+        assert_eq!(path.options(), options);
+        let qpn = node.qpn();
+        node.send.begin(&path);
+        for number in 0..3 {
+            write_packet(node.send.stage(64).unwrap(), qpn, number);
+            node.send.commit();
+        }
+        assert_eq!(node.send.flush().packets, 3);
+        let mut count = 0;
+        let start = Instant::now();
+        while count < 3 {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            let take = |d: &Datagram<'_>| {
+                assert_eq!((d.tos, d.ttl), (0x29, 7));
+                assert_eq!((d.src, d.dst), (path.local(), address));
+                count += 1;
+            };
+            node.endpoint.recv(&mut node.receive, take).unwrap();
+        }
+    }
+}
+
+/// Every packet of a capture with its direction, and whether the ICRC is that of the headers shown.
+fn packets_of(path: &std::path::Path) -> Vec<(bool, u16, bool)> {
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+    use pcap_file::pcapng::{Block, PcapNgReader};
+    let mut reader = PcapNgReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap() else {
+            continue;
+        };
+        let outgoing = packet.options.contains(&EnhancedPacketOption::Flags(2));
+        // As an independent reader of the ICRC does it: mask the headers, and sum.
+        let mut bytes = packet.data.to_vec();
+        let id = u16::from_be_bytes([bytes[4], bytes[5]]);
+        let end = bytes.len() - icrc::LEN;
+        for masked in [1, 8, 10, 11, 26, 27, 32] {
+            bytes[masked] = 0xff;
+        }
+        let mut crc = !0_u32;
+        for byte in [0xff; 8].iter().chain(&bytes[..end]) {
+            crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+            }
+        }
+        packets.push((outgoing, id, bytes[end..] == (!crc).to_le_bytes()));
+    }
+    packets
+}
+
+#[test]
+fn a_capture_shows_the_headers_that_the_icrc_was_made_with() {
+    let name = |end| {
+        let file = format!("urxe-wire-{end}-{}", std::process::id());
+        std::env::temp_dir().join(file)
+    };
+    let captured = |end| Options {
+        capture: Some(name(end).to_str().unwrap().to_owned()),
+        ..Options::default()
+    };
+    let (from, to) = (own_address(), own_address());
+    let mut a = Node::new(from, captured("out"));
+    let mut b = Node::new(to, captured("in"));
+    let dst = (to, b.qpn());
+    a.send(dst, 0, &[1040; 10]);
+    pump_until(&mut [&mut b], |n| n[0].got.len() == 10);
+    // One that is damaged on the way shows up too.
+    let stranger = std::net::UdpSocket::bind(from.with_port(0)).unwrap();
+    let mut broken = [0; 64];
+    write_packet(&mut broken, b.qpn(), 11);
+    stranger.send_to(&broken, to.with_port(ROCE_PORT)).unwrap();
+    pump_until(&mut [&mut b], |n| {
+        n[0].shared.counters().icrc_errors.get() == 1
+    });
+
+    let (out, mut arrived) = (packets_of(&name("out")), packets_of(&name("in")));
+    for end in ["out", "in"] {
+        std::fs::remove_file(name(end)).unwrap();
+    }
+    let (_, _, right) = arrived.pop().unwrap();
+    assert!(!right);
+    assert_eq!(out.len(), 10);
+    for (expected, (sent, came)) in (0..).zip(out.iter().zip(&arrived)) {
+        assert_eq!(*sent, (true, expected, true));
+        assert_eq!(*came, (false, expected, true));
+    }
+}
