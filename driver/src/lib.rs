@@ -18,6 +18,7 @@ pub mod events;
 mod memory;
 pub mod mr;
 pub mod net;
+pub mod owned;
 pub mod pd;
 pub mod qp;
 

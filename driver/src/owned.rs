@@ -1,0 +1,336 @@
+//! Registered memory that the driver itself owns: what lets safe Rust do RDMA.
+//!
+//! A peer may read and write registered memory at any time, so nobody may hold a `&[u8]` or a
+//! `&mut [u8]` into it. Here the memory belongs to the region, is unmapped only after the region is
+//! deregistered, and is reached by copying in and out, or by atomics on aligned 8 bytes.
+
+use crate::memory;
+use crate::mr::{Mr, RegisterError};
+use crate::pd::Pd;
+use memmap2::{MmapMut, MmapRaw};
+use std::fmt::Debug;
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use urxe_proto::host::Access;
+use urxe_proto::work::Sge;
+
+/// The size, and the alignment, of what an atomic works on, in bytes.
+pub const WORD: usize = 8;
+
+/// Why memory cannot be allocated and registered.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnedError {
+    /// No bytes: EINVAL.
+    #[error("a memory region has at least one byte")]
+    Empty,
+    /// The memory cannot be had: mostly ENOMEM.
+    #[error("{len} bytes of memory cannot be mapped ({source}): ask for less, or end others")]
+    Map {
+        /// How many bytes were asked for.
+        len: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+impl OwnedError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Empty => libc::EINVAL,
+            Self::Map { source, .. } => source.raw_os_error().unwrap_or(libc::ENOMEM),
+            Self::Register(error) => error.errno(),
+        }
+    }
+}
+
+/// Why a piece of a region cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RangeError {
+    /// It reaches beyond the end.
+    #[error("{len} bytes from offset {offset} on reach beyond the end of {of} bytes")]
+    Outside {
+        /// Where the piece starts.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+        /// The bytes that there are.
+        of: u64,
+    },
+    /// Its start lies after its end.
+    #[error("a range that starts at {start} cannot end at {end}")]
+    Backwards {
+        /// The start.
+        start: u64,
+        /// The end.
+        end: u64,
+    },
+    /// An atomic needs 8 aligned bytes.
+    #[error("atomics work on addresses that are a multiple of 8; {addr:#x} is not")]
+    Misaligned {
+        /// The address.
+        addr: u64,
+    },
+}
+
+/// Finds out whether `len` bytes from `offset` on lie within `of` bytes.
+///
+/// # Errors
+/// [`RangeError::Outside`] when they do not.
+pub fn check_range(offset: u64, len: u64, of: u64) -> Result<(), RangeError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= of => Ok(()),
+        _ => Err(RangeError::Outside { offset, len, of }),
+    }
+}
+
+/// A memory region together with its memory.
+#[derive(Debug)]
+pub struct OwnedRegion {
+    /// Comes first, so that it is dropped first: nobody reaches the memory any more when it goes.
+    mr: Mr,
+    /// What gives the memory back when it is dropped.
+    _memory: Box<dyn Debug + Send + Sync>,
+}
+
+/// A boxed slice as a raw pointer, so that no reference claims its bytes for itself.
+#[derive(Debug)]
+struct Allocated(NonNull<[u8]>);
+
+// SAFETY: it owns its bytes as a box does, and gives no access to them itself.
+unsafe impl Send for Allocated {}
+// SAFETY: as above; a shared reference can do nothing with it.
+unsafe impl Sync for Allocated {}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `Box::leak`, and nobody else frees it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl OwnedRegion {
+    /// Maps `len` bytes of zeros, aligned to a page, and registers them.
+    ///
+    /// # Errors
+    /// See [`OwnedError`].
+    pub fn zeroed(pd: &Arc<Pd>, len: usize, access: Access) -> Result<OwnedRegion, OwnedError> {
+        if len == 0 {
+            return Err(OwnedError::Empty);
+        }
+        let map = MmapMut::map_anon(len).map_err(|source| OwnedError::Map { len, source })?;
+        let map = MmapRaw::from(map);
+        let start = map.as_mut_ptr();
+        Self::register(pd, start, len, Box::new(map), access)
+    }
+
+    /// Registers the bytes of a vector where they lie, without copying them.
+    ///
+    /// # Errors
+    /// See [`OwnedError`].
+    pub fn from_vec(
+        pd: &Arc<Pd>,
+        data: Vec<u8>,
+        access: Access,
+    ) -> Result<OwnedRegion, OwnedError> {
+        if data.is_empty() {
+            return Err(OwnedError::Empty);
+        }
+        let len = data.len();
+        let bytes = NonNull::from(Box::leak(data.into_boxed_slice()));
+        let start = bytes.cast::<u8>().as_ptr();
+        Self::register(pd, start, len, Box::new(Allocated(bytes)), access)
+    }
+
+    fn register(
+        pd: &Arc<Pd>,
+        start: *mut u8,
+        len: usize,
+        memory: Box<dyn Debug + Send + Sync>,
+        access: Access,
+    ) -> Result<OwnedRegion, OwnedError> {
+        let addr = start.expose_provenance() as u64;
+        // SAFETY: `memory` keeps the bytes, which nothing but this object reaches, and outlives the
+        // region because it is dropped after it.
+        let mr = unsafe { Mr::register(pd, addr, len as u64, addr, access) }?;
+        Ok(OwnedRegion {
+            mr,
+            _memory: memory,
+        })
+    }
+
+    /// The region.
+    pub fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// The element that names `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`]; so it is for lengths that an element cannot tell, of 4 GiB and more.
+    pub fn sge(&self, offset: usize, len: usize) -> Result<Sge, RangeError> {
+        let addr = self.locate(offset, len)?;
+        let length = u32::try_from(len).map_err(|_| RangeError::Outside {
+            offset: offset as u64,
+            len: len as u64,
+            of: u64::from(u32::MAX),
+        })?;
+        Ok(Sge {
+            addr,
+            length,
+            lkey: self.mr.lkey(),
+        })
+    }
+
+    /// Copies from the memory. Bytes that a peer writes meanwhile may be from before or after.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
+        let addr = self.locate(offset, into.len())?;
+        // SAFETY: the range lies in memory that this object keeps, and `into` is not part of it,
+        // since no reference into it exists.
+        unsafe { memory::copy_out(addr, into) };
+        Ok(())
+    }
+
+    /// Copies to the memory. A peer that reads meanwhile may see some of it.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`].
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
+        let addr = self.locate(offset, data.len())?;
+        // SAFETY: as in `read`; all memory here is writable.
+        unsafe { memory::copy_in(addr, data) };
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset`, for atomics.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`], and [`RangeError::Misaligned`] when their address is no multiple
+    /// of 8.
+    pub fn word(self: &Arc<Self>, offset: usize) -> Result<Word, RangeError> {
+        let addr = self.locate(offset, WORD)?;
+        if !addr.is_multiple_of(WORD as u64) {
+            return Err(RangeError::Misaligned { addr });
+        }
+        // The address of memory that exists is not 0.
+        let cell = NonNull::new(std::ptr::with_exposed_provenance_mut(addr as usize));
+        let cell = cell.ok_or(RangeError::Misaligned { addr })?;
+        Ok(Word {
+            region: Arc::clone(self),
+            offset,
+            cell,
+        })
+    }
+
+    /// Where a piece lies.
+    fn locate(&self, offset: usize, len: usize) -> Result<u64, RangeError> {
+        check_range(offset as u64, len as u64, self.mr.len())?;
+        Ok(self.mr.addr() + offset as u64)
+    }
+}
+
+/// Eight aligned bytes of a region, as the atomic that they are: peers' atomics on them are atomic
+/// against those done here.
+#[derive(Clone, Debug)]
+pub struct Word {
+    region: Arc<OwnedRegion>,
+    offset: usize,
+    cell: NonNull<AtomicU64>,
+}
+
+// SAFETY: it is a shared reference to an atomic, together with what keeps it alive.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    /// The region that it lies in.
+    pub fn region(&self) -> &Arc<OwnedRegion> {
+        &self.region
+    }
+
+    /// Where in the region, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+impl Deref for Word {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: the cell is aligned and lies in the region's memory, which lives as long as
+        // `self`; an atomic tolerates that others change it.
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn memory_is_copied_in_and_out_within_its_bounds() {
+        let pd = Pd::new();
+        let region = OwnedRegion::zeroed(&pd, 100, Access::LOCAL_WRITE).unwrap();
+        region.write(90, &[7; 10]).unwrap();
+        let mut out = [1; 12];
+        region.read(88, &mut out).unwrap();
+        assert_eq!(out, [0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
+        let outside = RangeError::Outside {
+            offset: 91,
+            len: 10,
+            of: 100,
+        };
+        assert_eq!(region.write(91, &[0; 10]), Err(outside));
+        assert!(region.read(usize::MAX, &mut out).is_err());
+        assert!(region.read(100, &mut []).is_ok());
+        assert!(region.sge(0, 100).is_ok() && region.sge(1, 100).is_err());
+    }
+
+    #[test]
+    fn a_vector_is_registered_where_it_lies() {
+        let pd = Pd::new();
+        let data: Vec<u8> = (0..200).collect();
+        let at = data.as_ptr() as u64;
+        let region = OwnedRegion::from_vec(&pd, data, Access::LOCAL_WRITE).unwrap();
+        assert_eq!((region.mr().addr(), region.mr().len()), (at, 200));
+        let mut out = [0; 3];
+        region.read(150, &mut out).unwrap();
+        assert_eq!(out, [150, 151, 152]);
+    }
+
+    #[test]
+    fn a_word_is_aligned_and_keeps_the_memory() {
+        let pd = Pd::new();
+        let region = Arc::new(OwnedRegion::zeroed(&pd, 20, Access::LOCAL_WRITE).unwrap());
+        assert!(matches!(region.word(4), Err(RangeError::Misaligned { .. })));
+        assert!(matches!(region.word(16), Err(RangeError::Outside { .. })));
+        let word = region.word(8).unwrap();
+        region.write(8, &41_u64.to_ne_bytes()).unwrap();
+        drop(region);
+        assert_eq!(word.fetch_add(1, Ordering::SeqCst), 41);
+        assert_eq!(word.load(Ordering::SeqCst), 42);
+    }
+
+    #[test]
+    fn a_region_without_bytes_is_refused() {
+        let pd = Pd::new();
+        let empty = OwnedRegion::zeroed(&pd, 0, Access::LOCAL_WRITE).unwrap_err();
+        assert_eq!(empty.errno(), libc::EINVAL);
+        let error = OwnedRegion::from_vec(&pd, Vec::new(), Access::LOCAL_WRITE).unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL);
+        let huge = OwnedRegion::zeroed(&pd, usize::MAX / 2, Access::LOCAL_WRITE).unwrap_err();
+        assert_eq!(huge.errno(), libc::ENOMEM);
+    }
+}
