@@ -210,6 +210,7 @@ impl RcQp {
             }
             (QpState::Rts, QpState::Sqd) => {
                 self.draining = self.attr.en_sqd_async_notify;
+                self.requester.drain();
                 self.announce_drained(host);
             }
             _ => self.requester.configure(&self.attr),

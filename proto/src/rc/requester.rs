@@ -150,6 +150,21 @@ impl Requester {
         self.next_psn
     }
 
+    /// The transition to SQD. If the last packet did not ask for an acknowledgement, because others
+    /// were to follow, it goes again and asks.
+    pub(super) fn drain(&mut self) {
+        let asked = self.asked.next() == self.next_psn;
+        let between_messages = self.cursor_packet == 0 && self.cursor == self.begun;
+        if self.in_flight() == 0 || asked || !between_messages {
+            return;
+        }
+        if let Some(last) = self.queue.get(self.cursor.wrapping_sub(1)) {
+            self.cursor_packet = last.packets - 1;
+            self.cursor -= 1;
+            self.next_psn = self.next_psn.prev();
+        }
+    }
+
     /// Whether everything that was begun has completed, which is what SQD waits for (10.3.1.5).
     pub(super) fn is_drained(&self) -> bool {
         self.queue.head() >= self.begun

@@ -33,6 +33,19 @@ pub struct Faults {
     pub queue: usize,
 }
 
+impl Faults {
+    /// Whether everything arrives, and in order.
+    pub fn are_none(&self) -> bool {
+        [
+            self.loss,
+            self.burst,
+            self.duplicate,
+            self.reorder,
+            self.corrupt,
+        ] == [0.0; 5]
+    }
+}
+
 /// The longest run of losses.
 const LONGEST_BURST: Duration = Duration::from_millis(2);
 
@@ -54,6 +67,8 @@ pub struct Link {
     pub undetected: u64,
     /// Damaged datagrams.
     pub damaged: u64,
+    /// Datagrams lost because the queue was full.
+    pub overflowed: u64,
 }
 
 impl Link {
@@ -85,6 +100,7 @@ impl Link {
             number: 0,
             undetected: 0,
             damaged: 0,
+            overflowed: 0,
         }
     }
 
@@ -97,6 +113,7 @@ impl Link {
         let mut datagram = packet.to_vec();
         datagram.extend_from_slice(&self.icrc.compute(id, packet));
         if self.flying.len() >= self.faults.queue {
+            self.overflowed += 1;
             return;
         }
         let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));

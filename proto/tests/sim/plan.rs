@@ -161,7 +161,7 @@ impl Maker<'_> {
         let kind = pick(rng, &self.habits.weights);
         let len = length(rng, self.habits.longest);
         let op = match kind {
-            0..=2 | 3 | 4 => self.data_op(rng, kind, len, flags),
+            0..=4 => self.data_op(rng, kind, len, flags),
             5 => self.read(rng, len, flags),
             _ => self.atomic(rng, kind, flags),
         };
