@@ -1,1 +1,0 @@
-//! Scenarios, named after the rules that they check.

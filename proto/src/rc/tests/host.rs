@@ -1,0 +1,207 @@
+//! A host over plain vectors.
+
+use super::{LOCAL, READ_ONLY, REGION, REMOTE, base, pattern};
+use crate::host::{Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives};
+use crate::ids::RKey;
+use crate::queue::RecvQueue;
+use crate::work::{Completion, Sge};
+use std::cell::RefCell;
+
+/// A host over three regions.
+#[derive(Debug)]
+pub(super) struct TestHost {
+    regions: Vec<(u32, Access, RefCell<Vec<u8>>)>,
+    /// Every range of a region that exists is accessible, and scattering goes nowhere.
+    pub(super) boundless: bool,
+    pub(super) shared: bool,
+    pub(super) receives: RecvQueue,
+    pub(super) sends: Vec<Completion>,
+    pub(super) receptions: Vec<(Completion, bool)>,
+    pub(super) events: Vec<QpEvent>,
+}
+
+impl TestHost {
+    pub(super) fn new() -> Self {
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let region = |key, access| {
+            let bytes = (0..REGION).map(|i| pattern(key, i)).collect();
+            (key, access, RefCell::new(bytes))
+        };
+        TestHost {
+            regions: vec![
+                region(LOCAL, Access::LOCAL_WRITE),
+                region(REMOTE, Access::LOCAL_WRITE | remote),
+                region(READ_ONLY, Access::empty()),
+            ],
+            boundless: false,
+            shared: false,
+            receives: RecvQueue::new(16, 4),
+            sends: Vec::new(),
+            receptions: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn with<T>(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        access: Access,
+        f: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, MemoryError> {
+        let (_, granted, bytes) = self
+            .regions
+            .iter()
+            .find(|(k, ..)| *k == key)
+            .ok_or(MemoryError::Key)?;
+        if !granted.contains(access) {
+            return Err(MemoryError::Permission);
+        }
+        if self.boundless {
+            return Ok(f(&mut bytes.borrow_mut()[..(len as usize).min(4096)]));
+        }
+        let start = addr.wrapping_sub(base(key));
+        if start > REGION as u64 || len > REGION as u64 - start {
+            return Err(MemoryError::Range);
+        }
+        let start = start as usize;
+        Ok(f(&mut bytes.borrow_mut()[start..start + len as usize]))
+    }
+
+    fn each_piece(
+        &self,
+        sges: &[Sge],
+        mut skip: u64,
+        len: usize,
+        access: Access,
+        mut f: impl FnMut(&mut [u8], usize),
+    ) -> Result<(), MemoryError> {
+        let mut done = 0;
+        for sge in sges {
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let take = (length - skip).min((len - done) as u64);
+            if take > 0 {
+                self.with(sge.lkey.0, sge.addr + skip, take, access, |m| f(m, done))?;
+            }
+            done += take as usize;
+            skip = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(MemoryError::Range)
+        }
+    }
+
+    pub(super) fn bytes(&self, key: u32, offset: usize, len: usize) -> Vec<u8> {
+        let (.., bytes) = self.regions.iter().find(|(k, ..)| *k == key).unwrap();
+        bytes.borrow()[offset..offset + len].to_vec()
+    }
+
+    /// Takes a region away.
+    pub(super) fn deregister(&mut self, key: u32) {
+        self.regions.retain(|(k, ..)| *k != key);
+    }
+}
+
+impl Memory for TestHost {
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError> {
+        for sge in sges {
+            self.with(sge.lkey.0, sge.addr, sge.length.into(), access, |_| ())?;
+        }
+        Ok(())
+    }
+
+    fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let len = out.len();
+        self.each_piece(sges, offset, len, Access::empty(), |memory, at| {
+            out[at..at + memory.len()].copy_from_slice(memory);
+        })
+    }
+
+    fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.each_piece(
+            sges,
+            offset,
+            data.len(),
+            Access::LOCAL_WRITE,
+            |memory, at| {
+                memory.copy_from_slice(&data[at..at + memory.len()]);
+            },
+        )
+    }
+
+    fn check_remote(&self, key: RKey, addr: u64, len: u64, a: Access) -> Result<(), MemoryError> {
+        self.with(key.0, addr, len, a, |_| ())
+    }
+
+    fn remote_read(&self, key: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.with(
+            key.0,
+            addr,
+            out.len() as u64,
+            Access::REMOTE_READ,
+            |memory| {
+                out.copy_from_slice(memory);
+            },
+        )
+    }
+
+    fn remote_write(&self, key: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.with(
+            key.0,
+            addr,
+            data.len() as u64,
+            Access::REMOTE_WRITE,
+            |memory| {
+                memory.copy_from_slice(data);
+            },
+        )
+    }
+
+    fn remote_atomic(&self, key: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.with(key.0, addr, 8, Access::REMOTE_ATOMIC, |memory| {
+            let original = u64::from_ne_bytes((&*memory).try_into().unwrap());
+            let value = match op {
+                AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+                AtomicOp::CompareSwap { .. } => original,
+                AtomicOp::FetchAdd(add) => original.wrapping_add(add),
+            };
+            memory.copy_from_slice(&value.to_ne_bytes());
+            original
+        })
+    }
+
+    fn invalidate(&self, key: RKey) -> Result<(), MemoryError> {
+        self.with(key.0, base(key.0), 0, Access::REMOTE_READ, |_| ())
+    }
+}
+
+impl Receives for TestHost {
+    fn take_receive(&mut self, into: &mut Receive) -> bool {
+        self.receives.take(into)
+    }
+
+    fn receive_credits(&self) -> Option<u32> {
+        (!self.shared).then(|| self.receives.len())
+    }
+}
+
+impl Completions for TestHost {
+    fn send_completed(&mut self, completion: Completion) {
+        self.sends.push(completion);
+    }
+
+    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+        self.receptions.push((completion, solicited));
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+}

@@ -1,0 +1,408 @@
+//! Scenarios, named after the rules that they check. In most of them the test is the peer, packet
+//! by packet; where both ends matter there are two queue pairs.
+
+mod duplicates;
+mod errors;
+mod host;
+mod requester;
+mod responder;
+mod retries;
+mod states;
+
+use super::*;
+use crate::host::Access;
+use crate::ids::{LKey, RKey};
+use crate::mtu::Mtu;
+use crate::qp::AddressVector;
+use crate::wire::{Aeth, AtomicEth, Credits, NakCode, Reth, RnrTimer, Syndrome};
+use crate::work::{Payload, SendFlags, SendOp, Sge};
+use host::TestHost;
+use std::time::Duration;
+
+/// Memory that may be used locally, and nothing else.
+const LOCAL: u32 = 1;
+/// Memory with which the peer may do anything.
+const REMOTE: u32 = 2;
+/// Memory without any right but that of sending from it.
+const READ_ONLY: u32 = 3;
+/// No memory, or another protection domain's: the host does not tell these apart.
+const NO_KEY: u32 = 99;
+/// Bytes of each region.
+const REGION: usize = 256 * 1024;
+
+const UNSIGNALED: SendFlags = SendFlags::empty();
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+/// The first PSN of the queue pair under test, and of its peer.
+const OWN_PSN: u32 = 100;
+const PEER_PSN: u32 = 500;
+const MTU: usize = 256;
+
+fn base(key: u32) -> u64 {
+    u64::from(key) << 32
+}
+
+fn sge(key: u32, offset: usize, length: usize) -> Sge {
+    Sge {
+        addr: base(key) + offset as u64,
+        length: length as u32,
+        lkey: LKey(key),
+    }
+}
+
+fn psn(n: u32) -> Psn {
+    Psn::new(n)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// What region `key` holds at first.
+fn pattern(key: u32, offset: usize) -> u8 {
+    ((offset + 7 * key as usize) % 251) as u8
+}
+
+/// A packet that was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Sent {
+    header: Header,
+    payload: Vec<u8>,
+}
+
+impl Sent {
+    fn opcode(&self) -> Opcode {
+        self.header.bth.opcode
+    }
+
+    fn psn(&self) -> u32 {
+        self.header.bth.psn.get()
+    }
+
+    fn syndrome(&self) -> Syndrome {
+        self.header.aeth.expect("an AETH").syndrome
+    }
+
+    fn msn(&self) -> u32 {
+        self.header.aeth.expect("an AETH").msn
+    }
+}
+
+struct Sink {
+    now: Time,
+    room: usize,
+    staged: Vec<u8>,
+    packets: Vec<Sent>,
+}
+
+impl Transmit for Sink {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.packets.len() == self.room {
+            return None;
+        }
+        self.staged = vec![0xa5; len];
+        Some(&mut self.staged)
+    }
+
+    fn commit(&mut self) {
+        let packet = Packet::parse(&self.staged).expect("what is sent is well-formed");
+        let rule = packet.header.bth.opcode.info().payload;
+        assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
+        self.packets.push(Sent {
+            header: packet.header,
+            payload: packet.payload.to_vec(),
+        });
+    }
+
+    fn cancel(&mut self) {}
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
+
+/// A queue pair with its host and a clock.
+struct End {
+    qp: RcQp,
+    host: TestHost,
+    now: Time,
+}
+
+fn peer_gid() -> Gid {
+    Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, 9).into())
+}
+
+/// The attributes that the tests start from.
+fn attributes() -> QpAttr {
+    QpAttr {
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        av: AddressVector {
+            dgid: peer_gid(),
+            is_global: true,
+            ..AddressVector::default()
+        },
+        path_mtu: Mtu::B256,
+        timeout: 14,
+        retry_cnt: 3,
+        rnr_retry: 7,
+        rq_psn: psn(PEER_PSN),
+        sq_psn: psn(OWN_PSN),
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 14,
+        dest_qpn: Qpn::new(0x22),
+        ..QpAttr::default()
+    }
+}
+
+const INIT: AttrMask = AttrMask::PKEY_INDEX
+    .union(AttrMask::PORT)
+    .union(AttrMask::ACCESS_FLAGS);
+const RTR: AttrMask = AttrMask::AV
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::DEST_QPN)
+    .union(AttrMask::RQ_PSN)
+    .union(AttrMask::MAX_DEST_RD_ATOMIC)
+    .union(AttrMask::MIN_RNR_TIMER);
+const RTS: AttrMask = AttrMask::TIMEOUT
+    .union(AttrMask::RETRY_CNT)
+    .union(AttrMask::RNR_RETRY)
+    .union(AttrMask::SQ_PSN)
+    .union(AttrMask::MAX_QP_RD_ATOMIC);
+
+impl End {
+    /// In RESET.
+    fn reset() -> Self {
+        let config = RcConfig {
+            qpn: Qpn::new(0x11),
+            send: SendQueueSize {
+                max_wr: 16,
+                max_sge: 4,
+                max_inline: 512,
+            },
+            signal_all: false,
+            window_bytes: 1 << 20,
+        };
+        End {
+            qp: RcQp::new(config),
+            host: TestHost::new(),
+            now: Time(1_000_000_000),
+        }
+    }
+
+    /// In RTS, with [`attributes`] changed as wished.
+    fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
+        let mut attr = attributes();
+        change(&mut attr);
+        let mut end = Self::reset();
+        end.go(QpState::Init, INIT, &attr);
+        end.go(QpState::Rtr, RTR, &attr);
+        end.go(QpState::Rts, RTS, &attr);
+        end
+    }
+
+    fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    fn go(&mut self, state: QpState, mask: AttrMask, attr: &QpAttr) {
+        let attr = QpAttr { state, ..*attr };
+        self.qp
+            .modify(&attr, mask | AttrMask::STATE, self.now, &mut self.host)
+            .unwrap();
+    }
+
+    /// Goes to `state`, to which no attributes are needed.
+    fn to(&mut self, state: QpState) {
+        self.go(state, AttrMask::empty(), &attributes());
+    }
+
+    fn post(&mut self, wr_id: u64, op: SendOp, flags: SendFlags, sges: &[Sge]) {
+        let payload = Payload::Sges(sges);
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            payload,
+        };
+        self.qp.post_send(&wr, self.now, &mut self.host).unwrap();
+    }
+
+    /// Posts a signaled operation of `len` bytes from, or to, local memory.
+    fn ask(&mut self, wr_id: u64, op: SendOp, len: usize) {
+        self.post(wr_id, op, SIGNALED, &[sge(LOCAL, 0, len)]);
+    }
+
+    fn receive(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.host.receives.post(wr_id, sges).unwrap();
+        self.qp.receive_posted(&mut self.host);
+    }
+
+    /// What it sends now.
+    fn poll(&mut self) -> Vec<Sent> {
+        self.poll_room(usize::MAX).0
+    }
+
+    /// What it sends into a sink with room for so many packets, and whether there is more.
+    fn poll_room(&mut self, room: usize) -> (Vec<Sent>, bool) {
+        let mut sink = Sink {
+            now: self.now,
+            room,
+            staged: Vec::new(),
+            packets: Vec::new(),
+        };
+        let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
+        (sink.packets, more)
+    }
+
+    /// The one packet that it sends now.
+    fn only(&mut self) -> Sent {
+        let mut packets = self.poll();
+        assert_eq!(packets.len(), 1, "{packets:#?}");
+        packets.remove(0)
+    }
+
+    /// A packet of the peer's arrives.
+    fn give(&mut self, header: Header, payload: &[u8]) {
+        let header = header.with_payload_len(payload.len());
+        let packet = Packet { header, payload };
+        self.qp
+            .handle_packet(self.now, peer_gid(), &packet, &mut self.host);
+    }
+
+    fn give_sent(&mut self, packet: &Sent) {
+        self.give(packet.header, &packet.payload);
+    }
+
+    /// Time passes up to the next deadline.
+    fn wait_for_deadline(&mut self) {
+        assert_ne!(self.qp.deadline(), Time::NEVER, "no timer runs");
+        self.now = self.now.max(self.qp.deadline());
+        self.qp.handle_timeout(self.now, &mut self.host);
+    }
+
+    /// Time passes.
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    /// What completed at the send queue since last asked: numbers and statuses.
+    fn done(&mut self) -> Vec<(u64, WcStatus)> {
+        let taken = std::mem::take(&mut self.host.sends);
+        taken.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    /// The same at the receive queue.
+    fn received(&mut self) -> Vec<(u64, WcStatus)> {
+        let taken = std::mem::take(&mut self.host.receptions);
+        taken.iter().map(|(c, _)| (c.wr_id, c.status)).collect()
+    }
+
+    fn events(&mut self) -> Vec<QpEvent> {
+        std::mem::take(&mut self.host.events)
+    }
+}
+
+/// Hands packets from each to the other until none is left.
+fn exchange(a: &mut End, b: &mut End) {
+    for _ in 0..10_000 {
+        let (to_b, to_a) = (a.poll(), b.poll());
+        if to_a.is_empty() && to_b.is_empty() {
+            return;
+        }
+        to_b.iter().for_each(|packet| b.give_sent(packet));
+        to_a.iter().for_each(|packet| a.give_sent(packet));
+    }
+    panic!("they never stop");
+}
+
+/// Two ends that are each other's peers.
+fn pair(change: impl Fn(&mut QpAttr)) -> (End, End) {
+    let a = End::with(&change);
+    let b = End::with(|attr| {
+        attr.rq_psn = psn(OWN_PSN);
+        attr.sq_psn = psn(PEER_PSN);
+        change(attr);
+    });
+    (a, b)
+}
+
+/// A request of the peer's with `opcode`, `offset` packets after its first.
+fn request(opcode: Opcode, offset: u32) -> Header {
+    let mut header = Header::new(opcode, Qpn::new(0x11), psn(PEER_PSN + offset)).with_ack_req(true);
+    let extra = opcode.info().headers;
+    if extra.contains(Headers::IMMDT) {
+        header = header.with_imm(0xabcd_ef01);
+    }
+    if extra.contains(Headers::IETH) {
+        header = header.with_ieth(RKey(REMOTE));
+    }
+    header
+}
+
+/// A request with a RETH.
+fn rdma(opcode: Opcode, offset: u32, key: u32, at: usize, length: usize) -> Header {
+    request(opcode, offset).with_reth(Reth {
+        addr: base(key) + at as u64,
+        rkey: RKey(key),
+        length: length as u32,
+    })
+}
+
+/// An atomic request on the first bytes of `key`, or near them.
+fn fetch_add(offset: u32, key: u32, at: usize, add: u64) -> Header {
+    request(Opcode::RcFetchAdd, offset).with_atomic(AtomicEth {
+        addr: base(key) + at as u64,
+        rkey: RKey(key),
+        swap_or_add: add,
+        compare: 0,
+    })
+}
+
+/// An answer of the peer's, `offset` packets after this end's first.
+fn answer(opcode: Opcode, offset: u32, syndrome: Syndrome) -> Header {
+    let aeth = Aeth { syndrome, msn: 0 };
+    let header = Header::new(opcode, Qpn::new(0x11), psn(OWN_PSN + offset));
+    if opcode.info().headers.contains(Headers::AETH) {
+        header.with_aeth(aeth)
+    } else {
+        header
+    }
+}
+
+const UNLIMITED: Syndrome = Syndrome::Ack(Credits::INVALID);
+
+fn ack(offset: u32) -> Header {
+    answer(Opcode::RcAck, offset, UNLIMITED)
+}
+
+fn nak(offset: u32, code: NakCode) -> Header {
+    answer(Opcode::RcAck, offset, Syndrome::Nak(code))
+}
+
+fn rnr_nak(offset: u32, timer: u8) -> Header {
+    let syndrome = Syndrome::RnrNak(RnrTimer::new(timer));
+    answer(Opcode::RcAck, offset, syndrome)
+}
+
+fn write_to(at: usize) -> SendOp {
+    SendOp::Write {
+        addr: base(REMOTE) + at as u64,
+        rkey: RKey(REMOTE),
+    }
+}
+
+fn read_from(at: usize) -> SendOp {
+    SendOp::Read {
+        addr: base(REMOTE) + at as u64,
+        rkey: RKey(REMOTE),
+    }
+}
+
+fn add(add: u64) -> SendOp {
+    SendOp::FetchAdd {
+        addr: base(REMOTE),
+        rkey: RKey(REMOTE),
+        add,
+    }
+}

@@ -1,0 +1,484 @@
+//! The requester's packets, and what acknowledges them.
+
+use super::*;
+use Opcode::*;
+use WcStatus::Success;
+
+fn opcodes(packets: &[Sent]) -> Vec<Opcode> {
+    packets.iter().map(Sent::opcode).collect()
+}
+
+fn psns(packets: &[Sent]) -> Vec<u32> {
+    packets.iter().map(|p| p.psn() - OWN_PSN).collect()
+}
+
+#[test]
+fn a_message_is_cut_at_the_path_mtu() {
+    let mut end = End::new();
+    let pieces = [
+        sge(LOCAL, 10, 300),
+        sge(READ_ONLY, 5, 0),
+        sge(READ_ONLY, 20, 301),
+    ];
+    end.post(1, SendOp::Send, SIGNALED, &pieces);
+    let packets = end.poll();
+    assert_eq!(opcodes(&packets), [RcSendFirst, RcSendMiddle, RcSendLast]);
+    assert_eq!(psns(&packets), [0, 1, 2]);
+    let data: Vec<u8> = packets.iter().flat_map(|p| p.payload.clone()).collect();
+    let expected = (10..310)
+        .map(|i| pattern(LOCAL, i))
+        .chain((20..321).map(|i| pattern(READ_ONLY, i)));
+    assert!(data.iter().copied().eq(expected));
+    assert!(
+        packets
+            .iter()
+            .all(|p| p.header.bth.dest_qp == Qpn::new(0x22))
+    );
+    assert!(
+        packets
+            .iter()
+            .all(|p| p.header.bth.mig_req && p.header.bth.pkey == PKey::DEFAULT)
+    );
+}
+
+#[test]
+fn a_write_says_once_where_and_how_long() {
+    let mut end = End::new();
+    let op = SendOp::WriteImm {
+        addr: base(REMOTE) + 9,
+        rkey: RKey(REMOTE),
+        imm: 77,
+    };
+    end.ask(1, op, 2 * MTU + 1);
+    let packets = end.poll();
+    assert_eq!(
+        opcodes(&packets),
+        [RcWriteFirst, RcWriteMiddle, RcWriteLastImm]
+    );
+    let reth = packets[0].header.reth.unwrap();
+    assert_eq!((reth.addr, reth.rkey), (base(REMOTE) + 9, RKey(REMOTE)));
+    assert_eq!(reth.length as usize, 2 * MTU + 1);
+    assert_eq!(packets[2].header.imm, Some(77));
+}
+
+#[test]
+fn psns_wrap_within_a_message_and_so_do_acknowledgements() {
+    let mut end = End::with(|attr| attr.sq_psn = psn(0xff_fffe));
+    end.ask(1, SendOp::Send, 4 * MTU);
+    let packets = end.poll();
+    let sent: Vec<u32> = packets.iter().map(Sent::psn).collect();
+    assert_eq!(sent, [0xff_fffe, 0xff_ffff, 0, 1]);
+    let mut header = ack(0);
+    header.bth.psn = psn(0xff_ffff);
+    end.give(header, &[]);
+    assert!(end.done().is_empty());
+    header.bth.psn = psn(1);
+    end.give(header, &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+}
+
+#[test]
+fn solicited_is_on_the_last_packet_and_only_when_asked() {
+    let mut end = End::new();
+    let flags = SIGNALED | SendFlags::SOLICITED;
+    end.post(1, SendOp::Send, flags, &[sge(LOCAL, 0, 2 * MTU)]);
+    end.ask(2, SendOp::Send, 2 * MTU);
+    // A plain WRITE makes no event at the peer.
+    end.post(3, write_to(0), flags, &[sge(LOCAL, 0, 1)]);
+    let packets = end.poll();
+    let solicited: Vec<bool> = packets.iter().map(|p| p.header.bth.solicited).collect();
+    assert_eq!(solicited, [false, true, false, false, false]);
+}
+
+#[test]
+fn the_last_packet_of_a_signaled_message_asks_for_an_acknowledgement() {
+    let mut end = End::new();
+    for wr_id in 0..3 {
+        end.post(wr_id, SendOp::Send, UNSIGNALED, &[]);
+    }
+    end.ask(3, SendOp::Send, 0);
+    end.post(4, SendOp::Send, UNSIGNALED, &[]);
+    let asks: Vec<bool> = end.poll().iter().map(|p| p.header.bth.ack_req).collect();
+    // The very last asks too, as nothing that would follows it.
+    assert_eq!(asks, [false, false, false, true, true]);
+}
+
+#[test]
+fn a_long_message_asks_several_times_in_a_window() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, REGION);
+    let packets = end.poll();
+    let window = congestion::INITIAL_WINDOW as usize;
+    assert_eq!(packets.len(), window);
+    assert!(packets.iter().filter(|p| p.header.bth.ack_req).count() >= 3);
+    assert!(
+        packets[window - 1].header.bth.ack_req,
+        "else the window stays shut"
+    );
+}
+
+#[test]
+fn what_precedes_a_read_that_waits_for_room_asks_for_an_acknowledgement() {
+    let mut end = End::new();
+    end.post(1, write_to(0), UNSIGNALED, &[sge(LOCAL, 0, 1)]);
+    end.ask(2, read_from(0), 64 * 1024);
+    let write = end.only();
+    assert!(write.header.bth.ack_req);
+    end.give(ack(0), &[]);
+    assert_eq!(end.only().opcode(), RcReadRequest);
+}
+
+#[test]
+fn one_acknowledgement_completes_all_before_it_in_order() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.post(2, SendOp::Send, UNSIGNALED, &[]);
+    end.ask(3, write_to(0), 3 * MTU);
+    end.ask(4, SendOp::Send, 1);
+    end.poll();
+    end.give(ack(4), &[]);
+    assert_eq!(end.done(), [(1, Success), (3, Success)]);
+    end.give(ack(5), &[]);
+    assert_eq!(end.done(), [(4, Success)]);
+    assert_eq!(end.qp.deadline(), Time::NEVER);
+}
+
+#[test]
+fn an_unsignaled_work_request_completes_only_when_it_fails() {
+    let mut end = End::new();
+    end.post(1, SendOp::Send, UNSIGNALED, &[]);
+    end.post(2, SendOp::Send, UNSIGNALED, &[]);
+    end.poll();
+    end.give(ack(0), &[]);
+    assert!(end.done().is_empty());
+    end.give(nak(1, NakCode::RemoteOperational), &[]);
+    assert_eq!(end.done(), [(2, WcStatus::RemOpErr)]);
+}
+
+#[test]
+fn ghost_ack_is_ignored() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    for offset in [1, 2, 1000, 1 << 22] {
+        end.give(ack(offset), &[]);
+        end.give(nak(offset, NakCode::PsnSequence), &[]);
+        end.give(nak(offset, NakCode::RemoteAccess), &[]);
+        end.give(rnr_nak(offset, 1), &[]);
+    }
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    assert_eq!(end.qp.state(), QpState::Rts);
+    assert_eq!(end.qp.counters().stale_responses, 16);
+}
+
+#[test]
+fn stale_ack_and_stale_nak_are_ignored() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 3 * MTU);
+    end.ask(2, SendOp::Send, 1);
+    end.poll();
+    end.give(ack(2), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+    for offset in 0..3 {
+        end.give(ack(offset), &[]);
+        end.give(nak(offset, NakCode::PsnSequence), &[]);
+        end.give(nak(offset, NakCode::InvalidRequest), &[]);
+        end.give(rnr_nak(offset, 1), &[]);
+    }
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    assert_eq!(end.qp.state(), QpState::Rts);
+    end.give(ack(3), &[]);
+    assert_eq!(end.done(), [(2, Success)]);
+}
+
+#[test]
+fn an_answer_when_nothing_was_asked_is_ignored() {
+    let mut end = End::new();
+    for offset in [0, 1, 0xff_ffff - OWN_PSN] {
+        end.give(ack(offset), &[]);
+        end.give(nak(offset, NakCode::PsnSequence), &[]);
+        end.give(answer(RcReadResponseOnly, offset, UNLIMITED), &[]);
+        end.give(answer(RcReadResponseMiddle, offset, UNLIMITED), &[0; MTU]);
+        end.give(
+            answer(RcAtomicAck, offset, UNLIMITED).with_atomic_ack(1),
+            &[],
+        );
+    }
+    assert_eq!(end.qp.state(), QpState::Rts);
+    assert!(end.poll().is_empty() && end.done().is_empty());
+}
+
+#[test]
+fn reserved_syndrome_is_dropped() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    for byte in [0x40, 0x80, 0xa0, 0xe0, 0xff] {
+        end.give(answer(RcAck, 0, Syndrome::Reserved(byte)), &[]);
+    }
+    assert!(end.done().is_empty());
+    assert_eq!(end.qp.counters().malformed, 5);
+}
+
+#[test]
+fn response_acknowledges_what_precedes_it() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.ask(2, write_to(0), 1);
+    end.ask(3, read_from(0), 4);
+    end.ask(4, add(1), 8);
+    end.poll();
+    end.give(answer(RcReadResponseOnly, 2, UNLIMITED), &[9; 4]);
+    assert_eq!(end.done(), [(1, Success), (2, Success), (3, Success)]);
+    assert_eq!(end.host.bytes(LOCAL, 0, 4), [9; 4]);
+    end.give(answer(RcAtomicAck, 3, UNLIMITED).with_atomic_ack(5), &[]);
+    assert_eq!(end.done(), [(4, Success)]);
+}
+
+#[test]
+fn atomic_result_is_in_the_byte_order_of_the_host() {
+    let mut end = End::new();
+    let op = SendOp::CompareSwap {
+        addr: base(REMOTE) + 16,
+        rkey: RKey(REMOTE),
+        compare: 3,
+        swap: 4,
+    };
+    end.post(1, op, SIGNALED, &[sge(LOCAL, 0, 8)]);
+    let packet = end.only();
+    let atomic = packet.header.atomic.unwrap();
+    assert_eq!((atomic.compare, atomic.swap_or_add), (3, 4));
+    assert_eq!(atomic.addr, base(REMOTE) + 16);
+    let original = 0x0102_0304_0506_0708;
+    end.give(
+        answer(RcAtomicAck, 0, UNLIMITED).with_atomic_ack(original),
+        &[],
+    );
+    assert_eq!(end.host.bytes(LOCAL, 0, 8), original.to_ne_bytes());
+    assert_eq!(end.host.sends[0].byte_len, 8);
+    assert_eq!(end.host.sends[0].opcode, WcOpcode::CompareSwap);
+}
+
+#[test]
+fn zero_length_messages_take_a_packet_and_need_no_memory() {
+    let mut end = End::new();
+    let nowhere = SendOp::Write {
+        addr: 0,
+        rkey: RKey(0),
+    };
+    let nothing = SendOp::Read {
+        addr: 0,
+        rkey: RKey(0),
+    };
+    end.post(1, SendOp::Send, SIGNALED, &[]);
+    end.post(2, nowhere, SIGNALED, &[]);
+    end.post(3, nothing, SIGNALED, &[]);
+    let packets = end.poll();
+    assert_eq!(opcodes(&packets), [RcSendOnly, RcWriteOnly, RcReadRequest]);
+    assert_eq!(psns(&packets), [0, 1, 2]);
+    assert!(packets.iter().all(|p| p.payload.is_empty()));
+    end.give(answer(RcReadResponseOnly, 2, UNLIMITED), &[]);
+    assert_eq!(end.done(), [(1, Success), (2, Success), (3, Success)]);
+}
+
+#[test]
+fn inline_data_is_taken_at_posting() {
+    let mut end = End::new();
+    let mut data = vec![5; 300];
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SIGNALED,
+        payload: Payload::Inline(&data),
+    };
+    end.qp.post_send(&wr, end.now, &mut end.host).unwrap();
+    data.fill(6);
+    let packets = end.poll();
+    assert_eq!(packets[0].payload, [5; 256]);
+    assert_eq!(packets[1].payload, [5; 44]);
+}
+
+#[test]
+fn reads_and_atomics_outstanding_are_at_most_max_rd_atomic() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 2);
+    end.ask(1, read_from(0), 1);
+    end.ask(2, add(1), 8);
+    end.ask(3, read_from(0), 1);
+    end.ask(4, write_to(0), 1);
+    // The WRITE keeps its place behind the READ that waits.
+    assert_eq!(psns(&end.poll()), [0, 1]);
+    end.give(answer(RcReadResponseOnly, 0, UNLIMITED), &[0]);
+    assert_eq!(psns(&end.poll()), [2, 3]);
+}
+
+#[test]
+fn fence_waits_for_earlier_reads_and_atomics_only() {
+    let mut end = End::new();
+    let fence = SIGNALED | SendFlags::FENCE;
+    end.ask(1, read_from(0), 2 * MTU);
+    end.ask(2, SendOp::Send, 1);
+    end.post(3, write_to(0), fence, &[sge(LOCAL, 0, 1)]);
+    end.post(4, write_to(0), fence, &[sge(LOCAL, 0, 1)]);
+    assert_eq!(psns(&end.poll()), [0, 2]);
+    end.give(answer(RcReadResponseFirst, 0, UNLIMITED), &[1; MTU]);
+    assert!(end.poll().is_empty());
+    end.give(answer(RcReadResponseLast, 1, UNLIMITED), &[1; MTU]);
+    // The SEND before it is not acknowledged, and a WRITE with a fence does not hold up another.
+    assert_eq!(psns(&end.poll()), [3, 4]);
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces_of_64_kib_on_a_grid() {
+    const PIECE: u32 = 65_536 / MTU as u32;
+    let mut end = End::with(|attr| attr.max_rd_atomic = 1);
+    end.ask(1, read_from(0), 65_536 * 2 + 10);
+    let first = end.only();
+    assert_eq!(first.header.reth.unwrap().length, 65_536);
+    let data = [3; MTU];
+    for index in 0..PIECE - 1 {
+        let opcode = if index == 0 {
+            RcReadResponseFirst
+        } else {
+            RcReadResponseMiddle
+        };
+        end.give(answer(opcode, index, UNLIMITED), &data);
+    }
+    // What is lost at the end of a piece is asked for alone, and the next piece lies on the grid.
+    end.wait_for_deadline();
+    let again = end.only();
+    assert_eq!(psns(std::slice::from_ref(&again)), [PIECE - 1]);
+    let reth = again.header.reth.unwrap();
+    assert_eq!(reth.length as usize, MTU);
+    assert_eq!(reth.addr, base(REMOTE) + 65_536 - MTU as u64);
+    end.give(answer(RcReadResponseOnly, PIECE - 1, UNLIMITED), &data);
+    let next = end.only();
+    assert_eq!(psns(std::slice::from_ref(&next)), [PIECE]);
+    assert_eq!(next.header.reth.unwrap().length, 65_536);
+    assert!(end.done().is_empty());
+}
+
+#[test]
+fn a_read_of_more_than_1_gib_counts_right() {
+    let mut end = End::with(|attr| {
+        attr.max_rd_atomic = 1;
+        attr.path_mtu = Mtu::B4096;
+    });
+    end.host.boundless = true;
+    let length = (1 << 30) + 5;
+    end.post(1, read_from(0), SIGNALED, &[sge(LOCAL, 0, length)]);
+    let (mut asked, mut answered) = (0_u64, 0);
+    while end.host.sends.is_empty() {
+        for request in end.poll() {
+            let reth = request.header.reth.unwrap();
+            assert_eq!(reth.addr, base(REMOTE) + asked);
+            assert_eq!(request.psn(), OWN_PSN + (asked / 4096) as u32);
+            asked += u64::from(reth.length);
+            let mut left = reth.length as usize;
+            while left > 0 {
+                let len = left.min(4096);
+                end.give(
+                    answer(RcReadResponseMiddle, answered, UNLIMITED),
+                    &[0; 4096][..len],
+                );
+                answered += 1;
+                left -= len;
+            }
+        }
+    }
+    assert_eq!(asked, length as u64);
+    assert_eq!(end.host.sends[0].byte_len as usize, length);
+    assert_eq!(end.done(), [(1, Success)]);
+}
+
+#[test]
+fn a_message_may_take_half_of_all_psns() {
+    let mut end = End::new();
+    end.host.boundless = true;
+    let half = sge(LOCAL, 0, 1 << 31);
+    end.post(1, SendOp::Send, SIGNALED, &[]);
+    for wr_id in 2..6 {
+        end.post(wr_id, SendOp::Send, SIGNALED, &[half]);
+    }
+    end.poll();
+    end.give(ack(0), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+    end.give(ack(1), &[]);
+    end.give(ack(2), &[]);
+    assert!(end.done().is_empty(), "8,388,606 packets are to come");
+}
+
+#[test]
+fn a_message_of_more_than_2_gib_is_refused() {
+    let mut end = End::new();
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SIGNALED,
+        payload: Payload::Sges(&[sge(LOCAL, 0, 1 << 31), sge(LOCAL, 0, 1)]),
+    };
+    let result = end.qp.post_send(&wr, end.now, &mut end.host);
+    assert_eq!(result, Err(PostError::TooLong));
+}
+
+#[test]
+fn invalid_credits_mean_no_limit() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    end.give(ack(0), &[]);
+    for wr_id in 2..8 {
+        end.ask(wr_id, SendOp::Send, 1);
+    }
+    assert_eq!(end.poll().len(), 6);
+}
+
+#[test]
+fn without_credit_one_packet_at_a_time_asks_for_news() {
+    let no_credit = |offset| answer(RcAck, offset, Syndrome::Ack(Credits::from_count(0)));
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    end.give(no_credit(0), &[]);
+    end.ask(2, SendOp::Send, 3 * MTU);
+    end.ask(3, SendOp::Send, 1);
+    let first = end.only();
+    assert_eq!(first.opcode(), RcSendFirst);
+    assert!(first.header.bth.ack_req);
+    // The message has its receive, once its first packet is acknowledged; the next has none.
+    end.give(no_credit(1), &[]);
+    assert_eq!(psns(&end.poll()), [2, 3]);
+    end.give(no_credit(3), &[]);
+    assert_eq!(psns(&end.poll()), [4]);
+}
+
+#[test]
+fn credits_limit_messages_that_take_a_receive_and_no_others() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    end.give(answer(RcAck, 0, Syndrome::Ack(Credits::from_count(2))), &[]);
+    end.ask(2, write_to(0), 1);
+    end.ask(3, SendOp::Send, 1);
+    end.ask(4, read_from(0), 1);
+    let imm = SendOp::WriteImm {
+        addr: base(REMOTE),
+        rkey: RKey(REMOTE),
+        imm: 1,
+    };
+    end.ask(5, imm, 3 * MTU);
+    end.ask(6, SendOp::Send, 1);
+    let packets = end.poll();
+    assert_eq!(psns(&packets), [1, 2, 3, 4, 5, 6]);
+    assert!(
+        packets[5].header.bth.ack_req,
+        "the next message waits for news"
+    );
+}
+
+#[test]
+fn a_read_without_rd_atomic_resources_is_a_local_error() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 0);
+    end.ask(1, read_from(0), 1);
+    assert!(end.poll().is_empty());
+    assert_eq!(end.done(), [(1, WcStatus::LocQpOpErr)]);
+}
