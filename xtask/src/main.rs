@@ -1,9 +1,11 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
-//! There is one so far: `cargo xtask test`, the project's whole check, which is also what CI runs.
+//! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask rxe` holds
+//! urxe against the kernel's rxe, in a guest.
 
 mod outcome;
 mod packages;
+mod rxe;
 mod steps;
 mod test_log;
 
@@ -31,6 +33,8 @@ enum Command {
     /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
     /// with CI=true in the environment they fail instead.
     Test(TestOptions),
+    /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
+    Rxe(rxe::RxeOptions),
 }
 
 #[derive(clap::Args)]
@@ -52,10 +56,15 @@ struct TestOptions {
 }
 
 fn main() -> ExitCode {
-    let Command::Test(options) = Cli::parse().command;
-    let report = test(&options);
-    report.print();
-    if report.succeeded() {
+    let succeeded = match Cli::parse().command {
+        Command::Test(options) => {
+            let report = test(&options);
+            report.print();
+            report.succeeded()
+        }
+        Command::Rxe(options) => rxe::run(&options, &target_directory()),
+    };
+    if succeeded {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

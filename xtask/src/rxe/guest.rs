@@ -1,0 +1,383 @@
+//! The Linux guest: built from Debian's packages, booted in QEMU without privilege or KVM.
+//!
+//! The guest lives in memory: an initramfs with the programs and the kernel modules that rxe needs.
+//! A job is a directory of this machine that the guest mounts as `/job` (9p): it runs `/job/run` and
+//! leaves results and its exit status there. What it prints goes through the serial console.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::ValueEnum;
+
+use super::archive::{Archive, program_in, unpack};
+use super::cpio::Cpio;
+use super::error::{AtPath, Error, Result, not_started, run};
+
+/// What the programs in the guest are.
+const GUEST_PACKAGES: &[&str] = &[
+    "bash",
+    "coreutils",
+    "dash",
+    "ethtool",
+    "gawk",
+    "grep",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "kmod",
+    "libcap2-bin",
+    "mount",
+    "perftest",
+    "procps",
+    "rdmacm-utils",
+    "sed",
+    "tcpdump",
+    "util-linux",
+];
+
+/// Modules that the guest loads; those that they need are found by `modprobe`.
+const MODULES: &[&str] = &[
+    "9p",
+    "9pnet_virtio",
+    "crc32_generic",
+    "crc32_pclmul",
+    "dummy",
+    "ib_umad",
+    "ib_uverbs",
+    "rdma_rxe",
+    "rdma_ucm",
+    "sch_netem",
+    "sch_prio",
+    "veth",
+    "virtio_pci",
+];
+
+/// Directories whose contents the guest has no use for.
+const LEFT_OUT: &[&str] = &[
+    "boot",
+    "usr/include",
+    "usr/lib/modules",
+    "usr/lib/systemd",
+    "usr/lib/udev",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/share/bash-completion",
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/lintian",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/misc",
+    "usr/share/perl",
+    "usr/share/perl5",
+    "var/cache",
+];
+
+const INIT: &str = include_str!("../../../tests/rxe/init.sh");
+
+/// Raised when what is built from the packages changes for another reason than the lists above.
+const LAYOUT: &str = "4";
+
+/// Which kernel, with which of Debian's releases around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kernel {
+    /// Debian 12: Linux 6.1, rdma-core 44, perftest 4.5.
+    Bookworm,
+    /// Debian 12 with the kernel of its backports.
+    Backports,
+    /// Debian 13: Linux 6.12, rdma-core 56, perftest 25.
+    Trixie,
+}
+
+impl Kernel {
+    /// Its word on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Backports => "backports",
+            Self::Trixie => "trixie",
+        }
+    }
+
+    fn suites(self) -> &'static [&'static str] {
+        match self {
+            Self::Bookworm => &["bookworm", "bookworm-updates", "bookworm-security"],
+            Self::Backports => &["bookworm", "bookworm-security", "bookworm-backports"],
+            Self::Trixie => &["trixie", "trixie-updates", "trixie-security"],
+        }
+    }
+
+    fn kernel_release(self) -> Option<&'static str> {
+        (self == Self::Backports).then_some("bookworm-backports")
+    }
+}
+
+/// A guest that is ready to boot.
+pub(crate) struct Guest {
+    /// Unpacked packages of the guest.
+    root: PathBuf,
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    /// Linux's version.
+    pub(crate) release: String,
+    qemu: Qemu,
+}
+
+/// Where QEMU comes from.
+enum Qemu {
+    Installed,
+    Unpacked(PathBuf),
+}
+
+impl Guest {
+    /// Builds the guest in `directory`, or finds it there.
+    pub(crate) fn prepare(directory: &Path, kernel: Kernel) -> Result<Self> {
+        let qemu = Qemu::provide(&directory.join("qemu"))?;
+        let home = directory.join(kernel.name());
+        let root = home.join("root");
+        once(&home.join("packages"), &stamp(GUEST_PACKAGES), || {
+            discard(&root)?;
+            let archive = Archive::open(&home.join("archive"), kernel.suites(), None)?;
+            unpack(&archive.fetch(GUEST_PACKAGES)?, &root)?;
+            let release = kernel.kernel_release();
+            let archive = Archive::open(&home.join("kernel-archive"), kernel.suites(), release)?;
+            let packages = archive.fetch(&["linux-image-amd64"])?;
+            let images: Vec<PathBuf> = packages
+                .into_iter()
+                .filter(|path| path.to_string_lossy().contains("/linux-image-"))
+                .collect();
+            unpack(&images, &root)
+        })?;
+
+        let (release, image) = find_kernel(&root)?;
+        let initramfs = home.join("initramfs.cpio");
+        let content = [
+            stamp(MODULES),
+            stamp(LEFT_OUT),
+            INIT.to_owned(),
+            release.clone(),
+        ]
+        .join("\n");
+        once(&home.join("initramfs"), &content, || {
+            println!("rxe: packing {}", initramfs.display());
+            pack(&root, &release, &initramfs)
+        })?;
+        Ok(Self {
+            root,
+            kernel: image,
+            initramfs,
+            release,
+            qemu,
+        })
+    }
+
+    /// The directory with the guest's unpacked packages.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Boots the guest and runs the job in `job`; `show` gets each line of its console. Returns the
+    /// exit status of the job.
+    pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<i32> {
+        let status = job.join("status");
+        remove(&status)?;
+        let console = job.join("console.log");
+        let mut log = File::create(&console).at(&console)?;
+        let mut command = self.command(job, "quiet loglevel=3");
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| not_started(&command, "qemu-system-x86", error))?;
+        if let Some(stdout) = child.stdout.take() {
+            let mut lines = BufReader::new(stdout);
+            let mut line = Vec::new();
+            while lines.read_until(b'\n', &mut line).at(&console)? > 0 {
+                log.write_all(&line).at(&console)?;
+                show(String::from_utf8_lossy(&line).trim_end());
+                line.clear();
+            }
+        }
+        child.wait().at(&console)?;
+        match fs::read_to_string(&status).map(|text| text.trim().parse()) {
+            Ok(Ok(code)) => Ok(code),
+            _ => Err(Error::GuestDied { console }),
+        }
+    }
+
+    /// Boots the guest with a shell on this terminal.
+    pub(crate) fn shell(&self, job: &Path) -> Result<()> {
+        let mut command = self.command(job, "quiet loglevel=3 urxe.shell");
+        command
+            .status()
+            .map_err(|error| not_started(&command, "qemu-system-x86", error))?;
+        Ok(())
+    }
+
+    fn command(&self, job: &Path, more: &str) -> Command {
+        let mut qemu = self.qemu.command();
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(["-smp", "2", "-m", "4096", "-nodefaults", "-no-reboot"])
+            .args(["-display", "none", "-monitor", "none", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initramfs)
+            .arg("-append")
+            .arg(format!("console=ttyS0 panic=-1 mitigations=off {more}"))
+            .arg("-virtfs")
+            .arg(format!(
+                "local,path={},mount_tag=job,security_model=none",
+                // QEMU's options are separated by commas; one in a value is doubled.
+                job.display().to_string().replace(',', ",,")
+            ));
+        qemu
+    }
+}
+
+impl Qemu {
+    fn provide(directory: &Path) -> Result<Self> {
+        let installed = Command::new("qemu-system-x86_64")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        if installed.is_ok_and(|status| status.success()) {
+            return Ok(Self::Installed);
+        }
+        let packages = ["qemu-system-x86"];
+        let root = directory.join("root");
+        once(&directory.join("packages"), &stamp(&packages), || {
+            discard(&root)?;
+            let suites = Kernel::Bookworm.suites();
+            let archive = Archive::open(&directory.join("archive"), suites, None)?;
+            unpack(&archive.fetch(&packages)?, &root)
+        })?;
+        Ok(Self::Unpacked(root))
+    }
+
+    /// QEMU at low priority: it takes whole processors for minutes.
+    fn command(&self) -> Command {
+        let mut command = Command::new("nice");
+        command.args(["-n", "10"]);
+        match self {
+            Self::Installed => {
+                command.arg("qemu-system-x86_64");
+            }
+            Self::Unpacked(root) => {
+                let program = program_in(root, "usr/bin/qemu-system-x86_64", "qemu-system-x86_64");
+                command.arg(program.get_program()).args(program.get_args());
+                let modules = root.join("usr/lib/x86_64-linux-gnu/qemu");
+                command.env("QEMU_MODULE_DIR", modules);
+                for data in ["usr/share/qemu", "usr/share/seabios"] {
+                    command.arg("-L").arg(root.join(data));
+                }
+            }
+        }
+        command
+    }
+}
+
+/// Linux's version and image in an unpacked tree.
+fn find_kernel(root: &Path) -> Result<(String, PathBuf)> {
+    let boot = root.join("boot");
+    let mut images: Vec<String> = fs::read_dir(&boot)
+        .at(&boot)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned))
+        .collect();
+    images.sort();
+    let release = images.pop().ok_or_else(|| Error::NotInPackages {
+        what: "kernel image".into(),
+        directory: root.to_owned(),
+    })?;
+    let image = boot.join(format!("vmlinuz-{release}"));
+    Ok((release, image))
+}
+
+/// Packs the initramfs: the programs, the modules that are needed, and the first program to run.
+fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
+    let depmod = |command: &mut Command| run(command.arg("-b").arg(root).arg(release), "kmod");
+    depmod(&mut program_in(root, "usr/bin/kmod", "depmod"))?;
+    let mut modules = BTreeSet::new();
+    for module in MODULES {
+        let mut modprobe = program_in(root, "usr/bin/kmod", "modprobe");
+        modprobe
+            .args(["--show-depends", "--set-version", release, "--dirname"])
+            .arg(root)
+            .arg(module);
+        // A driver that this kernel has built in is listed as `builtin`, a module as `insmod PATH`.
+        for line in run(&mut modprobe, "kmod")?.lines() {
+            if let Some(path) = line.strip_prefix("insmod ") {
+                let path = Path::new(path.trim());
+                let relative = path.strip_prefix(root).unwrap_or(path);
+                let relative = relative.strip_prefix("/").unwrap_or(relative);
+                modules.insert(
+                    Path::new("usr").join(relative.strip_prefix("usr").unwrap_or(relative)),
+                );
+            }
+        }
+    }
+
+    let index = Path::new("usr/lib/modules").join(release);
+    let keep_under_modules = |path: &Path| {
+        path == Path::new("usr/lib/modules")
+            || index.starts_with(path)
+            || (path.parent() == Some(&index) && path.is_file_in(root))
+            || modules.iter().any(|module| module.starts_with(path))
+    };
+    let leave_out = |path: &Path| {
+        if path.starts_with("usr/lib/modules") {
+            return !keep_under_modules(path);
+        }
+        LEFT_OUT.iter().any(|directory| path.starts_with(directory))
+    };
+    let mut cpio = Cpio::create(initramfs)?;
+    for directory in ["dev", "job", "proc", "run", "sys", "tmp", "root"] {
+        cpio.add_mount_point(directory)?;
+    }
+    cpio.add_program("init", INIT.as_bytes())?;
+    cpio.add_tree(root, &leave_out)?;
+    cpio.finish()
+}
+
+trait InTree {
+    fn is_file_in(&self, root: &Path) -> bool;
+}
+
+impl InTree for Path {
+    fn is_file_in(&self, root: &Path) -> bool {
+        root.join(self).is_file()
+    }
+}
+
+fn stamp(list: &[&str]) -> String {
+    format!("{LAYOUT} {}", list.join(" "))
+}
+
+/// Runs `make` unless the stamp says that the same was made before.
+fn once(stamp: &Path, content: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
+    if fs::read_to_string(stamp).is_ok_and(|found| found == content) {
+        return Ok(());
+    }
+    if let Some(parent) = stamp.parent() {
+        fs::create_dir_all(parent).at(parent)?;
+    }
+    remove(stamp)?;
+    make()?;
+    fs::write(stamp, content).at(stamp)
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(file),
+        _ => Ok(()),
+    }
+}
+
+fn discard(directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(directory),
+        _ => Ok(()),
+    }
+}
