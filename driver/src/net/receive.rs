@@ -67,6 +67,8 @@ pub(super) struct Message {
 /// Buffers for one receive call. A thread has one and uses it for every socket.
 pub struct RecvBatch {
     buffers: Vec<u8>,
+    names: Vec<RawAddress>,
+    controls: Vec<Control>,
     messages: Vec<Message>,
     senders: Senders,
 }
@@ -90,6 +92,8 @@ impl RecvBatch {
     pub fn new() -> Self {
         RecvBatch {
             buffers: vec![0; MESSAGES * MESSAGE_ROOM],
+            names: vec![RawAddress::empty(); MESSAGES],
+            controls: vec![Control::new(); MESSAGES],
             messages: Vec::with_capacity(MESSAGES),
             senders: Senders::new(),
         }
@@ -98,22 +102,26 @@ impl RecvBatch {
     /// Fills the batch anew. 0 when nothing is there.
     pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.messages.clear();
-        let mut names = [RawAddress::empty(); MESSAGES];
-        let mut controls = [Control::new(); MESSAGES];
         let mut iovecs: [MaybeUninit<libc::iovec>; MESSAGES] = [MaybeUninit::uninit(); MESSAGES];
         // SAFETY: all zeroes is a valid mmsghdr.
         let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
-        let rooms = self.buffers.chunks_exact_mut(MESSAGE_ROOM);
-        for (i, (header, room)) in headers.iter_mut().zip(rooms).enumerate() {
-            let iovec = iovecs[i].write(libc::iovec {
+        let rooms = self
+            .buffers
+            .chunks_exact_mut(MESSAGE_ROOM)
+            .zip(&mut self.names)
+            .zip(&mut self.controls);
+        for ((header, iovec), ((room, name), control)) in
+            headers.iter_mut().zip(&mut iovecs).zip(rooms)
+        {
+            let iovec = iovec.write(libc::iovec {
                 iov_base: room.as_mut_ptr().cast(),
                 iov_len: room.len(),
             });
             let header = &mut header.msg_hdr;
-            (header.msg_name, header.msg_namelen) = names[i].as_room();
+            (header.msg_name, header.msg_namelen) = name.as_room();
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
-            let (control, len) = controls[i].as_room();
+            let (control, len) = control.as_room();
             header.msg_control = control;
             header.msg_controllen = len as _;
         }
@@ -139,9 +147,13 @@ impl RecvBatch {
                 _ => return Err(error),
             }
         };
-        for (i, header) in headers.iter().take(count).enumerate() {
+        for (header, name) in headers.iter().zip(&self.names).take(count) {
             let mut message = Message {
-                src: names[i],
+                // A Unix socket without a name leaves what was there.
+                src: match header.msg_hdr.msg_namelen {
+                    0 => RawAddress::empty(),
+                    _ => *name,
+                },
                 tos: 0,
                 ttl: 0,
                 segment: 0,
