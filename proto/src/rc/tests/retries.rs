@@ -135,6 +135,23 @@ fn rnr_nak_is_waited_out_and_the_message_sent_again() {
 }
 
 #[test]
+fn a_nak_for_what_follows_an_rnr_nak_is_no_loss() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 2 * MTU);
+    end.poll();
+    // So does Linux's rxe answer, each time.
+    for _ in 0..20 {
+        end.give(rnr_nak(0, 14), &[]);
+        end.give(nak(0, NakCode::PsnSequence), &[]);
+        assert!(end.poll().is_empty());
+        end.wait_for_deadline();
+        assert_eq!(psns(&end.poll()), [0, 1]);
+        end.pass(ms(1));
+    }
+    assert_eq!(end.qp.state(), QpState::Rts);
+}
+
+#[test]
 fn rnr_retry_exceeded() {
     let mut end = End::with(|attr| attr.rnr_retry = 2);
     end.ask(1, SendOp::Send, 1);

@@ -1,0 +1,333 @@
+//! The requester's other half: what comes back (9.7.5.2).
+//!
+//! Acknowledgements, refusals and responses move `una` on and complete what it has passed. What
+//! shows that something was lost sends the cursor back.
+
+use super::super::Context;
+use super::{Outcome, Requester, completion};
+use crate::host::{Completions, Host};
+use crate::psn::Psn;
+use crate::queue::SendWqe;
+use crate::wire::{Aeth, NakCode, Syndrome};
+use crate::work::{Payload, SendFlags, SendOp, WcStatus};
+use std::time::Duration;
+
+/// A gap reported twice within this time (or a round trip) is one report that came twice.
+const SAME_GAP: Duration = Duration::from_micros(100);
+
+impl Requester {
+    /// An acknowledgement, or a refusal (9.7.5.2).
+    pub(in crate::rc) fn acknowledge<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: &Aeth,
+        host: &mut H,
+    ) -> Outcome {
+        // Of the past, or of what was never sent: stale or ghost, to be ignored (9.7.5.2.1). An
+        // ACK of what is acknowledged already may still bring credits; a NAK must name a packet
+        // that is under way.
+        let oldest = match aeth.syndrome {
+            Syndrome::Ack(_) => self.una.prev(),
+            _ => self.una,
+        };
+        if psn.before(oldest) || !psn.before(self.sent_end) {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        match aeth.syndrome {
+            Syndrome::Ack(credits) => {
+                let complete = self.advance(cx, psn.next(), host);
+                self.take_credits(credits.count());
+                if !complete {
+                    self.response_lost(cx);
+                }
+                self.settle(cx, host)
+            }
+            Syndrome::RnrNak(timer) => {
+                cx.counters.rnr_naks_received += 1;
+                let complete = self.advance(cx, psn, host);
+                if !complete {
+                    self.response_lost(cx);
+                } else if self.timers.receiver_not_ready(cx.now, timer) {
+                    self.go_back();
+                } else {
+                    cx.counters.rnr_retries_exceeded += 1;
+                    return self.fail(cx, WcStatus::RnrRetryExcErr, host);
+                }
+                self.settle(cx, host)
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
+            Syndrome::Nak(code) => {
+                let status = match code {
+                    NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+                    NakCode::RemoteAccess => WcStatus::RemAccessErr,
+                    NakCode::RemoteOperational => WcStatus::RemOpErr,
+                    NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
+                    _ => WcStatus::BadRespErr,
+                };
+                cx.counters.fatal_naks_received += 1;
+                self.refused(cx, psn, status, host)
+            }
+            // Reserved syndromes are malformed (9.7.5.2.1): dropped like other packets that
+            // make no sense.
+            _ => {
+                cx.counters.malformed += 1;
+                Outcome::Continue
+            }
+        }
+    }
+
+    /// NAK, PSN sequence error: the responder got something after a hole (9.7.5.1.2).
+    fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
+        cx.counters.sequence_naks_received += 1;
+        let before = self.una;
+        let complete = self.advance(cx, psn, host);
+        if !complete {
+            self.response_lost(cx);
+            return self.settle(cx, host);
+        }
+        if self.una == before {
+            // Linux's rxe, having sent an RNR NAK, sends this one for what follows. That is no
+            // loss, and what it asks for happens when the wait is over.
+            if self.timers.waits_for_receiver() {
+                return self.settle(cx, host);
+            }
+            let window = self
+                .timers
+                .smoothed_round_trip()
+                .unwrap_or(SAME_GAP)
+                .max(SAME_GAP);
+            let repeated = self
+                .gap
+                .is_some_and(|(gap, at)| gap == psn && cx.now.since(at) < window);
+            if repeated {
+                return self.settle(cx, host);
+            }
+            if !self.timers.gap_without_progress() {
+                cx.counters.retries_exceeded += 1;
+                return self.fail(cx, WcStatus::RetryExcErr, host);
+            }
+        }
+        self.gap = Some((psn, cx.now));
+        self.reduce(cx);
+        self.go_back();
+        self.settle(cx, host)
+    }
+
+    /// The peer went on past a READ or an atomic whose answer did not arrive: ask again (9.7.5.2.4).
+    fn response_lost(&mut self, cx: &mut Context<'_>) {
+        let window = self
+            .timers
+            .smoothed_round_trip()
+            .unwrap_or(SAME_GAP)
+            .max(SAME_GAP);
+        let una = self.una;
+        if self
+            .gap
+            .is_some_and(|(gap, at)| gap == una && cx.now.since(at) < window)
+        {
+            return;
+        }
+        cx.counters.responses_lost += 1;
+        self.gap = Some((una, cx.now));
+        self.reduce(cx);
+        self.go_back();
+    }
+
+    /// Makes the window smaller, once for all that was under way.
+    fn reduce(&mut self, cx: &mut Context<'_>) {
+        if !self.una.before(self.reduced_until) {
+            self.window.lost(cx.now);
+            self.reduced_until = self.sent_end;
+        }
+    }
+
+    fn take_credits(&mut self, credits: Option<u32>) {
+        // The message under way has its receive already, once a packet of it is acknowledged.
+        let begun = self.queue.get(self.queue.head()).is_some_and(|wqe| {
+            matches!(
+                wqe.op,
+                SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_)
+            ) && self.una.after(wqe.first_psn)
+        });
+        let taken = self.receives_done.wrapping_add(u32::from(begun));
+        self.receive_limit = credits.map(|count| taken.wrapping_add(count));
+    }
+
+    /// Everything before `end` is acknowledged. Completes what is done by it; false when that
+    /// leaves out a READ or an atomic whose answer is missing, where it then stops.
+    fn advance<H: Completions>(&mut self, cx: &mut Context<'_>, end: Psn, host: &mut H) -> bool {
+        let mut reached = end;
+        let mut index = self.queue.head();
+        while let Some(wqe) = self.queue.get(index) {
+            // PSNs of what was not begun may lie half of their space ahead, or seem to be behind.
+            if index >= self.begun || !wqe.first_psn.before(end) {
+                break;
+            }
+            if wqe.op.has_response() {
+                reached = if wqe.first_psn.after(self.una) {
+                    wqe.first_psn
+                } else {
+                    self.una
+                };
+                break;
+            }
+            index += 1;
+        }
+        self.done_until(cx, reached, host);
+        reached == end
+    }
+
+    /// Everything before `reached` is done.
+    fn done_until<H: Completions>(&mut self, cx: &mut Context<'_>, reached: Psn, host: &mut H) {
+        let packets = reached.diff(self.una);
+        if packets <= 0 {
+            return;
+        }
+        self.una = reached;
+        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+            if !wqe.ends_before(reached) {
+                break;
+            }
+            self.queue.pop();
+            if wqe.op.takes_receive() {
+                self.receives_done = wqe.receives;
+            }
+            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+                host.send_completed(completion(cx, &wqe, WcStatus::Success));
+            }
+        }
+        while self.awaiting.front().is_some_and(|end| !end.after(reached)) {
+            self.awaiting.pop_front();
+        }
+        if self.next_psn.before(reached) {
+            // Sent before we went back, and it arrived after all.
+            self.place_cursor();
+        }
+        if let Some((psn, at)) = self.measured
+            && psn.before(reached)
+        {
+            self.timers.round_trip(cx.now.since(at));
+            self.measured = None;
+        }
+        self.window.acknowledged(cx.now, packets as u32);
+        self.timers
+            .progressed(cx.now, reached.before(self.sent_end));
+    }
+
+    /// A piece of what a READ asked for (9.7.5.1.9, 9.7.5.2.4).
+    pub(in crate::rc) fn read_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: Option<&Aeth>,
+        payload: &[u8],
+        host: &mut H,
+    ) -> Outcome {
+        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+            return self.settle(cx, host);
+        };
+        if !matches!(wqe.op, SendOp::Read { .. }) {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        let index = psn.diff(wqe.first_psn) as u32;
+        if payload.len() != wqe.payload_of(index, cx.attr.path_mtu) {
+            cx.counters.malformed += 1;
+            return self.fail(cx, WcStatus::BadRespErr, host);
+        }
+        let offset = u64::from(index) * cx.attr.path_mtu.bytes() as u64;
+        self.deliver(cx, head, &wqe, offset, payload, aeth, host)
+    }
+
+    /// What an atomic found (9.7.5.2.4).
+    pub(in crate::rc) fn atomic_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        aeth: &Aeth,
+        original: u64,
+        host: &mut H,
+    ) -> Outcome {
+        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+            return self.settle(cx, host);
+        };
+        if !wqe.op.is_atomic() {
+            cx.counters.stale_responses += 1;
+            return Outcome::Continue;
+        }
+        self.deliver(cx, head, &wqe, 0, &original.to_ne_bytes(), Some(aeth), host)
+    }
+
+    /// The work request that a response belongs to, if the response is the one that is awaited. A
+    /// response acknowledges what precedes it.
+    fn answered<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        host: &mut H,
+    ) -> Option<(u64, SendWqe)> {
+        if psn.before(self.una) || !psn.before(self.sent_end) {
+            cx.counters.stale_responses += 1;
+            return None;
+        }
+        self.advance(cx, psn, host);
+        if self.una != psn {
+            self.response_lost(cx);
+            return None;
+        }
+        let head = self.queue.head();
+        self.queue.get(head).map(|wqe| (head, *wqe))
+    }
+
+    /// Puts the data of a response in its place.
+    #[expect(clippy::too_many_arguments, reason = "one response, taken apart")]
+    fn deliver<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: u64,
+        wqe: &SendWqe,
+        offset: u64,
+        data: &[u8],
+        aeth: Option<&Aeth>,
+        host: &mut H,
+    ) -> Outcome {
+        let scattered = match self.queue.payload(head, wqe) {
+            Payload::Sges(sges) => host.scatter(sges, offset, data),
+            Payload::Inline(_) => Ok(()),
+        };
+        if scattered.is_err() {
+            return self.fail(cx, WcStatus::LocProtErr, host);
+        }
+        self.done_until(cx, self.una.next(), host);
+        if let Some(Aeth {
+            syndrome: Syndrome::Ack(credits),
+            ..
+        }) = aeth
+        {
+            self.take_credits(credits.count());
+        }
+        self.settle(cx, host)
+    }
+
+    /// The peer refused the request with this PSN. What precedes it and is not complete never will
+    /// be: the peer is in error.
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        status: WcStatus,
+        host: &mut H,
+    ) -> Outcome {
+        self.advance(cx, psn, host);
+        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+            if !wqe.ends_before(psn) {
+                break;
+            }
+            self.queue.pop();
+            host.send_completed(completion(cx, &wqe, WcStatus::WrFlushErr));
+        }
+        self.fail(cx, status, host)
+    }
+}
