@@ -56,6 +56,15 @@ impl<T> EventQueue<T> {
     /// `WouldBlock` when there is none and the descriptor does not block; `Interrupted` when a
     /// signal came.
     pub fn next(&self) -> io::Result<T> {
+        self.next_with(Some)
+    }
+
+    /// The same, but gives the event to `take` while the queue is held: what `take` notes, whoever
+    /// takes back events afterwards sees. Where it returns `None`, the next event is waited for.
+    ///
+    /// # Errors
+    /// See [`EventQueue::next`].
+    pub fn next_with<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> io::Result<R> {
         let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
         loop {
             if !self.is_readable()? {
@@ -74,9 +83,10 @@ impl<T> EventQueue<T> {
                 Err(Errno::AGAIN) if blocks => continue,
                 Err(error) => return Err(error.into()),
             }
+            let mut queue = lock(&self.queue);
             // None: the event was taken back when its object was destroyed.
-            if let Some(event) = lock(&self.queue).pop_front() {
-                return Ok(event);
+            if let Some(taken) = queue.pop_front().and_then(&mut take) {
+                return Ok(taken);
             }
         }
     }
@@ -176,6 +186,18 @@ mod tests {
         assert_eq!(queue.next().unwrap(), 2);
         assert_eq!(queue.next().unwrap(), 3);
         assert!(!queue.is_readable().unwrap());
+    }
+
+    #[test]
+    fn event_that_nobody_wants_is_passed_over() {
+        let queue = nonblocking();
+        queue.push(1);
+        queue.push(2);
+        let even = |event| (event % 2 == 0).then_some(event);
+        assert_eq!(queue.next_with(even).unwrap(), 2);
+        queue.push(3);
+        let nothing = queue.next_with(even).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
