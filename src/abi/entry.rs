@@ -39,6 +39,11 @@ pub fn status_or_minus_one(name: &'static str, call: impl FnOnce() -> Result<(),
     number(name, || call().map(|()| 0))
 }
 
+/// For functions that return how many there are, or a negative errno value.
+pub fn count(name: &'static str, call: impl FnOnce() -> Result<usize, Errno>) -> isize {
+    guarded(name, call).map_or_else(|error| -(error.0 as isize), usize::cast_signed)
+}
+
 /// For functions that return a pointer, or null and set `errno`.
 pub fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(name, call).unwrap_or_else(|error| {
@@ -144,6 +149,9 @@ mod tests {
         assert_eq!(number::<isize>("t", || Err(Errno(libc::ENODEV))), -1);
         assert_eq!(last_errno(), libc::ENODEV);
         assert_eq!(status_or_minus_one("t", || Ok(())), 0);
+
+        assert_eq!(count("t", || Err(Errno(libc::EINVAL))), -22);
+        assert_eq!(count("t", || Ok(3)), 3);
 
         assert!(pointer::<u8>("t", || Err(Errno(libc::EPERM))).is_null());
         assert_eq!(last_errno(), libc::EPERM);

@@ -3,6 +3,10 @@
 use std::fmt;
 
 use libc::c_int;
+use urxe_driver::cq::CqError;
+use urxe_driver::mr::RegisterError;
+use urxe_driver::qp::{CreateError, ModifyError};
+use urxe_proto::queue::PostError;
 
 /// An `errno` value: what a call that failed reports. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +24,50 @@ impl From<std::io::Error> for Errno {
     /// The error of the system call, or `EIO` for one that came from none.
     fn from(error: std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+// A number says little, so what the driver says is logged where it becomes one.
+
+impl From<CqError> for Errno {
+    fn from(error: CqError) -> Self {
+        tracing::warn!("completion queue: {error}");
+        Self(libc::EINVAL)
+    }
+}
+
+impl From<RegisterError> for Errno {
+    fn from(error: RegisterError) -> Self {
+        tracing::warn!("memory registration: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<CreateError> for Errno {
+    fn from(error: CreateError) -> Self {
+        tracing::error!("queue pair: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<ModifyError> for Errno {
+    fn from(error: ModifyError) -> Self {
+        match &error {
+            ModifyError::Open(_) => tracing::error!("queue pair: {error}"),
+            _ => tracing::warn!("queue pair: {error}"),
+        }
+        Self(error.errno())
+    }
+}
+
+impl From<PostError> for Errno {
+    /// Programs that fill a queue meet these as a matter of course: they are not warned.
+    fn from(error: PostError) -> Self {
+        tracing::debug!("work request: {error}");
+        match error {
+            PostError::Full => Self(libc::ENOMEM),
+            _ => Self(libc::EINVAL),
+        }
     }
 }
 

@@ -10,6 +10,9 @@
     unused_imports,
     reason = "which of them serve a symbol is up to the list"
 )]
-use super::{convert::*, fork::*, names::*, rates::*, sysfs::*, unsupported};
+use super::{
+    ah::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*, memory::*,
+    names::*, qp::*, qp_ex::*, query::*, rates::*, sysfs::*, unsupported,
+};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

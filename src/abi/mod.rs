@@ -4,13 +4,28 @@
 //! from the list in `symbols.txt`; the other modules are the functions, by subject. No protocol
 //! here: the functions check pointers, convert, and call the objects of `urxe_driver`.
 
+mod ah;
+mod attributes;
+mod channel;
+mod context;
 mod convert;
+mod cq;
+mod cq_ex;
+mod device;
 pub mod entry;
 pub mod errno;
+mod events;
 mod exports;
 pub mod ffi;
 mod fork;
+mod log;
+mod memory;
 mod names;
+mod object;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
 mod rates;
 mod sysfs;
 mod unsupported;

@@ -1,0 +1,136 @@
+//! Completion channels and their events.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::Arc;
+
+use urxe_driver::{Channel, Cq};
+
+use super::context::context_of;
+use super::cq::shown_queue;
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object::{self, Handle, Use, Users};
+
+impl Handle for ibv_comp_channel {
+    type Ours = CompletionChannel;
+}
+
+/// What stands behind an `ibv_comp_channel`.
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    pub driver: Arc<Channel>,
+    /// The completion queues that notify it.
+    pub users: Users,
+    _context: Use,
+}
+
+/// # Safety
+/// `context` is null or an opened device.
+pub unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    entry::pointer("ibv_create_comp_channel", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?;
+        let driver = Arc::new(Channel::new()?);
+        let shown = ibv_comp_channel {
+            context,
+            fd: driver.fd().as_raw_fd(),
+            refcnt: 0,
+        };
+        let ours = CompletionChannel {
+            driver,
+            users: Users::default(),
+            _context: device.users.add(),
+        };
+        Ok(object::make(shown, ours))
+    })
+}
+
+/// `EBUSY` while a completion queue notifies it.
+///
+/// # Safety
+/// `channel` is null or a channel of ours, and used for nothing else any more.
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    entry::status("ibv_destroy_comp_channel", || {
+        // SAFETY: the caller's promise.
+        unsafe { object::ours(channel) }?.users.check_none()?;
+        // SAFETY: as above, and nothing uses it.
+        drop(unsafe { object::free(channel) });
+        Ok(())
+    })
+}
+
+/// Takes the next notification, waiting for it unless the descriptor has `O_NONBLOCK`.
+///
+/// # Safety
+/// The pointers are null, or a channel of ours and room for what they are to get.
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    entry::status_or_minus_one("ibv_get_cq_event", || {
+        if cq.is_null() || cq_context.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's promise.
+        let channel = unsafe { object::ours(channel) }?;
+        // A queue that is being destroyed is not handed out any more; one that was handed out is
+        // not destroyed before the event is acknowledged.
+        let deliver = |queue: Arc<Cq>| {
+            let shown = shown_queue(&queue)?;
+            queue.channel_acks.delivered();
+            Some(shown)
+        };
+        let queue = channel.driver.next_with(deliver)?;
+        // SAFETY: not destroyed, as said; this makes no reference.
+        let context = unsafe { (&raw const (*queue).cq_context).read() };
+        // SAFETY: the caller's promise.
+        unsafe {
+            entry::write(cq, queue)?;
+            entry::write(cq_context, context)
+        }
+    })
+}
+
+/// # Safety
+/// `cq` is null or a completion queue of ours.
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    entry::value("ibv_ack_cq_events", (), || {
+        // SAFETY: the caller's promise.
+        if let Ok(queue) = unsafe { super::cq::queue_of(cq) } {
+            queue.driver.channel_acks.acknowledge(nevents);
+        }
+    });
+}
+
+/// What stands behind a channel, and that one more uses it; nothing for a null pointer.
+///
+/// # Errors
+/// `EINVAL` if it is not of this context.
+///
+/// # Safety
+/// `channel` is null or a channel of ours.
+pub(super) unsafe fn use_channel(
+    channel: *mut ibv_comp_channel,
+    context: *mut ibv_context,
+) -> Result<Option<(Arc<Channel>, Use)>, Errno> {
+    if channel.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise; the second makes no reference.
+    let (ours, its) = unsafe {
+        (
+            object::ours(channel)?,
+            (&raw const (*channel).context).read(),
+        )
+    };
+    if !ptr::eq(its, context) {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(Some((Arc::clone(&ours.driver), ours.users.add())))
+}

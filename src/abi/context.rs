@@ -1,0 +1,111 @@
+//! Opened devices: `ibv_context` with the functions that the inline ones of `verbs.h` call.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+
+use urxe_driver::Context;
+
+use super::device;
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object::{self, Handle, Users};
+use super::{cq, post, qp, query};
+
+/// How many completion vectors there are: one thread makes all completions.
+pub(super) const COMP_VECTORS: c_int = 1;
+
+/// There is no file of the kernel's behind a context.
+const NO_FILE: c_int = -1;
+
+impl Handle for verbs_context {
+    type Ours = OpenDevice;
+}
+
+/// What stands behind an `ibv_context`.
+#[derive(Debug)]
+pub(super) struct OpenDevice {
+    pub driver: Context,
+    /// Its protection domains, completion queues and channels.
+    pub users: Users,
+}
+
+/// What stands behind an `ibv_context`.
+///
+/// # Errors
+/// `EINVAL` if it is null.
+///
+/// # Safety
+/// A pointer that is not null is from [`ibv_open_device`], and not closed while the result is used.
+pub(super) unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a OpenDevice, Errno> {
+    if context.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the context of a whole verbs_context of ours, by the caller's promise.
+    unsafe { object::ours(verbs_context_of(context)) }
+}
+
+/// # Safety
+/// `device` is null or a device of ours.
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    entry::pointer("ibv_open_device", || {
+        // SAFETY: the caller's promise.
+        let ours = unsafe { device::device_of(device) }?;
+        let driver = Context::open(ours).inspect_err(|error| {
+            tracing::error!("{} cannot be opened: {error}", ours.name());
+        })?;
+        device::retain(device.cast());
+        let shown = describe(device, driver.events().fd().as_raw_fd());
+        let users = Users::default();
+        let made = object::make(shown, OpenDevice { driver, users });
+        // SAFETY: just made; this makes no reference.
+        Ok(unsafe { &raw mut (*made).context })
+    })
+}
+
+/// The functions that are not here stay null: the inline functions of `verbs.h` then report that
+/// the device does not support them, or need an object that cannot have been made.
+fn describe(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+    let mut shown = verbs_context::zeroed();
+    shown.sz = size_of::<verbs_context>();
+    shown.query_port = Some(query::query_port);
+    shown.query_device_ex = Some(query::query_device_ex);
+    shown.create_cq_ex = Some(cq::create_cq_ex);
+    shown.create_qp_ex = Some(qp::create_qp_ex);
+
+    let context = &mut shown.context;
+    context.device = device;
+    context.cmd_fd = NO_FILE;
+    context.async_fd = async_fd;
+    context.num_comp_vectors = COMP_VECTORS;
+    context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    context.ops._compat_query_device = Some(query::ibv_query_device);
+    context.ops._compat_query_port = Some(query::ibv_query_port);
+    context.ops.poll_cq = Some(cq::poll_cq);
+    context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    context.ops.post_send = Some(post::post_send);
+    context.ops.post_recv = Some(post::post_recv);
+    shown
+}
+
+/// Closes the device. As with rdma-core this succeeds also when objects are left; these keep what
+/// they need of it, so that destroying them late does no harm.
+///
+/// # Safety
+/// `context` is null or from [`ibv_open_device`], and used for nothing else any more.
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    entry::status_or_minus_one("ibv_close_device", || {
+        // SAFETY: the caller's promise.
+        let users = unsafe { context_of(context) }?.users.count();
+        // SAFETY: as above.
+        let device = unsafe { (&raw const (*context).device).read() };
+        if users > 0 {
+            tracing::warn!("a device was closed while {users} of its objects were left");
+            return Ok(());
+        }
+        // SAFETY: as above; nothing that points at it is left.
+        drop(unsafe { object::free(verbs_context_of(context)) });
+        device::release(device.cast());
+        Ok(())
+    })
+}

@@ -1,0 +1,93 @@
+//! Asynchronous events.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use urxe_driver::events::{AsyncEvent, EventObject};
+
+use super::context::context_of;
+use super::cq::{queue_of, shown_queue};
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::qp::{pair_of, shown_pair};
+
+/// What the program is told of an event, which then counts as delivered. `None` for one of an
+/// object that is being destroyed.
+fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
+    let element = match event.object {
+        EventObject::Qp(pair) => {
+            let qp = shown_pair(&pair)?;
+            pair.async_acks.delivered();
+            ibv_async_event_element { qp }
+        }
+        EventObject::Cq(queue) => {
+            let cq = shown_queue(&queue)?;
+            queue.async_acks.delivered();
+            ibv_async_event_element { cq }
+        }
+        EventObject::Port(number) => ibv_async_event_element {
+            port_num: c_int::from(number),
+        },
+        EventObject::Device => ibv_async_event_element {
+            qp: ptr::null_mut(),
+        },
+    };
+    Some(ibv_async_event {
+        element,
+        event_type: event.kind as ibv_event_type,
+    })
+}
+
+/// Takes the next event, waiting for it unless the descriptor has `O_NONBLOCK`.
+///
+/// # Safety
+/// The pointers are null, or an opened device and room for an event.
+pub unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    entry::status_or_minus_one("ibv_get_async_event", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?;
+        if event.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let next = device.driver.events().next_with(deliver)?;
+        // SAFETY: the caller's promise.
+        unsafe { entry::write(event, next) }
+    })
+}
+
+/// # Safety
+/// `event` is null or an event that was got and is not acknowledged yet.
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    entry::value("ibv_ack_async_event", (), || {
+        // SAFETY: the caller's promise.
+        let Ok(event) = (unsafe { entry::read(event) }) else {
+            return;
+        };
+        match event.event_type {
+            IBV_EVENT_CQ_ERR => {
+                // SAFETY: this event's element is a queue, which lives until it is acknowledged.
+                if let Ok(queue) = unsafe { queue_of(event.element.cq) } {
+                    queue.driver.async_acks.acknowledge(1);
+                }
+            }
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                // SAFETY: these events' element is a queue pair, which lives as above.
+                if let Ok(pair) = unsafe { pair_of(event.element.qp) } {
+                    pair.driver.async_acks.acknowledge(1);
+                }
+            }
+            _ => {}
+        }
+    });
+}

@@ -1,0 +1,96 @@
+//! What `URXE_LOG` shows: messages on standard error, `urxe: ` before each.
+//!
+//! A C program installs no subscriber of its own, so its first call does. What says that something is
+//! wrong is shown when nothing is set.
+
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::sync::Once;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, SubscriberBuilder};
+use tracing_subscriber::registry::LookupSpan;
+
+const VARIABLE: &str = "URXE_LOG";
+
+/// Shows messages from now on. Does nothing the second time, and nothing where a Rust program has
+/// installed a subscriber.
+pub fn start() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let (filter, wrong) = filter(std::env::var(VARIABLE).ok().as_deref());
+        let subscriber = SubscriberBuilder::default()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .event_format(Line)
+            .finish();
+        if tracing::subscriber::set_global_default(subscriber).is_ok()
+            && let Some(error) = wrong
+        {
+            tracing::warn!(
+                "{VARIABLE} is not understood ({error}): set it to error, warn, info, debug or \
+                 trace, or to pairs like urxe_driver=debug"
+            );
+        }
+    });
+}
+
+/// The filter that a value of the variable asks for, or the usual one and what is wrong with it.
+fn filter(value: Option<&str>) -> (EnvFilter, Option<String>) {
+    let builder = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    match builder.parse(value.unwrap_or_default()) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("warn"), Some(error.to_string())),
+    }
+}
+
+/// `urxe: message`, and for what is no warning also whence it comes.
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        write!(writer, "urxe: ")?;
+        if *metadata.level() > Level::WARN {
+            write!(writer, "{} {}: ", metadata.level(), metadata.target())?;
+        }
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_shown_unless_something_else_is_asked_for() {
+        assert_eq!(filter(None).0.max_level_hint(), Some(LevelFilter::WARN));
+        let debug = filter(Some("urxe_driver=debug")).0;
+        assert_eq!(debug.max_level_hint(), Some(LevelFilter::DEBUG));
+        assert_eq!(
+            filter(Some("off")).0.max_level_hint(),
+            Some(LevelFilter::OFF)
+        );
+    }
+
+    #[test]
+    fn value_that_is_no_filter_is_told() {
+        let (filter, wrong) = filter(Some("urxe=loud"));
+        assert!(wrong.is_some());
+        assert_eq!(filter.max_level_hint(), Some(LevelFilter::WARN));
+    }
+}

@@ -1,0 +1,308 @@
+//! Queue pairs: their making, attributes and end.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use urxe_driver::Qp;
+use urxe_driver::qp::QpInit;
+use urxe_proto::qp::AttrMask;
+
+use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, shown_cap};
+use super::context::context_of;
+use super::cq::{CompletionQueue, queue_of};
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object::{self, Handle, Use};
+use super::qp_ex::{self, Staging};
+
+impl Handle for ibv_qp_ex {
+    type Ours = QueuePair;
+}
+
+/// What stands behind an `ibv_qp`; every one is an `ibv_qp_ex`.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    pub driver: Arc<Qp>,
+    /// What the `ibv_wr_*` functions have prepared, if it was made for them.
+    pub staging: Option<Staging>,
+    _pd: Use,
+    _send_cq: Use,
+    _recv_cq: Use,
+}
+
+/// What stands behind an `ibv_qp`.
+///
+/// # Errors
+/// `EINVAL` if it is null.
+///
+/// # Safety
+/// A pointer that is not null is a queue pair of ours, in use while the result is.
+pub(super) unsafe fn pair_of<'a>(qp: *mut ibv_qp) -> Result<&'a QueuePair, Errno> {
+    const { assert!(offset_of!(ibv_qp_ex, qp_base) == 0) };
+    // SAFETY: each ibv_qp of ours begins an ibv_qp_ex; the rest is the caller's promise.
+    unsafe { object::ours(qp.cast::<ibv_qp_ex>()) }
+}
+
+/// The `ibv_qp` of a queue pair, unless it is being destroyed.
+pub(super) fn shown_pair(pair: &Qp) -> Option<*mut ibv_qp> {
+    let shown = ptr::with_exposed_provenance_mut::<ibv_qp>(pair.tag());
+    (!shown.is_null()).then_some(shown)
+}
+
+/// What both ways of making a queue pair ask for.
+struct Wanted {
+    qp_context: *mut c_void,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    cap: ibv_qp_cap,
+    qp_type: ibv_qp_type,
+    signal_all: bool,
+    send_ops: Option<u64>,
+}
+
+/// # Safety
+/// The pointers are null, or a protection domain of ours and attributes with objects of ours.
+pub unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    qp_init_attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    entry::pointer("ibv_create_qp", || {
+        // SAFETY: the caller's promise.
+        let attr = unsafe { entry::read(qp_init_attr) }?;
+        let wanted = Wanted {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            signal_all: attr.sq_sig_all != 0,
+            send_ops: None,
+        };
+        // SAFETY: as above.
+        let (qp, cap) = unsafe { create(pd, &wanted) }?;
+        // SAFETY: as above; this makes no reference.
+        unsafe { (&raw mut (*qp_init_attr).cap).write(cap) };
+        Ok(qp)
+    })
+}
+
+/// Members of the extended attributes that mean something here. Flags may be given, but all are for
+/// other transports.
+const TAKEN: ibv_qp_init_attr_mask =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+/// `create_qp_ex` of a context.
+///
+/// # Safety
+/// The pointers are null, or an opened device and attributes with objects of ours.
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    entry::pointer("ibv_create_qp_ex", || {
+        // SAFETY: the caller's promise.
+        let attr = unsafe {
+            context_of(context)?;
+            entry::read(qp_init_attr_ex)?
+        };
+        let given = |bit| attr.comp_mask & bit != 0;
+        if attr.comp_mask & !TAKEN != 0
+            || given(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
+        {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if !given(IBV_QP_INIT_ATTR_PD) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let wanted = Wanted {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            signal_all: attr.sq_sig_all != 0,
+            send_ops: given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags),
+        };
+        // SAFETY: as above.
+        let (qp, cap) = unsafe { create(attr.pd, &wanted) }?;
+        // SAFETY: as above; this makes no reference.
+        unsafe { (&raw mut (*qp_init_attr_ex).cap).write(cap) };
+        Ok(qp)
+    })
+}
+
+/// Makes a queue pair, and says which capacities it has.
+///
+/// # Safety
+/// The pointers are null or objects of ours.
+unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    check_type(wanted)?;
+    // SAFETY: the caller's promise; the last makes no reference.
+    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    // SAFETY: the caller's promise.
+    let (send_cq, recv_cq) = unsafe {
+        (
+            queue_in(wanted.send_cq, context)?,
+            queue_in(wanted.recv_cq, context)?,
+        )
+    };
+    // SAFETY: the domain's own context, which outlives it.
+    let device = &unsafe { context_of(context) }?.driver;
+    let staging = wanted.send_ops.map(Staging::new).transpose()?;
+    let init = QpInit {
+        send_cq: Arc::clone(&send_cq.driver),
+        recv_cq: Arc::clone(&recv_cq.driver),
+        cap: cap_from(&wanted.cap),
+        signal_all: wanted.signal_all,
+    };
+    let driver = device.create_qp(&domain.driver, init)?;
+
+    let mut shown = ibv_qp_ex::zeroed();
+    shown.qp_base.context = context;
+    shown.qp_base.qp_context = wanted.qp_context;
+    shown.qp_base.pd = pd;
+    shown.qp_base.send_cq = wanted.send_cq;
+    shown.qp_base.recv_cq = wanted.recv_cq;
+    shown.qp_base.handle = object::number();
+    shown.qp_base.qp_num = driver.qpn().get();
+    shown.qp_base.state = driver.state() as ibv_qp_state;
+    shown.qp_base.qp_type = wanted.qp_type;
+    qp_ex::fill(&mut shown);
+    let ours = QueuePair {
+        driver: Arc::clone(&driver),
+        staging,
+        _pd: domain.users.add(),
+        _send_cq: send_cq.users.add(),
+        _recv_cq: recv_cq.users.add(),
+    };
+    let qp = object::make(shown, ours);
+    driver.tag.store(qp.expose_provenance(), Ordering::Release);
+    Ok((qp.cast(), shown_cap(&driver.cap())))
+}
+
+fn check_type(wanted: &Wanted) -> Result<(), Errno> {
+    let name = match wanted.qp_type {
+        // There are no shared receive queues, so this cannot be one.
+        IBV_QPT_RC if !wanted.srq.is_null() => return Err(Errno(libc::EINVAL)),
+        IBV_QPT_RC => return Ok(()),
+        IBV_QPT_UC => "UC",
+        IBV_QPT_UD => "UD",
+        IBV_QPT_RAW_PACKET => "raw packet",
+        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => "XRC",
+        IBV_QPT_DRIVER => "vendor-specific",
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    tracing::warn!("queue pair: {name} queue pairs are not supported, only RC ones are");
+    Err(Errno(libc::EOPNOTSUPP))
+}
+
+/// # Safety
+/// `cq` is null or a completion queue of ours.
+unsafe fn queue_in<'a>(
+    cq: *mut ibv_cq,
+    context: *mut ibv_context,
+) -> Result<&'a CompletionQueue, Errno> {
+    // SAFETY: the caller's promise; the second makes no reference.
+    let (queue, its) = unsafe { (queue_of(cq)?, (&raw const (*cq).context).read()) };
+    if ptr::eq(its, context) {
+        Ok(queue)
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
+}
+
+/// The state that the program sees in its `ibv_qp`.
+///
+/// # Safety
+/// `qp` is a queue pair of ours.
+unsafe fn show_state(qp: *mut ibv_qp, state: ibv_qp_state) {
+    // SAFETY: live, and aligned for it; the program's reads of it are its own affair.
+    unsafe { AtomicU32::from_ptr(&raw mut (*qp).state) }.store(state, Ordering::Relaxed);
+}
+
+/// # Safety
+/// The pointers are null, or a queue pair of ours and attributes.
+pub unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    entry::status("ibv_modify_qp", || {
+        // SAFETY: the caller's promise.
+        let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
+        let mask = mask_from(attr_mask)?;
+        let ours = attributes_from(&attr, mask)?;
+        pair.driver.modify(&ours, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: as above.
+            unsafe { show_state(qp, attr.qp_state) };
+        }
+        Ok(())
+    })
+}
+
+/// All attributes, whatever the mask asks for.
+///
+/// # Safety
+/// The pointers are null, or a queue pair of ours and room for the attributes.
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    entry::status("ibv_query_qp", || {
+        // SAFETY: the caller's promise.
+        let pair = unsafe { pair_of(qp) }?;
+        let cap = pair.driver.cap();
+        let shown = shown_attributes(&pair.driver.attributes(), &cap);
+        // SAFETY: as above; the pointers in it do not change.
+        let (qp_context, send_cq, recv_cq, srq, qp_type) = unsafe {
+            (
+                (&raw const (*qp).qp_context).read(),
+                (&raw const (*qp).send_cq).read(),
+                (&raw const (*qp).recv_cq).read(),
+                (&raw const (*qp).srq).read(),
+                (&raw const (*qp).qp_type).read(),
+            )
+        };
+        let init = ibv_qp_init_attr {
+            qp_context,
+            send_cq,
+            recv_cq,
+            srq,
+            cap: shown_cap(&cap),
+            qp_type,
+            sq_sig_all: c_int::from(pair.driver.signals_all()),
+        };
+        // SAFETY: as above.
+        unsafe {
+            show_state(qp, shown.qp_state);
+            entry::write(attr, shown)?;
+            entry::write(init_attr, init)
+        }
+    })
+}
+
+/// Waits until the program has acknowledged the events that it has of it.
+///
+/// # Safety
+/// `qp` is null or a queue pair of ours, and used for nothing else any more.
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    entry::status("ibv_destroy_qp", || {
+        // SAFETY: the caller's promise.
+        let pair = unsafe { pair_of(qp) }?;
+        pair.driver.tag.store(0, Ordering::Release);
+        pair.driver.destroy();
+        // SAFETY: as above; no event points at it.
+        drop(unsafe { object::free(qp.cast::<ibv_qp_ex>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,466 @@
+//! The `ibv_wr_*` functions: work requests are built up between `wr_start` and `wr_complete`, which
+//! posts all of them or none.
+//!
+//! Meanwhile the queue pair belongs to the thread, by the mutex in its `ibv_qp`.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+
+use urxe_driver::Qp;
+use urxe_driver::qp::MAX_INLINE;
+use urxe_proto::ids::{LKey, RKey};
+use urxe_proto::queue::PostError;
+use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
+
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object;
+use super::post::{element_from, flags_from};
+use super::qp::pair_of;
+
+/// What can be asked for in `send_ops_flags`.
+const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+
+/// The requests that a thread is building. They belong to who has the `mutex` of the `ibv_qp`.
+#[derive(Debug)]
+pub(super) struct Staging(UnsafeCell<Staged>);
+
+// SAFETY: what is in it is used under a mutex, see there.
+unsafe impl Sync for Staging {}
+
+impl Staging {
+    /// # Errors
+    /// `EOPNOTSUPP` for operations that there are not.
+    pub fn new(send_ops: u64) -> Result<Self, Errno> {
+        if send_ops & !OPERATIONS != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Ok(Self(UnsafeCell::default()))
+    }
+}
+
+/// Requests, and in two rows of their own the elements and the data that they have.
+#[derive(Debug, Default)]
+struct Staged {
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    data: Vec<u8>,
+    /// The first thing that went wrong.
+    error: Option<Errno>,
+}
+
+#[derive(Debug)]
+struct Request {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+impl Staged {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.data.clear();
+        self.error = None;
+    }
+
+    fn begin(&mut self, wr_id: u64, op: SendOp, flags: SendFlags) {
+        self.requests.push(Request {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(0..0),
+        });
+    }
+
+    fn last(&mut self) -> Result<&mut Request, Errno> {
+        self.requests.last_mut().ok_or(Errno(libc::EINVAL))
+    }
+
+    fn set_sges(&mut self, sges: impl Iterator<Item = Sge>) -> Result<(), Errno> {
+        let start = self.sges.len();
+        self.sges.extend(sges);
+        let range = start..self.sges.len();
+        self.last()?.data = Data::Sges(range);
+        Ok(())
+    }
+
+    /// Takes the data of `pieces` now.
+    ///
+    /// # Safety
+    /// They are memory that can be read.
+    unsafe fn set_inline(
+        &mut self,
+        pieces: impl Iterator<Item = ibv_data_buf>,
+    ) -> Result<(), Errno> {
+        let start = self.data.len();
+        for piece in pieces.filter(|piece| piece.length > 0) {
+            let total = (self.data.len() - start).saturating_add(piece.length);
+            if total > MAX_INLINE as usize {
+                return Err(PostError::TooMuchInline.into());
+            }
+            if piece.addr.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            self.data.reserve(piece.length);
+            // SAFETY: there is room, and the caller says that there are so many bytes. They are
+            // copied without a reference to them: they are the program's.
+            unsafe {
+                let end = self.data.len();
+                let room = self.data.as_mut_ptr().add(end);
+                ptr::copy_nonoverlapping(piece.addr.cast(), room, piece.length);
+                self.data.set_len(end + piece.length);
+            }
+        }
+        let range = start..self.data.len();
+        let request = self.last()?;
+        request.data = Data::Inline(range);
+        request.flags |= SendFlags::INLINE;
+        Ok(())
+    }
+
+    /// Posts all, or none.
+    fn post(&self, pair: &std::sync::Arc<Qp>) -> Result<(), Errno> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut posting = pair.start_posting();
+        for request in &self.requests {
+            self.check(request, pair)?;
+        }
+        for request in &self.requests {
+            posting.post(&SendWr {
+                wr_id: request.wr_id,
+                op: request.op,
+                flags: request.flags,
+                payload: self.payload(request),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn payload(&self, request: &Request) -> Payload<'_> {
+        match &request.data {
+            Data::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
+            Data::Inline(range) => Payload::Inline(&self.data[range.clone()]),
+        }
+    }
+
+    /// Finds what posting would refuse of a request, before any is posted.
+    fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
+        match self.payload(request) {
+            Payload::Sges(sges) => {
+                let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                if sges.len() > pair.cap().max_send_sge as usize {
+                    Err(PostError::TooManySges)
+                } else if len > MAX_MESSAGE {
+                    Err(PostError::TooLong)
+                } else {
+                    Ok(())
+                }
+            }
+            Payload::Inline(_) if request.op.has_response() => Err(PostError::Operation),
+            Payload::Inline(data) if data.len() > pair.cap().max_inline as usize => {
+                Err(PostError::TooMuchInline)
+            }
+            Payload::Inline(_) => Ok(()),
+        }
+    }
+}
+
+/// Fills in the functions. Those of operations that a queue pair cannot have stay null, as the
+/// program had to name the operations when it made the queue pair.
+pub(super) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+}
+
+/// The queue pair as one with `ibv_wr_*` functions; null unless it was made for them.
+///
+/// # Safety
+/// `qp` is null or a queue pair of ours.
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    entry::value("ibv_qp_to_qp_ex", ptr::null_mut(), || {
+        // SAFETY: the caller's promise.
+        match unsafe { pair_of(qp) } {
+            Ok(pair) if pair.staging.is_some() => qp.cast(),
+            _ => ptr::null_mut(),
+        }
+    })
+}
+
+/// Where the thread builds its requests.
+///
+/// # Safety
+/// `qp` is null or a queue pair of ours, whose mutex the thread has.
+unsafe fn staged<'a>(qp: *mut ibv_qp_ex) -> Result<&'a mut Staged, Errno> {
+    // SAFETY: the caller's promise.
+    let staging = unsafe { object::ours(qp) }?.staging.as_ref();
+    // SAFETY: the mutex makes it this thread's, and no function here keeps it.
+    Ok(unsafe { &mut *staging.ok_or(Errno(libc::EINVAL))?.0.get() })
+}
+
+/// Runs a step of building. These functions return nothing: what goes wrong, `wr_complete` reports.
+///
+/// # Safety
+/// As for [`staged`].
+unsafe fn step(
+    name: &'static str,
+    qp: *mut ibv_qp_ex,
+    build: impl FnOnce(&mut Staged) -> Result<(), Errno>,
+) {
+    entry::value(name, (), || {
+        // SAFETY: the caller's promise.
+        let Ok(staged) = (unsafe { staged(qp) }) else {
+            return;
+        };
+        if let Err(error) = build(staged) {
+            staged.error.get_or_insert(error);
+        }
+    });
+}
+
+/// Begins a request, with the number and flags that the program has put into the queue pair.
+///
+/// # Safety
+/// As for [`staged`].
+unsafe fn begin(name: &'static str, qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller's promise; a null pointer is caught before it is read.
+    unsafe {
+        step(name, qp, |staged| {
+            let wr_id = (&raw const (*qp).wr_id).read();
+            let flags = flags_from((&raw const (*qp).wr_flags).read())?;
+            staged.begin(wr_id, op, flags);
+            Ok(())
+        });
+    }
+}
+
+/// # Safety
+/// `qp` is null or a queue pair of ours that was made for these functions.
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    entry::value("ibv_wr_start", (), || {
+        if qp.is_null() {
+            return;
+        }
+        // SAFETY: a mutex that began as zeros, which is how it is initialized; the queue pair is
+        // not destroyed while requests are built.
+        unsafe { libc::pthread_mutex_lock(&raw mut (*qp).qp_base.mutex) };
+        // SAFETY: the caller's promise, and the mutex is held.
+        if let Ok(staged) = unsafe { staged(qp) } {
+            staged.clear();
+        }
+    });
+}
+
+/// # Safety
+/// `qp` is null or a queue pair of ours on which the thread has called [`wr_start`].
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    entry::status("ibv_wr_complete", || {
+        // SAFETY: the caller's promise.
+        let posted = unsafe {
+            let pair = object::ours(qp)?;
+            staged(qp).and_then(|staged| staged.post(&pair.driver))
+        };
+        // SAFETY: the thread has it since wr_start.
+        unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
+        posted
+    })
+}
+
+/// # Safety
+/// `qp` is null or a queue pair of ours on which the thread has called [`wr_start`].
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    entry::value("ibv_wr_abort", (), || {
+        if !qp.is_null() {
+            // SAFETY: the thread has it since wr_start, which the next one will empty.
+            unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
+        }
+    });
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    let op = SendOp::Send;
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_send", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    let op = SendOp::SendImm(u32::from_be(imm_data));
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_send_imm", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let op = SendOp::SendInv(RKey(invalidate_rkey));
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_send_inv", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let op = SendOp::Write {
+        addr: remote_addr,
+        rkey: RKey(rkey),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_rdma_write", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_rdma_write_imm(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    imm_data: u32,
+) {
+    let op = SendOp::WriteImm {
+        addr: remote_addr,
+        rkey: RKey(rkey),
+        imm: u32::from_be(imm_data),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_rdma_write_imm", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let op = SendOp::Read {
+        addr: remote_addr,
+        rkey: RKey(rkey),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_rdma_read", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let op = SendOp::CompareSwap {
+        addr: remote_addr,
+        rkey: RKey(rkey),
+        compare,
+        swap,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_atomic_cmp_swp", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
+    let op = SendOp::FetchAdd {
+        addr: remote_addr,
+        rkey: RKey(rkey),
+        add,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_atomic_fetch_add", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let lkey = LKey(lkey);
+    let sge = Sge { addr, length, lkey };
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_sge", qp, |staged| {
+            staged.set_sges(std::iter::once(sge))
+        });
+    }
+}
+
+/// # Safety
+/// As for [`staged`]; there are `num_sge` elements.
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_sge_list", qp, |staged| {
+            if sg_list.is_null() && num_sge > 0 {
+                return Err(Errno(libc::EINVAL));
+            }
+            staged.set_sges((0..num_sge).map(|index| element_from(&sg_list.add(index).read())))
+        });
+    }
+}
+
+/// # Safety
+/// As for [`staged`]; there are `length` bytes.
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let piece = ibv_data_buf { addr, length };
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_inline_data", qp, |staged| {
+            staged.set_inline(std::iter::once(piece))
+        });
+    }
+}
+
+/// # Safety
+/// As for [`staged`]; there are `num_buf` pieces.
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_inline_data_list", qp, |staged| {
+            if buf_list.is_null() && num_buf > 0 {
+                return Err(Errno(libc::EINVAL));
+            }
+            staged.set_inline((0..num_buf).map(|index| buf_list.add(index).read()))
+        });
+    }
+}

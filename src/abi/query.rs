@@ -1,0 +1,353 @@
+//! What a program asks of an opened device: attributes of the device and its port, GIDs, P_Keys.
+
+use std::ffi::c_int;
+use std::mem::{offset_of, size_of};
+
+use urxe_driver::Device;
+use urxe_driver::cq::MAX_CQE;
+use urxe_driver::device::{GID_TABLE_LEN, PORT, PortState};
+use urxe_driver::qp::{MAX_QP_WR, MAX_SGE};
+use urxe_proto::ids::{Gid, PKey};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::rc::MAX_RD_ATOMIC;
+use urxe_proto::work::MAX_MESSAGE;
+
+use super::context::context_of;
+use super::device::c_string;
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+
+/// What software devices report as the vendor: no OUI.
+const VENDOR: u32 = 0xff_ffff;
+
+/// The upper 8 bits of a QPN are the process's; these are all numbers of the other 16 that are not
+/// 0, 1 or all ones.
+const MAX_QP: c_int = 65_533;
+
+/// Objects that only memory limits: a number that programs can allocate by.
+const PLENTY: c_int = 1 << 20;
+
+/// Pages of every power of two from 4 KiB on.
+const PAGE_SIZES: u64 = 0xffff_f000;
+
+/// How long an acknowledgement may take that waits for a thread to wake up: 4.096 us x 2^15,
+/// 134 ms.
+const ACK_DELAY: u8 = 15;
+
+/// The one entry of the P_Key table.
+const PKEYS: u16 = 1;
+
+/// Four lanes of 10 Gb/s: about what loopback carries. There is no link to take it from.
+const ACTIVE_WIDTH_4X: u8 = 2;
+const ACTIVE_SPEED_QDR: u8 = 4;
+
+/// Physical port states (14.2.5.6).
+const PHYSICAL_DISABLED: u8 = 3;
+const PHYSICAL_LINK_UP: u8 = 5;
+
+fn device_attributes(device: &Device) -> ibv_device_attr {
+    let guid = u64::from_ne_bytes(device.guid());
+    let mut attr = ibv_device_attr::zeroed();
+    attr.fw_ver = c_string(env!("CARGO_PKG_VERSION"));
+    attr.node_guid = guid;
+    attr.sys_image_guid = guid;
+    attr.max_mr_size = u64::MAX;
+    attr.page_size_cap = PAGE_SIZES;
+    attr.vendor_id = VENDOR;
+    attr.max_qp = MAX_QP;
+    attr.max_qp_wr = MAX_QP_WR.cast_signed();
+    attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN;
+    attr.max_sge = MAX_SGE.cast_signed();
+    attr.max_sge_rd = MAX_SGE.cast_signed();
+    attr.max_cq = PLENTY;
+    attr.max_cqe = MAX_CQE.cast_signed();
+    attr.max_mr = PLENTY;
+    attr.max_pd = PLENTY;
+    attr.max_qp_rd_atom = c_int::from(MAX_RD_ATOMIC);
+    attr.max_res_rd_atom = c_int::from(MAX_RD_ATOMIC) * MAX_QP;
+    attr.max_qp_init_rd_atom = c_int::from(MAX_RD_ATOMIC);
+    attr.atomic_cap = IBV_ATOMIC_HCA;
+    attr.max_ah = PLENTY;
+    attr.max_pkeys = PKEYS;
+    attr.local_ca_ack_delay = ACK_DELAY;
+    attr.phys_port_cnt = PORT;
+    attr
+}
+
+/// # Safety
+/// The pointers are null, or an opened device and room for the attributes.
+pub unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    device_attr: *mut ibv_device_attr,
+) -> c_int {
+    entry::status("ibv_query_device", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let device = context_of(context)?.driver.device();
+            entry::write(device_attr, device_attributes(device))
+        }
+    })
+}
+
+/// `query_device_ex` of a context.
+///
+/// # Safety
+/// `context` is an opened device, `input` null or good, and `attr` has `attr_size` bytes.
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    entry::status("ibv_query_device_ex", || {
+        // SAFETY: the caller's promise.
+        if !input.is_null() && unsafe { entry::read(input) }?.comp_mask != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if attr_size < offset_of!(ibv_device_attr_ex, odp_caps) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: as above.
+        let device = unsafe { context_of(context) }?.driver.device();
+        // What is zero there is what a device without the feature reports: no on-demand paging, no
+        // clock, no raw packets, no tag matching, no device memory.
+        let mut all = ibv_device_attr_ex::zeroed();
+        all.orig_attr = device_attributes(device);
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.phys_port_cnt_ex = u32::from(PORT);
+        // SAFETY: as above.
+        unsafe { entry::write_as_known(attr, attr_size, &all) }
+    })
+}
+
+fn port_attributes(device: &Device) -> ibv_port_attr {
+    let active = device.port_state() == PortState::Active;
+    let mut attr = ibv_port_attr::zeroed();
+    attr.state = device.port_state() as ibv_port_state;
+    attr.max_mtu = ibv_mtu::from(Mtu::B4096 as u8);
+    attr.active_mtu = ibv_mtu::from(device.active_mtu() as u8);
+    attr.gid_tbl_len = GID_TABLE_LEN as c_int;
+    attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    attr.max_msg_sz = MAX_MESSAGE as u32;
+    attr.pkey_tbl_len = PKEYS;
+    attr.max_vl_num = 1;
+    attr.active_width = ACTIVE_WIDTH_4X;
+    attr.active_speed = ACTIVE_SPEED_QDR;
+    attr.active_speed_ex = u32::from(ACTIVE_SPEED_QDR);
+    attr.phys_state = if active {
+        PHYSICAL_LINK_UP
+    } else {
+        PHYSICAL_DISABLED
+    };
+    attr.link_layer = IBV_LINK_LAYER_ETHERNET;
+    attr.flags = IBV_QPF_GRH_REQUIRED;
+    attr
+}
+
+/// # Errors
+/// `EINVAL` if it is not the one port.
+pub(super) fn check_port(number: impl Into<u32>) -> Result<(), Errno> {
+    if number.into() == u32::from(PORT) {
+        Ok(())
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
+}
+
+/// `query_port` of a context.
+///
+/// # Safety
+/// `context` is an opened device, and `port_attr` has `port_attr_len` bytes.
+pub(super) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: *mut ibv_port_attr,
+    port_attr_len: usize,
+) -> c_int {
+    entry::status("ibv_query_port", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?.driver.device();
+        check_port(port_num)?;
+        // SAFETY: as above.
+        unsafe { entry::write_as_known(port_attr, port_attr_len, &port_attributes(device)) }
+    })
+}
+
+/// For programs that know only the first part of the attributes.
+///
+/// # Safety
+/// `context` is an opened device, and `port_attr` has [`COMPAT_PORT_ATTR_LEN`] bytes.
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { query_port(context, port_num, port_attr.cast(), COMPAT_PORT_ATTR_LEN) }
+}
+
+/// The GID with this index, or `None` for an empty entry.
+fn gid_at(device: &Device, index: impl TryInto<usize>) -> Result<Option<Gid>, Errno> {
+    match index.try_into() {
+        Ok(index) if index < GID_TABLE_LEN => Ok(device.gid(index)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+fn gid_entry(device: &Device, gid: Gid, index: usize) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: gid.0 },
+        gid_index: index as u32,
+        port_num: u32::from(PORT),
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: device.interface_index(),
+    }
+}
+
+/// An entry of the GID table; all zeros for an empty one.
+///
+/// # Safety
+/// The pointers are null, or an opened device and room for a GID.
+pub unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    entry::status_or_minus_one("ibv_query_gid", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?.driver.device();
+        check_port(port_num)?;
+        let raw = gid_at(device, index)?.unwrap_or_default().0;
+        // SAFETY: as above.
+        unsafe { entry::write(gid, ibv_gid { raw }) }
+    })
+}
+
+/// An entry of the GID table with what else is known of it; `ENODATA` for an empty one.
+///
+/// # Safety
+/// The pointers are null, or an opened device and `entry_size` bytes.
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    entry::status("ibv_query_gid_ex", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?.driver.device();
+        check_entries(flags, entry_size)?;
+        check_port(port_num)?;
+        let gid = gid_at(device, gid_index)?.ok_or(Errno(libc::ENODATA))?;
+        let known = gid_entry(device, gid, gid_index as usize);
+        // SAFETY: as above.
+        unsafe { entry::write_as_known(entry, entry_size, &known) }
+    })
+}
+
+/// No flags are defined, and no entry was ever smaller than now.
+fn check_entries(flags: u32, entry_size: usize) -> Result<(), Errno> {
+    if flags != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if entry_size < size_of::<ibv_gid_entry>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(())
+}
+
+/// The entries of the GID table that are not empty. Returns how many, or a negative errno value.
+///
+/// # Safety
+/// The pointers are null, or an opened device and `max_entries` times `entry_size` bytes.
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    entry::count("ibv_query_gid_table", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?.driver.device();
+        check_entries(flags, entry_size)?;
+        let gids = device.gids();
+        if gids.len() > max_entries {
+            return Err(Errno(libc::EINVAL));
+        }
+        for (place, (index, ip)) in gids.iter().enumerate() {
+            let known = gid_entry(device, Gid::from_ip(*ip), *index);
+            let at = entries.wrapping_byte_add(place * entry_size);
+            // SAFETY: as above; fewer than max_entries are written.
+            unsafe { entry::write_as_known(at, entry_size, &known)? };
+        }
+        Ok(gids.len())
+    })
+}
+
+/// The type of a GID by the numbers that sysfs has: 1 is RoCEv2.
+///
+/// # Safety
+/// The pointers are null, or an opened device and room for the type.
+pub unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
+    const SYSFS_ROCE_V2: u32 = 1;
+    entry::status_or_minus_one("ibv_query_gid_type", || {
+        // SAFETY: the caller's promise.
+        let device = unsafe { context_of(context) }?.driver.device();
+        check_port(port_num)?;
+        gid_at(device, index)?;
+        // SAFETY: as above.
+        unsafe { entry::write(kind, SYSFS_ROCE_V2) }
+    })
+}
+
+/// # Safety
+/// The pointers are null, or an opened device and room for a P_Key.
+pub unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    entry::status_or_minus_one("ibv_query_pkey", || {
+        // SAFETY: the caller's promise.
+        unsafe { context_of(context) }?;
+        check_port(port_num)?;
+        if !(0..c_int::from(PKEYS)).contains(&index) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: as above.
+        unsafe { entry::write(pkey, PKey::DEFAULT.0.to_be()) }
+    })
+}
+
+/// # Safety
+/// `context` is null or an opened device.
+pub unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port_num: u8,
+    pkey: u16,
+) -> c_int {
+    entry::number("ibv_get_pkey_index", || {
+        // SAFETY: the caller's promise.
+        unsafe { context_of(context) }?;
+        check_port(port_num)?;
+        if u16::from_be(pkey) == PKey::DEFAULT.0 {
+            Ok(0)
+        } else {
+            Err(Errno(libc::EINVAL))
+        }
+    })
+}
