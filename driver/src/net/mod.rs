@@ -5,7 +5,7 @@
 //! - **GSO** (`UDP_SEGMENT`): a run of equal packets crosses the kernel as one. Without it `sendmmsg`
 //!   still takes many packets a call.
 //! - **GRO** (`UDP_GRO`): such a run arrives as one. Without it `recvmmsg` takes many a call.
-//! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see [`sharing`]. Where
+//! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see `sharing.rs`. Where
 //!   the program is refused, the kernel spreads flows by a hash, and processes pass on what is not
 //!   theirs.
 //! - **Netlink**: tells interfaces, and when they change. Where it is refused `getifaddrs` tells the

@@ -278,6 +278,8 @@ pub struct SendBatch {
     groups: Vec<Group>,
     /// How many of the groups the kernel has already: not 0 only after it blocked.
     sent: usize,
+    /// How many packets the capture has already: not 0 only after the kernel blocked.
+    captured: usize,
     staged: Option<Staged>,
     path: Option<Path>,
     max_segments: usize,
@@ -307,6 +309,7 @@ impl SendBatch {
             used: 0,
             groups: Vec::with_capacity(MAX_GROUPS),
             sent: 0,
+            captured: 0,
             staged: None,
             path: None,
             max_segments: 1,
@@ -358,9 +361,7 @@ impl SendBatch {
         if path.wire.sends_through_faults() {
             self.flush_through_faults(path, &mut report);
         } else {
-            if self.sent == 0 {
-                self.capture(path);
-            }
+            self.capture(path);
             self.flush_groups(path, &mut report);
         }
         if !report.blocked {
@@ -373,6 +374,7 @@ impl SendBatch {
         self.groups.clear();
         self.used = 0;
         self.sent = 0;
+        self.captured = 0;
     }
 
     /// Drops what could not be sent.
@@ -492,15 +494,17 @@ impl SendBatch {
         path.wire.tap.flush_capture();
     }
 
-    fn capture(&self, path: &PathInner) {
+    fn capture(&mut self, path: &PathInner) {
         if !path.wire.tap.captures() {
             return;
         }
-        for group in &self.groups {
-            for (id, range) in (0..).zip(group.packets()) {
-                let bytes = &self.buffer[range];
-                path.capture(id, bytes);
-            }
+        let packets = self
+            .groups
+            .iter()
+            .flat_map(|group| (0_u16..).zip(group.packets()));
+        for (id, range) in packets.skip(self.captured) {
+            path.capture(id, &self.buffer[range]);
+            self.captured += 1;
         }
         path.wire.tap.flush_capture();
     }

@@ -467,3 +467,75 @@ fn attach_program(socket: BorrowedFd<'_>, code: &[libc::sock_filter]) -> io::Res
         program,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::slot::SLOTS;
+    use crate::net::socket::open_receiver;
+    use crate::net::tests::own_address;
+
+    #[test]
+    fn the_kernel_takes_a_program_for_all_slots_and_for_none() {
+        let receiver = open_receiver(own_address(), true).unwrap();
+        let full: Order = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
+        for order in [full, Order::new()] {
+            attach_program(receiver.as_fd(), &program(&order)).unwrap();
+        }
+    }
+
+    #[test]
+    fn answers_from_elsewhere_or_to_another_question_change_nothing() {
+        let address = own_address();
+        let receiver = open_receiver(address, true).unwrap();
+        let counters = Arc::new(NetCounters::default());
+        let fd = receiver.as_fd();
+        let steering = Steering::join(address, 3, fd, counters.clone(), Time(0)).unwrap();
+        let live = vec![3, 4];
+        steering.start(&mut steering.state(), live, Time(1));
+        let nonce = steering.state().sweep.as_ref().unwrap().nonce;
+        let before = steering.state().order.clone();
+        let answer = |nonce: Nonce| Answer {
+            magic: ANSWER_MAGIC,
+            slot: 4,
+            reserved: 0,
+            index: [0, 1],
+            nonce,
+        };
+        let to = steering.asker.local_addr().unwrap();
+        let stranger = open_asker(address).unwrap();
+        stranger.send_to(answer(nonce).as_bytes(), &to).unwrap();
+        let wrong = nonce.map(|byte| !byte);
+        receiver.send_to(answer(wrong).as_bytes(), &to).unwrap();
+        receiver.send_to(b"nonsense", &to).unwrap();
+        receiver.send_to(&[0; 500], &to).unwrap();
+        steering.take_answers(fd, Time(2)).unwrap();
+        assert_eq!(counters.probes_rejected.get(), 4);
+        assert!(steering.state().sweep.as_ref().unwrap().answers.is_empty());
+        assert_eq!(steering.state().order, before);
+        // The right one counts.
+        receiver.send_to(answer(nonce).as_bytes(), &to).unwrap();
+        steering.take_answers(fd, Time(3)).unwrap();
+        steering.on_time(Time(u64::MAX), fd);
+        assert_eq!(steering.state().order.get(&4), Some(&1));
+    }
+
+    #[test]
+    fn who_is_silent_twice_is_out() {
+        let address = own_address();
+        let receiver = open_receiver(address, true).unwrap();
+        let fd = receiver.as_fd();
+        let counters = Arc::new(NetCounters::default());
+        let steering = Steering::join(address, 3, fd, counters, Time(0)).unwrap();
+        steering.state().order = Order::from([(3, 0), (9, 1)]);
+        for rest in [vec![3, 9], vec![3]] {
+            let mut state = steering.state();
+            steering.start(&mut state, vec![3, 9], Time(1));
+            let sweep = state.sweep.as_mut().unwrap();
+            sweep.answers = Order::from([(3, 0)]);
+            steering.conclude(&mut state, fd, Time(2));
+            assert_eq!(state.order.keys().copied().collect::<Vec<_>>(), rest);
+            assert!(state.wanted);
+        }
+    }
+}

@@ -12,7 +12,7 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
 /// An address that no other test uses, of this process or of another.
-fn own_address() -> LocalAddress {
+pub(super) fn own_address() -> LocalAddress {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
     let [_, a, b, c] = (n & 0x7f_ffff | 0x80_0000).to_be_bytes();

@@ -105,6 +105,11 @@ impl Answerer {
         }
     }
 
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     /// As `kill -9` does.
     fn kill(mut self) {
         self.process.kill().unwrap();
@@ -171,13 +176,20 @@ impl Asker {
     }
 
     /// Waits for the answer to every question. None may be missing.
-    fn hear(&mut self, all: &mut [Answerer], mut open: Vec<(u32, usize)>) {
+    fn hear(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
+        let open = self.hear_for(Duration::from_secs(10), all, open);
+        assert!(open.is_empty(), "no answer to {open:?}");
+    }
+
+    /// Waits for answers, and returns the questions that have none by then.
+    fn hear_for(
+        &mut self,
+        time: Duration,
+        all: &mut [Answerer],
+        mut open: Vec<(u32, usize)>,
+    ) -> Vec<(u32, usize)> {
         let start = Instant::now();
-        while !open.is_empty() {
-            assert!(
-                start.elapsed() < Duration::from_secs(10),
-                "no answer to {open:?}"
-            );
+        while !open.is_empty() && start.elapsed() < time {
             let mut take = |d: &Datagram<'_>| {
                 let number = number_of(d.bytes);
                 if let Some(at) = open.iter().position(|(n, _)| *n == number) {
@@ -196,6 +208,7 @@ impl Asker {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
+        open
     }
 
     /// What was in the socket buffer of a process that died is gone with it, be it for that process
@@ -278,6 +291,40 @@ fn the_death_of_processes_costs_the_others_nothing() {
         }
         asker.until_steered(&mut all);
     }
+    for answerer in all {
+        answerer.stop();
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_holds_up_nobody_and_goes_on_later() {
+    use rustix::process::Signal;
+    let address = own_address();
+    let mut asker = Asker::new(address);
+    let mut all: Vec<Answerer> = (0..3).map(|_| Answerer::start(address)).collect();
+    asker.until_steered(&mut all);
+    all[0].signal(Signal::STOP);
+    // The order changes meanwhile: one goes, one comes.
+    all.remove(1).kill();
+    let open = asker.ask(&mut all[..1], 8);
+    all.push(Answerer::start(address));
+    // Until the new one is in the program, the kernel may give its datagrams to the stopped one,
+    // which holds on to them; the transport repeats them.
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is held up");
+        let again = asker.ask(&mut all[1..], 8);
+        let time = Duration::from_millis(20);
+        if asker.hear_for(time, &mut all[1..], again).is_empty() {
+            break;
+        }
+    }
+    for _ in 0..20 {
+        asker.round(&mut all[1..], 8);
+    }
+    all[0].signal(Signal::CONT);
+    asker.hear(&mut all[..1], open);
+    asker.until_steered(&mut all);
     for answerer in all {
         answerer.stop();
     }
