@@ -25,11 +25,14 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
         // One that goes away between the two is left out.
         .filter_map(|(name, _)| interface(&socket, name.trim()).ok())
         .collect::<Vec<_>>();
-    for (name, ip) in addresses_v4(&socket)? {
+    for entry in addresses_v4(&socket)? {
+        let (name, Some(ip)) = (name_of(&entry), address_of(&entry)) else {
+            continue;
+        };
         // An alias, eth0:1, is an address of eth0.
         let base = name.split(':').next().unwrap_or(&name);
         if let Some(interface) = interfaces.iter_mut().find(|i| i.name == base) {
-            let prefix_len = prefix_v4(&socket, &name).unwrap_or(32);
+            let prefix_len = prefix_v4(&socket, entry).unwrap_or(32);
             let address = Address::new(ip.into(), interface.index, prefix_len);
             interface.addresses.push(address);
         }
@@ -64,9 +67,8 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Asks about one interface.
-fn ask(socket: &Socket, name: &str, what: libc::c_ulong) -> io::Result<libc::ifreq> {
-    let mut request = request(name)?;
+/// Asks about one interface, or one of its addresses.
+fn ask(socket: &Socket, mut request: libc::ifreq, what: libc::c_ulong) -> io::Result<libc::ifreq> {
     // SAFETY: all requests made here (SIOCGIF...) read and write one ifreq.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
     if r == 0 {
@@ -77,10 +79,10 @@ fn ask(socket: &Socket, name: &str, what: libc::c_ulong) -> io::Result<libc::ifr
 }
 
 fn interface(socket: &Socket, name: &str) -> io::Result<Interface> {
-    let index = ask(socket, name, libc::SIOCGIFINDEX)?;
-    let mtu = ask(socket, name, libc::SIOCGIFMTU)?;
-    let flags = ask(socket, name, libc::SIOCGIFFLAGS)?;
-    let hardware = ask(socket, name, libc::SIOCGIFHWADDR)?;
+    let index = ask(socket, request(name)?, libc::SIOCGIFINDEX)?;
+    let mtu = ask(socket, request(name)?, libc::SIOCGIFMTU)?;
+    let flags = ask(socket, request(name)?, libc::SIOCGIFFLAGS)?;
+    let hardware = ask(socket, request(name)?, libc::SIOCGIFHWADDR)?;
     // SAFETY: the kernel filled the member that each request is about.
     let (index, mtu, flags, hardware) = unsafe {
         (
@@ -124,7 +126,14 @@ fn address_of(request: &libc::ifreq) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::new(byte(0), byte(1), byte(2), byte(3)))
 }
 
-fn addresses_v4(socket: &Socket) -> io::Result<Vec<(String, Ipv4Addr)>> {
+fn name_of(request: &libc::ifreq) -> String {
+    let bytes = request.ifr_name.iter().map(|c| *c as u8);
+    let name: Vec<u8> = bytes.take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// All IPv4 addresses with the names that they go by.
+fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
     let mut room = vec![request("")?; MAX_ADDRESSES];
     let mut list = libc::ifconf {
         ifc_len: size_of_val(room.as_slice()) as libc::c_int,
@@ -139,18 +148,13 @@ fn addresses_v4(socket: &Socket) -> io::Result<Vec<(String, Ipv4Addr)>> {
     }
     let count = usize::try_from(list.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
     room.truncate(count);
-    let name = |request: &libc::ifreq| -> String {
-        let bytes = request.ifr_name.iter().map(|c| *c as u8);
-        let name: Vec<u8> = bytes.take_while(|b| *b != 0).collect();
-        String::from_utf8_lossy(&name).into_owned()
-    };
-    let pairs = room.iter().map(|r| address_of(r).map(|ip| (name(r), ip)));
-    Ok(pairs.flatten().collect())
+    Ok(room)
 }
 
-fn prefix_v4(socket: &Socket, name: &str) -> Option<u8> {
-    let request = ask(socket, name, libc::SIOCGIFNETMASK).ok()?;
-    let mask = address_of(&request)?;
+/// The name alone would mean the first of its addresses.
+fn prefix_v4(socket: &Socket, entry: libc::ifreq) -> Option<u8> {
+    let answer = ask(socket, entry, libc::SIOCGIFNETMASK).ok()?;
+    let mask = address_of(&answer)?;
     Some(mask.to_bits().leading_ones() as u8)
 }
 

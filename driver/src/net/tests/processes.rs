@@ -22,7 +22,8 @@ fn word(bytes: &[u8], at: std::ops::Range<usize>) -> u32 {
 #[test]
 #[ignore = "other tests run it as a process of its own"]
 fn child() {
-    let address: IpAddr = std::env::var(CHILD).unwrap().parse().unwrap();
+    let address = std::env::var(CHILD).expect("other tests run it, with an address");
+    let address: IpAddr = address.parse().unwrap();
     let address = LocalAddress::new(address, 1);
     let shared = Shared::new(Options::default()).unwrap();
     let endpoint = shared.open(address).unwrap();
