@@ -19,9 +19,10 @@ use crate::net::{
     self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
 };
 use crate::qp::{CreateError, Qp};
+use crossbeam::utils::CachePadded;
 use progress::Progress;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::{io, mem};
 use table::QpTable;
@@ -29,6 +30,10 @@ use timers::Timers;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
+
+/// How many polls in vain are made in a row before each gives way to whoever else wants the
+/// processor: the peer may be waiting for it. On an idle processor that costs a system call.
+const SPINS: u32 = 64;
 
 /// Batches for sending that are kept; as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
@@ -64,6 +69,8 @@ pub struct Engine {
     batches: Mutex<Vec<SendBatch>>,
     /// Completion queues that a program waits for.
     armed: AtomicUsize,
+    /// Polls in a row that found nothing.
+    idle_polls: CachePadded<AtomicU32>,
     counters: EngineCounters,
 }
 
@@ -122,6 +129,7 @@ impl Engine {
             overran: Mutex::default(),
             batches: Mutex::default(),
             armed: AtomicUsize::new(0),
+            idle_polls: CachePadded::default(),
             counters: EngineCounters::default(),
         }
     }
@@ -263,7 +271,12 @@ impl Engine {
     pub(crate) fn poll(&self) {
         if let Some(network) = self.network.get() {
             network.progress.polled();
-            self.drive();
+            if self.drive() {
+                self.idle_polls.store(0, Ordering::Relaxed);
+            } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= SPINS {
+                self.idle_polls.store(SPINS, Ordering::Relaxed);
+                rustix::thread::sched_yield();
+            }
         }
     }
 
