@@ -1,6 +1,7 @@
 //! The `urxe` command: what this host's devices are, how to run programs over urxe, and a
 //! demonstration that needs nothing else. A file a subcommand.
 
+mod demo;
 mod devices;
 mod launch;
 mod library;
@@ -27,6 +28,9 @@ enum Command {
     /// Show the devices of this host, and why the other interfaces have none
     Devices,
     Run(run::Arguments),
+    Demo(demo::Arguments),
+    #[command(hide = true)]
+    DemoPeer(demo::PeerArguments),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),
+        Command::Demo(arguments) => demo::demo(arguments),
+        Command::DemoPeer(arguments) => demo::peer(arguments),
     }
 }
 

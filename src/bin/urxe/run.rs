@@ -84,7 +84,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// The file that the system would run for this name.
-fn find_program(name: &OsStr) -> Option<PathBuf> {
+pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
     }

@@ -1,0 +1,434 @@
+//! `urxe demo`: two processes of this host connect to each other through the verbs C API of
+//! `liburxe.so`, do every operation of a reliable connection, and verify every byte.
+//!
+//! The command starts itself twice ([`peer`]), with the peers' standard inputs the two ends of a
+//! socket, and reads their reports ([`control`]) from their standard outputs.
+
+mod control;
+mod pattern;
+mod peer;
+mod pingpong;
+mod plan;
+mod verbs;
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use urxe_driver::Device;
+use urxe_driver::device::devices;
+use urxe_proto::ids::Gid;
+use urxe_proto::mtu::Mtu;
+
+use crate::devices::{NO_DEVICE, align, explain_missing};
+use crate::library::{self, LibraryError};
+use control::{Measured, Report};
+use peer::{Role, Setup};
+use plan::{Operation, Plan};
+
+/// A peer that says nothing for this long hangs: it reports its own stalls much earlier.
+const SILENCE: Duration = Duration::from_secs(120);
+/// How long the second peer may take to say what went wrong, or to end, after the first.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Start two processes on this host that connect and transfer data, and verify every byte
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The device; the loopback interface's if none is given
+    #[arg(long, short)]
+    device: Option<String>,
+    /// The index of the GID, which chooses among the interface's addresses
+    #[arg(long, short, default_value_t = 0)]
+    gid_index: u8,
+    /// The path MTU, in bytes; the largest that fits the interface if none is given
+    #[arg(long, short, value_parser = plan::parse_mtu)]
+    mtu: Option<Mtu>,
+    #[command(flatten)]
+    plan: Plan,
+    /// Leave out `ibv_rc_pingpong`, which the demo runs where it is installed
+    #[arg(long)]
+    skip_pingpong: bool,
+}
+
+/// One of the demo's two processes
+#[derive(clap::Args)]
+pub struct PeerArguments {
+    #[arg(long)]
+    role: Role,
+    #[arg(long)]
+    library: PathBuf,
+    #[arg(long)]
+    device: String,
+    #[arg(long)]
+    gid_index: u8,
+    #[arg(long, value_parser = plan::parse_mtu)]
+    mtu: Mtu,
+    #[command(flatten)]
+    plan: Plan,
+}
+
+/// Why the demo cannot be shown, or failed.
+#[derive(Debug, thiserror::Error)]
+enum DemoError {
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    #[error("the kernel does not tell the network interfaces: {0}")]
+    Interfaces(#[source] io::Error),
+    #[error("no device; {NO_DEVICE}\n{0}")]
+    NoDevice(String),
+    #[error("there is no device {name}; those of this host are {known} (see `urxe devices`)")]
+    UnknownDevice { name: String, known: String },
+    #[error("{device} has no GID with index {index}; it has {known}")]
+    NoGid {
+        device: String,
+        index: u8,
+        known: String,
+    },
+    #[error(
+        "a path MTU of {mtu} does not fit {interface}, whose MTU is {interface_mtu}: at most {most}",
+        mtu = .mtu.bytes(), most = .most.bytes()
+    )]
+    Mtu {
+        mtu: Mtu,
+        most: Mtu,
+        interface: String,
+        interface_mtu: u32,
+    },
+    #[error("the peer processes cannot be started: {0}")]
+    Start(#[source] io::Error),
+    #[error("the {0} process: {1}")]
+    Peer(&'static str, String),
+    #[error("the peer processes have not reported anything for {} s", SILENCE.as_secs())]
+    Silence,
+}
+
+/// Shows the demo.
+pub fn demo(arguments: Arguments) -> ExitCode {
+    match show(&arguments) {
+        Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("urxe demo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Is one of the two processes.
+pub fn peer(arguments: PeerArguments) -> ExitCode {
+    let mut out = io::stdout().lock();
+    let mut report = |report: Report| {
+        writeln!(out, "{report}")?;
+        out.flush()
+    };
+    let setup = Setup {
+        role: arguments.role,
+        library: &arguments.library,
+        device: &arguments.device,
+        gid_index: arguments.gid_index,
+        mtu: arguments.mtu,
+        plan: &arguments.plan,
+    };
+    match peer::play(&setup, &mut report) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if report(Report::Failed(error.to_string())).is_err() {
+                eprintln!("urxe demo: {error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
+    let library = library::find()?;
+    let device = choose(arguments.device.as_deref())?;
+    let gid = find_gid(&device, arguments.gid_index)?;
+    let mtu = find_mtu(&device, arguments.mtu)?;
+    say(&format!(
+        "Two processes on {} ({gid}), path MTU {}, messages of {}\n",
+        device.name(),
+        mtu.bytes(),
+        plan::show_size(arguments.plan.size),
+    ));
+    let common = [
+        ("--library", library.into_os_string()),
+        ("--device", device.name().into()),
+        ("--gid-index", arguments.gid_index.to_string().into()),
+        ("--mtu", mtu.bytes().to_string().into()),
+    ];
+    let mut common: Vec<OsString> = common
+        .into_iter()
+        .flat_map(|(name, value)| [name.into(), value])
+        .collect();
+    common.extend(arguments.plan.to_arguments());
+
+    let mut peers = Peers::start(&common)?;
+    let measured = peers.follow(&arguments.plan)?;
+    say(&table(&arguments.plan, &measured));
+    if arguments.skip_pingpong {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(pingpong::show(device.name(), arguments.gid_index))
+}
+
+/// Writes to standard output. A reader that closed it wants no more.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// The device of this name; without one the loopback interface's, or else the first.
+fn choose(name: Option<&str>) -> Result<Arc<Device>, DemoError> {
+    let mut found = devices().map_err(DemoError::Interfaces)?;
+    if found.is_empty() {
+        let why = explain_missing().map_err(DemoError::Interfaces)?;
+        return Err(DemoError::NoDevice(why));
+    }
+    let at = match name {
+        None => found
+            .iter()
+            .position(|device| device.is_loopback())
+            .or(Some(0)),
+        Some(name) => found.iter().position(|device| device.name() == name),
+    };
+    match (at, name) {
+        (Some(at), _) => Ok(found.swap_remove(at)),
+        (None, name) => Err(DemoError::UnknownDevice {
+            name: name.unwrap_or_default().to_owned(),
+            known: found
+                .iter()
+                .map(|device| device.name())
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+fn find_gid(device: &Device, index: u8) -> Result<Gid, DemoError> {
+    device
+        .gid(usize::from(index))
+        .ok_or_else(|| DemoError::NoGid {
+            device: device.name().to_owned(),
+            index,
+            known: device
+                .gids()
+                .into_iter()
+                .map(|(index, ip)| format!("{index} ({ip})"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+}
+
+fn find_mtu(device: &Device, asked: Option<Mtu>) -> Result<Mtu, DemoError> {
+    let most = device.active_mtu();
+    match asked {
+        Some(mtu) if mtu > most => Err(DemoError::Mtu {
+            mtu,
+            most,
+            interface: device.interface().to_owned(),
+            interface_mtu: device.interface_mtu(),
+        }),
+        asked => Ok(asked.unwrap_or(most)),
+    }
+}
+
+/// The two processes. Dropping them ends those that are still there.
+struct Peers {
+    children: Vec<(&'static str, Child)>,
+    reports: Receiver<Event>,
+}
+
+/// What a peer's standard output brings.
+enum Event {
+    Report(&'static str, Report),
+    /// It is closed: the peer ends.
+    Closed(&'static str),
+}
+
+impl Peers {
+    fn start(common: &[OsString]) -> Result<Self, DemoError> {
+        let (sender, reports) = mpsc::channel();
+        let mut peers = Self {
+            children: Vec::new(),
+            reports,
+        };
+        let (first, second) = UnixStream::pair().map_err(DemoError::Start)?;
+        for (role, socket) in [(Role::Target, first), (Role::Actor, second)] {
+            let name = match role {
+                Role::Target => "target",
+                Role::Actor => "acting",
+            };
+            let child = start_peer(role, socket.into(), common, name, &sender);
+            peers
+                .children
+                .push((name, child.map_err(DemoError::Start)?));
+        }
+        Ok(peers)
+    }
+
+    /// Follows the reports to the end, and shows progress meanwhile on a terminal.
+    fn follow(&mut self, plan: &Plan) -> Result<Vec<(Operation, Measured)>, DemoError> {
+        let bar = progress_bar(plan);
+        let mut measured: Vec<(Operation, Measured)> = Vec::new();
+        let mut finished = Vec::new();
+        let result = loop {
+            match self.reports.recv_timeout(SILENCE) {
+                Ok(Event::Report(_, Report::Connected)) => {}
+                Ok(Event::Report(_, Report::Progress(operation, requests))) => {
+                    let before = measured.iter().map(|(_, done)| done.requests).sum::<u64>();
+                    bar.set_message(operation.to_string());
+                    bar.set_position(before + requests);
+                }
+                Ok(Event::Report(_, Report::Done(operation, result))) => {
+                    measured.push((operation, result));
+                }
+                Ok(Event::Report(name, Report::Finished)) => finished.push(name),
+                Ok(Event::Report(name, Report::Failed(why))) => {
+                    break Err(DemoError::Peer(name, self.first_cause(name, why)));
+                }
+                Ok(Event::Closed(name)) if finished.contains(&name) => {
+                    if finished.len() == self.children.len() {
+                        break Ok(measured);
+                    }
+                }
+                Ok(Event::Closed(name)) => break Err(DemoError::Peer(name, self.end_of(name))),
+                Err(RecvTimeoutError::Timeout) => break Err(DemoError::Silence),
+                Err(RecvTimeoutError::Disconnected) => break Ok(measured),
+            }
+        };
+        bar.finish_and_clear();
+        result
+    }
+
+    /// The failure with which it began: where a peer has only noticed that the other one is gone,
+    /// what the other one says.
+    fn first_cause(&mut self, name: &'static str, why: String) -> String {
+        while let Ok(event) = self.reports.recv_timeout(GRACE) {
+            match event {
+                Event::Report(other, Report::Failed(also)) if other != name => {
+                    return format!("{why}; the {other} process: {also}");
+                }
+                Event::Closed(other) if other != name => {
+                    return format!("{why}; the {other} process: {}", self.end_of(other));
+                }
+                _ => {}
+            }
+        }
+        why
+    }
+
+    /// How a peer ended that has not said why.
+    fn end_of(&mut self, name: &'static str) -> String {
+        let child = self.children.iter_mut().find(|(other, _)| *other == name);
+        match child.map(|(_, child)| child.wait()) {
+            Some(Ok(status)) => format!("it ended early, with {status}"),
+            Some(Err(error)) => format!("it ended early: {error}"),
+            None => "it was never started".to_owned(),
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.children {
+            // It may have ended by itself; then there is nothing to do.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start_peer(
+    role: Role,
+    socket: OwnedFd,
+    common: &[OsString],
+    name: &'static str,
+    reports: &Sender<Event>,
+) -> io::Result<Child> {
+    let role = role.to_possible_value().expect("no role is hidden");
+    let mut child = Command::new(own_path())
+        .args(["demo-peer", "--role", role.get_name()])
+        .args(common)
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let out = child.stdout.take();
+    let reports = reports.clone();
+    thread::spawn(move || {
+        // Nobody listens any more once the demo has failed.
+        for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()) {
+            let report = line
+                .map_err(|error| error.to_string())
+                .and_then(|line| line.parse());
+            let report = report.unwrap_or_else(Report::Failed);
+            let _ = reports.send(Event::Report(name, report));
+        }
+        let _ = reports.send(Event::Closed(name));
+    });
+    Ok(child)
+}
+
+/// This program, also when its file has been replaced by a newer build meanwhile.
+pub(crate) fn own_path() -> &'static Path {
+    Path::new("/proc/self/exe")
+}
+
+/// A bar over all requests, which shows on a terminal only.
+fn progress_bar(plan: &Plan) -> ProgressBar {
+    let requests = Operation::ALL.map(|operation| plan.requests(operation));
+    let bar = ProgressBar::new(requests.iter().sum());
+    let style = ProgressStyle::with_template("{msg:22} {wide_bar} {percent:>3}% {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+const HEADINGS: [&str; 5] = ["OPERATION", "VERIFIED", "RATE", "LATENCY", "99%"];
+
+fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
+    let mut rows = vec![HEADINGS.map(String::from).to_vec()];
+    for (operation, measured) in measured {
+        let Measured {
+            requests,
+            elapsed,
+            median,
+            percentile_99,
+        } = measured;
+        let seconds = elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let bytes = requests * plan.size;
+        let (amount, rate) = match operation.is_atomic() {
+            true => (
+                format!("{requests} times"),
+                format!("{:.1} k/s", *requests as f64 / seconds / 1e3),
+            ),
+            false => (
+                plan::show_size(bytes),
+                format!("{:.2} GB/s", bytes as f64 / seconds / 1e9),
+            ),
+        };
+        let micros = |time: &Duration| format!("{:.1} us", time.as_nanos() as f64 / 1e3);
+        let (median, percentile_99) = (micros(median), micros(percentile_99));
+        rows.push(vec![
+            operation.to_string(),
+            amount,
+            rate,
+            median,
+            percentile_99,
+        ]);
+    }
+    format!(
+        "{}\n\nEvery byte is as it was sent, and each atomic was done exactly once.\nLatency is the \
+         time of one request alone, from posting to completion: the median and what\n99 of 100 do \
+         not exceed, for {} bytes; for atomics a word.\n",
+        align(&rows).join("\n"),
+        plan.round_trips().size,
+    )
+}
