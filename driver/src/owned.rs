@@ -225,8 +225,7 @@ impl OwnedRegion {
         let cell = NonNull::new(std::ptr::with_exposed_provenance_mut(addr as usize));
         let cell = cell.ok_or(RangeError::Misaligned { addr })?;
         Ok(Word {
-            region: Arc::clone(self),
-            offset,
+            _region: Arc::clone(self),
             cell,
         })
     }
@@ -242,8 +241,8 @@ impl OwnedRegion {
 /// against those done here.
 #[derive(Clone, Debug)]
 pub struct Word {
-    region: Arc<OwnedRegion>,
-    offset: usize,
+    /// Keeps the cell.
+    _region: Arc<OwnedRegion>,
     cell: NonNull<AtomicU64>,
 }
 
@@ -251,18 +250,6 @@ pub struct Word {
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
-
-impl Word {
-    /// The region that it lies in.
-    pub fn region(&self) -> &Arc<OwnedRegion> {
-        &self.region
-    }
-
-    /// Where in the region, in bytes.
-    pub fn offset(&self) -> usize {
-        self.offset
-    }
-}
 
 impl Deref for Word {
     type Target = AtomicU64;

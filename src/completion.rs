@@ -1,0 +1,150 @@
+//! Completions: how work requests ended.
+#![forbid(unsafe_code)]
+
+use crate::mr::LocalSlice;
+use crate::outstanding::{Completed, WorkId};
+use urxe_proto::ids::Qpn;
+use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
+
+pub use crate::outstanding::WorkQueue;
+
+/// How a work request ended. (`ibv_wc`.)
+#[derive(Debug)]
+pub struct Completion {
+    /// The number that the program gave the work request.
+    pub wr_id: u64,
+    /// The queue pair that it was posted to.
+    pub qpn: Qpn,
+    /// Which of the queue pair's queues it was in.
+    pub queue: WorkQueue,
+    /// The memory that it worked on. It stays registered as long as this is kept.
+    pub buffers: Vec<LocalSlice>,
+    /// What was done, or what went wrong.
+    pub result: Result<Done, WorkError>,
+}
+
+/// A work request that was done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Done {
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes that were received or read.
+    pub byte_len: u32,
+    /// The immediate data that came with it.
+    pub imm: Option<u32>,
+}
+
+/// Why a work request was not done. Unless it says otherwise, the queue pair is in error now: what
+/// was outstanding is flushed, and it must be [reset](crate::QueuePair::reset) or made anew.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[error("{} ({status:?})", explanation(*.status))]
+pub struct WorkError {
+    /// The status, as `enum ibv_wc_status` has it.
+    pub status: WcStatus,
+}
+
+impl Completion {
+    pub(crate) fn new(completion: &work::Completion, id: WorkId, completed: Completed) -> Self {
+        let entry = completed.entry;
+        Completion {
+            wr_id: entry.wr_id,
+            qpn: completion.qpn,
+            queue: id.queue(),
+            buffers: entry.buffers,
+            result: match completion.status {
+                WcStatus::Success => Ok(Done {
+                    opcode: completion.opcode,
+                    byte_len: completion.byte_len,
+                    imm: match completion.extra {
+                        Extra::Imm(imm) => Some(imm),
+                        Extra::None | Extra::Invalidated(_) => None,
+                    },
+                }),
+                status => Err(WorkError { status }),
+            },
+        }
+    }
+
+    /// A copy of what was received or read into [`Completion::buffers`]: nothing for work requests
+    /// that bring no data there.
+    ///
+    /// # Errors
+    /// The one in [`Completion::result`].
+    pub fn data(&self) -> Result<Vec<u8>, WorkError> {
+        let done = self.result?;
+        let mut data = Vec::new();
+        if !done.brings_data() {
+            return Ok(data);
+        }
+        let mut left = done.byte_len as usize;
+        for buffer in &self.buffers {
+            let start = data.len();
+            let part = buffer.len().min(left);
+            data.resize(start + part, 0);
+            // It cannot fail: the part is no longer than the buffer.
+            let read = buffer.read(0, &mut data[start..]);
+            debug_assert_eq!(read, Ok(()));
+            left -= part;
+        }
+        Ok(data)
+    }
+}
+
+impl Done {
+    /// Whether data came into the work request's own memory.
+    fn brings_data(&self) -> bool {
+        match self.opcode {
+            WcOpcode::Recv | WcOpcode::Read | WcOpcode::CompareSwap | WcOpcode::FetchAdd => true,
+            WcOpcode::Send
+            | WcOpcode::Write
+            | WcOpcode::BindMw
+            | WcOpcode::LocalInv
+            | WcOpcode::RecvWriteImm => false,
+        }
+    }
+}
+
+/// What a status means for whoever must do something about it.
+fn explanation(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::Success => "it was done",
+        WcStatus::LocLenErr => {
+            "the message did not fit: post a receive with more room, or send less"
+        }
+        WcStatus::LocProtErr => "local memory may not be used like this",
+        WcStatus::WrFlushErr => {
+            "the queue pair was in error before its turn came: the first failure tells why"
+        }
+        WcStatus::LocAccessErr => {
+            "the peer's write with immediate data met memory it may not write"
+        }
+        WcStatus::BadRespErr => "the peer answered something that makes no sense",
+        WcStatus::RemInvReqErr => {
+            "the peer refused the request as invalid: its receive is too small, or it does not take \
+             this operation"
+        }
+        WcStatus::RemAccessErr => {
+            "the peer refused access: the key, the range or the rights of its memory region do not \
+             permit it"
+        }
+        WcStatus::RemOpErr => "the peer failed to carry out the request",
+        WcStatus::RetryExcErr => {
+            "the peer did not answer: is it running, connected to this queue pair, and reachable by \
+             UDP port 4791?"
+        }
+        WcStatus::RnrRetryExcErr => {
+            "the peer had no receive posted: post receives earlier, or allow more RNR retries"
+        }
+        WcStatus::RemAbortErr => "the peer aborted the request",
+        WcStatus::RespTimeoutErr => "the response did not come in time",
+        WcStatus::FatalErr => "the device failed",
+        WcStatus::MwBindErr => "the memory window could not be bound",
+        WcStatus::LocQpOpErr
+        | WcStatus::LocEecOpErr
+        | WcStatus::LocRddViolErr
+        | WcStatus::RemInvRdReqErr
+        | WcStatus::InvEecnErr
+        | WcStatus::InvEecStateErr
+        | WcStatus::GeneralErr => "an error inside this end",
+    }
+}

@@ -1,0 +1,338 @@
+//! Work requests: what is posted to queue pairs.
+#![forbid(unsafe_code)]
+
+use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
+use urxe_driver::qp::QpCap;
+use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp, Sge};
+
+/// Why a work request was not taken. Nothing of it has happened then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// As many as the queue was made for are posted, and their completions have not been taken.
+    #[error(
+        "the queue is full: take completions of its {capacity} work requests first (an unsignaled \
+         one ends with the next signaled one), or make the queue longer"
+    )]
+    QueueFull {
+        /// What the queue was made for.
+        capacity: u32,
+    },
+    /// More pieces of memory than the queue was made for.
+    #[error("{given} pieces of memory, but the queue was made for {max} a work request")]
+    TooManySlices {
+        /// How many were given.
+        given: usize,
+        /// What the queue was made for.
+        max: u32,
+    },
+    /// More inline data than the queue was made for.
+    #[error("{given} bytes of inline data, but the queue was made for {max}")]
+    TooMuchInline {
+        /// How many bytes were given.
+        given: usize,
+        /// What the queue was made for.
+        max: u32,
+    },
+    /// A message of more than 2^31 bytes.
+    #[error("a message of {given} bytes is longer than {MAX_MESSAGE}: send it in parts")]
+    TooLong {
+        /// How many bytes were given.
+        given: u64,
+    },
+    /// The memory belongs to another protection domain than the queue pair.
+    #[error("the memory belongs to another protection domain than the queue pair")]
+    OtherProtectionDomain,
+    /// The peer's memory is shorter than the local data.
+    #[error("{local} bytes do not fit the {remote} bytes of the peer's memory")]
+    RemoteTooShort {
+        /// Bytes of the local data.
+        local: u64,
+        /// Bytes of the peer's memory.
+        remote: u64,
+    },
+    /// What the driver says.
+    #[error(transparent)]
+    Driver(#[from] urxe_proto::queue::PostError),
+}
+
+impl PostError {
+    /// The `errno` that a verbs program would get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::QueueFull { .. } | Self::Driver(urxe_proto::queue::PostError::Full) => {
+                libc::ENOMEM
+            }
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// Why only some work requests of several were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{posted} work requests were posted, and the next was not: {source}")]
+pub struct BatchError {
+    /// How many were posted, from the first on.
+    pub posted: usize,
+    /// What was wrong with the next.
+    pub source: PostError,
+}
+
+/// The data of a message: pieces of registered memory, read when the packets go, or bytes that are
+/// copied at posting and need no registration.
+#[derive(Clone, Debug)]
+pub enum Data<'a> {
+    /// Pieces of registered memory, one after another.
+    Slices(Vec<LocalSlice>),
+    /// Inline data: at most [`max_inline`](crate::QueuePairBuilder::max_inline) bytes.
+    Inline(&'a [u8]),
+}
+
+impl Data<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Slices(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Data<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Data::Inline(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Data<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Data::Inline(bytes)
+    }
+}
+
+impl From<LocalSlice> for Data<'_> {
+    fn from(slice: LocalSlice) -> Self {
+        Data::Slices(vec![slice])
+    }
+}
+
+impl From<Vec<LocalSlice>> for Data<'_> {
+    fn from(slices: Vec<LocalSlice>) -> Self {
+        Data::Slices(slices)
+    }
+}
+
+impl<const N: usize> From<[LocalSlice; N]> for Data<'_> {
+    fn from(slices: [LocalSlice; N]) -> Self {
+        Data::Slices(slices.into())
+    }
+}
+
+/// Where a message is put: pieces of registered memory, filled one after another.
+#[derive(Clone, Debug, Default)]
+pub struct Room(Vec<LocalSlice>);
+
+impl From<LocalSlice> for Room {
+    fn from(slice: LocalSlice) -> Self {
+        Room(vec![slice])
+    }
+}
+
+impl From<Vec<LocalSlice>> for Room {
+    fn from(slices: Vec<LocalSlice>) -> Self {
+        Room(slices)
+    }
+}
+
+impl<const N: usize> From<[LocalSlice; N]> for Room {
+    fn from(slices: [LocalSlice; N]) -> Self {
+        Room(slices.into())
+    }
+}
+
+/// A work request for the send queue. (`ibv_send_wr`.)
+///
+/// It makes a completion, unless [unsignaled](SendRequest::unsignaled).
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing until it is posted"]
+pub struct SendRequest<'a> {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) data: Data<'a>,
+    /// How much of the peer's memory it may touch.
+    remote: Option<u64>,
+}
+
+impl<'a> SendRequest<'a> {
+    fn new(op: SendOp, data: Data<'a>, remote: Option<u64>) -> Self {
+        SendRequest {
+            wr_id: 0,
+            op,
+            flags: SendFlags::SIGNALED,
+            data,
+            remote,
+        }
+    }
+
+    /// A message into the peer's next receive. (`IBV_WR_SEND`.)
+    pub fn send(data: impl Into<Data<'a>>) -> Self {
+        Self::new(SendOp::Send, data.into(), None)
+    }
+
+    /// The same, with 32 bits for the completion of the peer's receive. (`IBV_WR_SEND_WITH_IMM`.)
+    pub fn send_with_imm(data: impl Into<Data<'a>>, imm: u32) -> Self {
+        Self::new(SendOp::SendImm(imm), data.into(), None)
+    }
+
+    /// Data to the start of the peer's memory, of which the peer's program sees nothing.
+    /// (`IBV_WR_RDMA_WRITE`.)
+    pub fn write(data: impl Into<Data<'a>>, to: &RemoteRegion) -> Self {
+        let (addr, rkey) = (to.addr, to.rkey);
+        Self::new(SendOp::Write { addr, rkey }, data.into(), Some(to.len))
+    }
+
+    /// The same, and a receive of the peer's completes with 32 bits.
+    /// (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
+    pub fn write_with_imm(data: impl Into<Data<'a>>, to: &RemoteRegion, imm: u32) -> Self {
+        let (addr, rkey) = (to.addr, to.rkey);
+        let op = SendOp::WriteImm { addr, rkey, imm };
+        Self::new(op, data.into(), Some(to.len))
+    }
+
+    /// Data from the start of the peer's memory, as much as there is room for. (`IBV_WR_RDMA_READ`.)
+    pub fn read(into: impl Into<Room>, from: &RemoteRegion) -> Self {
+        let (addr, rkey) = (from.addr, from.rkey);
+        let room = Data::Slices(into.into().0);
+        Self::new(SendOp::Read { addr, rkey }, room, Some(from.len))
+    }
+
+    /// Puts `swap` into a word of the peer's if it holds `compare`. What it held goes to `result`.
+    /// The numbers are in the byte order of the hosts. (`IBV_WR_ATOMIC_CMP_AND_SWP`.)
+    pub fn compare_swap(result: &LocalWord, word: RemoteWord, compare: u64, swap: u64) -> Self {
+        let op = SendOp::CompareSwap {
+            addr: word.addr(),
+            rkey: word.rkey(),
+            compare,
+            swap,
+        };
+        Self::new(op, result.as_slice().clone().into(), None)
+    }
+
+    /// Adds to a word of the peer's, modulo 2^64. What it held goes to `result`.
+    /// (`IBV_WR_ATOMIC_FETCH_AND_ADD`.)
+    pub fn fetch_add(result: &LocalWord, word: RemoteWord, add: u64) -> Self {
+        let op = SendOp::FetchAdd {
+            addr: word.addr(),
+            rkey: word.rkey(),
+            add,
+        };
+        Self::new(op, result.as_slice().clone().into(), None)
+    }
+
+    /// Gives it a number, 0 otherwise, which its completion has. (`wr_id`.)
+    pub fn id(mut self, wr_id: u64) -> Self {
+        self.wr_id = wr_id;
+        self
+    }
+
+    /// Lets it wait until every earlier READ and atomic of the queue has completed.
+    /// (`IBV_SEND_FENCE`.)
+    pub fn fence(mut self) -> Self {
+        self.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Makes the peer's completion one that
+    /// [`arm_solicited`](crate::CompletionQueue::arm_solicited) waits for. (`IBV_SEND_SOLICITED`.)
+    pub fn solicited(mut self) -> Self {
+        self.flags |= SendFlags::SOLICITED;
+        self
+    }
+
+    /// Makes no completion if it succeeds. Its place in the queue becomes free with the completion
+    /// of a later one that is signaled. (Without `IBV_SEND_SIGNALED`.)
+    pub fn unsignaled(mut self) -> Self {
+        self.flags -= SendFlags::SIGNALED;
+        self
+    }
+
+    /// Whether a queue pair of this protection domain and capacity can take it.
+    pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
+        match &self.data {
+            Data::Slices(slices) => check_slices(slices, pd, cap.max_send_sge)?,
+            Data::Inline(bytes) if bytes.len() > cap.max_inline as usize => {
+                return Err(PostError::TooMuchInline {
+                    given: bytes.len(),
+                    max: cap.max_inline,
+                });
+            }
+            Data::Inline(_) => {}
+        }
+        let given = self.data.len();
+        if given > MAX_MESSAGE {
+            return Err(PostError::TooLong { given });
+        }
+        match self.remote {
+            Some(remote) if given > remote => Err(PostError::RemoteTooShort {
+                local: given,
+                remote,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A work request for the receive queue: room for one message of the peer's. (`ibv_recv_wr`.)
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing until it is posted"]
+pub struct ReceiveRequest {
+    pub(crate) wr_id: u64,
+    pub(crate) slices: Vec<LocalSlice>,
+}
+
+impl ReceiveRequest {
+    /// For a message that goes here. A longer message is an error on both sides.
+    pub fn into(room: impl Into<Room>) -> Self {
+        ReceiveRequest {
+            wr_id: 0,
+            slices: room.into().0,
+        }
+    }
+
+    /// For what brings no data: empty messages, and writes with immediate data.
+    pub fn empty() -> Self {
+        Self::into(Room::default())
+    }
+
+    /// Gives it a number, 0 otherwise, which its completion has. (`wr_id`.)
+    pub fn id(mut self, wr_id: u64) -> Self {
+        self.wr_id = wr_id;
+        self
+    }
+
+    pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
+        check_slices(&self.slices, pd, cap.max_recv_sge)
+    }
+}
+
+fn check_slices(slices: &[LocalSlice], pd: u64, max: u32) -> Result<(), PostError> {
+    if slices.len() > max as usize {
+        return Err(PostError::TooManySlices {
+            given: slices.len(),
+            max,
+        });
+    }
+    if slices.iter().any(|slice| slice.pd() != pd) {
+        return Err(PostError::OtherProtectionDomain);
+    }
+    Ok(())
+}
+
+/// The driver's elements for slices, in the array that is lent for it.
+pub(crate) fn elements<'a>(slices: &[LocalSlice], into: &'a mut [Sge]) -> &'a [Sge] {
+    let mut used = 0;
+    for (element, slice) in into.iter_mut().zip(slices) {
+        *element = slice.sge();
+        used += 1;
+    }
+    &into[..used]
+}
