@@ -62,7 +62,9 @@ pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinErr
     if len == 0 {
         return Ok(());
     }
-    let page = rustix::param::page_size() as u64;
+    // From the C library: rustix looks into the auxiliary vector, which valgrind changes.
+    // SAFETY: it takes a number, and every system has a page size.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let end = addr.checked_add(len).ok_or(PinError::Fault)?;
     let start = addr & !(page - 1);
     let end = end.checked_next_multiple_of(page).ok_or(PinError::Fault)?;
@@ -71,23 +73,38 @@ pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinErr
     } else {
         libc::MADV_POPULATE_READ
     };
+    match advise(start, end - start, advice) {
+        Ok(()) => Ok(()),
+        // Lacking rights, a mapping that cannot be pinned either, or Linux before 5.14.
+        Err(libc::EINVAL) if !can_populate(page) => check_mapped(start, end, page),
+        Err(libc::ENOMEM) if check_mapped(start, end, page).is_ok() => Err(PinError::NoMemory),
+        Err(_) => Err(PinError::Fault),
+    }
+}
+
+/// One of the kinds of advice that populate; the system's error number.
+fn advise(start: u64, len: u64, advice: libc::c_int) -> Result<(), libc::c_int> {
     loop {
         // SAFETY: populating changes no contents, and fails on what is not mapped.
-        let result =
-            unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, advice) };
+        let result = unsafe { libc::madvise(start as *mut libc::c_void, len as usize, advice) };
         if result == 0 {
             return Ok(());
         }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            // Before Linux 5.14, or a mapping of a device: see at least that it is mapped.
-            Some(libc::EINVAL) => return check_mapped(start, end, page),
-            Some(libc::ENOMEM) if check_mapped(start, end, page).is_ok() => {
-                return Err(PinError::NoMemory);
-            }
-            _ => return Err(PinError::Fault),
+        match std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EINVAL)
+        {
+            libc::EINTR | libc::EAGAIN => {}
+            errno => return Err(errno),
         }
     }
+}
+
+/// Whether the kernel can populate at all: it can do so with our own stack then.
+fn can_populate(page: u64) -> bool {
+    let local = 0_u8;
+    let start = (&raw const local as u64) & !(page - 1);
+    advise(start, page, libc::MADV_POPULATE_READ).is_ok()
 }
 
 /// Whether every page of the range is mapped.
