@@ -506,6 +506,22 @@ pub struct Posting<'a> {
 }
 
 impl Posting<'_> {
+    /// Checks that `count` sends can be posted as far as the state and the queue's room go. Nothing
+    /// else posts meanwhile, so whoever has checked this and the requests themselves posts all or
+    /// none.
+    ///
+    /// # Errors
+    /// [`PostError::State`] and [`PostError::Full`].
+    pub fn check_room(&self, count: usize) -> Result<(), PostError> {
+        if !self.inner.rc.state().takes_sends() {
+            return Err(PostError::State);
+        }
+        if count > self.inner.rc.send_queue_room() as usize {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
     /// Posts a send (11.4.1.1).
     ///
     /// # Errors

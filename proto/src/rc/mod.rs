@@ -170,6 +170,11 @@ impl RcQp {
         self.requester.size()
     }
 
+    /// How many more work requests its send queue holds.
+    pub fn send_queue_room(&self) -> u32 {
+        self.requester.queue_room()
+    }
+
     /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
     /// refused.
     pub fn modify<H: Host>(

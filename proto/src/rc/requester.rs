@@ -137,6 +137,12 @@ impl Requester {
         self.queue.size()
     }
 
+    /// How many more work requests the queue holds.
+    pub(super) fn queue_room(&self) -> u32 {
+        let used = (self.queue.tail() - self.queue.head()) as u32;
+        self.queue.size().max_wr - used
+    }
+
     pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
         self.queue.post(wr, attr.path_mtu)
     }
