@@ -93,11 +93,11 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
         attr.src_path_bits = wc.dlid_path_bits;
         attr.port_num = port_num;
         if wc.wc_flags & IBV_WC_GRH != 0 {
-            // SAFETY: as above; any bytes are a header. It needs no alignment: it is in a buffer.
-            let header = match grh.is_null() {
-                true => return Err(Errno(libc::EINVAL)),
-                false => unsafe { grh.cast::<[u8; GRH]>().read() },
-            };
+            if grh.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            // SAFETY: as above; any bytes are a header, wherever in a buffer they are.
+            let header = unsafe { grh.cast::<[u8; GRH]>().read() };
             attr.is_global = 1;
             attr.grh = route_back(&header, device)?;
         }

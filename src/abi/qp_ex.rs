@@ -7,6 +7,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 
 use urxe_driver::Qp;
 use urxe_driver::qp::MAX_INLINE;
@@ -137,11 +138,12 @@ impl Staged {
     }
 
     /// Posts all, or none.
-    fn post(&self, pair: &std::sync::Arc<Qp>) -> Result<(), Errno> {
+    fn post(&self, pair: &Arc<Qp>) -> Result<(), Errno> {
         if let Some(error) = self.error {
             return Err(error);
         }
         let mut posting = pair.start_posting();
+        posting.check_room(self.requests.len())?;
         for request in &self.requests {
             self.check(request, pair)?;
         }
