@@ -62,9 +62,7 @@ pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinErr
     if len == 0 {
         return Ok(());
     }
-    // From the C library: rustix looks into the auxiliary vector, which valgrind changes.
-    // SAFETY: it takes a number, and every system has a page size.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let page = rustix::param::page_size() as u64;
     let end = addr.checked_add(len).ok_or(PinError::Fault)?;
     let start = addr & !(page - 1);
     let end = end.checked_next_multiple_of(page).ok_or(PinError::Fault)?;
