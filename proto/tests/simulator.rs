@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Seeds in an ordinary run.
-const SEEDS: u64 = if cfg!(debug_assertions) { 1000 } else { 20_000 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 10_000 };
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;

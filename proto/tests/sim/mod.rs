@@ -245,10 +245,10 @@ impl World {
 
 fn habits(rng: &mut Rng) -> Habits {
     let scale = rng.random_range(0.0..1.0_f64);
-    // Mostly small, some of several hundred KiB, a few of 2 MiB.
+    // Mostly small, some of several hundred KiB, a few of 4 MiB.
     let longest = match rng.random_range(0..100) {
-        0 => 2 << 20,
-        1..10 => 600_000,
+        0..2 => 4 << 20,
+        2..15 => 600_000,
         _ => (64.0 * 2_f64.powf(scale * 11.0)) as usize,
     };
     let mut weights = [0; 8];
@@ -257,9 +257,9 @@ fn habits(rng: &mut Rng) -> Habits {
     }
     weights[rng.random_range(0..8)] += 2;
     Habits {
-        ops: [0, 1, 5, 40, 150][rng.random_range(0..5)],
+        ops: [0, 1, 5, 40, 400][rng.random_range(0..5)],
         longest,
-        budget: longest.max(100_000),
+        budget: longest.max(200_000),
         max_sge: [0, 1, 1, 3, 32, 32][rng.random_range(0..6)],
         max_inline: [0, 64, 512][rng.random_range(0..3)],
         target: [64, 4096, longest.max(64)][rng.random_range(0..3)],

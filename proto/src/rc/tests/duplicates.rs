@@ -138,6 +138,23 @@ fn duplicate_read_in_the_middle_of_a_write_does_not_disturb_it() {
 }
 
 #[test]
+fn duplicate_send_or_write_in_the_middle_of_another_does_not_disturb_it() {
+    let mut end = End::new();
+    end.receive(1, &[sge(LOCAL, 0, 1)]);
+    end.receive(2, &[sge(LOCAL, 0, 2 * MTU)]);
+    end.give(request(RcSendOnly, 0), &[1]);
+    end.give(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[1]);
+    end.give(request(RcSendFirst, 2), &[2; MTU]);
+    end.give(request(RcSendOnly, 0), &[1]);
+    end.give(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[1]);
+    end.give(request(RcSendFirst, 2), &[2; MTU]);
+    end.give(request(RcSendLast, 3), &[3; MTU]);
+    assert_eq!(end.received(), [(1, Success), (2, Success)]);
+    assert_eq!(end.host.bytes(LOCAL, 0, MTU), [2; MTU]);
+    assert_eq!(end.host.bytes(LOCAL, MTU, MTU), [3; MTU]);
+}
+
+#[test]
 fn duplicate_atomic_answers_the_saved_result() {
     let mut end = End::new();
     end.give(fetch_add(0, REMOTE, 0, 5), &[]);
