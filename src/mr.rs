@@ -339,7 +339,7 @@ fn bounds64(range: &impl RangeBounds<u64>, len: u64) -> Result<(u64, u64), Range
     let end = match range.end_bound() {
         Bound::Included(last) => last.saturating_add(1),
         Bound::Excluded(end) => *end,
-        Bound::Unbounded => len,
+        Bound::Unbounded => len.max(start),
     };
     let part = end
         .checked_sub(start)

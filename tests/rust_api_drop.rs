@@ -1,0 +1,109 @@
+//! Dropping the objects of the safe Rust API: in any order, with work under way, and nothing is left.
+//!
+//! The one test here counts what the whole process has, so it has the process to itself.
+
+use std::any::Any;
+use std::fs;
+use urxe::{ConnectOptions, ReceiveRequest, RemoteAccess, SendRequest};
+
+const LEN: usize = 1 << 20;
+
+/// The numbers that an order of dropping is made from.
+struct Shuffle(u64);
+
+impl Shuffle {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Makes one of everything, begins work of every kind, and drops all in an order of its own.
+fn make_and_drop(shuffle: &mut Shuffle) {
+    let context = urxe::device("urxe_lo").unwrap().open().unwrap();
+    let pd = context.pd();
+    let cqs = [(); 3].map(|()| context.completion_queue().unwrap());
+    let a = pd.queue_pair(&cqs[0], &cqs[1]).build().unwrap();
+    let b = pd.queue_pair(&cqs[2], &cqs[2]).build().unwrap();
+    let unused = pd.queue_pair(&cqs[0], &cqs[2]).build().unwrap();
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let options = ConnectOptions::default();
+    let a = a.connect(&at_b, &options).unwrap();
+    let b = b.connect(&at_a, &options).unwrap();
+    let from = pd.register(LEN, RemoteAccess::all()).unwrap();
+    let to = pd.register_vec(vec![1; LEN], RemoteAccess::all()).unwrap();
+    let counter = pd.register(8, RemoteAccess::ATOMIC).unwrap();
+    let word = from.word(8).unwrap();
+    cqs[0].arm();
+    cqs[2].arm();
+    unused.post_receive(ReceiveRequest::empty()).unwrap();
+    b.post_receive(ReceiveRequest::into(to.slice(..).unwrap()))
+        .unwrap();
+    let remote = to.remote();
+    a.post_sends([
+        SendRequest::write(from.slice(..).unwrap(), &remote),
+        SendRequest::read(from.slice(..).unwrap(), &remote).unsignaled(),
+        SendRequest::send(from.slice(..).unwrap()),
+        SendRequest::fetch_add(&word, counter.remote().word(0).unwrap(), 1),
+    ])
+    .unwrap();
+    if shuffle.below(2) == 0 {
+        // Some work is done, and a completion kept.
+        let _ = cqs[0].wait().unwrap();
+    }
+    let kept = cqs[0].poll();
+    let slice = from.slice(5..).unwrap();
+    let events = context.events().clone();
+    let [cq0, cq1, cq2] = cqs;
+    let mut all: Vec<Box<dyn Any>> = vec![
+        Box::new(context),
+        Box::new(pd),
+        Box::new(cq0),
+        Box::new(cq1),
+        Box::new(cq2),
+        Box::new(a),
+        Box::new(b),
+        Box::new(unused),
+        Box::new(from),
+        Box::new(to),
+        Box::new(counter),
+        Box::new(word),
+        Box::new(kept),
+        Box::new(slice),
+        Box::new(events),
+    ];
+    while !all.is_empty() {
+        drop(all.swap_remove(shuffle.below(all.len())));
+    }
+}
+
+/// Open descriptors, and mapped bytes.
+fn holdings() -> (usize, usize) {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmSize:"));
+    let kilobytes = line.unwrap().split_whitespace().nth(1).unwrap();
+    (descriptors, kilobytes.parse::<usize>().unwrap() * 1024)
+}
+
+#[test]
+fn everything_may_be_dropped_in_any_order_and_leaves_nothing() {
+    const ROUNDS: usize = 200;
+    let mut shuffle = Shuffle(1);
+    // Sockets, threads and buffers that the process keeps come with the first rounds.
+    for _ in 0..20 {
+        make_and_drop(&mut shuffle);
+    }
+    let (descriptors, mapped) = holdings();
+    for _ in 0..ROUNDS {
+        make_and_drop(&mut shuffle);
+    }
+    let (descriptors_after, mapped_after) = holdings();
+    assert_eq!(descriptors_after, descriptors);
+    // One region left in twenty rounds would be more.
+    let grown = mapped_after.saturating_sub(mapped);
+    assert!(grown < ROUNDS / 20 * LEN, "{grown} bytes more are mapped");
+}
