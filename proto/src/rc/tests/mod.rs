@@ -4,6 +4,7 @@
 mod duplicates;
 mod errors;
 mod host;
+mod noise;
 mod requester;
 mod responder;
 mod retries;
