@@ -40,7 +40,7 @@ fn describe() -> io::Result<Description> {
     if found.is_empty() {
         return Ok(Description {
             devices: String::new(),
-            without: format!("{}\n{without}", NO_DEVICE),
+            without: format!("urxe: {NO_DEVICE}\n{without}"),
         });
     }
     let mut rows = vec![HEADINGS.map(String::from).to_vec()];
@@ -66,7 +66,7 @@ fn describe() -> io::Result<Description> {
 }
 
 /// What to say when no interface makes a device.
-pub const NO_DEVICE: &str = "urxe: no device: no network interface is usable. A device needs an \
+pub const NO_DEVICE: &str = "no device: no network interface is usable. A device needs an \
                              interface that is up and has an address; `ip link set dev lo up` \
                              gives the loopback interface both.";
 

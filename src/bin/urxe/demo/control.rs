@@ -130,6 +130,8 @@ pub enum Report {
     Done(Operation, Measured),
     /// All is done and verified.
     Finished,
+    /// The other peer has ended, for a reason that it knows.
+    Deserted,
     /// It went wrong, and why.
     Failed(String),
 }
@@ -157,6 +159,7 @@ impl fmt::Display for Report {
                 )
             }
             Report::Finished => write!(f, "finished"),
+            Report::Deserted => write!(f, "deserted"),
             Report::Failed(why) => write!(f, "failed {}", why.replace('\n', " ")),
         }
     }
@@ -178,6 +181,7 @@ fn parse_report(line: &str) -> Option<Report> {
     Some(match kind {
         "connected" => Report::Connected,
         "finished" => Report::Finished,
+        "deserted" => Report::Deserted,
         "failed" => Report::Failed(rest.to_owned()),
         "progress" => Report::Progress(operation(words.next()?)?, words.next()?.parse().ok()?),
         "done" => Report::Done(
@@ -211,6 +215,7 @@ mod tests {
             Report::Progress(Operation::Read, 17),
             Report::Done(Operation::FetchAndAdd, measured),
             Report::Finished,
+            Report::Deserted,
             Report::Failed("word 3: expected 1, saw 2".to_owned()),
         ];
         for report in reports {

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use urxe_driver::Device;
 use urxe_driver::device::devices;
 use urxe_proto::ids::Gid;
@@ -31,8 +33,8 @@ use urxe_proto::mtu::Mtu;
 
 use crate::devices::{NO_DEVICE, align, explain_missing};
 use crate::library::{self, LibraryError};
-use control::{Measured, Report};
-use peer::{Role, Setup};
+use control::{ControlError, Measured, Report};
+use peer::{PeerError, Role, Setup};
 use plan::{Operation, Plan};
 
 /// A peer that says nothing for this long hangs: it reports its own stalls much earlier.
@@ -83,7 +85,7 @@ enum DemoError {
     Library(#[from] LibraryError),
     #[error("the kernel does not tell the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
-    #[error("no device; {NO_DEVICE}\n{0}")]
+    #[error("{NO_DEVICE}\n{0}")]
     NoDevice(String),
     #[error("there is no device {name}; those of this host are {known} (see `urxe devices`)")]
     UnknownDevice { name: String, known: String },
@@ -107,6 +109,8 @@ enum DemoError {
     Start(#[source] io::Error),
     #[error("the {0} process: {1}")]
     Peer(&'static str, String),
+    #[error("both processes: {0}")]
+    Both(String),
     #[error("the peer processes have not reported anything for {} s", SILENCE.as_secs())]
     Silence,
 }
@@ -114,7 +118,6 @@ enum DemoError {
 /// Shows the demo.
 pub fn demo(arguments: Arguments) -> ExitCode {
     match show(&arguments) {
-        Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
         Ok(code) => code,
         Err(error) => {
             eprintln!("urxe demo: {error}");
@@ -125,6 +128,10 @@ pub fn demo(arguments: Arguments) -> ExitCode {
 
 /// Is one of the two processes.
 pub fn peer(arguments: PeerArguments) -> ExitCode {
+    // A peer has no life without the command that shows it; refused only where there is no such call.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::debug!(%error, "will not end with the command");
+    }
     let mut out = io::stdout().lock();
     let mut report = |report: Report| {
         writeln!(out, "{report}")?;
@@ -141,7 +148,11 @@ pub fn peer(arguments: PeerArguments) -> ExitCode {
     match peer::play(&setup, &mut report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if report(Report::Failed(error.to_string())).is_err() {
+            let last = match &error {
+                PeerError::Control(ControlError::Ended) => Report::Deserted,
+                error => Report::Failed(error.to_string()),
+            };
+            if report(last).is_err() {
                 eprintln!("urxe demo: {error}");
             }
             ExitCode::FAILURE
@@ -279,7 +290,7 @@ impl Peers {
     fn follow(&mut self, plan: &Plan) -> Result<Vec<(Operation, Measured)>, DemoError> {
         let bar = progress_bar(plan);
         let mut measured: Vec<(Operation, Measured)> = Vec::new();
-        let mut finished = Vec::new();
+        let (mut finished, mut deserted) = (Vec::new(), Vec::new());
         let result = loop {
             match self.reports.recv_timeout(SILENCE) {
                 Ok(Event::Report(_, Report::Connected)) => {}
@@ -293,13 +304,16 @@ impl Peers {
                 }
                 Ok(Event::Report(name, Report::Finished)) => finished.push(name),
                 Ok(Event::Report(name, Report::Failed(why))) => {
-                    break Err(DemoError::Peer(name, self.first_cause(name, why)));
+                    break Err(self.failure(name, why));
                 }
+                // The other one says why, or how it ended.
+                Ok(Event::Report(name, Report::Deserted)) => deserted.push(name),
                 Ok(Event::Closed(name)) if finished.contains(&name) => {
                     if finished.len() == self.children.len() {
                         break Ok(measured);
                     }
                 }
+                Ok(Event::Closed(name)) if deserted.contains(&name) => {}
                 Ok(Event::Closed(name)) => break Err(DemoError::Peer(name, self.end_of(name))),
                 Err(RecvTimeoutError::Timeout) => break Err(DemoError::Silence),
                 Err(RecvTimeoutError::Disconnected) => break Ok(measured),
@@ -309,21 +323,23 @@ impl Peers {
         result
     }
 
-    /// The failure with which it began: where a peer has only noticed that the other one is gone,
-    /// what the other one says.
-    fn first_cause(&mut self, name: &'static str, why: String) -> String {
+    /// What a peer says of its failure, and what the other one says if it failed, too.
+    fn failure(&mut self, name: &'static str, why: String) -> DemoError {
         while let Ok(event) = self.reports.recv_timeout(GRACE) {
             match event {
                 Event::Report(other, Report::Failed(also)) if other != name => {
-                    return format!("{why}; the {other} process: {also}");
+                    return match also == why {
+                        true => DemoError::Both(why),
+                        false => {
+                            DemoError::Peer(name, format!("{why}; the {other} process: {also}"))
+                        }
+                    };
                 }
-                Event::Closed(other) if other != name => {
-                    return format!("{why}; the {other} process: {}", self.end_of(other));
-                }
+                Event::Closed(other) if other != name => break,
                 _ => {}
             }
         }
-        why
+        DemoError::Peer(name, why)
     }
 
     /// How a peer ended that has not said why.
@@ -356,6 +372,7 @@ fn start_peer(
 ) -> io::Result<Child> {
     let role = role.to_possible_value().expect("no role is hidden");
     let mut child = Command::new(own_path())
+        .arg0(env!("CARGO_BIN_NAME"))
         .args(["demo-peer", "--role", role.get_name()])
         .args(common)
         .stdin(Stdio::from(socket))
@@ -391,6 +408,14 @@ fn progress_bar(plan: &Plan) -> ProgressBar {
     bar
 }
 
+/// Writes bytes a second in the unit that gives three digits or so.
+fn show_rate(rate: f64) -> String {
+    match rate {
+        1e8.. => format!("{:.2} GB/s", rate / 1e9),
+        _ => format!("{:.2} MB/s", rate / 1e6),
+    }
+}
+
 const HEADINGS: [&str; 5] = ["OPERATION", "VERIFIED", "RATE", "LATENCY", "99%"];
 
 fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
@@ -409,10 +434,7 @@ fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
                 format!("{requests} times"),
                 format!("{:.1} k/s", *requests as f64 / seconds / 1e3),
             ),
-            false => (
-                plan::show_size(bytes),
-                format!("{:.2} GB/s", bytes as f64 / seconds / 1e9),
-            ),
+            false => (plan::show_size(bytes), show_rate(bytes as f64 / seconds)),
         };
         let micros = |time: &Duration| format!("{:.1} us", time.as_nanos() as f64 / 1e3);
         let (median, percentile_99) = (micros(median), micros(percentile_99));

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicU64;
 
 use urxe::abi::ffi::*;
@@ -599,7 +599,7 @@ impl Endpoint {
         // SAFETY: the text is the library's and stays.
         unsafe {
             match (self.functions.wc_status_str)(status) {
-                text if text == null() => "no text".to_owned(),
+                text if text.is_null() => "no text".to_owned(),
                 text => CStr::from_ptr(text).to_string_lossy().into_owned(),
             }
         }
