@@ -8,6 +8,7 @@ use super::{Outcome, Requester, completion};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
+use crate::time::Time;
 use crate::wire::{Aeth, NakCode, Syndrome};
 use crate::work::{Payload, SendFlags, SendOp, WcStatus};
 use std::time::Duration;
@@ -93,15 +94,7 @@ impl Requester {
             if self.timers.waits_for_receiver() {
                 return self.settle(cx, host);
             }
-            let window = self
-                .timers
-                .smoothed_round_trip()
-                .unwrap_or(SAME_GAP)
-                .max(SAME_GAP);
-            let repeated = self
-                .gap
-                .is_some_and(|(gap, at)| gap == psn && cx.now.since(at) < window);
-            if repeated {
+            if self.just_went_back_to(psn, cx.now) {
                 return self.settle(cx, host);
             }
             if !self.timers.gap_without_progress() {
@@ -117,27 +110,27 @@ impl Requester {
 
     /// The peer went on past a READ or an atomic whose answer did not arrive: ask again (9.7.5.2.4).
     fn response_lost(&mut self, cx: &mut Context<'_>) {
-        let window = self
-            .timers
-            .smoothed_round_trip()
-            .unwrap_or(SAME_GAP)
-            .max(SAME_GAP);
-        let una = self.una;
-        if self
-            .gap
-            .is_some_and(|(gap, at)| gap == una && cx.now.since(at) < window)
-        {
+        if self.just_went_back_to(self.una, cx.now) {
             return;
         }
         cx.counters.responses_lost += 1;
-        self.gap = Some((una, cx.now));
+        self.gap = Some((self.una, cx.now));
         self.reduce(cx);
         self.go_back();
     }
 
+    /// Whether the gap at `psn` was answered so lately that another report of it says nothing new.
+    fn just_went_back_to(&self, psn: Psn, now: Time) -> bool {
+        let round_trip = self.timers.smoothed_round_trip().unwrap_or(SAME_GAP);
+        let lately = |at| now.since(at) < round_trip.max(SAME_GAP);
+        self.gap.is_some_and(|(gap, at)| gap == psn && lately(at))
+    }
+
     /// Makes the window smaller, once for all that was under way.
     fn reduce(&mut self, cx: &mut Context<'_>) {
-        if !self.una.before(self.reduced_until) {
+        // What was under way then is not now when that was half of all PSNs ago.
+        let until = self.reduced_until;
+        if !self.una.before(until) || until.after(self.sent_end) {
             self.window.lost(cx.now);
             self.reduced_until = self.sent_end;
         }
