@@ -6,6 +6,13 @@ use crate::ids::RKey;
 use crate::queue::RecvQueue;
 use crate::work::{Completion, Sge};
 use std::cell::RefCell;
+use std::sync::LazyLock;
+
+/// What the regions hold at first, by key: made once, as every test needs it.
+static PATTERNS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let region = |key| (0..REGION).map(|i| pattern(key, i)).collect();
+    (0..=READ_ONLY).map(region).collect()
+});
 
 /// A host over three regions.
 #[derive(Debug)]
@@ -23,10 +30,7 @@ pub(super) struct TestHost {
 impl TestHost {
     pub(super) fn new() -> Self {
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let region = |key, access| {
-            let bytes = (0..REGION).map(|i| pattern(key, i)).collect();
-            (key, access, RefCell::new(bytes))
-        };
+        let region = |key, access| (key, access, RefCell::new(PATTERNS[key as usize].clone()));
         TestHost {
             regions: vec![
                 region(LOCAL, Access::LOCAL_WRITE),
