@@ -7,6 +7,7 @@ mod layout;
 mod layout_list;
 mod library;
 mod linking;
+mod objects;
 mod rdma_core;
 mod require;
 mod symbols;

@@ -1,0 +1,136 @@
+//! The objects behind the C ABI, by a C program: compiled with our headers and with rdma-core's, run
+//! with our library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::library;
+use super::require::{SYSTEM_HEADER, have_file, have_program};
+
+/// Compiles the program, with our headers or the system's.
+fn compile(name: &str, include: Option<&Path>) -> PathBuf {
+    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1"]);
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-pthread"]);
+    if let Some(include) = include {
+        compiler.arg("-I").arg(include);
+    }
+    let compiled = compiler
+        .arg("tests/abi/objects.c")
+        .arg("-o")
+        .arg(&binary)
+        .arg("-L")
+        .arg(library::under_both_names())
+        .arg("-l:libibverbs.so.1")
+        .output()
+        .expect("cc runs");
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{name}: {said}");
+    binary
+}
+
+fn programs() -> &'static [PathBuf; 2] {
+    static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        [
+            compile("objects_ours", Some(&ours)),
+            compile("objects_theirs", None),
+        ]
+    })
+}
+
+#[track_caller]
+fn passes(case: &str) {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    for program in programs() {
+        // What goes wrong here is meant to: it needs no messages. The limit is for a call that
+        // waits for what does not come.
+        let output = Command::new("timeout")
+            .arg("60")
+            .arg(program)
+            .arg(case)
+            .env("LD_LIBRARY_PATH", library::under_both_names())
+            .env("URXE_LOG", "off")
+            .output()
+            .expect("the program runs");
+        assert!(
+            output.status.success(),
+            "{}, {case}: {}\n{}{}",
+            program.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn devices_outlive_the_list_while_they_are_open() {
+    passes("devices");
+}
+
+#[test]
+fn queries_answer_within_their_tables_and_refuse_beyond() {
+    passes("queries");
+}
+
+#[test]
+fn memory_is_registered_only_where_it_is_and_keeps_its_domain() {
+    passes("memory");
+}
+
+#[test]
+fn objects_that_cannot_be_are_refused_and_those_in_use_are_kept() {
+    passes("creation");
+}
+
+#[test]
+fn refused_transitions_change_nothing() {
+    passes("transitions");
+}
+
+#[test]
+fn posting_stops_at_the_request_that_is_wrong() {
+    passes("posting");
+}
+
+#[test]
+fn built_requests_are_posted_all_or_none() {
+    passes("builders");
+}
+
+#[test]
+fn destruction_waits_for_events_to_be_acknowledged() {
+    passes("notifications");
+}
+
+#[test]
+fn messages_say_what_is_wrong_unless_they_are_turned_off() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        return;
+    }
+    let said = |log: Option<&str>| {
+        let mut command = Command::new(&programs()[0]);
+        command
+            .arg("creation")
+            .env("LD_LIBRARY_PATH", library::under_both_names())
+            .env_remove("URXE_LOG");
+        if let Some(log) = log {
+            command.env("URXE_LOG", log);
+        }
+        let output = command.output().expect("the program runs");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let usual = said(None);
+    assert!(
+        usual.contains("urxe: queue pair: UD queue pairs are not supported"),
+        "{usual}"
+    );
+    assert_eq!(said(Some("off")), "");
+    assert!(said(Some("urxe=loud")).contains("URXE_LOG"));
+}
