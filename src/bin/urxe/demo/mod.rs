@@ -11,12 +11,12 @@ mod pingpong;
 mod plan;
 mod verbs;
 
+use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -288,16 +288,16 @@ impl Peers {
 
     /// Follows the reports to the end, and shows progress meanwhile on a terminal.
     fn follow(&mut self, plan: &Plan) -> Result<Vec<(Operation, Measured)>, DemoError> {
-        let bar = progress_bar(plan);
+        let bar = progress_bar();
         let mut measured: Vec<(Operation, Measured)> = Vec::new();
         let (mut finished, mut deserted) = (Vec::new(), Vec::new());
         let result = loop {
             match self.reports.recv_timeout(SILENCE) {
                 Ok(Event::Report(_, Report::Connected)) => {}
                 Ok(Event::Report(_, Report::Progress(operation, requests))) => {
-                    let before = measured.iter().map(|(_, done)| done.requests).sum::<u64>();
+                    let share = requests as f64 / plan.requests(operation) as f64;
                     bar.set_message(operation.to_string());
-                    bar.set_position(before + requests);
+                    bar.set_position(operation as u64 * BAR + (share * BAR as f64) as u64);
                 }
                 Ok(Event::Report(_, Report::Done(operation, result))) => {
                     measured.push((operation, result));
@@ -372,7 +372,6 @@ fn start_peer(
 ) -> io::Result<Child> {
     let role = role.to_possible_value().expect("no role is hidden");
     let mut child = Command::new(own_path())
-        .arg0(env!("CARGO_BIN_NAME"))
         .args(["demo-peer", "--role", role.get_name()])
         .args(common)
         .stdin(Stdio::from(socket))
@@ -394,15 +393,19 @@ fn start_peer(
     Ok(child)
 }
 
-/// This program, also when its file has been replaced by a newer build meanwhile.
-pub(crate) fn own_path() -> &'static Path {
-    Path::new("/proc/self/exe")
+/// This program's file. Where a newer build has taken its place meanwhile, the old one is reached
+/// through the process.
+fn own_path() -> PathBuf {
+    let path = env::current_exe().ok().filter(|path| path.is_file());
+    path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
-/// A bar over all requests, which shows on a terminal only.
-fn progress_bar(plan: &Plan) -> ProgressBar {
-    let requests = Operation::ALL.map(|operation| plan.requests(operation));
-    let bar = ProgressBar::new(requests.iter().sum());
+/// How far the bar goes for each operation.
+const BAR: u64 = 1000;
+
+/// A bar over all operations, which shows on a terminal only.
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::new(Operation::ALL.len() as u64 * BAR);
     let style = ProgressStyle::with_template("{msg:22} {wide_bar} {percent:>3}% {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar

@@ -3,7 +3,6 @@
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -74,7 +73,6 @@ fn run(device: &str, gid_index: u8) -> io::Result<Output> {
     let command = || {
         let mut command = Command::new(own_path());
         command
-            .arg0(env!("CARGO_BIN_NAME"))
             .args([
                 "run",
                 "--",
