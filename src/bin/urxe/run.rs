@@ -24,6 +24,7 @@ const OWN_FAILURE: u8 = 125;
 /// Run a program with libibverbs.so.1 and librdmacm.so.1 resolved to urxe
 #[derive(clap::Args)]
 #[command(
+    override_usage = "urxe run [--] PROGRAM [ARGUMENTS]...",
     after_help = "The exit status is the program's, or 127 when it is not found, 126 when it \
                         cannot be started, 125 when urxe itself fails."
 )]

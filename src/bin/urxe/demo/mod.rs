@@ -4,6 +4,7 @@
 //! The command starts itself twice ([`peer`]), with the peers' standard inputs the two ends of a
 //! socket, and reads their reports ([`control`]) from their standard outputs.
 
+mod chain;
 mod control;
 mod pattern;
 mod peer;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use urxe::abi::ffi::*;
 use urxe_proto::mtu::Mtu;
 
+use super::chain::Chain;
 use super::control::{Control, ControlError, Measured, Report};
 use super::pattern::{Layout, Mismatch, Pattern, mix};
 use super::plan::{Operation, Plan};
@@ -33,8 +34,6 @@ const RESULTS: usize = 8;
 const MESSAGES: usize = 512;
 /// Bytes in a word.
 const WORD: usize = size_of::<u64>();
-/// What fetch-and-add adds: odd, and with bits all over the word, so that no two sums are equal.
-const ADDEND: u64 = 0x0123_4567_89ab_cdef;
 
 /// Why a peer gives up.
 #[derive(Debug, thiserror::Error)]
@@ -516,41 +515,6 @@ impl Transfer {
     }
 }
 
-/// A series of atomics on one word.
-#[derive(Clone, Copy)]
-struct Chain {
-    operation: Operation,
-    seed: u64,
-}
-
-impl Chain {
-    /// What the word holds before a request of the series.
-    fn before(self, request: usize) -> u64 {
-        let request = request as u64;
-        match self.operation {
-            // Every other one compares with something else and leaves the word alone.
-            Operation::CompareAndSwap => mix(self.seed.wrapping_add(request.div_ceil(2))),
-            _ => self.seed.wrapping_add(request.wrapping_mul(ADDEND)),
-        }
-    }
-
-    fn work(self, request: usize) -> Work {
-        match self.operation {
-            Operation::CompareAndSwap => match request.is_multiple_of(2) {
-                true => Work::CompareAndSwap {
-                    compare: self.before(request),
-                    swap: self.before(request + 1),
-                },
-                false => Work::CompareAndSwap {
-                    compare: !self.before(request),
-                    swap: self.seed,
-                },
-            },
-            _ => Work::FetchAndAdd(ADDEND),
-        }
-    }
-}
-
 /// A word as atomics have it.
 #[derive(PartialEq)]
 struct Hex(u64);
@@ -589,58 +553,5 @@ fn differs<T: PartialEq + std::fmt::Display>(
             expected: expected.to_string(),
             seen: seen.to_string(),
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the specification says that the target's word becomes.
-    fn execute(word: &mut u64, work: Work) -> u64 {
-        let found = *word;
-        match work {
-            Work::CompareAndSwap { compare, swap } if compare == found => *word = swap,
-            Work::FetchAndAdd(add) => *word = found.wrapping_add(add),
-            _ => {}
-        }
-        found
-    }
-
-    #[test]
-    fn chain_knows_what_each_atomic_finds() {
-        for operation in [Operation::CompareAndSwap, Operation::FetchAndAdd] {
-            let chain = Chain { operation, seed: 7 };
-            let mut word = chain.before(0);
-            for request in 0..100 {
-                assert_eq!(
-                    execute(&mut word, chain.work(request)),
-                    chain.before(request)
-                );
-            }
-            assert_eq!(word, chain.before(100));
-        }
-    }
-
-    #[test]
-    fn atomic_that_is_lost_or_done_twice_shows() {
-        for operation in [Operation::CompareAndSwap, Operation::FetchAndAdd] {
-            let chain = Chain { operation, seed: 7 };
-            // The tenth changes the word.
-            for times in [0, 2] {
-                let mut word = chain.before(0);
-                let mut noticed = false;
-                for request in 0..20 {
-                    for _ in 0..if request == 10 { times } else { 1 } {
-                        let found = execute(&mut word, chain.work(request));
-                        noticed |= found != chain.before(request);
-                    }
-                }
-                assert!(
-                    noticed || word != chain.before(20),
-                    "{operation} {times} times"
-                );
-            }
-        }
     }
 }
