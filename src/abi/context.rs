@@ -1,7 +1,7 @@
 //! Opened devices: `ibv_context` with the functions that the inline ones of `verbs.h` call.
 
 use std::ffi::c_int;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use urxe_driver::Context;
 
@@ -15,9 +15,6 @@ use super::{cq, post, qp, query};
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
 
-/// There is no file of the kernel's behind a context.
-const NO_FILE: c_int = -1;
-
 impl Handle for verbs_context {
     type Ours = OpenDevice;
 }
@@ -28,6 +25,9 @@ pub(super) struct OpenDevice {
     pub driver: Context,
     /// Its protection domains, completion queues and channels.
     pub users: Users,
+    /// Stands for the file of the kernel's that there is not: programs duplicate its number and
+    /// close that.
+    _command: OwnedFd,
 }
 
 /// What stands behind an `ibv_context`.
@@ -54,10 +54,18 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         let driver = Context::open(ours).inspect_err(|error| {
             tracing::error!("{} cannot be opened: {error}", ours.name());
         })?;
+        let _command = driver.events().fd().try_clone_to_owned()?;
         device::retain(device.cast());
-        let shown = describe(device, driver.events().fd().as_raw_fd());
+        let mut shown = describe(device);
+        shown.context.cmd_fd = _command.as_raw_fd();
+        shown.context.async_fd = driver.events().fd().as_raw_fd();
         let users = Users::default();
-        let made = object::make(shown, OpenDevice { driver, users });
+        let ours = OpenDevice {
+            driver,
+            users,
+            _command,
+        };
+        let made = object::make(shown, ours);
         // SAFETY: just made; this makes no reference.
         Ok(unsafe { &raw mut (*made).context })
     })
@@ -65,7 +73,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 
 /// The functions that are not here stay null: the inline functions of `verbs.h` then report that
 /// the device does not support them, or need an object that cannot have been made.
-fn describe(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
+fn describe(device: *mut ibv_device) -> verbs_context {
     let mut shown = verbs_context::zeroed();
     shown.sz = size_of::<verbs_context>();
     shown.query_port = Some(query::query_port);
@@ -75,8 +83,6 @@ fn describe(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
 
     let context = &mut shown.context;
     context.device = device;
-    context.cmd_fd = NO_FILE;
-    context.async_fd = async_fd;
     context.num_comp_vectors = COMP_VECTORS;
     context.abi_compat = VERBS_ABI_IS_EXTENDED;
     context.ops._compat_query_device = Some(query::ibv_query_device);

@@ -2,6 +2,7 @@
  * The objects behind the C ABI, as a program meets them: what is refused and how, the order of
  * destruction, and the ways of posting and polling. The argument names the case.
  */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -288,6 +289,51 @@ static void memory(void)
 	NO_OBJECT(ibv_create_ah(pd, &address), EINVAL);
 
 	NO_OBJECT(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
+	FAILS(ibv_dealloc_pd(pd), 0);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* An IPv4 header as it stands in the last half of a GRH, from 192.0.2.9 to 127.0.0.1. */
+static void addresses(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	unsigned char grh[40] = { [20] = 0x45, [21] = 0x68, [28] = 33, [29] = 17,
+				  [32] = 192, [33] = 0, [34] = 2, [35] = 9,
+				  [36] = 127, [37] = 0, [38] = 0, [39] = 1 };
+	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH, .sl = 3 };
+	struct ibv_ah_attr attr;
+	struct ibv_ah *ah;
+	uint32_t sum = 0;
+
+	MUST(pd);
+	for (int i = 20; i < 40; i += 2)
+		sum += (uint32_t)(grh[i] << 8 | grh[i + 1]);
+	sum = ~((sum & 0xffff) + (sum >> 16));
+	grh[30] = (unsigned char)(sum >> 8);
+	grh[31] = (unsigned char)sum;
+	FAILS(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)grh, &attr), 0);
+	CHECK(attr.is_global == 1 && attr.port_num == 1 && attr.sl == 3);
+	CHECK(!memcmp(attr.grh.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\xc0\0\2\x09", 16));
+	CHECK(attr.grh.sgid_index == 0 && attr.grh.hop_limit == 33);
+	CHECK(attr.grh.traffic_class == 0x68 && attr.grh.flow_label == 0);
+	MUST(ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)grh, 1));
+	FAILS(ibv_destroy_ah(ah), 0);
+
+	grh[31] ^= 1; /* no IPv4 header then, and no IPv6 header either */
+	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)grh, &attr),
+		  EPROTONOSUPPORT);
+	NO_OBJECT(ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)grh, 1), EPROTONOSUPPORT);
+	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, NULL, &attr), EINVAL);
+	struct ibv_grh six = { .version_tclass_flow = htobe32(0x6ab12345), .hop_limit = 7 };
+	six.sgid.raw[15] = 9;
+	six.dgid.raw[15] = 77; /* not ours */
+	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, &six, &attr), EINVAL);
+	memcpy(six.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\1", 16);
+	FAILS(ibv_init_ah_from_wc(context, 1, &wc, &six, &attr), 0);
+	CHECK(!memcmp(&attr.grh.dgid, &six.sgid, 16) && attr.grh.hop_limit == 7);
+	CHECK(attr.grh.flow_label == 0x12345 && attr.grh.traffic_class == 0xab);
+	NO_OBJECT(ibv_create_ah_from_wc(NULL, &wc, &six, 1), EINVAL);
 	FAILS(ibv_dealloc_pd(pd), 0);
 	FAILS(ibv_close_device(context), 0);
 }
@@ -651,6 +697,67 @@ static void notifications(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+enum { THREADS = 4, WRITES = 500 };
+
+struct worker {
+	struct end *from, *to;
+	int number, *completed;
+	pthread_t thread;
+};
+
+/* Posts writes of its own number and polls for whichever completion comes. */
+static void *work(void *argument)
+{
+	struct worker *worker = argument;
+	struct ibv_sge element = sge(worker->from, 8 * (uint32_t)worker->number, 8);
+	struct ibv_send_wr wr = { .sg_list = &element, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED,
+				  .wr = { .rdma = { (uintptr_t)worker->to->data, 0 } } }, *bad;
+	struct ibv_wc wc[2];
+	int posted = 0;
+
+	wr.wr.rdma.remote_addr += 8 * (uint64_t)worker->number;
+	wr.wr.rdma.rkey = worker->to->mr->rkey;
+	while (__atomic_load_n(worker->completed, __ATOMIC_SEQ_CST) < THREADS * WRITES) {
+		if (posted < WRITES) {
+			int error = ibv_post_send(worker->from->qp, &wr, &bad);
+			posted += !error;
+			MUST(!error || error == ENOMEM);
+		}
+		int count = ibv_poll_cq(worker->from->cq, 2, wc);
+		MUST(count >= 0);
+		for (int i = 0; i < count; i++)
+			MUST(wc[i].status == IBV_WC_SUCCESS);
+		__atomic_add_fetch(worker->completed, count, __ATOMIC_SEQ_CST);
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct worker workers[THREADS];
+	int completed = 0;
+
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	for (int i = 0; i < 8 * THREADS; i++)
+		a.data[i] = (unsigned char)(i + 1);
+	for (int i = 0; i < THREADS; i++) {
+		workers[i] = (struct worker){ .from = &a, .to = &b, .number = i,
+					      .completed = &completed };
+		MUST(!pthread_create(&workers[i].thread, NULL, work, &workers[i]));
+	}
+	for (int i = 0; i < THREADS; i++)
+		MUST(!pthread_join(workers[i].thread, NULL));
+	CHECK(completed == THREADS * WRITES);
+	CHECK(!memcmp(a.data, b.data, 8 * THREADS));
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct { const char *name; void (*run)(void); } cases[] = {
@@ -658,6 +765,7 @@ int main(int argc, char **argv)
 		{ "memory", memory },	      { "creation", creation },
 		{ "transitions", transitions }, { "posting", posting },
 		{ "builders", builders },     { "notifications", notifications },
+		{ "addresses", addresses },   { "threads", threads },
 	};
 	MUST(argc == 2);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)

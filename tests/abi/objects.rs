@@ -110,6 +110,16 @@ fn destruction_waits_for_events_to_be_acknowledged() {
 }
 
 #[test]
+fn address_handles_lead_back_to_the_sender() {
+    passes("addresses");
+}
+
+#[test]
+fn threads_share_a_queue_pair_and_its_completion_queue() {
+    passes("threads");
+}
+
+#[test]
 fn messages_say_what_is_wrong_unless_they_are_turned_off() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
         return;
