@@ -1,0 +1,118 @@
+/* The agent: one side of a cell of the matrix, an ordinary verbs program.
+ *
+ * Two agents go through one list of cells in step, one on each side of the link. Which provider each
+ * one has - rdma-core over rxe, or urxe - is the loader's matter: the program is the same. They speak
+ * through a Unix socket, which no netem touches and which crosses network namespaces.
+ */
+#ifndef AGENT_H
+#define AGENT_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum operation {
+	OP_SEND,
+	OP_SEND_IMM,
+	OP_SEND_INV,
+	OP_WRITE,
+	OP_WRITE_IMM,
+	OP_READ,
+	OP_CAS,
+	OP_FADD,
+};
+
+/* A cell: a line `NAME KEY=VALUE ...` of the plan. */
+struct cell {
+	char name[160];
+	enum operation op;
+	size_t size;		/* bytes of a message */
+	unsigned int mtu;	/* path MTU in bytes */
+	unsigned int count;	/* messages in each direction */
+	unsigned int depth;	/* of them in flight */
+	unsigned int sges;	/* pieces of each message at both ends */
+	bool inlined;		/* IBV_SEND_INLINE */
+	char requester;		/* 'a', 'b', or '2' for both at once */
+	char error[32];		/* the deliberate error, or nothing */
+	unsigned int limit;	/* seconds that it may take */
+};
+
+/* What the two sides tell each other before a cell. */
+struct hello {
+	union ibv_gid gid;
+	uint32_t qpn;
+	uint32_t psn;
+	uint32_t rkey;
+	uint32_t window_key;
+	uint64_t addr;
+};
+
+struct side {
+	char role;		/* 'a' or 'b' */
+	int control;
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	int gid_index;
+};
+
+/* Registered memory, page-aligned. */
+struct memory {
+	uint8_t *data;
+	size_t length;
+	struct ibv_mr *mr;
+};
+
+/* One end of a connection. */
+struct end {
+	struct side *side;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct hello mine;
+	struct hello theirs;
+};
+
+/* How a queue pair is made; zeros are the defaults of a healthy connection. */
+struct tuning {
+	unsigned int depth;
+	unsigned int receives;
+	unsigned int sges;
+	unsigned int inline_size;
+	unsigned int mtu;
+	unsigned int access;	/* of the queue pair */
+	uint8_t timeout;
+	uint8_t retries;
+	uint8_t rnr_retries;
+};
+
+#define ALL_ACCESS \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+/* What went wrong in the present cell; the first words count. */
+extern char problem[256];
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* control.c: the other agent. Whoever loses it exits. */
+int control_open(char role, const char *path);
+void control_swap(struct side *side, const void *mine, void *theirs, size_t size);
+void control_meet(struct side *side);
+
+/* end.c: verbs objects */
+bool memory_make(struct memory *memory, struct ibv_pd *pd, size_t length, unsigned int access);
+void memory_free(struct memory *memory);
+bool end_make(struct end *end, struct side *side, const struct tuning *tuning);
+bool end_connect(struct end *end, const struct tuning *tuning);
+void end_free(struct end *end);
+bool post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int count);
+bool post_send(struct end *end, struct ibv_send_wr *wr);
+double now(void);
+uint64_t scramble(uint64_t x);
+uint64_t seed_of(const char *name);
+
+/* transfer.c, atomic.c, window.c, error.c: the kinds of cells */
+void run_transfer(struct side *side, const struct cell *cell);
+void run_atomics(struct side *side, const struct cell *cell);
+void run_invalidate(struct side *side, const struct cell *cell);
+void run_error(struct side *side, const struct cell *cell, char *outcome, size_t size);
+
+#endif

@@ -1,0 +1,112 @@
+/* Atomics: each one returns what the ones before it left. */
+#include "agent.h"
+
+#include <sched.h>
+#include <string.h>
+
+/* The value that the n-th atomic adds or puts. */
+static uint64_t operand(const struct cell *cell, char requester, unsigned int n)
+{
+	return scramble(seed_of(cell->name) + requester + n);
+}
+
+/* What the word holds after n atomics of this requester. Every third swap is refused. */
+static uint64_t value_after(const struct cell *cell, char requester, unsigned int n)
+{
+	uint64_t value = operand(cell, requester, ~0u);
+
+	for (unsigned int i = 0; i < n; i++) {
+		if (cell->op == OP_FADD)
+			value += operand(cell, requester, i);
+		else if (i % 3 != 2)
+			value = operand(cell, requester, i);
+	}
+	return value;
+}
+
+static bool post_atomic(struct end *end, const struct cell *cell, const struct memory *results, unsigned int i)
+{
+	char role = end->side->role;
+	uint64_t before = value_after(cell, role, i);
+	struct ibv_sge sge = { (uintptr_t)results->data + 8 * i, 8, results->mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED };
+
+	wr.wr.atomic.remote_addr = end->theirs.addr;
+	wr.wr.atomic.rkey = end->theirs.rkey;
+	if (cell->op == OP_FADD) {
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.compare_add = operand(cell, role, i);
+	} else {
+		wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+		wr.wr.atomic.compare_add = i % 3 == 2 ? ~before : before;
+		wr.wr.atomic.swap = operand(cell, role, i);
+	}
+	return post_send(end, &wr);
+}
+
+static void request(struct end *end, const struct cell *cell, const struct memory *results)
+{
+	enum ibv_wc_opcode opcode = cell->op == OP_FADD ? IBV_WC_FETCH_ADD : IBV_WC_COMP_SWAP;
+	double deadline = now() + cell->limit;
+	unsigned int posted = 0, done = 0;
+
+	while (done < cell->count) {
+		struct ibv_wc wc;
+		uint64_t returned;
+
+		while (posted < cell->count && posted - done < cell->depth)
+			if (!post_atomic(end, cell, results, posted++))
+				return;
+		if (ibv_poll_cq(end->cq, 1, &wc) != 1) {
+			if (now() > deadline) {
+				complain("timed out after %u atomics", done);
+				return;
+			}
+			sched_yield();
+			continue;
+		}
+		if (wc.status != IBV_WC_SUCCESS) {
+			complain("%s after %u atomics", ibv_wc_status_str(wc.status), done);
+			return;
+		}
+		if (wc.opcode != opcode || wc.wr_id != done)
+			complain("atomic %u: opcode %d, id %llu", done, wc.opcode, (unsigned long long)wc.wr_id);
+		memcpy(&returned, results->data + 8 * done, 8);
+		if (returned != value_after(cell, end->side->role, done))
+			complain("atomic %u returned %#llx", done, (unsigned long long)returned);
+		done++;
+	}
+}
+
+void run_atomics(struct side *side, const struct cell *cell)
+{
+	char other = side->role == 'a' ? 'b' : 'a';
+	bool requests = cell->requester != other, responds = cell->requester != side->role;
+	struct tuning tuning = { .depth = cell->depth, .mtu = cell->mtu, .access = ALL_ACCESS };
+	struct memory results = { 0 }, word = { 0 };
+	struct end end = { 0 };
+	uint64_t value = value_after(cell, other, 0);
+
+	if (memory_make(&results, side->pd, 8 * cell->count, ALL_ACCESS) &&
+	    memory_make(&word, side->pd, 64, ALL_ACCESS) && end_make(&end, side, &tuning)) {
+		memcpy(word.data, &value, 8);
+		end.mine.addr = (uintptr_t)word.data;
+		end.mine.rkey = word.mr->rkey;
+		end.mine.psn = scramble(seed_of(cell->name) + side->role) & 0xffffff;
+	}
+	control_swap(side, &end.mine, &end.theirs, sizeof(end.mine));
+	if (!problem[0])
+		end_connect(&end, &tuning);
+	control_meet(side);
+	if (!problem[0] && requests)
+		request(&end, cell, &results);
+	control_meet(side);
+	if (!problem[0] && responds) {
+		memcpy(&value, word.data, 8);
+		if (value != value_after(cell, other, cell->count))
+			complain("the word ended as %#llx", (unsigned long long)value);
+	}
+	end_free(&end);
+	memory_free(&results);
+	memory_free(&word);
+}

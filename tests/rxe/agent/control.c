@@ -1,0 +1,71 @@
+/* The channel between the two agents. */
+#include "agent.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Longer than any cell may take. */
+#define PATIENCE 150
+
+static void lost(const char *what)
+{
+	fprintf(stderr, "agent: the other side is gone: %s: %s\n", what, strerror(errno));
+	exit(3);
+}
+
+int control_open(char role, const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct timeval patience = { .tv_sec = PATIENCE };
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	if (role == 'a') {
+		int listener = fd;
+
+		if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1))
+			lost("listen");
+		fd = accept(listener, NULL, NULL);
+		close(listener);
+	} else {
+		int tries = 100;
+
+		while (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
+			if (!--tries)
+				lost("connect");
+			usleep(100000);
+		}
+	}
+	if (fd < 0)
+		lost("accept");
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	return fd;
+}
+
+void control_swap(struct side *side, const void *mine, void *theirs, size_t size)
+{
+	size_t done = 0;
+
+	if (send(side->control, mine, size, MSG_NOSIGNAL) != (ssize_t)size)
+		lost("send");
+	while (done < size) {
+		ssize_t n = recv(side->control, (char *)theirs + done, size - done, 0);
+
+		if (n <= 0)
+			lost("receive");
+		done += n;
+	}
+}
+
+void control_meet(struct side *side)
+{
+	char mine = 1, theirs;
+
+	control_swap(side, &mine, &theirs, 1);
+}

@@ -1,0 +1,297 @@
+/* Deliberate errors: three requests, the one in the middle wrong. What both sides see is the outcome,
+ * which must be what rxe to rxe gives; this program does not know what that is. */
+#include "agent.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define REQUESTS 3
+#define WRONG 1
+#define STRANGE_KEY 0x00a5a5a5
+/* Where the word or the message of a request lies in its region. */
+#define PITCH(cell) (((cell)->size + 15) & ~(size_t)7)
+/* Time for what is still on its way to arrive, and for the peer to be seen as gone. */
+#define SETTLE_US 300000
+
+struct fault {
+	struct side *side;
+	const struct cell *cell;
+	struct end end;
+	struct memory here, there;
+	struct ibv_pd *other_pd;
+	bool requests;
+};
+
+static bool is(const struct fault *fault, const char *error)
+{
+	return !strcmp(fault->cell->error, error);
+}
+
+static bool takes_receive(const struct cell *cell)
+{
+	return cell->op == OP_SEND || cell->op == OP_SEND_IMM || cell->op == OP_WRITE_IMM;
+}
+
+static bool is_atomic(const struct cell *cell)
+{
+	return cell->op == OP_CAS || cell->op == OP_FADD;
+}
+
+/* The access that the responder's region gives. */
+static unsigned int region_access(const struct fault *fault)
+{
+	if (is(fault, "no-permission"))
+		return IBV_ACCESS_LOCAL_WRITE;
+	return ALL_ACCESS;
+}
+
+static bool post_one_receive(struct fault *fault, unsigned int i)
+{
+	const struct cell *cell = fault->cell;
+	struct ibv_sge sge = {
+		(uintptr_t)fault->there.data + i * PITCH(cell), cell->size, fault->there.mr->lkey,
+	};
+
+	if (i == WRONG && is(fault, "short-receive"))
+		sge.length--;
+	if (i == WRONG && is(fault, "bad-receive-key"))
+		sge.lkey ^= STRANGE_KEY;
+	return post_receive(&fault->end, i, &sge, cell->op == OP_WRITE_IMM ? 0 : 1);
+}
+
+static void post_receives(struct fault *fault)
+{
+	unsigned int n = is(fault, "no-receive") || is(fault, "late-receive") ? WRONG : REQUESTS;
+
+	for (unsigned int i = 0; i < n; i++)
+		if (!post_one_receive(fault, i))
+			return;
+}
+
+static bool post_request(struct fault *fault, unsigned int i)
+{
+	static const enum ibv_wr_opcode opcodes[] = {
+		[OP_SEND] = IBV_WR_SEND,
+		[OP_SEND_IMM] = IBV_WR_SEND_WITH_IMM,
+		[OP_WRITE] = IBV_WR_RDMA_WRITE,
+		[OP_WRITE_IMM] = IBV_WR_RDMA_WRITE_WITH_IMM,
+		[OP_READ] = IBV_WR_RDMA_READ,
+		[OP_CAS] = IBV_WR_ATOMIC_CMP_AND_SWP,
+		[OP_FADD] = IBV_WR_ATOMIC_FETCH_AND_ADD,
+	};
+	const struct cell *cell = fault->cell;
+	const struct hello *theirs = &fault->end.theirs;
+	struct ibv_sge sge = {
+		(uintptr_t)fault->here.data + i * PITCH(cell),
+		is_atomic(cell) ? 8 : cell->size,
+		fault->here.mr->lkey,
+	};
+	struct ibv_send_wr wr = {
+		.wr_id = i,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcodes[cell->op],
+		.send_flags = IBV_SEND_SIGNALED,
+		.imm_data = htonl(i),
+	};
+	uint64_t addr = theirs->addr + i * PITCH(cell);
+	uint32_t rkey = theirs->rkey;
+
+	if (i == WRONG) {
+		if (is(fault, "bad-rkey") || is(fault, "bad-rkey-empty"))
+			rkey ^= STRANGE_KEY;
+		if (is(fault, "out-of-bounds"))
+			addr = theirs->addr + REQUESTS * PITCH(cell) - (is_atomic(cell) ? 0 : cell->size - 1);
+		if (is(fault, "misaligned"))
+			addr += 4;
+		if (is(fault, "bad-lkey"))
+			sge.lkey ^= STRANGE_KEY;
+		if (is(fault, "local-out-of-bounds"))
+			sge.addr = (uintptr_t)fault->here.data + fault->here.length - sge.length + 1;
+		if (is(fault, "bad-rkey-empty"))
+			sge.length = 0;
+	}
+	if (is_atomic(cell)) {
+		wr.wr.atomic.remote_addr = addr;
+		wr.wr.atomic.rkey = rkey;
+		wr.wr.atomic.compare_add = 0;
+		wr.wr.atomic.swap = 1 + i;
+	} else {
+		wr.wr.rdma.remote_addr = addr;
+		wr.wr.rdma.rkey = rkey;
+	}
+	return post_send(&fault->end, &wr);
+}
+
+static void append(char *outcome, size_t size, const char *format, unsigned int value)
+{
+	size_t used = strlen(outcome);
+
+	snprintf(outcome + used, size - used, format, value);
+}
+
+/* Adds each completion's status to the outcome, until there were `wanted` or time is up. */
+static void collect(struct fault *fault, unsigned int wanted, double deadline, char *outcome, size_t size)
+{
+	unsigned int done = 0;
+
+	while (done < wanted && now() < deadline) {
+		struct ibv_wc wc;
+
+		if (ibv_poll_cq(fault->end.cq, 1, &wc) == 1) {
+			done++;
+			append(outcome, size, "%u ", wc.status);
+		} else {
+			sched_yield();
+		}
+	}
+	if (now() >= deadline && wanted < ~0u)
+		append(outcome, size, "(only %u completions) ", done);
+}
+
+static void add_state(struct fault *fault, char *outcome, size_t size)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	if (!fault->end.qp) {
+		append(outcome, size, "destroyed", 0);
+		return;
+	}
+	if (ibv_query_qp(fault->end.qp, &attr, IBV_QP_STATE, &init))
+		complain("ibv_query_qp failed");
+	append(outcome, size, "state %u", attr.qp_state);
+}
+
+static void add_events(struct fault *fault, char *outcome, size_t size)
+{
+	struct pollfd readable = { .fd = fault->side->context->async_fd, .events = POLLIN };
+	struct ibv_async_event event;
+
+	while (poll(&readable, 1, 0) == 1 && !ibv_get_async_event(fault->side->context, &event)) {
+		/* Events of the port say nothing about this cell. */
+		if (event.event_type <= IBV_EVENT_PATH_MIG_ERR)
+			append(outcome, size, " event %u", event.event_type);
+		ibv_ack_async_event(&event);
+	}
+}
+
+/* Whether the wrong request left a trace in the responder's memory. */
+static void add_memory(struct fault *fault, char *outcome, size_t size)
+{
+	const uint8_t *at = fault->there.data + WRONG * PITCH(fault->cell);
+	bool written = false;
+
+	for (size_t i = 0; i < PITCH(fault->cell); i++)
+		written |= at[i] != 0;
+	append(outcome, size, written ? " written" : " untouched", 0);
+}
+
+static void respond(struct fault *fault, char *outcome, size_t size)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	if (is(fault, "peer-gone") || is(fault, "peer-in-error")) {
+		if (is(fault, "peer-gone")) {
+			ibv_destroy_qp(fault->end.qp);
+			fault->end.qp = NULL;
+		} else if (ibv_modify_qp(fault->end.qp, &attr, IBV_QP_STATE)) {
+			complain("modify to ERR failed");
+		}
+	}
+	control_meet(fault->side);
+	if (is(fault, "late-receive")) {
+		usleep(SETTLE_US);
+		for (unsigned int i = WRONG; i < REQUESTS; i++)
+			post_one_receive(fault, i);
+	}
+	/* The requester has seen everything. */
+	control_meet(fault->side);
+	collect(fault, ~0u, now() + SETTLE_US * 1e-6, outcome, size);
+	add_state(fault, outcome, size);
+	add_events(fault, outcome, size);
+	if (!takes_receive(fault->cell) || fault->cell->op == OP_WRITE_IMM)
+		add_memory(fault, outcome, size);
+}
+
+static void request(struct fault *fault, char *outcome, size_t size)
+{
+	control_meet(fault->side);
+	for (unsigned int i = 0; i < REQUESTS; i++)
+		if (!post_request(fault, i))
+			break;
+	collect(fault, REQUESTS, now() + fault->cell->limit, outcome, size);
+	add_state(fault, outcome, size);
+	add_events(fault, outcome, size);
+	control_meet(fault->side);
+}
+
+static bool prepare(struct fault *fault, const struct tuning *tuning)
+{
+	struct side *side = fault->side;
+	size_t length = REQUESTS * PITCH(fault->cell);
+	struct ibv_pd *pd = side->pd;
+
+	if (is(fault, "wrong-pd") && !fault->requests) {
+		fault->other_pd = ibv_alloc_pd(side->context);
+		pd = fault->other_pd;
+	}
+	if (!memory_make(&fault->here, side->pd, length, is(fault, "local-no-write") ? 0 : ALL_ACCESS) ||
+	    !memory_make(&fault->there, pd, length, region_access(fault)) ||
+	    !end_make(&fault->end, side, tuning))
+		return false;
+	memset(fault->here.data, 0x5a, length);
+	memset(fault->there.data, 0, length);
+	fault->end.mine.addr = (uintptr_t)fault->there.data;
+	fault->end.mine.rkey = fault->there.mr->rkey;
+	fault->end.mine.psn = seed_of(fault->cell->name) & 0xffffff;
+	return true;
+}
+
+void run_error(struct side *side, const struct cell *cell, char *outcome, size_t size)
+{
+	struct fault fault = {
+		.side = side,
+		.cell = cell,
+		.requests = cell->requester == side->role,
+	};
+	struct tuning tuning = {
+		.depth = REQUESTS,
+		.receives = REQUESTS,
+		.mtu = cell->mtu,
+		.access = is(&fault, "qp-no-permission") ? 0 : ALL_ACCESS,
+		.timeout = is(&fault, "peer-gone") || is(&fault, "peer-in-error") ? 12 : 0,
+		.retries = is(&fault, "peer-gone") || is(&fault, "peer-in-error") ? 3 : 0,
+		.rnr_retries = is(&fault, "no-receive") ? 2 : 0,
+	};
+	struct ibv_async_event event;
+	struct pollfd readable = { .fd = side->context->async_fd, .events = POLLIN };
+
+	while (poll(&readable, 1, 0) == 1 && !ibv_get_async_event(side->context, &event))
+		ibv_ack_async_event(&event);
+	if (prepare(&fault, &tuning) && !fault.requests && takes_receive(cell))
+		post_receives(&fault);
+	control_swap(side, &fault.end.mine, &fault.end.theirs, sizeof(fault.end.mine));
+	if (!problem[0])
+		end_connect(&fault.end, &tuning);
+	control_meet(side);
+	if (problem[0]) {
+		/* The other side goes through the same meetings. */
+		control_meet(side);
+		control_meet(side);
+	} else if (fault.requests) {
+		request(&fault, outcome, size);
+	} else {
+		respond(&fault, outcome, size);
+	}
+	end_free(&fault.end);
+	memory_free(&fault.here);
+	memory_free(&fault.there);
+	if (fault.other_pd)
+		ibv_dealloc_pd(fault.other_pd);
+}

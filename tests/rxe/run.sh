@@ -1,0 +1,152 @@
+#!/bin/bash
+# The job of a run, in the guest: two hosts, rxe in the first network namespace and urxe in another,
+# then every group of cells in turn. A line of /job/groups is
+#   NAME KIND PROVIDER_A PROVIDER_B v4|v6 NETEM...
+# Plans are in /job/plans, results go to /job/results.
+set -u
+mkdir -p /job/results
+exec 2>&1
+
+hosts() {
+    ip netns add urxe
+    ip link add va mtu 4200 type veth peer name vb netns urxe mtu 4200
+    ip addr add 10.0.0.1/24 dev va
+    ip -6 addr add fd00::1/64 dev va nodad
+    ip link set va up
+    ip -n urxe addr add 10.0.0.2/24 dev vb
+    ip -n urxe -6 addr add fd00::2/64 dev vb nodad
+    ip -n urxe link set vb up
+    ip -n urxe link set lo up
+    rdma link add rxe0 type rxe netdev va
+}
+
+# on PROVIDER COMMAND...
+on() {
+    local provider=$1
+    shift
+    case $provider in
+    rxe) "$@" ;;
+    urxe) ip netns exec urxe env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
+    esac
+}
+
+device() {
+    case $1 in
+    rxe) echo rxe0 ;;
+    urxe) echo urxe_vb ;;
+    esac
+}
+
+address() {
+    case $1 in
+    rxe) echo 10.0.0.1 ;;
+    urxe) echo 10.0.0.2 ;;
+    esac
+}
+
+counters() {
+    (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
+}
+
+link() {
+    tc qdisc del dev va root 2>/dev/null
+    tc -n urxe qdisc del dev vb root 2>/dev/null
+    if [ $# -gt 0 ]; then
+        # The default limit of netem, 1000 packets, is a second source of loss.
+        tc qdisc add dev va root netem limit 100000 "$@" &&
+            tc -n urxe qdisc add dev vb root netem limit 100000 "$@"
+    fi
+}
+
+# Two agents go through the plan. When one dies, the cell it died in has failed and the rest goes on.
+agents() {
+    local name=$1 a=$2 b=$3 ip=$4
+    local plan=/job/plans/$name results=/tmp/results total finished
+    : >"$results"
+    total=$(wc -l <"$plan")
+    for _ in $(seq 20); do
+        finished=$(wc -l <"$results")
+        [ "$finished" -ge "$total" ] && break
+        tail -n +$((finished + 1)) "$plan" >/tmp/plan
+        rm -f /tmp/control
+        on "$a" /tmp/agent a "$(device "$a")" "$ip" /tmp/control /tmp/plan "$results" &
+        local first=$!
+        on "$b" /tmp/agent b "$(device "$b")" "$ip" /tmp/control /tmp/plan "$results" &
+        local second=$!
+        tail -n +$((finished + 1)) -f --pid=$first "$results" | sed -u "s|^|$name/|" &
+        local shown=$!
+        wait $second
+        local status_b=$?
+        # Without its peer the first agent waits in vain.
+        [ $status_b -ne 0 ] && sleep 1 && kill $first 2>/dev/null
+        wait $first
+        local status_a=$?
+        wait $shown
+        if [ $status_a -ne 0 ] || [ $status_b -ne 0 ]; then
+            finished=$(wc -l <"$results")
+            local cell
+            cell=$(sed -n "$((finished + 1))s/ .*//p" "$plan")
+            printf '%s\tFAIL\t0\tan agent died: a with status %s, b with %s\n' \
+                "$cell" $status_a $status_b | tee -a "$results" | sed "s|^|$name/|"
+        fi
+    done
+    cp "$results" "/job/results/$name"
+}
+
+listening() {
+    on "$1" cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0A '
+}
+
+# Ordinary programs, a server and a client. A line of the plan is
+#   NAME <tab> PROVIDER OF THE SERVER <tab> PROVIDER OF THE CLIENT <tab> COMMAND
+# where {device} and {gid} stand for a side's own; the client's has the server's address in the end.
+programs() {
+    local name=$1 ip=$4 cell server client command
+    : >"/job/results/$name"
+    while IFS=$'\t' read -r cell server client command; do
+        local start=$SECONDS
+        timeout 90 bash -c "$(declare -f on); on $server $(expand "$server" "$ip" "$command")" >/tmp/server 2>&1 </dev/null &
+        local pid=$!
+        for _ in $(seq 100); do
+            listening "$server" && break
+            sleep 0.1
+        done
+        timeout 90 bash -c "$(declare -f on); on $client $(expand "$client" "$ip" "$command") $(address "$server")" >/tmp/client 2>&1 </dev/null
+        local status_client=$?
+        [ $status_client -ne 0 ] && sleep 1 && kill $pid 2>/dev/null
+        wait $pid
+        local status_server=$? verdict=ok detail
+        [ $status_client -eq 0 ] && [ $status_server -eq 0 ] || verdict=FAIL
+        detail=$(grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+|usec/iter' /tmp/client | tail -1 | tr -s ' \t' ' ')
+        [ $verdict = ok ] || detail="server: $status_server $(tail -3 /tmp/server | tr '\n\t' '  '); client: $status_client $(tail -3 /tmp/client | tr '\n\t' '  ')"
+        printf '%s\t%s\t%s\t%s\n' "$cell" $verdict $(((SECONDS - start) * 1000)) "$detail" |
+            tee -a "/job/results/$name" | sed "s|^|$name/|"
+        { echo "== $cell"; cat /tmp/server /tmp/client; } >>"/job/results/$name.output"
+    done <"/job/plans/$name"
+}
+
+# expand PROVIDER v4|v6 COMMAND
+expand() {
+    local gid
+    gid=$(on "$1" /tmp/agent gid "$(device "$1")" "$2")
+    printf '%s' "$3" | sed "s/{device}/$(device "$1")/g; s/{gid}/$gid/g"
+}
+
+cp -a /job/agent /job/urxe /tmp/
+hosts
+uname -r >/job/results/kernel
+ibv_devinfo -d rxe0 >/dev/null || { echo "rxe0 does not work"; exit 2; }
+on urxe /tmp/agent gid urxe_vb v4 >/dev/null || { echo "urxe_vb does not work"; exit 2; }
+
+while read -r name kind a b ip netem; do
+    echo "# $name ($a, $b, $ip${netem:+, $netem})"
+    # shellcheck disable=SC2086 # netem's arguments are words.
+    link $netem || echo "$name: netem refused: $netem"
+    dmesg -c >/dev/null
+    counters >/tmp/before
+    "$kind" "$name" "$a" "$b" "$ip"
+    counters >/tmp/after
+    dmesg -c >"/job/results/$name.dmesg"
+    join -t : /tmp/before /tmp/after | gawk -F: '$3 != $2 { print $1, $3 - $2 }' >"/job/results/$name.counters"
+done </job/groups
+exit 0
