@@ -1,7 +1,7 @@
 //! `urxe demo`: two processes of this host connect to each other through the verbs C API of
 //! `liburxe.so`, do every operation of a reliable connection, and verify every byte.
 //!
-//! The command starts itself twice ([`peer`]), with the peers' standard inputs the two ends of a
+//! The command starts itself twice ([`mod@peer`]), with the peers' standard inputs the two ends of a
 //! socket, and reads their reports ([`control`]) from their standard outputs.
 
 mod chain;

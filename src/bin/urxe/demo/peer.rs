@@ -44,6 +44,14 @@ pub enum PeerError {
     /// The other peer.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The C API, during an operation.
+    #[error("{operation}: {source}")]
+    During {
+        /// Which.
+        operation: Operation,
+        /// What it says.
+        source: VerbsError,
+    },
     /// The data.
     #[error("{operation}: {mismatch}")]
     Data {
@@ -128,7 +136,12 @@ pub fn play(
     };
     peer.report(Report::Connected)?;
     for operation in Operation::ALL {
-        let measured = peer.operation(operation, setup.plan)?;
+        let measured = peer
+            .operation(operation, setup.plan)
+            .map_err(|error| match error {
+                PeerError::Verbs(source) => PeerError::During { operation, source },
+                error => error,
+            })?;
         if peer.role == Role::Actor {
             peer.report(Report::Done(operation, measured))?;
         }
