@@ -118,6 +118,9 @@ pub struct RcQp {
     established: bool,
     /// Whether the end of draining is to be announced.
     draining: bool,
+    /// Whether answers filled the sink last time. Then it is the requests' turn, or the responses
+    /// to long READs could hold them up for as long as the peer likes.
+    requests_first: bool,
     counters: Counters,
 }
 
@@ -132,6 +135,7 @@ impl RcQp {
             attr,
             established: false,
             draining: false,
+            requests_first: false,
             counters: Counters::default(),
         }
     }
@@ -340,7 +344,8 @@ impl RcQp {
         }
     }
 
-    /// Sends what there is to send: answers first, since the peer waits for them, then requests.
+    /// Sends what there is to send: answers first, since the peer waits for them, then requests;
+    /// in turns when the sink does not take all of it.
     /// Returns true when the sink was full and there is more.
     pub fn poll_transmit<H: Host, T: Transmit>(
         &mut self,
@@ -348,12 +353,20 @@ impl RcQp {
         host: &mut H,
         out: &mut T,
     ) -> bool {
+        let requests_first = std::mem::take(&mut self.requests_first);
         let (mut cx, requester, responder) = self.parts(now);
-        let (mut full, mut outcome) = responder.transmit(&mut cx, host, out);
-        if !full && outcome == Outcome::Continue {
-            full = requester.transmit(&mut cx, host, out);
+        let mut outcome = Outcome::Continue;
+        let mut answers_fill = false;
+        let mut full = requests_first && requester.transmit(&mut cx, host, out);
+        if !full {
+            (full, outcome) = responder.transmit(&mut cx, host, out);
+            answers_fill = full;
+        }
+        if outcome == Outcome::Continue {
+            full = full || (!requests_first && requester.transmit(&mut cx, host, out));
             outcome = requester.settle(&mut cx, host);
         }
+        self.requests_first = answers_fill;
         self.conclude(outcome, now, host);
         full
     }

@@ -199,6 +199,31 @@ fn answers_go_out_in_the_order_of_requests() {
 }
 
 #[test]
+fn responses_that_fill_the_sink_take_turns_with_requests() {
+    let mut end = End::new();
+    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 3 * MTU), &[]);
+    end.ask(1, SendOp::Send, 2 * MTU);
+    let mut opcodes = Vec::new();
+    loop {
+        let (packets, more) = end.poll_room(1);
+        opcodes.extend(packets.iter().map(Sent::opcode));
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(
+        opcodes,
+        [
+            RcReadResponseFirst,
+            RcSendFirst,
+            RcReadResponseMiddle,
+            RcSendLast,
+            RcReadResponseLast
+        ]
+    );
+}
+
+#[test]
 fn one_nak_per_gap() {
     let mut end = End::new();
     end.receive(1, &[]);
