@@ -441,7 +441,9 @@ impl QueuePair {
 
     /// Its state: RTS, unless it failed or drains. (`ibv_query_qp`.)
     pub fn state(&self) -> QpState {
-        self.core.qp.state()
+        // By way of the lock, under which completions are made: once a failure's completion is seen,
+        // this says so too.
+        self.attributes().state
     }
 
     /// All its attributes. (`ibv_query_qp`.)
