@@ -18,8 +18,7 @@ modprobe -a rdma_rxe ib_uverbs rdma_ucm veth sch_netem
 ip link set lo up
 
 if grep -q urxe.shell /proc/cmdline; then
-    [ -e /job/shell ] && . /job/shell
-    setsid -c bash -i </dev/ttyS0 >/dev/ttyS0 2>&1
+    setsid -c bash --rcfile /job/shell -i </dev/ttyS0 >/dev/ttyS0 2>&1
 else
     sh /job/run
     echo $? >/job/status

@@ -4,45 +4,9 @@
 #   NAME KIND PROVIDER_A PROVIDER_B v4|v6 NETEM...
 # Plans are in /job/plans, results go to /job/results.
 set -u
+. /job/hosts.sh
 mkdir -p /job/results
 exec 2>&1
-
-hosts() {
-    ip netns add urxe
-    ip link add va mtu 4200 type veth peer name vb netns urxe mtu 4200
-    ip addr add 10.0.0.1/24 dev va
-    ip -6 addr add fd00::1/64 dev va nodad
-    ip link set va up
-    ip -n urxe addr add 10.0.0.2/24 dev vb
-    ip -n urxe -6 addr add fd00::2/64 dev vb nodad
-    ip -n urxe link set vb up
-    ip -n urxe link set lo up
-    rdma link add rxe0 type rxe netdev va
-}
-
-# on PROVIDER COMMAND...
-on() {
-    local provider=$1
-    shift
-    case $provider in
-    rxe) "$@" ;;
-    urxe) ip netns exec urxe env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
-    esac
-}
-
-device() {
-    case $1 in
-    rxe) echo rxe0 ;;
-    urxe) echo urxe_vb ;;
-    esac
-}
-
-address() {
-    case $1 in
-    rxe) echo 10.0.0.1 ;;
-    urxe) echo 10.0.0.2 ;;
-    esac
-}
 
 counters() {
     (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
@@ -105,13 +69,13 @@ programs() {
     : >"/job/results/$name"
     while IFS=$'\t' read -r cell server client command; do
         local start=$SECONDS
-        timeout 90 bash -c "$(declare -f on); on $server $(expand "$server" "$ip" "$command")" >/tmp/server 2>&1 </dev/null &
+        timeout 90 bash -c ". /job/hosts.sh; on $server $(expand "$server" "$ip" "$command")" >/tmp/server 2>&1 </dev/null &
         local pid=$!
         for _ in $(seq 100); do
             listening "$server" && break
             sleep 0.1
         done
-        timeout 90 bash -c "$(declare -f on); on $client $(expand "$client" "$ip" "$command") $(address "$server")" >/tmp/client 2>&1 </dev/null
+        timeout 90 bash -c ". /job/hosts.sh; on $client $(expand "$client" "$ip" "$command") $(address "$server")" >/tmp/client 2>&1 </dev/null
         local status_client=$?
         [ $status_client -ne 0 ] && sleep 1 && kill $pid 2>/dev/null
         wait $pid
@@ -132,9 +96,9 @@ expand() {
     printf '%s' "$3" | sed "s/{device}/$(device "$1")/g; s/{gid}/$gid/g"
 }
 
-cp -a /job/agent /job/urxe /tmp/
+cp -a /job/agent /tmp/
 hosts
-uname -r >/job/results/kernel
+reference_hosts
 ibv_devinfo -d rxe0 >/dev/null || { echo "rxe0 does not work"; exit 2; }
 on urxe /tmp/agent gid urxe_vb v4 >/dev/null || { echo "urxe_vb does not work"; exit 2; }
 

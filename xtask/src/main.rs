@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             report.print();
             report.succeeded()
         }
-        Command::Rxe(options) => rxe::run(&options, &target_directory()),
+        Command::Rxe(options) => rxe::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
         ExitCode::SUCCESS

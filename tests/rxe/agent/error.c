@@ -73,8 +73,10 @@ static void post_receives(struct fault *fault)
 			return;
 }
 
+/* Posts a request; whether the provider took it. */
 static bool post_request(struct fault *fault, unsigned int i)
 {
+	struct ibv_send_wr *bad;
 	static const enum ibv_wr_opcode opcodes[] = {
 		[OP_SEND] = IBV_WR_SEND,
 		[OP_SEND_IMM] = IBV_WR_SEND_WITH_IMM,
@@ -125,7 +127,7 @@ static bool post_request(struct fault *fault, unsigned int i)
 		wr.wr.rdma.remote_addr = addr;
 		wr.wr.rdma.rkey = rkey;
 	}
-	return post_send(&fault->end, &wr);
+	return !ibv_post_send(fault->end.qp, &wr, &bad);
 }
 
 static void append(char *outcome, size_t size, const char *format, unsigned int value)
@@ -205,6 +207,12 @@ static void respond(struct fault *fault, char *outcome, size_t size)
 		}
 	}
 	control_meet(fault->side);
+	if (is(fault, "destroyed-in-flight")) {
+		/* The messages take longer than this on any link that a guest has. */
+		usleep(50000);
+		ibv_destroy_qp(fault->end.qp);
+		fault->end.qp = NULL;
+	}
 	if (is(fault, "late-receive")) {
 		usleep(SETTLE_US);
 		for (unsigned int i = WRONG; i < REQUESTS; i++)
@@ -221,11 +229,14 @@ static void respond(struct fault *fault, char *outcome, size_t size)
 
 static void request(struct fault *fault, char *outcome, size_t size)
 {
+	unsigned int taken = 0;
+
 	control_meet(fault->side);
-	for (unsigned int i = 0; i < REQUESTS; i++)
-		if (!post_request(fault, i))
-			break;
-	collect(fault, REQUESTS, now() + fault->cell->limit, outcome, size);
+	while (taken < REQUESTS && post_request(fault, taken))
+		taken++;
+	if (taken < REQUESTS)
+		append(outcome, size, "request %u was refused ", taken);
+	collect(fault, taken, now() + fault->cell->limit, outcome, size);
 	add_state(fault, outcome, size);
 	add_events(fault, outcome, size);
 	control_meet(fault->side);
@@ -260,13 +271,14 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 		.cell = cell,
 		.requests = cell->requester == side->role,
 	};
+	bool unanswered = is(&fault, "peer-gone") || is(&fault, "peer-in-error") || is(&fault, "destroyed-in-flight");
 	struct tuning tuning = {
 		.depth = REQUESTS,
 		.receives = REQUESTS,
 		.mtu = cell->mtu,
 		.access = is(&fault, "qp-no-permission") ? 0 : ALL_ACCESS,
-		.timeout = is(&fault, "peer-gone") || is(&fault, "peer-in-error") ? 12 : 0,
-		.retries = is(&fault, "peer-gone") || is(&fault, "peer-in-error") ? 3 : 0,
+		.timeout = unanswered ? 12 : 0,
+		.retries = unanswered ? 3 : 0,
 		.rnr_retries = is(&fault, "no-receive") ? 2 : 0,
 	};
 	struct ibv_async_event event;

@@ -156,7 +156,8 @@ static void run(struct side *side, const struct cell *cell, FILE *results)
 	if (b->problem[0])
 		fprintf(results, "b: %s; ", b->problem);
 	if (cell->error[0])
-		fprintf(results, "a: %s; b: %s", a->outcome, b->outcome);
+		fprintf(results, "requester: %s; responder: %s", (cell->requester == 'a' ? a : b)->outcome,
+			(cell->requester == 'a' ? b : a)->outcome);
 	fprintf(results, "\n");
 	fflush(results);
 }

@@ -178,6 +178,16 @@ impl Guest {
         &self.root
     }
 
+    /// The version of one of the guest's packages.
+    pub(crate) fn version_of(&self, package: &str) -> Option<String> {
+        let archives = self.root.parent()?.join("archive/cache/archives");
+        fs::read_dir(archives).ok()?.find_map(|entry| {
+            let file = entry.ok()?.file_name().into_string().ok()?;
+            let version = file.strip_prefix(package)?.strip_prefix('_')?;
+            version.split('_').next().map(str::to_owned)
+        })
+    }
+
     /// Boots the guest and runs the job in `job`; `show` gets each line of its console. Returns the
     /// exit status of the job.
     pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<i32> {

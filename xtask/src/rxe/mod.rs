@@ -1,15 +1,26 @@
 //! `cargo xtask rxe`: urxe against the Linux kernel's rxe, in a guest on this machine.
+//!
+//! [`archive`] and [`guest`] make and boot the guest, [`plan`] has the matrix, [`job`] brings it there,
+//! [`report`] judges what came back, with the list of what is [`known`].
 
 mod archive;
 mod cpio;
 mod error;
 mod guest;
+mod job;
+mod known;
+mod page;
+mod plan;
+mod report;
 
 use std::fs;
 use std::path::Path;
 
-use error::{AtPath, Result};
+use error::{AtPath, Error, Result};
 use guest::{Guest, Kernel};
+use known::Known;
+use plan::{Extent, Group};
+use report::Report;
 
 /// What to run.
 #[derive(clap::Args)]
@@ -18,14 +29,26 @@ pub(crate) struct RxeOptions {
     #[arg(long, value_enum, default_value = "bookworm")]
     kernel: Kernel,
 
-    /// Give a shell in the guest instead of running anything.
+    /// Give a shell in the guest, with the two hosts set up, instead of running anything.
     #[arg(long)]
     shell: bool,
+
+    /// Run a part that takes a few minutes.
+    #[arg(long)]
+    quick: bool,
+
+    /// Run only cells whose full name, as `--list` shows it, has this in it; `*` stands for anything.
+    #[arg(long, value_name = "PATTERN")]
+    only: Option<String>,
+
+    /// List the cells instead of running them.
+    #[arg(long)]
+    list: bool,
 }
 
 /// Runs the command; whether everything that ran succeeded.
-pub(crate) fn run(options: &RxeOptions, target: &Path) -> bool {
-    match try_run(options, target) {
+pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool {
+    match try_run(options, workspace, target) {
         Ok(succeeded) => succeeded,
         Err(error) => {
             eprintln!("rxe: {error}");
@@ -34,15 +57,101 @@ pub(crate) fn run(options: &RxeOptions, target: &Path) -> bool {
     }
 }
 
-fn try_run(options: &RxeOptions, target: &Path) -> Result<bool> {
+fn try_run(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool> {
+    let groups = chosen(options)?;
+    if options.list {
+        for group in &groups {
+            for cell in &group.cells {
+                println!("{}/{}", group.name, cell.name);
+            }
+        }
+        return Ok(true);
+    }
+
     let directory = target.join("rxe");
     let guest = Guest::prepare(&directory, options.kernel)?;
-    let job = directory.join("job");
-    fs::create_dir_all(&job).at(&job)?;
+    let job = directory.join(options.kernel.name()).join("job");
+    job::make(&job, workspace, target, guest.root(), &groups)?;
     if options.shell {
+        println!(
+            "rxe: `on urxe COMMAND` and `on rxe COMMAND` run programs on either host; `exit` ends the guest"
+        );
         guest.shell(&job)?;
         return Ok(true);
     }
+
+    let cells: usize = groups.iter().map(|group| group.cells.len()).sum();
+    println!("rxe: {cells} cells on Linux {}", guest.release);
     let status = guest.run(&job, &mut |line| println!("{line}"))?;
-    Ok(status == 0)
+    let results = job.join("results");
+    let report = Report::read(&results, &groups, &guest.release, &Known::load())?;
+    report.print();
+    if !options.quick && options.only.is_none() {
+        page::keep(&directory, options.kernel, &guest, &report)?;
+        let file = workspace.join("docs/COMPATIBILITY.md");
+        fs::write(&file, page::write(&directory)?).at(&file)?;
+        println!("rxe: wrote {}", file.display());
+    }
+    Ok(status == 0 && report.succeeded())
+}
+
+/// The groups to run, with the cells that were asked for.
+fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
+    let extent = if options.quick {
+        Extent::Quick
+    } else {
+        Extent::Full
+    };
+    let mut groups = plan::groups(extent);
+    if let Some(pattern) = &options.only {
+        let pattern_anywhere = format!("*{pattern}*");
+        for group in &mut groups {
+            let name = group.name;
+            group
+                .cells
+                .retain(|cell| known::matches(&pattern_anywhere, &format!("{name}/{}", cell.name)));
+        }
+        with_references(&mut groups);
+        groups.retain(|group| !group.cells.is_empty());
+        if groups.is_empty() {
+            return Err(Error::NothingMatches {
+                pattern: pattern.clone(),
+            });
+        }
+    }
+    Ok(groups)
+}
+
+/// Puts back the reference's cells for those that are held against them.
+fn with_references(groups: &mut [Group]) {
+    let wanted: Vec<String> = groups
+        .iter()
+        .filter(|group| group.judge == plan::Judge::Reference)
+        .flat_map(|group| group.cells.iter().map(|cell| cell.name.clone()))
+        .collect();
+    for whole in plan::groups(Extent::Full) {
+        if whole.judge != plan::Judge::Measured {
+            continue;
+        }
+        for group in groups.iter_mut().filter(|group| group.name == whole.name) {
+            let present = |name: &str| group.cells.iter().any(|cell| cell.name == name);
+            let missing: Vec<bool> = whole
+                .cells
+                .iter()
+                .map(|cell| wanted.contains(&cell.name) && !present(&cell.name))
+                .collect();
+            let missing = whole
+                .cells
+                .iter()
+                .zip(missing)
+                .filter(|(_, missing)| *missing);
+            let missing: Vec<plan::Cell> = missing
+                .map(|(cell, _)| plan::Cell {
+                    name: cell.name.clone(),
+                    line: cell.line.clone(),
+                })
+                .collect();
+            group.cells.extend(missing);
+        }
+    }
 }

@@ -1,0 +1,64 @@
+# The hosts in the guest, and how to run something on one of them. Part of run.sh, and of the shell's.
+
+hosts() {
+    ip netns add urxe
+    ip link add va mtu 4200 type veth peer name vb netns urxe mtu 4200
+    ip addr add 10.0.0.1/24 dev va
+    ip -6 addr add fd00::1/64 dev va nodad
+    ip link set va up
+    ip -n urxe addr add 10.0.0.2/24 dev vb
+    ip -n urxe -6 addr add fd00::2/64 dev vb nodad
+    ip -n urxe link set vb up
+    ip -n urxe link set lo up
+    rdma link add rxe0 type rxe netdev va
+    cp -a /job/urxe /tmp/
+}
+
+# Two rxe devices with a link between them, both here because rxe works in the first namespace alone.
+# Packets between addresses of one machine would go through lo: the rule that sees to that comes second.
+reference_hosts() {
+    ip link add ra mtu 4200 type veth peer name rb mtu 4200
+    for device in ra rb; do
+        sysctl -qw net.ipv4.conf.$device.rp_filter=0 net.ipv4.conf.$device.accept_local=1
+        ip link set $device up
+    done
+    sysctl -qw net.ipv4.conf.all.rp_filter=0
+    ip addr add 10.1.0.1/32 dev ra
+    ip addr add 10.1.0.2/32 dev rb
+    ip rule add pref 50 lookup local
+    ip rule del pref 0
+    ip rule add pref 10 oif ra lookup 100
+    ip rule add pref 10 oif rb lookup 101
+    ip route add 10.1.0.2/32 dev ra src 10.1.0.1 table 100
+    ip route add 10.1.0.1/32 dev rb src 10.1.0.2 table 101
+    ip neigh add 10.1.0.2 dev ra lladdr "$(cat /sys/class/net/rb/address)"
+    ip neigh add 10.1.0.1 dev rb lladdr "$(cat /sys/class/net/ra/address)"
+    rdma link add rxe1 type rxe netdev ra
+    rdma link add rxe2 type rxe netdev rb
+}
+
+# on PROVIDER COMMAND...
+on() {
+    local provider=$1
+    shift
+    case $provider in
+    rxe*) "$@" ;;
+    urxe) ip netns exec urxe env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
+    esac
+}
+
+device() {
+    case $1 in
+    rxe) echo rxe0 ;;
+    rxe1 | rxe2) echo "$1" ;;
+    urxe) echo urxe_vb ;;
+    esac
+}
+
+address() {
+    case $1 in
+    rxe) echo 10.0.0.1 ;;
+    urxe) echo 10.0.0.2 ;;
+    esac
+}
+

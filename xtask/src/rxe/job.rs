@@ -1,0 +1,117 @@
+//! Puts together the directory that the guest mounts: the script, the agent, urxe, and the plans.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::error::{AtPath, Error, Result, not_started, run, words};
+use super::plan::{Group, Kind};
+
+/// Makes the job that runs `groups` anew in `directory`.
+pub(crate) fn make(
+    directory: &Path,
+    workspace: &Path,
+    target: &Path,
+    guest_root: &Path,
+    groups: &[Group],
+) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).at(directory)?;
+    }
+    let plans = directory.join("plans");
+    fs::create_dir_all(&plans).at(&plans)?;
+    build_agent(&directory.join("agent"), workspace, guest_root)?;
+    install_urxe(&directory.join("urxe"), workspace, target)?;
+    for script in ["hosts.sh", "run.sh"] {
+        let from = workspace.join("tests/rxe").join(script);
+        copy(&from, &directory.join(script))?;
+    }
+    for (name, script) in [
+        ("run", "exec bash /job/run.sh\n"),
+        ("shell", ". /job/hosts.sh\nhosts\n"),
+    ] {
+        let file = directory.join(name);
+        fs::write(&file, script).at(&file)?;
+    }
+
+    let mut list = String::new();
+    for group in groups {
+        let kind = match group.kind {
+            Kind::Agents => "agents",
+            Kind::Programs => "programs",
+        };
+        let [a, b] = group.sides;
+        let _ = writeln!(
+            list,
+            "{} {kind} {a} {b} {} {}",
+            group.name, group.ip, group.netem
+        );
+        let plan: String = group
+            .cells
+            .iter()
+            .map(|cell| format!("{}\n", cell.line))
+            .collect();
+        let file = plans.join(group.name);
+        fs::write(&file, plan).at(&file)?;
+    }
+    let file = directory.join("groups");
+    fs::write(&file, list).at(&file)
+}
+
+/// Compiles the agent against our own headers and the guest's libibverbs.
+fn build_agent(program: &Path, workspace: &Path, guest_root: &Path) -> Result<()> {
+    let sources = workspace.join("tests/rxe/agent");
+    let mut files: Vec<PathBuf> = fs::read_dir(&sources)
+        .at(&sources)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .collect();
+    files.sort();
+    run(
+        Command::new("gcc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(workspace.join("include"))
+            .arg("-o")
+            .arg(program)
+            .args(files)
+            .arg(guest_root.join("usr/lib/x86_64-linux-gnu/libibverbs.so.1")),
+        "gcc",
+    )?;
+    Ok(())
+}
+
+/// Builds urxe as people use it, and gives its library the names under which programs load it.
+fn install_urxe(directory: &Path, workspace: &Path, target: &Path) -> Result<()> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--release", "--quiet", "--package", "urxe"])
+        .arg("--target-dir")
+        .arg(target);
+    let status = cargo
+        .status()
+        .map_err(|error| not_started(&cargo, "cargo", error))?;
+    if !status.success() {
+        return Err(Error::Failed {
+            command: words(&cargo),
+            status: status.to_string(),
+            output: String::new(),
+        });
+    }
+    fs::create_dir_all(directory).at(directory)?;
+    for file in ["liburxe.so", "urxe"] {
+        copy(&target.join("release").join(file), &directory.join(file))?;
+    }
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let link = directory.join(name);
+        symlink("liburxe.so", &link).at(&link)?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).at(from).map(drop)
+}

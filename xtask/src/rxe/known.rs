@@ -1,0 +1,101 @@
+//! Differences that are written down, in `tests/rxe/known.txt`: which cells, what exactly is seen, why.
+//!
+//! A cell is known only with the very detail that is written down. Anything else in it is red.
+
+/// The list.
+pub(crate) struct Known {
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    kernel: String,
+    cell: String,
+    detail: String,
+    reason: String,
+}
+
+const LIST: &str = include_str!("../../../tests/rxe/known.txt");
+
+impl Known {
+    /// The list of this checkout.
+    pub(crate) fn load() -> Self {
+        Self::parse(LIST)
+    }
+
+    /// A line `KERNEL | CELL | DETAIL | REASON`, in which `*` stands for anything; an empty reason is
+    /// that of the line before. Lines that begin with `#` are comments.
+    fn parse(text: &str) -> Self {
+        let mut entries: Vec<Entry> = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split(" | ").map(str::trim).collect();
+            let [kernel, cell, detail, reason] = fields[..] else {
+                continue;
+            };
+            let reason = match entries.last() {
+                Some(last) if reason == "\"" => last.reason.clone(),
+                _ => reason.to_owned(),
+            };
+            entries.push(Entry {
+                kernel: kernel.to_owned(),
+                cell: cell.to_owned(),
+                detail: detail.to_owned(),
+                reason,
+            });
+        }
+        Self { entries }
+    }
+
+    /// Why this cell shows this, if that is known.
+    pub(crate) fn reason(
+        &self,
+        kernel: &str,
+        group: &str,
+        cell: &str,
+        detail: &str,
+    ) -> Option<&str> {
+        let cell = format!("{group}/{cell}");
+        self.entries
+            .iter()
+            .find(|entry| {
+                matches(&entry.kernel, kernel)
+                    && matches(&entry.cell, &cell)
+                    && matches(&entry.detail, detail)
+            })
+            .map(|entry| entry.reason.as_str())
+    }
+}
+
+/// Whether `text` is like `pattern`, in which `*` stands for any characters, or for none.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(rest) = text.strip_prefix(before) else {
+        return false;
+    };
+    (0..=rest.len())
+        .filter(|&at| rest.is_char_boundary(at))
+        .any(|at| matches(after, &rest[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(matches("*", ""));
+        assert!(matches("errors-*/send/*", "errors-v4/send/100"));
+        assert!(!matches("errors-*/send/*", "errors-v4/send"));
+        assert!(!matches("send", "send/1"));
+    }
+
+    #[test]
+    fn a_known_cell_with_another_detail_is_red() {
+        let known = Known::parse("* | e/a* | here 1* | because\n6.* | e/b | x | \"\n# no\n");
+        assert_eq!(known.reason("6.1", "e", "ab", "here 12"), Some("because"));
+        assert_eq!(known.reason("6.1", "e", "ab", "here 2"), None);
+        assert_eq!(known.reason("6.1", "e", "b", "x"), Some("because"));
+        assert_eq!(known.reason("5.1", "e", "b", "x"), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! `docs/COMPATIBILITY.md`: written from the last full run on each kernel.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use super::error::{AtPath, Result, run};
+use super::guest::{Guest, Kernel};
+use super::report::Report;
+
+const HEAD: &str = "# Compatibility with the kernel's rxe
+
+`cargo xtask rxe` writes this page after each full run. It boots Linux in QEMU, with the kernel's rxe
+in one network namespace and urxe in another, joined by a veth pair, and goes through the matrix:
+`cargo xtask rxe --list` shows its cells. Each data cell compares every byte, and the memory beside it.
+Each error cell compares what both sides see with what two rxe devices in the same guest see. rxe's own
+counters and the kernel's log are cells too: on a clean link rxe must find nothing wrong with our packets.
+
+*Known* cells show a difference that is written down, with its reason, in `tests/rxe/known.txt`;
+one that shows anything else is red.
+
+Numbers in error cells are completion statuses (`enum ibv_wc_status`) in the order in which they came: 0
+success, 1 local length, 2 local QP operation, 4 local protection, 5 flushed, 8 local access, 9 remote
+invalid request, 10 remote access, 11 remote operation, 12 retries exceeded, 13 RNR retries exceeded.
+State 3 is RTS, 6 is error.
+";
+
+/// Keeps the part of the page that is about this run.
+pub(crate) fn keep(directory: &Path, kernel: Kernel, guest: &Guest, report: &Report) -> Result<()> {
+    let date = run(Command::new("date").args(["-u", "+%Y-%m-%d"]), "coreutils")?;
+    let mut versions = vec![format!("urxe {}", env!("CARGO_PKG_VERSION"))];
+    for (package, name) in [("libibverbs1", "rdma-core"), ("perftest", "perftest")] {
+        if let Some(version) = guest.version_of(package) {
+            versions.push(format!("{name} {version}"));
+        }
+    }
+    let text = format!(
+        "\n## Linux {}\n\n{}, {}.\n\n{}",
+        guest.release,
+        date.trim(),
+        versions.join(", "),
+        report.page()
+    );
+    let file = directory.join(kernel.name()).join("page.md");
+    fs::write(&file, text).at(&file)
+}
+
+/// The whole page.
+pub(crate) fn write(directory: &Path) -> Result<String> {
+    let mut page = HEAD.to_owned();
+    for kernel in Kernel::value_variants() {
+        let file = directory.join(kernel.name()).join("page.md");
+        if file.exists() {
+            page.push_str(&fs::read_to_string(&file).at(&file)?);
+        }
+    }
+    Ok(page)
+}

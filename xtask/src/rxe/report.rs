@@ -1,0 +1,337 @@
+//! What a run showed: a verdict for each cell, the table, and the page about compatibility.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use super::error::{AtPath, Result};
+use super::known::Known;
+use super::plan::{Group, Judge, REFERENCE};
+
+/// rxe's counters that must not move on a clean link: each counts packets that rxe found wrong, or
+/// gave up on. Those that count retries move whenever the guest is slow.
+const FAULT_COUNTERS: &[&str] = &[
+    "out_of_seq_request",
+    "rcvd_seq_err",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "send_err",
+];
+
+/// Words of rxe's, or of a kernel in trouble, in the kernel's log.
+const LOG_WORDS: &[&str] = &["rxe", "infiniband", "BUG", "WARNING", "Call Trace", "Oops"];
+
+/// How a cell ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As it should.
+    Green,
+    /// Wrong, for a reason that is written down and is not ours.
+    Known,
+    /// Wrong.
+    Red,
+}
+
+/// A cell with its verdict.
+pub(crate) struct Judged {
+    pub(crate) group: &'static str,
+    pub(crate) cell: String,
+    pub(crate) verdict: Verdict,
+    /// What was seen, where the verdict is not green.
+    pub(crate) detail: String,
+    /// Why it is known.
+    pub(crate) reason: Option<String>,
+}
+
+/// The verdicts of a run.
+pub(crate) struct Report {
+    pub(crate) judged: Vec<Judged>,
+    groups: Vec<(&'static str, &'static str)>,
+}
+
+/// A line of results: verdict and detail.
+struct Seen {
+    ok: bool,
+    detail: String,
+}
+
+impl Report {
+    /// Judges what is in the directory `results` by the plan.
+    pub(crate) fn read(
+        results: &Path,
+        groups: &[Group],
+        kernel: &str,
+        known: &Known,
+    ) -> Result<Self> {
+        let reference = read_results(&results.join(REFERENCE))?;
+        let mut judged = Vec::new();
+        for group in groups {
+            let seen = read_results(&results.join(group.name))?;
+            for cell in &group.cells {
+                let problem = judge(group.judge, seen.get(&cell.name), reference.get(&cell.name));
+                judged.push((group.name, cell.name.clone(), problem));
+            }
+            let problem = match group.judge {
+                Judge::Strict => moved_counters(&results.join(format!("{}.counters", group.name))),
+                _ => None,
+            };
+            judged.push((group.name, "counters".into(), problem));
+            let log = results.join(format!("{}.dmesg", group.name));
+            judged.push((group.name, "kernel-log".into(), logged(&log)));
+        }
+        let judged = judged
+            .into_iter()
+            .map(|(group, cell, problem)| {
+                let (verdict, reason) = match &problem {
+                    None => (Verdict::Green, None),
+                    Some(detail) => match known.reason(kernel, group, &cell, detail) {
+                        Some(reason) => (Verdict::Known, Some(reason.to_owned())),
+                        None => (Verdict::Red, None),
+                    },
+                };
+                Judged {
+                    group,
+                    cell,
+                    verdict,
+                    detail: problem.unwrap_or_default(),
+                    reason,
+                }
+            })
+            .collect();
+        let groups = groups
+            .iter()
+            .map(|group| (group.name, group.about))
+            .collect();
+        Ok(Self { judged, groups })
+    }
+
+    /// Whether nothing is red.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.count(None, Verdict::Red) == 0
+    }
+
+    fn count(&self, group: Option<&str>, verdict: Verdict) -> usize {
+        self.judged
+            .iter()
+            .filter(|judged| group.is_none_or(|name| name == judged.group))
+            .filter(|judged| judged.verdict == verdict)
+            .count()
+    }
+
+    /// Prints what is red, what is known, and the table.
+    pub(crate) fn print(&self) {
+        for (verdict, word) in [(Verdict::Known, "known"), (Verdict::Red, "RED")] {
+            for judged in self
+                .judged
+                .iter()
+                .filter(|judged| judged.verdict == verdict)
+            {
+                println!(
+                    "{word:<6} {}/{}: {}",
+                    judged.group, judged.cell, judged.detail
+                );
+            }
+        }
+        println!();
+        println!("{:<14} {:>6} {:>6} {:>6}", "group", "green", "known", "red");
+        for (name, about) in &self.groups {
+            let count = |verdict| self.count(Some(name), verdict);
+            println!(
+                "{name:<14} {:>6} {:>6} {:>6}  {about}",
+                count(Verdict::Green),
+                count(Verdict::Known),
+                count(Verdict::Red)
+            );
+        }
+        println!(
+            "{} green, {} known, {} red",
+            self.count(None, Verdict::Green),
+            self.count(None, Verdict::Known),
+            self.count(None, Verdict::Red)
+        );
+    }
+
+    /// The part of the page that is about this run.
+    pub(crate) fn page(&self) -> String {
+        let mut page = String::new();
+        page.push_str("| group | what | green | known | red |\n|---|---|---:|---:|---:|\n");
+        for (name, about) in &self.groups {
+            let count = |verdict| self.count(Some(name), verdict);
+            let _ = writeln!(
+                page,
+                "| {name} | {about} | {} | {} | {} |",
+                count(Verdict::Green),
+                count(Verdict::Known),
+                count(Verdict::Red)
+            );
+        }
+        let mut reasons: BTreeMap<&str, Vec<&Judged>> = BTreeMap::new();
+        for judged in &self.judged {
+            if let Some(reason) = &judged.reason {
+                reasons.entry(reason).or_default().push(judged);
+            }
+        }
+        if !reasons.is_empty() {
+            page.push_str("\nKnown differences, and whose they are:\n\n");
+        }
+        for (reason, cells) in reasons {
+            let _ = writeln!(page, "- {reason} ({} cells)", cells.len());
+            for judged in cells.iter().take(4) {
+                let _ = writeln!(
+                    page,
+                    "  - `{}/{}`: {}",
+                    judged.group, judged.cell, judged.detail
+                );
+            }
+            if cells.len() > 4 {
+                let _ = writeln!(page, "  - and {} more", cells.len() - 4);
+            }
+        }
+        if !self.succeeded() {
+            page.push_str("\nRed:\n\n");
+        }
+        for judged in self
+            .judged
+            .iter()
+            .filter(|judged| judged.verdict == Verdict::Red)
+        {
+            let _ = writeln!(
+                page,
+                "- `{}/{}`: {}",
+                judged.group, judged.cell, judged.detail
+            );
+        }
+        page
+    }
+}
+
+fn read_results(file: &Path) -> Result<BTreeMap<String, Seen>> {
+    if !file.exists() {
+        return Ok(BTreeMap::new());
+    }
+    let text = fs::read(file).at(file)?;
+    Ok(String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split('\t');
+            let (name, verdict) = (fields.next()?, fields.next()?);
+            let detail = fields.nth(1).unwrap_or_default().trim().to_owned();
+            let ok = verdict == "ok";
+            Some((name.to_owned(), Seen { ok, detail }))
+        })
+        .collect())
+}
+
+/// What is wrong with a cell, if anything is.
+fn judge(judge: Judge, seen: Option<&Seen>, reference: Option<&Seen>) -> Option<String> {
+    let Some(seen) = seen else {
+        return Some("did not run".into());
+    };
+    if !seen.ok {
+        return Some(seen.detail.clone());
+    }
+    if judge != Judge::Reference {
+        return None;
+    }
+    let Some(reference) = reference else {
+        return Some("the reference did not run".into());
+    };
+    if !reference.ok {
+        return Some(format!("the reference failed: {}", reference.detail));
+    }
+    let (here, there) = (
+        without_events(&seen.detail),
+        without_events(&reference.detail),
+    );
+    (here != there).then(|| format!("here {here}; rxe to rxe {there}"))
+}
+
+/// An outcome without its asynchronous events: rxe reports none, where the specification wants them
+/// (11.6.3.2), and urxe does.
+fn without_events(outcome: &str) -> String {
+    let mut words = Vec::new();
+    let mut skip = false;
+    for word in outcome.split_whitespace() {
+        if skip || word == "event" {
+            skip = !skip;
+            // The number may end the part.
+            if !skip && word.ends_with(';') {
+                if let Some(last) = words.pop() {
+                    words.push(format!("{last};"));
+                }
+            }
+            continue;
+        }
+        words.push(word.to_owned());
+    }
+    words.join(" ")
+}
+
+fn moved_counters(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let moved: Vec<&str> = text
+        .lines()
+        .filter(|line| {
+            FAULT_COUNTERS
+                .iter()
+                .any(|counter| line.split_whitespace().next() == Some(counter))
+        })
+        .collect();
+    if !file.exists() {
+        return Some("no counters were read".into());
+    }
+    (!moved.is_empty()).then(|| moved.join(", "))
+}
+
+fn logged(file: &Path) -> Option<String> {
+    let text = fs::read(file).ok();
+    let Some(text) = text else {
+        return Some("no log was read".into());
+    };
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| LOG_WORDS.iter().any(|word| line.contains(word)))
+        .take(3)
+        .collect();
+    (!lines.is_empty()).then(|| lines.join(" / "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(ok: bool, detail: &str) -> Seen {
+        Seen {
+            ok,
+            detail: detail.into(),
+        }
+    }
+
+    #[test]
+    fn an_outcome_is_compared_without_its_events() {
+        let here = seen(
+            true,
+            "requester: 0 10 5 state 6; responder: state 6 event 3 untouched",
+        );
+        let same = seen(
+            true,
+            "requester: 0 10 5 state 6; responder: state 6 untouched",
+        );
+        let other = seen(
+            true,
+            "requester: 0 9 5 state 6; responder: state 6 untouched",
+        );
+        assert_eq!(judge(Judge::Reference, Some(&here), Some(&same)), None);
+        assert!(judge(Judge::Reference, Some(&here), Some(&other)).is_some());
+    }
+
+    #[test]
+    fn a_cell_that_did_not_run_is_not_green() {
+        assert!(judge(Judge::Strict, None, None).is_some());
+        assert!(judge(Judge::Strict, Some(&seen(false, "")), None).is_some());
+        assert!(judge(Judge::Reference, Some(&seen(true, "x")), None).is_some());
+        assert!(judge(Judge::Strict, Some(&seen(true, "")), None).is_none());
+    }
+}
