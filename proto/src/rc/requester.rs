@@ -318,15 +318,9 @@ impl Requester {
         }
         let piece = read_piece(cx.attr.path_mtu);
         let to_grid = piece - self.cursor_packet % piece;
-        let mut packets = (wqe.packets - self.cursor_packet).min(to_grid);
-        if self.room() < packets {
-            if self.in_flight() > 0 {
-                return Step::Wait;
-            }
-            // The first time, a whole piece, so that the grid holds; again, what the path carries.
-            if self.next_psn.before(self.sent_end) {
-                packets = self.room().min(packets).max(1);
-            }
+        let packets = (wqe.packets - self.cursor_packet).min(to_grid);
+        if self.room() < packets && self.in_flight() > 0 {
+            return Step::Wait;
         }
         let sges = match self.queue.payload(self.cursor, wqe) {
             Payload::Sges(sges) => sges,

@@ -241,13 +241,12 @@ fn retried_read_counts_from_what_has_arrived() {
     end.ask(1, read_from(0), 6 * MTU);
     end.poll();
     for arrived in 0..5 {
-        // One packet is asked for after silence; and what that brings opens the window again.
         end.wait_for_deadline();
         let again = end.only();
         let reth = again.header.reth.unwrap();
         assert_eq!(psns(std::slice::from_ref(&again)), [arrived]);
         assert_eq!(reth.addr, base(REMOTE) + u64::from(arrived) * MTU as u64);
-        assert_eq!(reth.length, MTU as u32);
+        assert_eq!(reth.length, (6 - arrived) * MTU as u32);
         end.give(answer(RcReadResponseFirst, arrived, UNLIMITED), &[0; MTU]);
     }
     // It may be answered by Only too, and by Middle or Last of an answer under way.
