@@ -12,14 +12,18 @@ counters() {
     (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
 }
 
+# link NETEM...: the weather, in both directions.
 link() {
-    tc qdisc del dev va root 2>/dev/null
-    tc -n urxe qdisc del dev vb root 2>/dev/null
-    if [ $# -gt 0 ]; then
+    local end
+    for end in "dev va" "dev ra" "dev rb" "urxe"; do
+        local tc=(tc) device=${end#dev }
+        [ "$end" = urxe ] && tc=(tc -n urxe) device=vb
+        "${tc[@]}" qdisc del dev "$device" root 2>/dev/null
+        [ $# -eq 0 ] && continue
         # The default limit of netem, 1000 packets, is a second source of loss.
-        tc qdisc add dev va root netem limit 100000 "$@" &&
-            tc -n urxe qdisc add dev vb root netem limit 100000 "$@"
-    fi
+        "${tc[@]}" qdisc add dev "$device" root netem limit 100000 "$@" || return 1
+    done
+    return 0
 }
 
 # Two agents go through the plan. When one dies, the cell it died in has failed and the rest goes on.
@@ -102,7 +106,7 @@ reference_hosts
 ibv_devinfo -d rxe0 >/dev/null || { echo "rxe0 does not work"; exit 2; }
 on urxe /tmp/agent gid urxe_vb v4 >/dev/null || { echo "urxe_vb does not work"; exit 2; }
 
-while read -r name kind a b ip netem; do
+while read -r -u 3 name kind a b ip netem; do
     echo "# $name ($a, $b, $ip${netem:+, $netem})"
     # shellcheck disable=SC2086 # netem's arguments are words.
     link $netem || echo "$name: netem refused: $netem"
@@ -112,5 +116,5 @@ while read -r name kind a b ip netem; do
     counters >/tmp/after
     dmesg -c >"/job/results/$name.dmesg"
     join -t : /tmp/before /tmp/after | gawk -F: '$3 != $2 { print $1, $3 - $2 }' >"/job/results/$name.counters"
-done </job/groups
+done 3</job/groups
 exit 0
