@@ -195,6 +195,14 @@ impl Device {
         Some(LocalAddress::new(ip, self.index))
     }
 
+    /// All local addresses, in the order of their GIDs.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = LocalAddress> + use<> {
+        let index = self.index;
+        let gids = self.gids();
+        gids.into_iter()
+            .map(move |(_, ip)| LocalAddress::new(ip, index))
+    }
+
     /// Whose events tell of changes of this device.
     pub(crate) fn listen(&self, events: &Arc<AsyncEvents>) {
         let mut listeners = lock(&self.listeners);

@@ -317,6 +317,9 @@ impl Mr {
     /// Registers `len` bytes at `addr`, which peers and work requests will name by addresses from
     /// `iova` on (11.2.8.1).
     ///
+    /// Registering, and dropping, wait for who uses the table of regions: a thread must not do
+    /// either while it has a [`crate::qp::Posting`].
+    ///
     /// # Safety
     /// The memory must stay mapped until the region is dropped, and whoever else uses it must
     /// expect it to change, and to be read, at any time.

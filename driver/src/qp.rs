@@ -9,7 +9,7 @@ use crate::engine::{self, Local};
 use crate::event_queue::{AckCount, lock};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject};
 use crate::mr::{RegionTable, regions};
-use crate::net::{OpenError, Path, PathOptions, SendBatch, now};
+use crate::net::{NetCounters, OpenError, Path, PathOptions, SendBatch, now};
 use crate::pd::Pd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -287,6 +287,9 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             self.check_path_mtu(attr)?;
         }
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
+            engine::get().open_any(self.device.sources())?;
+        }
         // Opening sockets comes before the locks: whoever receives holds the list of sockets.
         let route = match mask.contains(AttrMask::AV) {
             true => Some(self.route(attr, mask)?),
@@ -417,6 +420,11 @@ impl Qp {
         inner.armed = Time::NEVER;
         if inner.rc.deadline() <= now {
             inner.rc.handle_timeout(now, &mut self.host(regions));
+            if inner.rc.state() == QpState::Err {
+                tracing::debug!(qp = %self.qpn, counters = ?inner.rc.counters(),
+                    network = ?engine::get().net_counters().map(NetCounters::snapshot),
+                    "the peer does not answer any more");
+            }
             self.transmit(&mut inner, regions);
         } else {
             self.settle(&mut inner, regions);
@@ -433,7 +441,11 @@ impl Qp {
     /// Takes it off the network, takes back its events and completions, and waits until the program
     /// is done with those events that it has. To be called before the last reference goes.
     pub fn destroy(&self) {
-        engine::get().remove_qp(self.qpn);
+        let engine = engine::get();
+        engine.remove_qp(self.qpn);
+        if let Some((local, _)) = lock(&self.inner).route.take() {
+            engine.wait_for_delayed(&local);
+        }
         self.send_cq.purge(self);
         self.recv_cq.purge(self);
         self.events.retract_qp(self);
@@ -447,7 +459,7 @@ impl Qp {
     /// Sends all that may go now, but lets others have their turn.
     fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
         let Inner { rc, route, .. } = inner;
-        if let Some((_, path)) = route {
+        if let Some((local, path)) = route {
             let engine = engine::get();
             let mut batch = engine.take_batch();
             batch.begin(path);
@@ -460,6 +472,10 @@ impl Qp {
                 }
             }
             engine.return_batch(batch);
+            let held_until = local.endpoint().held_until();
+            if held_until != Time::NEVER {
+                engine.deadline_moved(held_until);
+            }
             if more {
                 engine.ready(Arc::clone(self));
             }

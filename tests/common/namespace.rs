@@ -82,6 +82,17 @@ impl Namespace {
         run(&format!("ip {words}"), command, SETUP).success();
     }
 
+    /// Writes to a file of the namespace's own, below `/proc/sys/net`.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    fn write(&self, path: &str, value: &str) {
+        let mut command = self.place.command("sh");
+        command.args(["-c", &format!("echo {value} > {path}")]);
+        run(&format!("writing {path}"), command, SETUP).success();
+    }
+
     /// Brings the loopback interface up.
     pub fn loopback_up(self) -> Self {
         self.ip("link set lo up");
@@ -132,6 +143,10 @@ impl Cable {
         {
             end.ip(&format!("addr add {address}/24 dev {interface}"));
             // Without waiting for duplicate address detection.
+            end.write(
+                &format!("/proc/sys/net/ipv6/conf/{interface}/accept_dad"),
+                "0",
+            );
             end.ip(&format!("addr add {address6}/64 dev {interface} nodad"));
             end.ip(&format!("link set {interface} up"));
         }

@@ -180,11 +180,6 @@ impl Pingpong {
     /// Runs the server alone, for what it says when it cannot even start.
     pub fn run_server_alone(&self) -> Finished {
         let _turn = turn();
-        self.refused_server()
-    }
-
-    /// The same for a test that has its turn already.
-    pub fn refused_server(&self) -> Finished {
         let limit = Duration::from_secs(10);
         self.start_side("server", &self.server, free_port(), None)
             .finish(limit)

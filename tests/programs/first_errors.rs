@@ -37,11 +37,13 @@ fn port_4791_taken_by_another_program() {
             std::thread::sleep(crate::common::run::LOOK);
         }
 
-        let refused = Pingpong::over_loopback(namespace.place()).run_server_alone();
-        assert_eq!(refused.status.code(), Some(1), "{refused}");
-        // Which port of which address, and a way out.
-        for word in ["4791", "127.0.0.1", "unshare -rn"] {
-            assert!(refused.stderr.contains(word), "no {word} in: {refused}");
+        let ended = Pingpong::over_loopback(namespace.place()).run();
+        for refused in [&ended.server, &ended.client] {
+            assert_eq!(refused.status.code(), Some(1), "{refused}");
+            // Which port of which address, and a way out.
+            for word in ["4791", "127.0.0.1", "unshare -rn"] {
+                assert!(refused.stderr.contains(word), "no {word} in: {refused}");
+            }
         }
     }
 }

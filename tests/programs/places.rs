@@ -165,9 +165,13 @@ fn two_users_on_one_address() {
     let _turn = crate::common::pingpong::turn();
     let mut pair = held.start();
     let side = Side::new(&Place::unprivileged(), "urxe_lo");
-    let refused = Pingpong::new(side.clone(), side, "127.0.0.1").refused_server();
-    assert!(!refused.status.success() && !refused.timed_out, "{refused}");
-    assert!(refused.stderr.contains("4791"), "{refused}");
+    let ended = Pingpong::new(side.clone(), side, "127.0.0.1")
+        .start()
+        .finish();
+    for refused in [&ended.server, &ended.client] {
+        assert!(!refused.status.success() && !refused.timed_out, "{refused}");
+        assert!(refused.stderr.contains("4791"), "{refused}");
+    }
     assert!(pair.is_running(), "{}", pair.finish().server);
 }
 

@@ -1,7 +1,7 @@
 //! The engine: moves packets between the sockets and the queue pairs.
 //!
 //! Whoever calls in does the work: posting sends at once, polling and waiting receive. The progress
-//! thread ([`progress`]) does it while nobody calls.
+//! thread (`progress`) does it while nobody calls.
 //!
 //! Locks, in the order in which they are taken: a socket's receive buffers, the table of queue pairs
 //! for reading, the table of memory regions for reading, a queue pair. Destroying a queue pair or
@@ -24,6 +24,7 @@ use progress::Progress;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 use std::{io, mem};
 use table::QpTable;
 use timers::Timers;
@@ -158,6 +159,9 @@ impl Engine {
             source,
         })?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
+        // SAFETY: the function takes nothing and may be called at any time. Should it not be
+        // registered, neighbours find out by themselves that this process is gone.
+        unsafe { libc::atexit(leave) };
         Ok(self.network.get_or_init(|| Network {
             shared,
             locals: RwLock::default(),
@@ -194,6 +198,51 @@ impl Engine {
             })?;
         locals.push(Arc::clone(&local));
         Ok(local)
+    }
+
+    /// Opens one of these addresses, if none is open yet, so that a port that is taken is known
+    /// before a connection is made.
+    ///
+    /// # Errors
+    /// That of the first, when none can be opened.
+    pub(crate) fn open_any(
+        &self,
+        addresses: impl Iterator<Item = LocalAddress>,
+    ) -> Result<(), OpenError> {
+        let mut first = None;
+        for address in addresses {
+            match self.local(address) {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Packets that `URXE_FAULTS` delays count as sent, and are to arrive though their queue pair is
+    /// destroyed: waits until they are out.
+    pub(crate) fn wait_for_delayed(&self, local: &Local) {
+        /// No fault delays for longer than a person would wait.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let start = net::now();
+        loop {
+            let (now, at) = (net::now(), local.endpoint.held_until());
+            if at == Time::NEVER || now.since(start) > PATIENCE {
+                return;
+            }
+            self.deadline_moved(at);
+            std::thread::sleep(at.since(now).max(Duration::from_millis(1)));
+        }
+    }
+
+    /// There is something to do at `at`, which the progress thread may not know.
+    pub(crate) fn deadline_moved(&self, at: Time) {
+        if let Some(network) = self.network.get() {
+            network.progress.deadline_moved(at);
+        }
     }
 
     pub(crate) fn add_qp(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Result<Arc<Qp>, CreateError> {
@@ -235,10 +284,8 @@ impl Engine {
 
     /// A queue pair wants to look at the clock at `at`.
     pub(crate) fn arm_timer(&self, qpn: Qpn, at: Time) {
-        if self.timers.add(qpn, at)
-            && let Some(network) = self.network.get()
-        {
-            network.progress.deadline_moved(at);
+        if self.timers.add(qpn, at) {
+            self.deadline_moved(at);
         }
     }
 
@@ -436,6 +483,19 @@ impl Engine {
 impl Network {
     fn locals(&self) -> RwLockReadGuard<'_, Vec<Arc<Local>>> {
         self.locals.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The process ends in an orderly way: its neighbours on the port shall not notice.
+extern "C" fn leave() {
+    if let Some(network) = get().network.get()
+        // A forked child ends too, and the sockets are its parent's.
+        && network.shared.is_ours()
+        && let Ok(locals) = network.locals.try_read()
+    {
+        for local in locals.iter() {
+            local.endpoint.leave();
+        }
     }
 }
 

@@ -186,6 +186,25 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Until when `URXE_FAULTS` holds packets back; [`Time::NEVER`] when it holds none.
+    pub fn held_until(&self) -> Time {
+        self.wire.next_deadline()
+    }
+
+    /// The process is about to end: nothing that arrives is for it any more, and what has arrived
+    /// for others goes on to them.
+    pub fn leave(&self) {
+        /// A busy neighbour could keep this up for ever.
+        const ROUNDS: usize = 8;
+        self.steering.leave(self.receiver.as_fd());
+        let mut batch = RecvBatch::new();
+        for _ in 0..ROUNDS {
+            if !matches!(self.recv(&mut batch, |_| {}), Ok(1..)) {
+                return;
+            }
+        }
+    }
+
     /// A datagram is for this process.
     fn deliver(
         &self,

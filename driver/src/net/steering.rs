@@ -346,6 +346,28 @@ impl Steering {
         Ok(())
     }
 
+    /// This process is about to close its socket: attaches the program for the order that the kernel
+    /// will then have, so that its neighbours are not disturbed. Does nothing when somebody is at
+    /// the state, since a program that exits may have been interrupted there.
+    pub(super) fn leave(&self, receiver: BorrowedFd<'_>) {
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        let Some(mine) = state.order.remove(&self.slot) else {
+            return;
+        };
+        // The last one takes the number of the one that closes.
+        let last = state.order.iter_mut().max_by_key(|(_, index)| **index);
+        if let Some((_, index)) = last
+            && *index > mine
+        {
+            *index = mine;
+        }
+        if !state.order.is_empty() {
+            self.attach(&mut state, receiver);
+        }
+    }
+
     /// Goes by what has been answered.
     fn conclude(&self, state: &mut State, receiver: BorrowedFd<'_>, now: Time) {
         let Some(sweep) = &mut state.sweep else {

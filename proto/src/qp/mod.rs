@@ -1,6 +1,6 @@
 //! Queue pairs: their states, what each state permits, and their attributes (10.3, 11.2.4).
 //!
-//! Which transition takes which attributes is one table, in [`transition`].
+//! Which transition takes which attributes is one table, in `transition`.
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! Reliable connection (9.7): one queue pair's state machine, split by role.
 //!
-//! - [`requester`]: send work requests out, acknowledgements and responses in.
-//! - [`responder`]: requests in; it decides, and leaves its answers to [`replies`].
-//! - [`replies`]: acknowledgements and responses out, in the order of their PSNs.
-//! - [`retransmit`]: timers and retry counters; [`congestion`]: the window.
+//! - `requester`: send work requests out, acknowledgements and responses in.
+//! - `responder`: requests in; it decides, and leaves its answers to `replies`.
+//! - `replies`: acknowledgements and responses out, in the order of their PSNs.
+//! - `retransmit`: timers and retry counters; [`congestion`]: the window.
 //!
 //! [`RcQp`] joins them with the states of the queue pair. The caller hands in packets that passed
 //! the ICRC, asks for packets to send after every call, and calls [`RcQp::handle_timeout`] when the

@@ -22,8 +22,7 @@ use std::collections::VecDeque;
 
 /// The most bytes one READ request asks for. A longer READ goes out as several requests of
 /// consecutive PSNs, so that the requester governs how much is under way towards it; no
-/// acknowledgement could slow the responder down. The pieces lie on a fixed grid: what is asked for
-/// again is always part of one earlier request, as the responder demands (9.7.5.1.1).
+/// acknowledgement could slow the responder down.
 const READ_PIECE: u32 = 64 * 1024;
 
 /// Whether the requester can go on.
@@ -62,6 +61,10 @@ pub(super) struct Requester {
     una: Psn,
     /// The ends of the READ requests and atomics that await their answers.
     awaiting: VecDeque<Psn>,
+    /// The ends of all READ requests for what is not done. One that is repeated ends where one ended
+    /// before, so that it is part of one that the responder has carried out, or of none; it would
+    /// drop one that reaches across two (9.7.5.1.1).
+    read_ends: VecDeque<Psn>,
     /// How many messages that consume a receive may have been sent; `None` for no limit (9.7.7.2).
     receive_limit: Option<u32>,
     /// How many of them are acknowledged.
@@ -92,6 +95,7 @@ impl Requester {
             sent_end: Psn::default(),
             una: Psn::default(),
             awaiting: VecDeque::new(),
+            read_ends: VecDeque::new(),
             receive_limit: None,
             receives_done: 0,
             asked: Psn::default(),
@@ -115,6 +119,7 @@ impl Requester {
         self.sent_end = psn;
         self.una = psn;
         self.awaiting.clear();
+        self.read_ends.clear();
         self.receive_limit = None;
         self.receives_done = 0;
         self.asked = psn.prev();
@@ -316,12 +321,16 @@ impl Requester {
         if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
             return Step::Wait;
         }
-        let piece = read_piece(cx.attr.path_mtu);
-        let to_grid = piece - self.cursor_packet % piece;
-        let packets = (wqe.packets - self.cursor_packet).min(to_grid);
-        if self.room() < packets && self.in_flight() > 0 {
+        let left = wqe.packets - self.cursor_packet;
+        let mut packets = left.min(read_piece(cx.attr.path_mtu));
+        if let Some(end) = self.read_ends.iter().find(|end| end.after(self.next_psn)) {
+            packets = packets.min(end.diff(self.next_psn) as u32);
+        }
+        let room = self.room();
+        if room < packets && self.in_flight() > 0 {
             return Step::Wait;
         }
+        packets = packets.min(room).max(1);
         let sges = match self.queue.payload(self.cursor, wqe) {
             Payload::Sges(sges) => sges,
             Payload::Inline(_) => &[],
@@ -380,7 +389,15 @@ impl Requester {
         self.asked = self.next_psn + (packets - 1);
         self.sent(cx, wqe, packets, true, out.now());
         self.awaiting.push_back(self.next_psn);
+        self.note_read_end(self.next_psn);
         Step::Sent
+    }
+
+    fn note_read_end(&mut self, end: Psn) {
+        let at = self.read_ends.partition_point(|other| other.before(end));
+        if self.read_ends.get(at) != Some(&end) {
+            self.read_ends.insert(at, end);
+        }
     }
 
     /// Moves the cursor past what went out.
@@ -480,6 +497,7 @@ impl Requester {
         self.timers.reset();
         self.unsendable = None;
         self.awaiting.clear();
+        self.read_ends.clear();
         self.cursor = self.queue.head();
         self.begun = self.cursor;
         self.cursor_packet = 0;

@@ -191,6 +191,13 @@ impl Requester {
                 host.send_completed(completion(cx, &wqe, WcStatus::Success));
             }
         }
+        while self
+            .read_ends
+            .front()
+            .is_some_and(|end| !end.after(reached))
+        {
+            self.read_ends.pop_front();
+        }
         while self.awaiting.front().is_some_and(|end| !end.after(reached)) {
             self.awaiting.pop_front();
         }

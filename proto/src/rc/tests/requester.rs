@@ -1,6 +1,7 @@
 //! The requester's packets, and what acknowledges them.
 
 use super::*;
+use crate::rc::congestion::INITIAL_WINDOW;
 use Opcode::*;
 use WcStatus::Success;
 
@@ -327,34 +328,66 @@ fn fence_waits_for_earlier_reads_and_atomics_only() {
     assert_eq!(psns(&end.poll()), [3, 4]);
 }
 
-#[test]
-fn a_long_read_is_asked_for_in_pieces_of_64_kib_on_a_grid() {
-    const PIECE: u32 = 65_536 / MTU as u32;
-    let mut end = End::with(|attr| attr.max_rd_atomic = 1);
-    end.ask(1, read_from(0), 65_536 * 2 + 10);
-    let first = end.only();
-    assert_eq!(first.header.reth.unwrap().length, 65_536);
-    let data = [3; MTU];
-    for index in 0..PIECE - 1 {
-        let opcode = if index == 0 {
-            RcReadResponseFirst
-        } else {
-            RcReadResponseMiddle
-        };
-        end.give(answer(opcode, index, UNLIMITED), &data);
+/// Answers PSNs from `first` up to `end` of a READ whose packets are all full.
+fn answer_read(end: &mut End, first: u32, to: u32) {
+    for psn in first..to {
+        end.give(answer(RcReadResponseMiddle, psn, UNLIMITED), &[3; MTU]);
     }
-    // What is lost at the end of a piece is asked for alone, and the next piece lies on the grid.
-    end.wait_for_deadline();
-    let again = end.only();
-    assert_eq!(psns(std::slice::from_ref(&again)), [PIECE - 1]);
-    let reth = again.header.reth.unwrap();
-    assert_eq!(reth.length as usize, MTU);
-    assert_eq!(reth.addr, base(REMOTE) + 65_536 - MTU as u64);
-    end.give(answer(RcReadResponseOnly, PIECE - 1, UNLIMITED), &data);
-    let next = end.only();
-    assert_eq!(psns(std::slice::from_ref(&next)), [PIECE]);
-    assert_eq!(next.header.reth.unwrap().length, 65_536);
+}
+
+/// The PSNs that a READ request asks for.
+fn asked(request: &Sent) -> std::ops::Range<u32> {
+    let first = psns(std::slice::from_ref(request))[0];
+    first..first + request.header.reth.unwrap().length.div_ceil(MTU as u32)
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces_that_the_window_has_room_for() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 1);
+    end.ask(1, read_from(0), 65_536 * 4);
+    let mut from = 0;
+    let mut window = INITIAL_WINDOW;
+    while window < 1024 {
+        let request = end.only();
+        // 64 KiB is the most that one request asks for.
+        let length = window.min(65_536 / MTU as u32);
+        assert_eq!(asked(&request), from..from + length);
+        let reth = request.header.reth.unwrap();
+        assert_eq!(reth.addr, base(REMOTE) + u64::from(from) * MTU as u64);
+        answer_read(&mut end, from, from + length);
+        from += length;
+        window += length;
+    }
     assert!(end.done().is_empty());
+}
+
+#[test]
+fn a_read_asked_for_again_ends_where_one_ended_before() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 1);
+    end.ask(1, read_from(0), 65_536);
+    assert_eq!(asked(&end.only()), 0..INITIAL_WINDOW);
+    // Nothing comes: it is asked for in small pieces, of which the second one's answer is lost.
+    end.wait_for_deadline();
+    assert_eq!(asked(&end.only()), 0..1);
+    answer_read(&mut end, 0, 1);
+    assert_eq!(asked(&end.only()), 1..3);
+    end.wait_for_deadline();
+    assert_eq!(asked(&end.only()), 1..2);
+    answer_read(&mut end, 1, 2);
+    // Not beyond 3, where the lost one ended, though the window has room.
+    assert_eq!(asked(&end.only()), 2..3);
+    answer_read(&mut end, 2, 3);
+    let mut at = 3;
+    while at < INITIAL_WINDOW {
+        let range = asked(&end.only());
+        assert!(
+            range.start == at && range.end <= INITIAL_WINDOW,
+            "{range:?}"
+        );
+        at = range.end;
+        answer_read(&mut end, range.start, range.end);
+    }
+    assert_eq!(asked(&end.only()).start, INITIAL_WINDOW);
 }
 
 #[test]
