@@ -21,6 +21,7 @@ pub mod net;
 pub mod owned;
 pub mod pd;
 pub mod qp;
+mod random;
 
 pub use context::Context;
 pub use cq::{Channel, Cq};

@@ -212,7 +212,7 @@ impl RegionTable {
 
     fn insert(&mut self, region: Region) -> u32 {
         loop {
-            let key: u32 = rand::random();
+            let key: u32 = crate::random::any();
             // 0 looks like no key to programs.
             if key & !KEY_VARIANT == 0 {
                 continue;

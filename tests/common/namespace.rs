@@ -6,11 +6,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::place::Place;
 use super::require::{can_unshare, is_root};
-use super::run::run;
+use super::run::{LOOK, run};
 
 /// What a program that sets up interfaces may take.
 const SETUP: Duration = Duration::from_secs(20);
@@ -93,6 +93,26 @@ impl Namespace {
         run(&format!("writing {path}"), command, SETUP).success();
     }
 
+    /// Waits until the interface has its link-local address, which the kernel gives it when it has
+    /// noticed that the cable is plugged in.
+    #[track_caller]
+    fn wait_for_link_local(&self, interface: &str) {
+        let deadline = Instant::now() + SETUP;
+        loop {
+            let mut command = self.place.command("ip");
+            command.args(["-6", "addr", "show", "dev", interface, "scope", "link"]);
+            let shown = run("ip addr show", command, SETUP).success().stdout;
+            if shown.contains("inet6") && !shown.contains("tentative") {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{interface} gets no address: {shown}"
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Brings the loopback interface up.
     pub fn loopback_up(self) -> Self {
         self.ip("link set lo up");
@@ -150,6 +170,8 @@ impl Cable {
             end.ip(&format!("addr add {address6}/64 dev {interface} nodad"));
             end.ip(&format!("link set {interface} up"));
         }
+        a.wait_for_link_local("va");
+        b.wait_for_link_local("vb");
         Self { a, b }
     }
 

@@ -488,6 +488,11 @@ impl Network {
 
 /// The process ends in an orderly way: its neighbours on the port shall not notice.
 extern "C" fn leave() {
+    // A panic must not keep the process from ending as it wanted to.
+    let _ = std::panic::catch_unwind(leave_endpoints);
+}
+
+fn leave_endpoints() {
     if let Some(network) = get().network.get()
         // A forked child ends too, and the sockets are its parent's.
         && network.shared.is_ours()

@@ -36,7 +36,7 @@ impl QpTable {
         if self.count == size {
             return None;
         }
-        let start = rand::random_range(0..size);
+        let start = crate::random::below(size);
         let free = (start..size)
             .chain(0..start)
             .find(|at| self.slots[*at].is_none())?;

@@ -116,7 +116,7 @@ impl Endpoint {
             return Ok(socket.clone());
         }
         // Different processes should start at different ports.
-        let seed = rand::random();
+        let seed = crate::random::any();
         let socket = TxSocket::open(self.address, seed, self.shared.options().gso)?;
         let socket = Arc::new(socket);
         senders[slot] = Some(socket.clone());

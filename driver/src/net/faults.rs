@@ -127,7 +127,7 @@ impl FromStr for FaultSpec {
             seen.push(name);
         }
         if !seen.contains(&"seed") {
-            spec.seed = rand::rng().next_u64();
+            spec.seed = crate::random::any();
         }
         Ok(spec)
     }

@@ -103,7 +103,8 @@ struct State {
     /// Slots of the order that did not answer the last sweep: stopped, slow, or another process by
     /// now, one that is not of this group. Not to answer twice is to be out of it.
     silent: BTreeSet<u8>,
-    /// Whether this process may not attach programs: then there is no point in sweeping.
+    /// Whether this process may not attach programs, or will not any more: then there is no point
+    /// in sweeping.
     refused: bool,
     sweep: Option<Sweep>,
     /// A sweep is wanted, and must wait for `not_before`.
@@ -176,11 +177,11 @@ impl Steering {
     /// A datagram for `slot`, a living process, was steered here: the program is wrong.
     pub(super) fn mistaken(&self, now: Time) {
         let mut state = self.state();
-        if state
+        let running = state
             .sweep
             .as_ref()
-            .is_none_or(|s| s.deadline == Time::NEVER)
-        {
+            .is_some_and(|s| s.deadline != Time::NEVER);
+        if !running && !state.refused {
             state.wanted = true;
         }
         drop(state);
@@ -244,7 +245,7 @@ impl Steering {
 
     /// Sends a probe to each number that a socket may have.
     fn start(&self, state: &mut State, live: Vec<u8>, now: Time) {
-        let nonce: Nonce = rand::random();
+        let nonce: Nonce = crate::random::any();
         let count = live.len() as u16 + EXTRA_PROBES;
         self.counters.sweeps.add(1);
         let to = self.address.with_port(ROCE_PORT).into();
@@ -353,6 +354,8 @@ impl Steering {
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
+        state.refused = true;
+        state.wanted = false;
         let Some(mine) = state.order.remove(&self.slot) else {
             return;
         };

@@ -54,6 +54,14 @@ impl Buffer {
         }
     }
 
+    /// What the memory holds now, though a peer may be writing to it.
+    pub fn now(&self) -> Vec<u64> {
+        let first = self.data.as_ptr();
+        // SAFETY: each is an element of the vector.
+        let read = |i| unsafe { first.add(i).read_volatile() };
+        (0..self.data.len()).map(read).collect()
+    }
+
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge {
             addr: self.mr.addr() + offset,
