@@ -14,6 +14,17 @@ hosts() {
     cp -a /job/urxe /tmp/
 }
 
+# A second host for urxe, with a link to the first.
+second_urxe() {
+    ip netns add urxe2
+    ip -n urxe link add ua mtu 4200 type veth peer name ub netns urxe2 mtu 4200
+    ip -n urxe addr add 10.2.0.1/24 dev ua
+    ip -n urxe link set ua up
+    ip -n urxe2 addr add 10.2.0.2/24 dev ub
+    ip -n urxe2 link set ub up
+    ip -n urxe2 link set lo up
+}
+
 # Two rxe devices with a link between them, both here because rxe works in the first namespace alone.
 # Packets between addresses of one machine would go through lo: the rule that sees to that comes second.
 reference_hosts() {
@@ -33,6 +44,16 @@ reference_hosts() {
     ip route add 10.1.0.1/32 dev rb src 10.1.0.2 table 101
     ip neigh add 10.1.0.2 dev ra lladdr "$(cat /sys/class/net/rb/address)"
     ip neigh add 10.1.0.1 dev rb lladdr "$(cat /sys/class/net/ra/address)"
+    ip -6 addr add fd01::1/128 dev ra nodad
+    ip -6 addr add fd01::2/128 dev rb nodad
+    ip -6 rule add pref 50 lookup local
+    ip -6 rule del pref 0
+    ip -6 rule add pref 10 oif ra lookup 100
+    ip -6 rule add pref 10 oif rb lookup 101
+    ip -6 route add fd01::2/128 dev ra src fd01::1 table 100
+    ip -6 route add fd01::1/128 dev rb src fd01::2 table 101
+    ip -6 neigh add fd01::2 dev ra lladdr "$(cat /sys/class/net/rb/address)"
+    ip -6 neigh add fd01::1 dev rb lladdr "$(cat /sys/class/net/ra/address)"
     rdma link add rxe1 type rxe netdev ra
     rdma link add rxe2 type rxe netdev rb
 }
@@ -43,7 +64,8 @@ on() {
     shift
     case $provider in
     rxe*) "$@" ;;
-    urxe) ip netns exec urxe env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
+    urxe | urxe1) ip netns exec urxe env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
+    urxe2) ip netns exec urxe2 env LD_LIBRARY_PATH=/tmp/urxe "$@" ;;
     esac
 }
 
@@ -52,13 +74,18 @@ device() {
     rxe) echo rxe0 ;;
     rxe1 | rxe2) echo "$1" ;;
     urxe) echo urxe_vb ;;
+    urxe1) echo urxe_ua ;;
+    urxe2) echo urxe_ub ;;
     esac
 }
 
 address() {
     case $1 in
     rxe) echo 10.0.0.1 ;;
+    rxe1 | rxe2) echo 127.0.0.1 ;;
     urxe) echo 10.0.0.2 ;;
+    urxe1) echo 10.2.0.1 ;;
+    urxe2) echo 10.2.0.2 ;;
     esac
 }
 

@@ -8,8 +8,19 @@ set -u
 mkdir -p /job/results
 exec 2>&1
 
+# A line `NAME:VALUE` for each of rxe's counters, and for packets that the guest's kernel itself lost.
 counters() {
-    (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
+    {
+        (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
+        # In hexadecimal; the second word is what did not fit into the queue between a device and IP.
+        local dropped=0 word
+        for word in $(cut -d ' ' -f 2 /proc/net/softnet_stat); do
+            dropped=$((dropped + 16#$word))
+        done
+        echo "kernel_queue_drops:$dropped"
+        on urxe gawk '/^Udp: [0-9]/ { v4 = $6 } /^Udp6RcvbufErrors/ { v6 = $2 }
+            END { print "urxe_socket_drops:" v4 + v6 }' /proc/net/snmp /proc/net/snmp6
+    } | sort
 }
 
 # link NETEM...: the weather, in both directions.
@@ -85,7 +96,7 @@ programs() {
         wait $pid
         local status_server=$? verdict=ok detail
         [ $status_client -eq 0 ] && [ $status_server -eq 0 ] || verdict=FAIL
-        detail=$(grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+|usec/iter' /tmp/client | tail -1 | tr -s ' \t' ' ')
+        detail=$(grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+|usec/iter|receiver' /tmp/client | tail -1 | tr -s ' \t' ' ')
         [ $verdict = ok ] || detail="server: $status_server $(tail -3 /tmp/server | tr '\n\t' '  '); client: $status_client $(tail -3 /tmp/client | tr '\n\t' '  ')"
         printf '%s\t%s\t%s\t%s\n' "$cell" $verdict $(((SECONDS - start) * 1000)) "$detail" |
             tee -a "/job/results/$name" | sed "s|^|$name/|"
@@ -100,11 +111,18 @@ expand() {
     printf '%s' "$3" | sed "s/{device}/$(device "$1")/g; s/{gid}/$gid/g"
 }
 
-cp -a /job/agent /tmp/
+cp -a /job/agent /job/raw.sh /tmp/
 hosts
 reference_hosts
+second_urxe
 ibv_devinfo -d rxe0 >/dev/null || { echo "rxe0 does not work"; exit 2; }
 on urxe /tmp/agent gid urxe_vb v4 >/dev/null || { echo "urxe_vb does not work"; exit 2; }
+
+if [ -e /job/capture ]; then
+    tcpdump -i rb -s 0 -U -w /job/results/capture.pcap udp dst port 4791 2>/dev/null &
+    capture=$!
+    sleep 2
+fi
 
 while read -r -u 3 name kind a b ip netem; do
     echo "# $name ($a, $b, $ip${netem:+, $netem})"
@@ -117,4 +135,10 @@ while read -r -u 3 name kind a b ip netem; do
     dmesg -c >"/job/results/$name.dmesg"
     join -t : /tmp/before /tmp/after | gawk -F: '$3 != $2 { print $1, $3 - $2 }' >"/job/results/$name.counters"
 done 3</job/groups
+
+if [ -e /job/capture ]; then
+    sleep 1
+    kill -INT $capture
+    wait $capture
+fi
 exit 0

@@ -26,6 +26,7 @@ enum operation {
 /* A cell: a line `NAME KEY=VALUE ...` of the plan. */
 struct cell {
 	char name[160];
+	enum ibv_qp_type transport;
 	enum operation op;
 	size_t size;		/* bytes of a message */
 	unsigned int mtu;	/* path MTU in bytes */
@@ -74,6 +75,7 @@ struct end {
 
 /* How a queue pair is made; zeros are the defaults of a healthy connection. */
 struct tuning {
+	enum ibv_qp_type transport;
 	unsigned int depth;
 	unsigned int receives;
 	unsigned int sges;

@@ -82,7 +82,12 @@ void run_atomics(struct side *side, const struct cell *cell)
 {
 	char other = side->role == 'a' ? 'b' : 'a';
 	bool requests = cell->requester != other, responds = cell->requester != side->role;
-	struct tuning tuning = { .depth = cell->depth, .mtu = cell->mtu, .access = ALL_ACCESS };
+	struct tuning tuning = {
+		.transport = IBV_QPT_RC,
+		.depth = cell->depth,
+		.mtu = cell->mtu,
+		.access = ALL_ACCESS,
+	};
 	struct memory results = { 0 }, word = { 0 };
 	struct end end = { 0 };
 	uint64_t value = value_after(cell, other, 0);

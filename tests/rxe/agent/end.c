@@ -77,7 +77,7 @@ static enum ibv_mtu mtu_code(unsigned int bytes)
 
 bool end_make(struct end *end, struct side *side, const struct tuning *tuning)
 {
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .sq_sig_all = 0 };
+	struct ibv_qp_init_attr init = { .qp_type = tuning->transport };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 
 	memset(end, 0, sizeof(*end));
@@ -131,13 +131,19 @@ bool end_connect(struct end *end, const struct tuning *tuning)
 		},
 	};
 
+	bool reliable = tuning->transport == IBV_QPT_RC;
+	int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
+
+	if (reliable) {
+		to_rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		to_rts |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	}
 	if (!end->theirs.qpn) {
 		complain("the other side is not ready");
 		return false;
 	}
-	if (ibv_modify_qp(end->qp, &attr,
-			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)) {
+	if (ibv_modify_qp(end->qp, &attr, to_rtr)) {
 		complain("modify to RTR: %s", strerror(errno));
 		return false;
 	}
@@ -147,9 +153,7 @@ bool end_connect(struct end *end, const struct tuning *tuning)
 	attr.rnr_retry = tuning->rnr_retries ? tuning->rnr_retries : 7;
 	attr.sq_psn = end->mine.psn;
 	attr.max_rd_atomic = READS_IN_FLIGHT;
-	if (ibv_modify_qp(end->qp, &attr,
-			  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				  IBV_QP_MAX_QP_RD_ATOMIC)) {
+	if (ibv_modify_qp(end->qp, &attr, to_rts)) {
 		complain("modify to RTS: %s", strerror(errno));
 		return false;
 	}

@@ -16,7 +16,7 @@
 /* Where the word or the message of a request lies in its region. */
 #define PITCH(cell) (((cell)->size + 15) & ~(size_t)7)
 /* Time for what is still on its way to arrive, and for the peer to be seen as gone. */
-#define SETTLE_US 300000
+#define SETTLE_US 200000
 
 struct fault {
 	struct side *side;
@@ -273,6 +273,7 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 	};
 	bool unanswered = is(&fault, "peer-gone") || is(&fault, "peer-in-error") || is(&fault, "destroyed-in-flight");
 	struct tuning tuning = {
+		.transport = IBV_QPT_RC,
 		.depth = REQUESTS,
 		.receives = REQUESTS,
 		.mtu = cell->mtu,

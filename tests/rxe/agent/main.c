@@ -48,11 +48,29 @@ static enum operation operation(const char *name)
 	return 0;
 }
 
+static enum ibv_qp_type transport(const char *name)
+{
+	if (!strcmp(name, "rc"))
+		return IBV_QPT_RC;
+	if (!strcmp(name, "uc"))
+		return IBV_QPT_UC;
+	die("unknown transport", name);
+	return 0;
+}
+
 static void parse(char *line, struct cell *cell)
 {
 	char *rest, *word = strtok_r(line, " \n", &rest);
 
-	*cell = (struct cell){ .mtu = 1024, .count = 1, .depth = 1, .sges = 1, .requester = 'a', .limit = 60 };
+	*cell = (struct cell){
+		.transport = IBV_QPT_RC,
+		.mtu = 1024,
+		.count = 1,
+		.depth = 1,
+		.sges = 1,
+		.requester = 'a',
+		.limit = 60,
+	};
 	snprintf(cell->name, sizeof(cell->name), "%s", word);
 	while ((word = strtok_r(NULL, " \n", &rest))) {
 		char *value = strchr(word, '=');
@@ -60,7 +78,9 @@ static void parse(char *line, struct cell *cell)
 		if (!value)
 			die("no value", word);
 		*value++ = 0;
-		if (!strcmp(word, "op"))
+		if (!strcmp(word, "transport"))
+			cell->transport = transport(value);
+		else if (!strcmp(word, "op"))
 			cell->op = operation(value);
 		else if (!strcmp(word, "size"))
 			cell->size = strtoull(value, NULL, 0);

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What lies around each message in the memory that receives it, and must not change. */
 #define GUARD 64
@@ -263,6 +264,7 @@ void run_transfer(struct side *side, const struct cell *cell)
 		.takes_receives = cell->op != OP_WRITE && cell->op != OP_READ,
 	};
 	struct tuning tuning = {
+		.transport = cell->transport,
 		.depth = cell->depth,
 		.receives = t.takes_receives ? cell->count : 0,
 		.sges = cell->sges,
@@ -280,6 +282,9 @@ void run_transfer(struct side *side, const struct cell *cell)
 		move(&t);
 	/* What is written here without a completion is there when the other side has its own. */
 	control_meet(side);
+	if (cell->transport != IBV_QPT_RC)
+		/* The other side's completion says only that the packets went out. */
+		usleep(100000);
 	if (!problem[0] && (cell->op == OP_READ ? t.requests : t.responds))
 		check_data(&t, other);
 	end_free(&t.end);

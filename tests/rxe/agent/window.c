@@ -92,12 +92,18 @@ static void respond(struct end *end, const struct cell *cell)
 void run_invalidate(struct side *side, const struct cell *cell)
 {
 	bool requests = cell->requester == side->role;
-	struct tuning tuning = { .depth = 4, .receives = 1, .mtu = cell->mtu, .access = ALL_ACCESS };
+	struct tuning tuning = {
+		.transport = IBV_QPT_RC,
+		.depth = 4,
+		.receives = 1,
+		.mtu = cell->mtu,
+		.access = ALL_ACCESS,
+	};
 	struct ibv_mw *window = NULL;
 	struct memory memory = { 0 }, received = { 0 };
 	struct end end = { 0 };
 
-	if (memory_make(&memory, side->pd, cell->size, ALL_ACCESS | IBV_ACCESS_MW_BIND) &&
+	if (memory_make(&memory, side->pd, cell->size, ALL_ACCESS | (requests ? 0 : IBV_ACCESS_MW_BIND)) &&
 	    memory_make(&received, side->pd, cell->size, ALL_ACCESS) && end_make(&end, side, &tuning)) {
 		struct ibv_sge sge = { (uintptr_t)received.data, cell->size, received.mr->lkey };
 

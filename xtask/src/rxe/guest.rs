@@ -26,6 +26,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "grep",
     "ibverbs-providers",
     "ibverbs-utils",
+    "iperf3",
     "iproute2",
     "kmod",
     "libcap2-bin",

@@ -25,7 +25,7 @@ pub(crate) fn make(
     fs::create_dir_all(&plans).at(&plans)?;
     build_agent(&directory.join("agent"), workspace, guest_root)?;
     install_urxe(&directory.join("urxe"), workspace, target)?;
-    for script in ["hosts.sh", "run.sh"] {
+    for script in ["hosts.sh", "raw.sh", "run.sh"] {
         let from = workspace.join("tests/rxe").join(script);
         copy(&from, &directory.join(script))?;
     }

@@ -4,6 +4,7 @@
 //! [`report`] judges what came back, with the list of what is [`known`].
 
 mod archive;
+mod bench;
 mod cpio;
 mod error;
 mod guest;
@@ -12,6 +13,7 @@ mod known;
 mod page;
 mod plan;
 mod report;
+mod vectors;
 
 use std::fs;
 use std::path::Path;
@@ -41,9 +43,24 @@ pub(crate) struct RxeOptions {
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
 
+    /// Capture every kind of packet that rxe sends, as test vectors for the wire formats.
+    #[arg(long)]
+    capture: bool,
+
+    /// Measure instead: rxe to rxe and urxe to urxe, in turn.
+    #[arg(long)]
+    bench: bool,
+
     /// List the cells instead of running them.
     #[arg(long)]
     list: bool,
+}
+
+impl RxeOptions {
+    /// Whether the whole matrix is asked for.
+    fn is_everything(&self) -> bool {
+        !self.quick && !self.capture && !self.bench && self.only.is_none()
+    }
 }
 
 /// Runs the command; whether everything that ran succeeded.
@@ -70,7 +87,8 @@ fn try_run(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool
 
     let directory = target.join("rxe");
     let guest = Guest::prepare(&directory, options.kernel)?;
-    let job = directory.join(options.kernel.name()).join("job");
+    let name = if options.capture { "capture" } else { "job" };
+    let job = directory.join(options.kernel.name()).join(name);
     job::make(&job, workspace, target, guest.root(), &groups)?;
     if options.shell {
         println!(
@@ -81,12 +99,24 @@ fn try_run(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool
     }
 
     let cells: usize = groups.iter().map(|group| group.cells.len()).sum();
+    if options.capture {
+        let request = job.join("capture");
+        fs::write(&request, "").at(&request)?;
+    }
     println!("rxe: {cells} cells on Linux {}", guest.release);
     let status = guest.run(&job, &mut |line| println!("{line}"))?;
     let results = job.join("results");
+    if options.capture {
+        let file = workspace.join("proto/tests/vectors/rxe.txt");
+        let count = vectors::write(&results.join("capture.pcap"), &file, &guest.release)?;
+        println!("rxe: wrote {count} packets to {}", file.display());
+    }
+    if options.bench {
+        bench::print(&results)?;
+    }
     let report = Report::read(&results, &groups, &guest.release, &Known::load())?;
     report.print();
-    if !options.quick && options.only.is_none() {
+    if options.is_everything() {
         page::keep(&directory, options.kernel, &guest, &report)?;
         let file = workspace.join("docs/COMPATIBILITY.md");
         fs::write(&file, page::write(&directory)?).at(&file)?;
@@ -102,7 +132,13 @@ fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
     } else {
         Extent::Full
     };
-    let mut groups = plan::groups(extent);
+    let mut groups = if options.capture {
+        plan::to_capture()
+    } else if options.bench {
+        bench::groups()
+    } else {
+        plan::groups(extent)
+    };
     if let Some(pattern) = &options.only {
         let pattern_anywhere = format!("*{pattern}*");
         for group in &mut groups {

@@ -1,0 +1,102 @@
+//! Picks one packet of each kind out of a capture and writes them as test vectors.
+//!
+//! The capture is tcpdump's, of Ethernet frames. A kind is an opcode, the version of IP, and for an
+//! acknowledgement its syndrome.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use super::error::{AtPath, Error, Result};
+
+/// The first four bytes of a capture with microseconds, as a little-endian machine writes it.
+const MAGIC: [u8; 4] = [0xd4, 0xc3, 0xb2, 0xa1];
+/// Bytes of the header of the file.
+const FILE_HEADER: usize = 24;
+/// Bytes of the header of each frame; its captured length is a word at offset 8.
+const FRAME_HEADER: usize = 16;
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes of a UDP header.
+const UDP: usize = 8;
+/// Bytes of the base transport header.
+const BTH: usize = 12;
+/// Opcodes of acknowledgements, whose syndrome follows the BTH: after the transport's own three bits,
+/// ACKNOWLEDGE.
+const ACKNOWLEDGE: u8 = 0x11;
+
+/// Writes the vectors found in `capture` to `file`; how many there are.
+pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> {
+    let bytes = fs::read(capture).at(capture)?;
+    let mut kinds: BTreeMap<(u8, u8, u8), &[u8]> = BTreeMap::new();
+    for frame in frames(&bytes) {
+        if let Some((kind, packet)) = kind_of(frame) {
+            kinds.entry(kind).or_insert(packet);
+        }
+    }
+    if kinds.is_empty() {
+        return Err(Error::NotInPackages {
+            what: "RoCE packet in the capture".into(),
+            directory: capture.to_owned(),
+        });
+    }
+    let mut text = format!(
+        "# Packets of the Linux kernel's rxe, {kernel}, from the IP header to the ICRC, a line each: the version\n\
+         # of IP, the opcode, the syndrome of an acknowledgement (else 00), and the bytes.\n\
+         # Taken by `cargo xtask rxe --capture`: two rxe devices joined by a veth pair in a guest, the first\n\
+         # packet of each kind that tcpdump saw.\n"
+    );
+    for ((version, opcode, syndrome), packet) in &kinds {
+        let _ = write!(text, "v{version} {opcode:02x} {syndrome:02x} ");
+        for byte in *packet {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+    }
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent).at(parent)?;
+    }
+    fs::write(file, text).at(file)?;
+    Ok(kinds.len())
+}
+
+/// The frames of a capture, as far as it is whole.
+fn frames(capture: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = match capture.get(..4) {
+        Some(magic) if magic == MAGIC => capture.get(FILE_HEADER..).unwrap_or_default(),
+        _ => &[],
+    };
+    std::iter::from_fn(move || {
+        let length = rest.get(8..12)?;
+        let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
+        let frame = rest.get(FRAME_HEADER..FRAME_HEADER + length)?;
+        rest = &rest[FRAME_HEADER + length..];
+        Some(frame)
+    })
+}
+
+/// What kind of packet a frame holds, and the packet from its IP header on.
+fn kind_of(frame: &[u8]) -> Option<((u8, u8, u8), &[u8])> {
+    let packet = frame.get(ETHERNET..)?;
+    let version = packet.first()? >> 4;
+    let ip_header = match version {
+        4 => usize::from(packet.first()? & 0xf) * 4,
+        6 => 40,
+        _ => return None,
+    };
+    let length = match version {
+        4 => usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?])),
+        _ => 40 + usize::from(u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?])),
+    };
+    let packet = packet.get(..length)?;
+    let opcode = *packet.get(ip_header + UDP)?;
+    let syndrome = if opcode == ACKNOWLEDGE {
+        *packet.get(ip_header + UDP + BTH)?
+    } else {
+        0
+    };
+    // Of positive acknowledgements one is enough, whatever credits it carries.
+    let syndrome = if syndrome < 0x20 { 0 } else { syndrome };
+    Some(((version, opcode, syndrome), packet))
+}
