@@ -110,11 +110,13 @@ impl Cq {
         if into.is_empty() {
             return 0;
         }
+        let engine = engine::get();
+        engine.polled();
         let taken = self.take(into);
         if taken > 0 {
             return taken;
         }
-        engine::get().poll();
+        engine.poll();
         self.take(into)
     }
 

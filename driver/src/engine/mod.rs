@@ -314,16 +314,20 @@ impl Engine {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The program polls, and found nothing: does the work of the network.
-    pub(crate) fn poll(&self) {
+    /// The program polls.
+    pub(crate) fn polled(&self) {
         if let Some(network) = self.network.get() {
             network.progress.polled();
-            if self.drive() {
-                self.idle_polls.store(0, Ordering::Relaxed);
-            } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= SPINS {
-                self.idle_polls.store(SPINS, Ordering::Relaxed);
-                rustix::thread::sched_yield();
-            }
+        }
+    }
+
+    /// The program found nothing: does the work of the network.
+    pub(crate) fn poll(&self) {
+        if self.drive() {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= SPINS {
+            self.idle_polls.store(SPINS, Ordering::Relaxed);
+            rustix::thread::sched_yield();
         }
     }
 

@@ -27,8 +27,8 @@ use urxe_proto::time::Time;
 /// How long the program may be silent before its packets are looked after.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// How many polls between two looks say that the program polls all the time. One that waits for
-/// events polls once or twice for each.
+/// How many polls within [`PATIENCE`] say that the program polls all the time. One that waits for
+/// events polls once or twice for each, and its completion queue is armed while it waits.
 const BUSY_POLLS: u64 = 8;
 
 /// How many batches are taken in a row before timers and others have their turn.
@@ -47,6 +47,15 @@ enum Mode {
     Parked,
 }
 
+/// What the thread saw of the program so far.
+#[derive(Default)]
+struct Seen {
+    polls: u64,
+    /// When it counted them.
+    polls_at: Time,
+    returns: u64,
+}
+
 /// What the thread and the program's threads tell each other.
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -58,7 +67,7 @@ pub(super) struct Progress {
     mode: AtomicU8,
     /// When the thread wakes by itself.
     asleep_until: AtomicU64,
-    /// How often the program polled and found nothing.
+    /// How often the program polled.
     polls: CachePadded<AtomicU64>,
     /// Threads of the program that wait in one of our calls.
     waiters: CachePadded<AtomicUsize>,
@@ -106,7 +115,7 @@ impl Progress {
         add(&self.control, service)
     }
 
-    /// The program polled, and found nothing.
+    /// The program polled.
     pub(super) fn polled(&self) {
         self.polls.fetch_add(1, Ordering::Relaxed);
     }
@@ -141,9 +150,9 @@ impl Progress {
             }
             std::thread::yield_now();
         };
-        let (mut polls, mut returns) = (0, 0);
+        let mut seen = Seen::default();
         loop {
-            let mode = self.choose(engine, &mut polls, &mut returns);
+            let mode = self.choose(engine, &mut seen);
             let control = self.sleep(engine, network, mode);
             engine.counters.wakeups.fetch_add(1, Ordering::Relaxed);
             if control {
@@ -169,11 +178,16 @@ impl Progress {
     }
 
     /// How to sleep, by what happened since the last time.
-    fn choose(&self, engine: &Engine, polls: &mut u64, returns: &mut u64) -> Mode {
-        let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(*polls);
-        *polls = polls.wrapping_add(polled);
-        let returned = self.returns.load(Ordering::SeqCst).wrapping_sub(*returns);
-        *returns = returns.wrapping_add(returned);
+    fn choose(&self, engine: &Engine, seen: &mut Seen) -> Mode {
+        let polls = self.polls.load(Ordering::Relaxed);
+        let polled = polls.wrapping_sub(seen.polls);
+        let now = net::now();
+        if polled >= BUSY_POLLS || now.since(seen.polls_at) >= PATIENCE {
+            seen.polls = polls;
+            seen.polls_at = now;
+        }
+        let returns = self.returns.load(Ordering::SeqCst);
+        let returned = returns.wrapping_sub(std::mem::replace(&mut seen.returns, returns));
         let waiting = self.waiters.load(Ordering::SeqCst) > 0;
         let mode = if waiting && returned == 0 {
             Mode::Parked

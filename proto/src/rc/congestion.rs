@@ -19,6 +19,10 @@ pub trait Controller: Debug + Send {
 
     /// Nothing came back for a while.
     fn silent(&mut self, now: Time);
+
+    /// What seemed to be silence was not: the answer to what went before it came after all. A peer
+    /// that shares its processor is often late.
+    fn not_silent(&mut self, now: Time);
 }
 
 /// Packets that may go out before anything is known of the path.
@@ -34,6 +38,8 @@ pub struct Aimd {
     window: f32,
     threshold: f32,
     limit: f32,
+    /// Window and threshold before the silence that lasts, or that ended without a loss so far.
+    before_silence: Option<(f32, f32)>,
 }
 
 impl Aimd {
@@ -44,6 +50,7 @@ impl Aimd {
             window: (INITIAL_WINDOW as f32).min(limit),
             threshold: limit,
             limit,
+            before_silence: None,
         }
     }
 }
@@ -66,11 +73,21 @@ impl Controller for Aimd {
     fn lost(&mut self, _now: Time) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.threshold = self.window;
+        self.before_silence = None;
     }
 
     fn silent(&mut self, _now: Time) {
+        self.before_silence
+            .get_or_insert((self.window, self.threshold));
         self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.window = 1.0;
+    }
+
+    fn not_silent(&mut self, _now: Time) {
+        if let Some((window, threshold)) = self.before_silence.take() {
+            self.window = self.window.max(window);
+            self.threshold = threshold;
+        }
     }
 }
 
@@ -90,6 +107,21 @@ mod tests {
         assert_eq!(aimd.window(), 32);
         aimd.acknowledged(Time(0), 32);
         assert_eq!(aimd.window(), 33);
+    }
+
+    #[test]
+    fn silence_that_was_none_costs_nothing() {
+        let mut aimd = Aimd::new(64);
+        aimd.acknowledged(Time(0), 16);
+        aimd.silent(Time(1));
+        aimd.silent(Time(2));
+        assert_eq!(aimd.window(), 1);
+        aimd.not_silent(Time(3));
+        assert_eq!(aimd.window(), 32);
+        aimd.silent(Time(4));
+        aimd.lost(Time(5));
+        aimd.not_silent(Time(6));
+        assert!(aimd.window() < 32);
     }
 
     #[test]

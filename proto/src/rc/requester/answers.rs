@@ -203,6 +203,7 @@ impl Requester {
         }
         if self.next_psn.before(reached) {
             // Sent before we went back, and it arrived after all.
+            self.window.not_silent(cx.now);
             self.place_cursor();
         }
         if let Some((psn, at)) = self.measured

@@ -109,7 +109,7 @@ fn a_long_message_asks_several_times_in_a_window() {
     let mut end = End::new();
     end.ask(1, SendOp::Send, REGION);
     let packets = end.poll();
-    let window = congestion::INITIAL_WINDOW as usize;
+    let window = INITIAL_WINDOW as usize;
     assert_eq!(packets.len(), window);
     assert!(packets.iter().filter(|p| p.header.bth.ack_req).count() >= 3);
     assert!(
