@@ -10,6 +10,7 @@ mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
+echo root:x:0:0:root:/root:/bin/bash >/etc/passwd
 mkdir -p /run/netns
 ulimit -l unlimited
 modprobe -a virtio_pci 9pnet_virtio

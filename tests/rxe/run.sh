@@ -119,7 +119,7 @@ ibv_devinfo -d rxe0 >/dev/null || { echo "rxe0 does not work"; exit 2; }
 on urxe /tmp/agent gid urxe_vb v4 >/dev/null || { echo "urxe_vb does not work"; exit 2; }
 
 if [ -e /job/capture ]; then
-    tcpdump -i rb -s 0 -U -w /job/results/capture.pcap udp dst port 4791 2>/dev/null &
+    tcpdump -Z root -i rb -s 0 -U -w /tmp/capture.pcap udp dst port 4791 &
     capture=$!
     sleep 2
 fi
@@ -140,5 +140,6 @@ if [ -e /job/capture ]; then
     sleep 1
     kill -INT $capture
     wait $capture
+    cp /tmp/capture.pcap /job/results/
 fi
 exit 0

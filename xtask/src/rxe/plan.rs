@@ -76,15 +76,15 @@ const WEATHERS: [(&str, &str, &str); 6] = [
     ("loss", "loss 1%", "1% of packets lost"),
     (
         "reorder",
-        "delay 3ms reorder 75% 50%",
-        "a quarter of packets delayed by 3 ms and overtaken",
+        "delay 3ms reorder 25%",
+        "packets delayed by 3 ms, and overtaken by a quarter of them",
     ),
     ("duplicate", "duplicate 5%", "5% of packets sent twice"),
     ("corrupt", "corrupt 1%", "one bit wrong in 1% of packets"),
     ("delay", "delay 20ms", "20 ms of delay each way"),
     (
         "storm",
-        "delay 20ms 5ms loss 1% duplicate 1% corrupt 1% reorder 90% 50%",
+        "delay 20ms 5ms loss 1% duplicate 1% corrupt 1% reorder 5%",
         "all of these together",
     ),
 ];
@@ -314,7 +314,7 @@ fn errors(ip: &'static str) -> Group {
             // A message of one packet, and one of four.
             let sizes: &[usize] = match *op {
                 "cas" | "fadd" => &[8],
-                _ if *error == "destroyed-in-flight" => &[16_000_000],
+                _ if *error == "destroyed-in-flight" => &[40_000_000],
                 _ => &[100, 4000],
             };
             for size in sizes {
