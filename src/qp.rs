@@ -315,6 +315,7 @@ impl Core {
                 op: request.op,
                 flags: request.flags,
                 payload,
+                dest: None,
             });
             if let Err(why) = posted {
                 error = Some(why.into());

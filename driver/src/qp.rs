@@ -575,6 +575,7 @@ impl Posting<'_> {
             op,
             flags,
             payload: Payload::Inline(&data[..used]),
+            dest: None,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::host::Receives;
 use crate::psn::Psn;
-use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 use crate::{host::Receive, mtu::Mtu};
 
 /// Why a work request was not taken. Each has the errno that verbs programs know it by.
@@ -26,6 +26,9 @@ pub enum PostError {
     /// This transport has no such operation, or not with such data: EINVAL.
     #[error("this transport has no such operation")]
     Operation,
+    /// A datagram without a destination: EINVAL.
+    #[error("a datagram needs an address handle and a queue pair to go to")]
+    Destination,
 }
 
 /// A queue of receives.
@@ -136,6 +139,8 @@ pub struct SendWqe {
     pub packets: u32,
     /// How many messages that consume a receive the queue had, this one included.
     pub receives: u32,
+    /// Where it goes, if it is a datagram.
+    pub dest: Option<UdDestination>,
     sges: u32,
 }
 
@@ -284,6 +289,7 @@ impl SendQueue {
             first_psn: self.post_psn,
             packets,
             receives: self.receives,
+            dest: wr.dest,
             sges,
         });
         self.post_psn = self.post_psn + packets;
@@ -370,6 +376,7 @@ mod tests {
             op: SendOp::Send,
             flags: SendFlags::empty(),
             payload: Payload::Sges(&[]),
+            dest: None,
         };
         assert_eq!(queue.post(&wr, Mtu::B256), Err(PostError::Full));
     }
@@ -388,6 +395,7 @@ mod tests {
                 op: SendOp::Send,
                 flags: SendFlags::empty(),
                 payload: Payload::Sges(&[sge(len)]),
+                dest: None,
             };
             queue.post(&wr, Mtu::B256).unwrap();
         }

@@ -1,6 +1,6 @@
 //! Work requests and completions, as verbs define them (10.7, 10.8).
 
-use crate::ids::{LKey, Qpn, RKey};
+use crate::ids::{LKey, QKey, Qpn, RKey};
 use bitflags::bitflags;
 
 /// The longest message: 2^31 bytes (9.7.1). Longer work requests are refused.
@@ -130,6 +130,19 @@ pub enum Payload<'a> {
     Inline(&'a [u8]),
 }
 
+/// Where a datagram goes (11.4.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdDestination {
+    /// The driver's number of the address handle, which says along which path. Nothing here looks
+    /// at it.
+    pub handle: u64,
+    /// The queue pair there.
+    pub qpn: Qpn,
+    /// The key that it must have. With bit 31 set, the sending queue pair's own goes out in its
+    /// place (10.2.5).
+    pub qkey: QKey,
+}
+
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
@@ -141,6 +154,8 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// The data.
     pub payload: Payload<'a>,
+    /// Where a datagram goes; connected queue pairs do not look at it.
+    pub dest: Option<UdDestination>,
 }
 
 /// How a work request ended; the numbers of `enum ibv_wc_status`.

@@ -101,6 +101,7 @@ unsafe fn post_one(
             op,
             flags,
             payload: Payload::Sges(sges),
+            dest: None,
         })?;
     }
     Ok(())

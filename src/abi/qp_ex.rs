@@ -153,6 +153,7 @@ impl Staged {
                 op: request.op,
                 flags: request.flags,
                 payload: self.payload(request),
+                dest: None,
             })?;
         }
         Ok(())

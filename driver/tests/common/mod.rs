@@ -166,6 +166,7 @@ impl End {
                 op,
                 flags,
                 payload,
+                dest: None,
             })
             .unwrap();
     }

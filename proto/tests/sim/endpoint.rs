@@ -326,6 +326,7 @@ impl Endpoint {
                     Data::Sges(sges) => Payload::Sges(sges),
                     Data::Inline => Payload::Inline(&op.bytes),
                 },
+                dest: None,
             };
             match self.qp.post_send(&wr, now, &mut self.host) {
                 Ok(()) => {}

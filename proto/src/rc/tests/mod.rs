@@ -225,6 +225,7 @@ impl End {
             op,
             flags,
             payload,
+            dest: None,
         };
         self.qp.post_send(&wr, self.now, &mut self.host).unwrap();
     }

@@ -106,6 +106,7 @@ fn live(seed: u64) -> (u64, bool) {
                     op: any_op(&mut rng),
                     flags: SIGNALED,
                     payload: Payload::Sges(&[sge(key, 0, len)]),
+                    dest: None,
                 };
                 let result = end.qp.post_send(&wr, end.now, &mut end.host);
                 posted += u64::from(result.is_ok());

@@ -291,6 +291,7 @@ fn inline_data_is_taken_at_posting() {
         op: SendOp::Send,
         flags: SIGNALED,
         payload: Payload::Inline(&data),
+        dest: None,
     };
     end.qp.post_send(&wr, end.now, &mut end.host).unwrap();
     data.fill(6);
@@ -448,6 +449,7 @@ fn a_message_of_more_than_2_gib_is_refused() {
         op: SendOp::Send,
         flags: SIGNALED,
         payload: Payload::Sges(&[sge(LOCAL, 0, 1 << 31), sge(LOCAL, 0, 1)]),
+        dest: None,
     };
     let result = end.qp.post_send(&wr, end.now, &mut end.host);
     assert_eq!(result, Err(PostError::TooLong));

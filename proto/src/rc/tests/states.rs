@@ -45,6 +45,7 @@ fn post(end: &mut End) -> Result<(), PostError> {
         op: SendOp::Send,
         flags: SIGNALED,
         payload: Payload::Sges(&[]),
+        dest: None,
     };
     end.qp.post_send(&wr, end.now, &mut end.host)
 }
