@@ -14,14 +14,14 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SECURITY: &str = "http://deb.debian.org/debian-security";
 
-/// Packages that dependencies pull in for their maintainer scripts alone. Nothing of them is used.
+/// Packages, by how their names begin, that dependencies pull in for their maintainer scripts alone.
+/// Nothing of them is used.
 const NOT_UNPACKED: &[&str] = &[
     "adduser",
     "debconf",
     "dpkg",
     "gcc-12-base",
     "initramfs-tools",
-    "initramfs-tools-core",
     "klibc-utils",
     "libperl",
     "libpython",
@@ -141,12 +141,7 @@ pub(crate) fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     for package in packages {
         let file = package.file_name().unwrap_or_default().to_string_lossy();
         let name = file.split('_').next().unwrap_or_default();
-        let left_out = |prefix: &&str| {
-            name == *prefix || name.starts_with(&format!("{prefix}-")) || {
-                prefix.starts_with("lib") && name.starts_with(*prefix)
-            }
-        };
-        if NOT_UNPACKED.iter().any(|prefix| left_out(prefix)) {
+        if NOT_UNPACKED.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         extract(package, root)?;

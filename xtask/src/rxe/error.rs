@@ -41,6 +41,12 @@ pub(crate) enum Error {
         /// Where.
         directory: PathBuf,
     },
+    /// A capture holds nothing that is looked for.
+    #[error("{capture} holds no RoCE packet; the guest's console has tcpdump's own words")]
+    NothingCaptured {
+        /// tcpdump's file.
+        capture: PathBuf,
+    },
     /// The guest stopped before its job was done.
     #[error("the guest stopped before its job was done; its console is in {console}")]
     GuestDied {

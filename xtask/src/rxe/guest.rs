@@ -334,7 +334,7 @@ fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
     let keep_under_modules = |path: &Path| {
         path == Path::new("usr/lib/modules")
             || index.starts_with(path)
-            || (path.parent() == Some(&index) && path.is_file_in(root))
+            || (path.parent() == Some(&index) && root.join(path).is_file())
             || modules.iter().any(|module| module.starts_with(path))
     };
     let leave_out = |path: &Path| {
@@ -350,16 +350,6 @@ fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
     cpio.add_program("init", INIT.as_bytes())?;
     cpio.add_tree(root, &leave_out)?;
     cpio.finish()
-}
-
-trait InTree {
-    fn is_file_in(&self, root: &Path) -> bool;
-}
-
-impl InTree for Path {
-    fn is_file_in(&self, root: &Path) -> bool {
-        root.join(self).is_file()
-    }
 }
 
 fn stamp(list: &[&str]) -> String {

@@ -232,7 +232,8 @@ fn transfers(name: &'static str, ip: &'static str, extent: Extent) -> Group {
         for mtu in MTUS {
             for size in [0, 1, 3, mtu - 1, mtu, mtu + 1, 64 << 10, 1 << 20, 16 << 20] {
                 let everyday = mtu == 1024 && size <= 64 << 10 || mtu == 4096 && size == 1 << 20;
-                if !full && !(everyday && ip == "v4" || mtu == 1024 && size == mtu + 1) {
+                let sample = everyday && ip == "v4" || mtu == 1024 && size == mtu + 1;
+                if !full && !sample {
                     continue;
                 }
                 let count = if size <= 64 << 10 { 4 } else { 1 };

@@ -251,22 +251,20 @@ fn judge(judge: Judge, seen: Option<&Seen>, reference: Option<&Seen>) -> Option<
 /// An outcome without its asynchronous events: rxe reports none, where the specification wants them
 /// (11.6.3.2), and urxe does.
 fn without_events(outcome: &str) -> String {
-    let mut words = Vec::new();
-    let mut skip = false;
-    for word in outcome.split_whitespace() {
-        if skip || word == "event" {
-            skip = !skip;
-            // The number may end the part.
-            if !skip && word.ends_with(';') {
-                if let Some(last) = words.pop() {
-                    words.push(format!("{last};"));
-                }
+    let sides = outcome.split("; ").map(|side| {
+        let mut kept = Vec::new();
+        let mut words = side.split_whitespace();
+        while let Some(word) = words.next() {
+            if word == "event" {
+                // Its number.
+                words.next();
+            } else {
+                kept.push(word);
             }
-            continue;
         }
-        words.push(word.to_owned());
-    }
-    words.join(" ")
+        kept.join(" ")
+    });
+    sides.collect::<Vec<_>>().join("; ")
 }
 
 /// Which of the counters moved that should not have.

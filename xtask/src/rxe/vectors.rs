@@ -26,19 +26,27 @@ const BTH: usize = 12;
 /// ACKNOWLEDGE.
 const ACKNOWLEDGE: u8 = 0x11;
 
+/// What tells one vector from another; they are sorted by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    ip_version: u8,
+    opcode: u8,
+    /// Of an acknowledgement that refuses or delays; else 0.
+    syndrome: u8,
+}
+
 /// Writes the vectors found in `capture` to `file`; how many there are.
 pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> {
     let bytes = fs::read(capture).at(capture)?;
-    let mut kinds: BTreeMap<(u8, u8, u8), &[u8]> = BTreeMap::new();
+    let mut kinds: BTreeMap<Kind, &[u8]> = BTreeMap::new();
     for frame in frames(&bytes) {
         if let Some((kind, packet)) = kind_of(frame) {
             kinds.entry(kind).or_insert(packet);
         }
     }
     if kinds.is_empty() {
-        return Err(Error::NotInPackages {
-            what: "RoCE packet in the capture".into(),
-            directory: capture.to_owned(),
+        return Err(Error::NothingCaptured {
+            capture: capture.to_owned(),
         });
     }
     let mut text = format!(
@@ -47,8 +55,13 @@ pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> 
          # Taken by `cargo xtask rxe --capture`: two rxe devices joined by a veth pair in a guest, the first\n\
          # packet of each kind that tcpdump saw.\n"
     );
-    for ((version, opcode, syndrome), packet) in &kinds {
-        let _ = write!(text, "v{version} {opcode:02x} {syndrome:02x} ");
+    for (kind, packet) in &kinds {
+        let Kind {
+            ip_version,
+            opcode,
+            syndrome,
+        } = kind;
+        let _ = write!(text, "v{ip_version} {opcode:02x} {syndrome:02x} ");
         for byte in *packet {
             let _ = write!(text, "{byte:02x}");
         }
@@ -77,15 +90,15 @@ fn frames(capture: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// What kind of packet a frame holds, and the packet from its IP header on.
-fn kind_of(frame: &[u8]) -> Option<((u8, u8, u8), &[u8])> {
+fn kind_of(frame: &[u8]) -> Option<(Kind, &[u8])> {
     let packet = frame.get(ETHERNET..)?;
-    let version = packet.first()? >> 4;
-    let ip_header = match version {
+    let ip_version = packet.first()? >> 4;
+    let ip_header = match ip_version {
         4 => usize::from(packet.first()? & 0xf) * 4,
         6 => 40,
         _ => return None,
     };
-    let length = match version {
+    let length = match ip_version {
         4 => usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?])),
         _ => 40 + usize::from(u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?])),
     };
@@ -98,5 +111,10 @@ fn kind_of(frame: &[u8]) -> Option<((u8, u8, u8), &[u8])> {
     };
     // Of positive acknowledgements one is enough, whatever credits it carries.
     let syndrome = if syndrome < 0x20 { 0 } else { syndrome };
-    Some(((version, opcode, syndrome), packet))
+    let kind = Kind {
+        ip_version,
+        opcode,
+        syndrome,
+    };
+    Some((kind, packet))
 }
