@@ -22,7 +22,7 @@ impl Context {
     /// # Errors
     /// When the process has no file descriptor left.
     pub fn open(device: &Arc<Device>) -> io::Result<Context> {
-        let events = Arc::new(EventQueue::new()?);
+        let events = Arc::new(EventQueue::of_rare_events()?);
         device.listen(&events);
         Ok(Context {
             device: Arc::clone(device),

@@ -17,23 +17,50 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a thread does while it waits for an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    /// It does the work of the network, as what it waits for comes with a packet: no other thread
+    /// has to be woken then.
+    Receive,
+    /// It sleeps, as what it waits for is rare: it must not wake for every packet.
+    Sleep,
+}
+
 /// Events in the order in which they happened.
 #[derive(Debug)]
 pub struct EventQueue<T> {
+    /// Counts what is in the queue, and changes only while the queue is locked: so nobody who reads
+    /// it is stopped because another one was quicker.
     fd: OwnedFd,
     queue: Mutex<VecDeque<T>>,
+    meanwhile: Meanwhile,
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue with a descriptor of its own.
+    /// An empty queue with a descriptor of its own, for events that packets bring: whoever waits for
+    /// one receives meanwhile.
     ///
     /// # Errors
     /// When the process has no descriptor left.
     pub fn new() -> io::Result<Self> {
+        Self::with(Meanwhile::Receive)
+    }
+
+    /// The same for events so rare that whoever waits for one must not wake for every packet.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn of_rare_events() -> io::Result<Self> {
+        Self::with(Meanwhile::Sleep)
+    }
+
+    fn with(meanwhile: Meanwhile) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         Ok(EventQueue {
             fd,
             queue: Mutex::new(VecDeque::new()),
+            meanwhile,
         })
     }
 
@@ -44,13 +71,13 @@ impl<T> EventQueue<T> {
 
     /// Adds an event.
     pub(crate) fn push(&self, event: T) {
-        lock(&self.queue).push_back(event);
+        let mut queue = lock(&self.queue);
+        queue.push_back(event);
         // It could fail only if 2^64 events were waiting.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the oldest event, waiting for one unless the descriptor has `O_NONBLOCK`. Whoever
-    /// waits also does the work of the network, so that no other thread has to be woken.
+    /// Takes the oldest event, waiting for one unless the descriptor has `O_NONBLOCK`.
     ///
     /// # Errors
     /// `WouldBlock` when there is none and the descriptor does not block; `Interrupted` when a
@@ -65,28 +92,26 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// See [`EventQueue::next`].
     pub fn next_with<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> io::Result<R> {
-        let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+        let mut looked = false;
         loop {
-            if !self.is_readable()? {
-                if blocks {
-                    engine::get().wait_driving(self.fd.as_fd())?;
-                    // A signal may have ended the wait without an event.
-                    if !self.is_readable()? {
-                        continue;
-                    }
-                } else {
-                    engine::get().drive();
+            let mut queue = lock(&self.queue);
+            while let Some(event) = queue.pop_front() {
+                self.count_down();
+                if let Some(taken) = take(event) {
+                    return Ok(taken);
                 }
             }
-            match rustix::io::read(&self.fd, &mut [0_u8; 8]) {
-                Ok(_) => {}
-                Err(Errno::AGAIN) if blocks => continue,
-                Err(error) => return Err(error.into()),
-            }
-            let mut queue = lock(&self.queue);
-            // None: the event was taken back when its object was destroyed.
-            if let Some(taken) = queue.pop_front().and_then(&mut take) {
-                return Ok(taken);
+            drop(queue);
+            let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+            match (blocks, self.meanwhile) {
+                // A signal, or another reader, may end the wait without an event.
+                (true, Meanwhile::Receive) => engine::get().wait_driving(self.fd())?,
+                (true, Meanwhile::Sleep) => engine::wait(self.fd())?,
+                (false, Meanwhile::Receive) if !looked => {
+                    engine::get().drive();
+                    looked = true;
+                }
+                (false, _) => return Err(Errno::AGAIN.into()),
             }
         }
     }
@@ -96,13 +121,15 @@ impl<T> EventQueue<T> {
         let mut queue = lock(&self.queue);
         let before = queue.len();
         queue.retain(|event| !gone(event));
-        let retracted = before - queue.len();
-        drop(queue);
-        for _ in 0..retracted {
-            // A reader that was quicker finds nothing in the queue, and reads again.
-            if !matches!(self.is_readable(), Ok(true)) {
-                return;
-            }
+        for _ in queue.len()..before {
+            self.count_down();
+        }
+    }
+
+    /// One event less. Called while the queue is locked.
+    fn count_down(&self) {
+        // The descriptor is the program's too: should it have read from it, there is nothing.
+        if matches!(self.is_readable(), Ok(true)) {
             let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
         }
     }
@@ -202,12 +229,32 @@ mod tests {
 
     #[test]
     fn a_blocking_reader_waits_for_the_event() {
-        let queue = EventQueue::new().unwrap();
+        for meanwhile in [Meanwhile::Receive, Meanwhile::Sleep] {
+            let queue = EventQueue::with(meanwhile).unwrap();
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| queue.next().unwrap());
+                queue.push(7);
+                assert_eq!(reader.join().unwrap(), 7);
+            });
+        }
+    }
+
+    #[test]
+    fn taking_events_back_never_waits_for_the_next_one() {
+        /// Often enough that readers and whoever takes back meet between a look and a read.
+        const ROUNDS: u32 = 20_000;
+        const LAST: u32 = u32::MAX;
+        let queue = EventQueue::of_rare_events().unwrap();
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| queue.next().unwrap());
-            queue.push(7);
-            assert_eq!(reader.join().unwrap(), 7);
+            let reader = scope.spawn(|| while queue.next().unwrap() != LAST {});
+            for event in 0..ROUNDS {
+                queue.push(event);
+                queue.retract(|other| *other == event);
+            }
+            queue.push(LAST);
+            reader.join().unwrap();
         });
+        assert!(!queue.is_readable().unwrap());
     }
 
     #[test]

@@ -374,7 +374,7 @@ impl Engine {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return false,
         };
-        self.handle_batch(&mut receiver, |batch, f| {
+        let worked = self.handle_batch(&mut receiver, |batch, f| {
             match local.endpoint.recv(batch, f) {
                 Ok(count) => count > 0,
                 Err(error) => {
@@ -382,7 +382,12 @@ impl Engine {
                     false
                 }
             }
-        })
+        });
+        if worked {
+            // What is to be passed on may have to wait, and only the progress thread serves that.
+            self.deadline_moved(local.endpoint.next_deadline());
+        }
+        worked
     }
 
     /// Hands a batch to its queue pairs, and then lets each send once.
@@ -456,7 +461,14 @@ impl Engine {
         }
         for cq in &overran {
             for qp in cq.users() {
-                qp.fail(net::now(), regions().table());
+                let qps = self.qps();
+                // One that is being destroyed completes nothing any more.
+                if qps
+                    .get(qp.qpn())
+                    .is_some_and(|known| Arc::ptr_eq(known, &qp))
+                {
+                    qp.fail(net::now(), regions().table());
+                }
             }
         }
         !ready.is_empty() || !overran.is_empty()
@@ -477,11 +489,14 @@ impl Engine {
     /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the
     /// wait where it would end a read.
     pub(crate) fn wait_driving(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        match progress::wait_driving(self, fd) {
-            Err(error) if progress::goes_on_after(&error) => Ok(()),
-            result => result,
-        }
+        progress::unless_it_goes_on(progress::wait_driving(self, fd))
     }
+}
+
+/// Waits until `fd` is readable, and does nothing meanwhile. A signal ends the wait where it would
+/// end a read.
+pub(crate) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    progress::unless_it_goes_on(progress::wait(fd))
 }
 
 impl Network {

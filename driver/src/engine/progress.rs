@@ -219,7 +219,7 @@ impl Progress {
         }
         self.asleep_until.store(deadline.0, Ordering::SeqCst);
         // What moved a deadline, or left a turn, before the store did not know to wake us.
-        if engine.timers.next() < deadline || engine.has_leftovers() {
+        if engine.next_deadline(network) < deadline || engine.has_leftovers() {
             deadline = Time(0);
         }
         let timeout = timeout_until(deadline);
@@ -234,21 +234,28 @@ impl Progress {
     }
 }
 
+/// Waits until `fd` is readable.
+pub(super) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
+    Ok(())
+}
+
 /// Waits until `fd` is readable, receiving packets meanwhile.
 pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()> {
     let Some(network) = engine.network.get() else {
-        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
-        return Ok(());
+        return wait(fd);
     };
     let progress = &network.progress;
     progress.waiters.fetch_add(1, Ordering::SeqCst);
     let result = loop {
-        while engine.drive() {}
+        // After each batch comes a look at `fd`: packets of others may never stop coming.
+        let worked = engine.drive();
+        let timeout = worked.then(Timespec::default);
         let mut fds = [
             PollFd::from_borrowed_fd(fd, PollFlags::IN),
             PollFd::new(&progress.sockets, PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, timeout.as_ref()) {
             Err(error) => break Err(error.into()),
             Ok(_) if !fds[0].revents().is_empty() => break Ok(()),
             Ok(_) => {}
@@ -309,10 +316,18 @@ impl Drop for BlockedSignals {
     }
 }
 
+/// What became of a wait, where one that a signal interrupted and that goes on counts as over.
+pub(super) fn unless_it_goes_on(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if goes_on_after(&error) => Ok(()),
+        result => result,
+    }
+}
+
 /// Whether a wait that a signal interrupted goes on, as a read would by `SA_RESTART`. A poll never
 /// does; which signal it was is unknown, so it goes on unless the program handles some signal
 /// without that flag.
-pub(crate) fn goes_on_after(error: &io::Error) -> bool {
+fn goes_on_after(error: &io::Error) -> bool {
     if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
         return false;
     }
