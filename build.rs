@@ -27,6 +27,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         script.display()
     );
 
+    // Programs load us as part of their plugins and unload these; the progress thread stays.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+
     let jump = jump_instruction(&env::var("CARGO_CFG_TARGET_ARCH")?)?;
     fs::write(out.join("exports.rs"), exports(&symbols, jump)?)?;
     Ok(())
