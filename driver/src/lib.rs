@@ -20,6 +20,7 @@ pub mod mr;
 pub mod net;
 pub mod owned;
 pub mod pd;
+mod per_process;
 pub mod qp;
 mod random;
 

@@ -5,6 +5,7 @@
 
 use crate::memory::{self, PinError};
 use crate::pd::Pd;
+use crate::per_process::PerProcess;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -242,28 +243,33 @@ fn elements(sges: &[Sge], offset: u64) -> impl Iterator<Item = (&Sge, u64)> {
 }
 
 /// The table of this process. It is read for every batch of packets and every posting.
-static REGIONS: RwLock<Option<RegionTable>> = RwLock::new(None);
+static REGIONS: PerProcess<RwLock<RegionTable>> = PerProcess::new();
 
 /// Holds off deregistration while it lives.
 #[derive(Debug)]
-pub(crate) struct Regions(RwLockReadGuard<'static, Option<RegionTable>>);
+pub(crate) struct Regions(RwLockReadGuard<'static, RegionTable>);
 
 impl Regions {
     pub(crate) fn table(&self) -> &RegionTable {
-        static NONE: std::sync::LazyLock<RegionTable> =
-            std::sync::LazyLock::new(RegionTable::default);
-        self.0.as_ref().unwrap_or_else(|| &NONE)
+        &self.0
     }
 }
 
 /// Takes the table for reading. Comes before any lock of a queue pair, and is not taken twice by
 /// one thread: a writer that waits in between would stop both.
 pub(crate) fn regions() -> Regions {
-    Regions(REGIONS.read().unwrap_or_else(PoisonError::into_inner))
+    let table = REGIONS.get(RwLock::default);
+    Regions(table.read().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn regions_mut() -> RwLockWriteGuard<'static, Option<RegionTable>> {
-    REGIONS.write().unwrap_or_else(PoisonError::into_inner)
+fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
+    let table = REGIONS.get(RwLock::default);
+    table.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This process is a forked child, and the regions its parent's.
+pub(crate) fn forget() {
+    REGIONS.forget();
 }
 
 /// Why a region cannot be registered.
@@ -358,7 +364,7 @@ impl Mr {
             len,
             base: addr,
         };
-        let key = regions_mut().get_or_insert_default().insert(region);
+        let key = regions_mut().insert(region);
         Ok(Mr {
             pd: Arc::clone(pd),
             key,
@@ -400,9 +406,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if let Some(table) = regions_mut().as_mut() {
-            table.remove(self.key);
-        }
+        regions_mut().remove(self.key);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <infiniband/verbs.h>
@@ -758,6 +759,72 @@ static void threads(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+static void write_words(struct end *from, struct end *to, uint64_t count)
+{
+	for (uint64_t value = 1; value <= count; value++) {
+		struct ibv_sge element = sge(from, 0, sizeof(value));
+		struct ibv_send_wr *bad, wr = {
+			.wr_id = value, .sg_list = &element, .num_sge = 1,
+			.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = (uintptr_t)to->data, .rkey = to->mr->rkey },
+		};
+		struct ibv_wc wc;
+
+		memcpy(from->data, &value, sizeof(value));
+		MUST(!ibv_post_send(from->qp, &wr, &bad));
+		wc = completion(from);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == value);
+		CHECK(!memcmp(to->data, &value, sizeof(value)));
+	}
+}
+
+/* Two ends that are connected write, and are done with. */
+static void work_alone(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	write_words(&a, &b, 200);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* A child that was forked in the midst of things leaves its parent's connections alone, and makes
+ * its own. */
+static void forks(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_wc wc;
+	int status;
+	pid_t child;
+
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	write_words(&a, &b, 10);
+	fflush(stdout);
+	MUST((child = fork()) >= 0);
+	if (child == 0) {
+		CHECK(!ibv_poll_cq(a.cq, 1, &wc));
+		work_alone();
+		CHECK(!ibv_poll_cq(a.cq, 1, &wc));
+		free_end(&a);
+		free_end(&b);
+		FAILS(ibv_close_device(context), 0);
+		exit(failures != 0);
+	}
+	write_words(&a, &b, 2000);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	write_words(&a, &b, 10);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct { const char *name; void (*run)(void); } cases[] = {
@@ -766,6 +833,7 @@ int main(int argc, char **argv)
 		{ "transitions", transitions }, { "posting", posting },
 		{ "builders", builders },     { "notifications", notifications },
 		{ "addresses", addresses },   { "threads", threads },
+		{ "forks", forks },
 	};
 	MUST(argc == 2);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)

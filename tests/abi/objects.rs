@@ -115,6 +115,11 @@ fn address_handles_lead_back_to_the_sender() {
 }
 
 #[test]
+fn forked_child_leaves_its_parent_s_connections_alone_and_makes_its_own() {
+    passes("forks");
+}
+
+#[test]
 fn threads_share_a_queue_pair_and_its_completion_queue() {
     passes("threads");
 }

@@ -18,6 +18,7 @@ use crate::mr::{RegionTable, regions};
 use crate::net::{
     self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
 };
+use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crossbeam::utils::CachePadded;
 use progress::Progress;
@@ -39,10 +40,16 @@ const SPINS: u32 = 64;
 /// Batches for sending that are kept; as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
 
+static ENGINE: PerProcess<Engine> = PerProcess::new();
+
 /// The engine of this process.
 pub fn get() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(Engine::new)
+    ENGINE.get(Engine::new)
+}
+
+/// This process is a forked child, and the engine its parent's.
+pub(crate) fn forget() {
+    ENGINE.forget();
 }
 
 /// What the engine counts, beside [`NetCounters`] and those of each queue pair.
