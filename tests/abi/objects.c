@@ -778,12 +778,19 @@ static void write_words(struct end *from, struct end *to, uint64_t count)
 	}
 }
 
+/* The upper bits of a queue pair's number are its process's. */
+static uint32_t process_of(struct ibv_qp *qp)
+{
+	return qp->qp_num >> 16;
+}
+
 /* Two ends that are connected write, and are done with. */
-static void work_alone(void)
+static void work_apart_from(uint32_t parent)
 {
 	struct ibv_context *context = open_loopback();
 	struct end a = make_end(context), b = make_end(context);
 
+	CHECK(process_of(a.qp) != parent);
 	connect_to(a.qp, b.qp->qp_num);
 	connect_to(b.qp, a.qp->qp_num);
 	write_words(&a, &b, 200);
@@ -809,7 +816,7 @@ static void forks(void)
 	MUST((child = fork()) >= 0);
 	if (child == 0) {
 		CHECK(!ibv_poll_cq(a.cq, 1, &wc));
-		work_alone();
+		work_apart_from(process_of(a.qp));
 		CHECK(!ibv_poll_cq(a.cq, 1, &wc));
 		free_end(&a);
 		free_end(&b);
