@@ -20,10 +20,20 @@ pub mod opcode {
     pub const SEND_MIDDLE: u32 = 1;
     /// The last packet of a SEND.
     pub const SEND_LAST: u32 = 2;
+    /// The last packet of a SEND, with immediate data.
+    pub const SEND_LAST_WITH_IMMEDIATE: u32 = 3;
     /// A SEND of a single packet.
     pub const SEND_ONLY: u32 = 4;
+    /// The first packet of an RDMA WRITE.
+    pub const WRITE_FIRST: u32 = 6;
+    /// The last packet of an RDMA WRITE, with immediate data.
+    pub const WRITE_LAST_WITH_IMMEDIATE: u32 = 9;
     /// An acknowledgement.
     pub const ACKNOWLEDGE: u32 = 17;
+    /// A compare-and-swap.
+    pub const COMPARE_AND_SWAP: u32 = 19;
+    /// A fetch-and-add.
+    pub const FETCH_AND_ADD: u32 = 20;
 }
 
 /// A RoCEv2 packet as Wireshark dissects it.
@@ -104,6 +114,15 @@ pub fn dissect(capture: &Path) -> Vec<Packet> {
         capture.display()
     );
     packets
+}
+
+/// What Wireshark shows for a field in each packet of a capture that has it and that `filter` lets
+/// pass.
+#[track_caller]
+pub fn values(capture: &Path, filter: &str, field: &str) -> Vec<String> {
+    let filter = format!("{field} && {filter}");
+    let table = tshark(capture, &["-Y", &filter, "-T", "fields", "-e", field]);
+    table.lines().map(str::to_owned).collect()
 }
 
 /// Checks every ICRC of a capture with scapy, which must find exactly `packets` packets.

@@ -4,13 +4,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::common::capture::{Packet, Sniffer, assert_every_icrc, check_icrc, dissect, opcode};
+use crate::common::capture::{
+    Packet, Sniffer, assert_every_icrc, check_icrc, dissect, opcode, values,
+};
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::Cable;
 use crate::common::pingpong::{Ended, Pingpong, Side, addresses};
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, PINGPONG, TSHARK, require};
+use crate::common::run::run;
 
 /// Runs with `URXE_PCAP` on both sides, and checks both captures.
 fn captured(mut pingpong: Pingpong) -> (Vec<Packet>, Ended) {
@@ -118,6 +122,64 @@ fn queue_pairs_and_psns_are_those_agreed_on() {
     }
     // The range of source ports that NICs and rxe use.
     assert!(packets.iter().all(|packet| packet.source_port >= 0xc000));
+}
+
+/// `urxe demo` does what `ibv_rc_pingpong` does not: WRITE, READ, atomics and immediate data.
+#[test]
+fn every_operation_of_the_demo() {
+    const LIMIT: Duration = Duration::from_secs(120);
+    const MESSAGES: usize = 8;
+    const ATOMICS: usize = 20;
+    // Four full packets and a short one at a path MTU of 4096; round trips are single packets.
+    const SIZE: u32 = 20_000;
+    if !require(&[TSHARK, Need::Scapy]) {
+        return;
+    }
+    let directory = Directory::new();
+    let mut command = Place::here().urxe();
+    command
+        .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
+        .args(["--mtu", "4096", "--round-trips", "10"])
+        .args(["--size", &SIZE.to_string()])
+        .args(["--iterations", &MESSAGES.to_string()])
+        .args(["--atomics", &ATOMICS.to_string()])
+        .env("URXE_PCAP", directory.path().join("%p.pcapng"));
+    run("urxe demo", command, LIMIT).success();
+
+    let files: Vec<_> = fs::read_dir(directory.path())
+        .expect("a directory of one's own")
+        .map(|entry| entry.expect("a file").path())
+        .collect();
+    assert_eq!(files.len(), 2, "one for each process: {files:?}");
+    for file in files {
+        let packets = dissect(&file);
+        assert_every_icrc(&file, packets.len());
+        // All but SENDs that invalidate.
+        let all = opcode::SEND_FIRST..=opcode::FETCH_AND_ADD;
+        assert_eq!(opcodes(&packets), all.collect());
+
+        // The headers between the BTH and the payload hold what was asked for. Requests may be
+        // there twice: what is repeated is captured, too.
+        let of = |opcode: u32, field: &str| {
+            let filter = format!("infiniband.bth.opcode == {opcode}");
+            values(&file, &filter, field)
+        };
+        let lengths = of(opcode::WRITE_FIRST, "infiniband.reth.dmalen");
+        assert!(lengths.len() >= 2 * MESSAGES, "{lengths:?}");
+        let size = SIZE.to_string();
+        assert!(lengths.iter().all(|length| *length == size), "{lengths:?}");
+        for opcode in [
+            opcode::SEND_LAST_WITH_IMMEDIATE,
+            opcode::WRITE_LAST_WITH_IMMEDIATE,
+        ] {
+            let immediate: BTreeSet<_> = of(opcode, "infiniband.immdt").into_iter().collect();
+            assert!(immediate.len() >= MESSAGES, "{immediate:?}");
+        }
+        for opcode in [opcode::COMPARE_AND_SWAP, opcode::FETCH_AND_ADD] {
+            let asked = packets.iter().filter(|packet| packet.opcode == opcode);
+            assert!(asked.count() >= ATOMICS, "opcode {opcode}");
+        }
+    }
 }
 
 /// A pair at the ends of a cable on which the kernel cuts batches, and a directory for captures.
