@@ -3,6 +3,9 @@
 #ifndef VERBS_API_H
 #define VERBS_API_H
 
+/* The kernel's own names, IB_UVERBS_..., which some programs use beside those of verbs.h. */
+#include <rdma/ib_user_ioctl_verbs.h>
+
 /*
  * Access flags in this range are hints: a library that does not know one ignores it.
  * The first is IBV_ACCESS_RELAXED_ORDERING.
