@@ -23,6 +23,9 @@ pub mod psn;
 pub mod qp;
 pub mod queue;
 pub mod rc;
+mod service;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod wire;
 pub mod work;

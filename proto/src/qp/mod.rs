@@ -2,10 +2,12 @@
 //!
 //! Which transition takes which attributes is one table, in `transition`.
 
+mod counters;
 #[cfg(test)]
 mod tests;
 mod transition;
 
+pub use counters::Counters;
 pub use transition::{TransitionError, check_transition};
 
 use crate::host::Access;
@@ -13,6 +15,9 @@ use crate::ids::{Gid, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use bitflags::bitflags;
+
+/// The most READs and atomics that a queue pair keeps for answering duplicates.
+pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// The service a queue pair gives (9.7, 9.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -277,6 +282,66 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
+    /// Takes from `new` what `mask` names, the state included, if a queue pair of `service` may do
+    /// so (11.2.4.2). Returns the state that it was in, and the one that it is in now. Nothing
+    /// changes when it is refused.
+    ///
+    /// # Errors
+    /// When it is not in the state that `new` says, there is no such transition, or an attribute is
+    /// missing, does not belong there, or is out of range.
+    pub fn change(
+        &mut self,
+        service: QpType,
+        new: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(QpState, QpState), TransitionError> {
+        let from = self.state;
+        if mask.contains(AttrMask::CUR_STATE) && new.cur_state != from {
+            return Err(TransitionError::NotInState {
+                actual: from,
+                claimed: new.cur_state,
+            });
+        }
+        let to = if mask.contains(AttrMask::STATE) {
+            new.state
+        } else {
+            from
+        };
+        check_transition(service, from, to, mask)?;
+        new.check_ranges(mask)?;
+        self.merge(new, mask);
+        self.state = to;
+        Ok((from, to))
+    }
+
+    /// Whether what `mask` names is in range.
+    fn check_ranges(&self, mask: AttrMask) -> Result<(), TransitionError> {
+        let checks = [
+            (AttrMask::RETRY_CNT, self.retry_cnt <= 7),
+            (AttrMask::RNR_RETRY, self.rnr_retry <= 7),
+            (AttrMask::TIMEOUT, self.timeout <= 31),
+            (AttrMask::MIN_RNR_TIMER, self.min_rnr_timer <= 31),
+            (
+                AttrMask::MAX_QP_RD_ATOMIC,
+                self.max_rd_atomic <= MAX_RD_ATOMIC,
+            ),
+            (
+                AttrMask::MAX_DEST_RD_ATOMIC,
+                self.max_dest_rd_atomic <= MAX_RD_ATOMIC,
+            ),
+            (AttrMask::PKEY_INDEX, self.pkey_index == 0),
+            (AttrMask::PORT, self.port == 1),
+            // RoCE has no LIDs: without a GRH there is no address (A17.4).
+            (AttrMask::AV, self.av.is_global && !self.av.dgid.is_zero()),
+        ];
+        for (bit, in_range) in checks {
+            if mask.contains(bit) && !in_range {
+                return Err(TransitionError::OutOfRange(bit));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes from `new` what `mask` names, the state aside.
     pub fn merge(&mut self, new: &QpAttr, mask: AttrMask) {
         let has = |bit| mask.contains(bit);

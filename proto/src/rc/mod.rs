@@ -17,82 +17,19 @@ mod retransmit;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{Completions, Host, QpEvent, Receive, Transmit};
+pub use crate::qp::{Counters, MAX_RD_ATOMIC};
+
+use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::{Gid, PKey, Qpn};
-use crate::psn::Psn;
-use crate::qp::{AttrMask, QpAttr, QpState, QpType, TransitionError, check_transition};
+use crate::qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{PostError, SendQueueSize};
+use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
-use crate::wire::{Header, Headers, Opcode, Operation, Packet, Position, Transport};
-use crate::work::{Completion, Extra, SendWr, WcOpcode, WcStatus};
+use crate::wire::{Operation, Packet, Transport};
+use crate::work::SendWr;
 use congestion::{Aimd, Controller};
 use requester::{Outcome, Requester};
 use responder::Responder;
-
-/// The most READs and atomics that a queue pair keeps for answering duplicates.
-pub const MAX_RD_ATOMIC: u8 = 128;
-
-/// What happened on a queue pair, counted since its creation.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
-    /// Packets sent.
-    pub sent_packets: u64,
-    /// Packets received that were for this queue pair.
-    pub received_packets: u64,
-    /// Request packets sent again.
-    pub retransmitted: u64,
-    /// Requests that came again.
-    pub duplicates: u64,
-    /// Requests that came after a hole.
-    pub out_of_sequence: u64,
-    /// RNR NAKs sent.
-    pub rnr_naks_sent: u64,
-    /// RNR NAKs received.
-    pub rnr_naks_received: u64,
-    /// NAKs for a hole received.
-    pub sequence_naks_received: u64,
-    /// NAKs received that end the connection.
-    pub fatal_naks_received: u64,
-    /// NAKs sent that end the connection.
-    pub fatal_naks_sent: u64,
-    /// Timers that led to sending again.
-    pub timeouts: u64,
-    /// Times that the peer went past a READ or an atomic whose response had not come.
-    pub responses_lost: u64,
-    /// Times that `retry_cnt` was used up.
-    pub retries_exceeded: u64,
-    /// Times that `rnr_retry` was used up.
-    pub rnr_retries_exceeded: u64,
-    /// Responses of the past, or to what was never asked.
-    pub stale_responses: u64,
-    /// Packets that made no sense for this queue pair.
-    pub malformed: u64,
-    /// Packets from somebody who is not the peer.
-    pub foreign: u64,
-    /// Packets of another partition.
-    pub bad_pkey: u64,
-    /// Packets dropped because of the state.
-    pub dropped_in_state: u64,
-}
-
-/// What requester and responder need of the queue pair that they belong to.
-#[derive(Debug)]
-pub(crate) struct Context<'a> {
-    pub(crate) qpn: Qpn,
-    pub(crate) transport: Transport,
-    pub(crate) attr: &'a QpAttr,
-    pub(crate) now: Time,
-    pub(crate) counters: &'a mut Counters,
-}
-
-impl Context<'_> {
-    /// The headers of a packet to the peer; the opcode must exist for reliable transports.
-    fn header(&self, operation: Operation, position: Position, extra: Headers, psn: Psn) -> Header {
-        let opcode = Opcode::of(self.transport, operation, position, extra)
-            .expect("reliable transports have every piece of every operation");
-        Header::new(opcode, self.attr.dest_qpn, psn)
-    }
-}
 
 /// What a reliable connected queue pair is created with.
 #[derive(Clone, Copy, Debug)]
@@ -188,22 +125,7 @@ impl RcQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), TransitionError> {
-        let from = self.attr.state;
-        if mask.contains(AttrMask::CUR_STATE) && new.cur_state != from {
-            return Err(TransitionError::NotInState {
-                actual: from,
-                claimed: new.cur_state,
-            });
-        }
-        let to = if mask.contains(AttrMask::STATE) {
-            new.state
-        } else {
-            from
-        };
-        check_transition(QpType::Rc, from, to, mask)?;
-        check_ranges(new, mask)?;
-        self.attr.merge(new, mask);
-        self.attr.state = to;
+        let (from, to) = self.attr.change(QpType::Rc, new, mask)?;
         match (from, to) {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
@@ -249,7 +171,7 @@ impl RcQp {
     /// once.
     pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
         if self.attr.state.flushes_receives() && host.receive_credits().is_some() {
-            self.flush_receives(host);
+            flush_receives(self.config.qpn, host);
         }
     }
 
@@ -417,20 +339,7 @@ impl RcQp {
         let (mut cx, requester, responder) = self.parts(now);
         requester.flush(&mut cx, host);
         responder.stop(&mut cx, host);
-        self.flush_receives(host);
-    }
-
-    fn flush_receives<H: Host>(&mut self, host: &mut H) {
-        if host.receive_credits().is_none() {
-            // A shared queue's receives stay where they are (10.2.9.4).
-            host.event(QpEvent::LastWqeReached);
-            return;
-        }
-        let mut receive = Receive::default();
-        while host.take_receive(&mut receive) {
-            let status = WcStatus::WrFlushErr;
-            host.receive_completed(receive_completion(self.config.qpn, &receive, status), true);
-        }
+        flush_receives(self.config.qpn, host);
     }
 
     /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
@@ -441,24 +350,7 @@ impl RcQp {
         self.responder = Responder::new();
         self.established = false;
         self.draining = false;
-        if host.receive_credits().is_some() {
-            let mut receive = Receive::default();
-            while host.take_receive(&mut receive) {}
-        }
-    }
-}
-
-/// A completion of a receive that carries no message.
-fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) -> Completion {
-    Completion {
-        wr_id: receive.wr_id,
-        status,
-        opcode: WcOpcode::Recv,
-        byte_len: 0,
-        qpn,
-        src_qp: Qpn::default(),
-        extra: Extra::None,
-        grh: false,
+        discard_receives(host);
     }
 }
 
@@ -466,31 +358,4 @@ fn window(config: &RcConfig, attr: &QpAttr) -> Box<dyn Controller> {
     Box::new(Aimd::new(
         config.window_bytes / attr.path_mtu.bytes() as u32,
     ))
-}
-
-fn check_ranges(attr: &QpAttr, mask: AttrMask) -> Result<(), TransitionError> {
-    let checks = [
-        (AttrMask::RETRY_CNT, attr.retry_cnt <= 7),
-        (AttrMask::RNR_RETRY, attr.rnr_retry <= 7),
-        (AttrMask::TIMEOUT, attr.timeout <= 31),
-        (AttrMask::MIN_RNR_TIMER, attr.min_rnr_timer <= 31),
-        (
-            AttrMask::MAX_QP_RD_ATOMIC,
-            attr.max_rd_atomic <= MAX_RD_ATOMIC,
-        ),
-        (
-            AttrMask::MAX_DEST_RD_ATOMIC,
-            attr.max_dest_rd_atomic <= MAX_RD_ATOMIC,
-        ),
-        (AttrMask::PKEY_INDEX, attr.pkey_index == 0),
-        (AttrMask::PORT, attr.port == 1),
-        // RoCE has no LIDs: without a GRH there is no address (A17.4).
-        (AttrMask::AV, attr.av.is_global && !attr.av.dgid.is_zero()),
-    ];
-    for (bit, in_range) in checks {
-        if mask.contains(bit) && !in_range {
-            return Err(TransitionError::OutOfRange(bit));
-        }
-    }
-    Ok(())
 }

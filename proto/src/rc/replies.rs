@@ -3,10 +3,10 @@
 //! Acknowledgements that nothing separates become one. READ responses are made when there is room
 //! for them, straight from memory, so a long READ holds no more than its place in the queue.
 
-use super::Context;
 use crate::host::{Memory, Receives, Transmit};
 use crate::ids::RKey;
 use crate::psn::Psn;
+use crate::service::Context;
 use crate::wire::{
     Aeth, Credits, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, packet_len,
 };

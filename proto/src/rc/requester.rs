@@ -7,7 +7,6 @@
 
 mod answers;
 
-use super::Context;
 use super::congestion::Controller;
 use super::retransmit::{Expired, Retransmit};
 use crate::host::{Access, Completions, Host, Memory, Transmit};
@@ -15,9 +14,10 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
+use crate::service::{Context, Put, put_data};
 use crate::time::Time;
-use crate::wire::{AtomicEth, Header, Headers, Operation, Position, Reth, packet_len};
-use crate::work::{Completion, Extra, Payload, SendFlags, SendOp, SendWr, WcStatus};
+use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
+use crate::work::{Payload, SendFlags, SendOp, SendWr, WcStatus};
 use std::collections::VecDeque;
 
 /// The most bytes one READ request asks for. A longer READ goes out as several requests of
@@ -257,31 +257,19 @@ impl Requester {
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(index, mtu);
-        let header = data_header(cx, wqe, position, self.next_psn)
-            .with_payload_len(len)
+        let header = cx
+            .data_header(wqe, position, self.next_psn)
             .with_ack_req(ack_req);
-        let header_len = header.len();
-        let Some(packet) = out.stage(packet_len(header_len, len)) else {
-            return Step::Full;
-        };
-        header.emit(packet);
-        let (data, pad) = packet[header_len..].split_at_mut(len);
-        pad.fill(0);
+        let payload = self.queue.payload(self.cursor, wqe);
         let offset = u64::from(index) * mtu.bytes() as u64;
-        match self.queue.payload(self.cursor, wqe) {
-            Payload::Sges(sges) => {
-                if memory.gather(sges, offset, data).is_err() {
-                    out.cancel();
-                    self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
-                    return Step::Wait;
-                }
-            }
-            Payload::Inline(inline) => {
-                let offset = offset as usize;
-                data.copy_from_slice(&inline[offset..offset + len]);
+        match put_data(&header, payload, offset, len, memory, out) {
+            Put::Done => {}
+            Put::Full => return Step::Full,
+            Put::Protection => {
+                self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
+                return Step::Wait;
             }
         }
-        out.commit();
         if ack_req {
             self.asked = self.next_psn;
         }
@@ -483,7 +471,7 @@ impl Requester {
         host: &mut H,
     ) -> Outcome {
         if let Some(wqe) = self.queue.pop() {
-            host.send_completed(completion(cx, &wqe, status));
+            host.send_completed(cx.completion(&wqe, status));
         }
         self.flush(cx, host);
         Outcome::Failed
@@ -492,7 +480,7 @@ impl Requester {
     /// Ends all that is in the queue, in order (10.3.1.7).
     pub(super) fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         while let Some(wqe) = self.queue.pop() {
-            host.send_completed(completion(cx, &wqe, WcStatus::WrFlushErr));
+            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
         }
         self.timers.reset();
         self.unsendable = None;
@@ -507,54 +495,4 @@ impl Requester {
 /// The responses to one READ request at most.
 fn read_piece(mtu: Mtu) -> u32 {
     READ_PIECE / mtu.bytes() as u32
-}
-
-fn completion(cx: &Context<'_>, wqe: &SendWqe, status: WcStatus) -> Completion {
-    Completion {
-        wr_id: wqe.wr_id,
-        status,
-        opcode: wqe.op.completion_opcode(),
-        byte_len: wqe.len,
-        qpn: cx.qpn,
-        src_qp: cx.attr.dest_qpn,
-        extra: Extra::None,
-        grh: false,
-    }
-}
-
-/// The headers of a piece of a SEND or WRITE.
-fn data_header(cx: &Context<'_>, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
-    let (operation, extra) = match wqe.op {
-        SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
-        SendOp::SendInv(_) => (Operation::Send, Headers::IETH),
-        SendOp::Write { .. } => (Operation::Write, Headers::empty()),
-        SendOp::WriteImm { .. } => (Operation::Write, Headers::IMMDT),
-        _ => (Operation::Send, Headers::empty()),
-    };
-    let extra = if position.ends() {
-        extra
-    } else {
-        Headers::empty()
-    };
-    let mut header = cx.header(operation, position, extra, psn);
-    match wqe.op {
-        SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } if position.starts() => {
-            header.reth = Some(Reth {
-                addr,
-                rkey,
-                length: wqe.len,
-            });
-        }
-        _ => {}
-    }
-    if position.ends() {
-        let asked = wqe.flags.contains(SendFlags::SOLICITED);
-        header.bth.solicited = asked && wqe.op.takes_receive();
-        match wqe.op {
-            SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
-            SendOp::SendInv(rkey) => header.ieth = Some(rkey),
-            _ => {}
-        }
-    }
-    header
 }

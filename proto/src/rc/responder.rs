@@ -7,12 +7,12 @@
 
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use super::{Context, receive_completion};
 use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, Transmit};
 use crate::ids::RKey;
 use crate::psn::Psn;
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
+use crate::service::{Context, receive_completion};
 use crate::wire::{Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 use std::collections::VecDeque;

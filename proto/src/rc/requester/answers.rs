@@ -3,11 +3,11 @@
 //! Acknowledgements, refusals and responses move `una` on and complete what it has passed. What
 //! shows that something was lost sends the cursor back.
 
-use super::super::Context;
-use super::{Outcome, Requester, completion};
+use super::{Outcome, Requester};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
+use crate::service::Context;
 use crate::time::Time;
 use crate::wire::{Aeth, NakCode, Syndrome};
 use crate::work::{Payload, SendFlags, SendOp, WcStatus};
@@ -188,7 +188,7 @@ impl Requester {
                 self.receives_done = wqe.receives;
             }
             if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                host.send_completed(completion(cx, &wqe, WcStatus::Success));
+                host.send_completed(cx.completion(&wqe, WcStatus::Success));
             }
         }
         while self
@@ -327,7 +327,7 @@ impl Requester {
                 break;
             }
             self.queue.pop();
-            host.send_completed(completion(cx, &wqe, WcStatus::WrFlushErr));
+            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
         }
         self.fail(cx, status, host)
     }

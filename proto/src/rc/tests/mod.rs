@@ -3,7 +3,6 @@
 
 mod duplicates;
 mod errors;
-mod host;
 mod noise;
 mod requester;
 mod responder;
@@ -12,24 +11,18 @@ mod states;
 
 use super::*;
 use crate::host::Access;
-use crate::ids::{LKey, RKey};
+use crate::ids::RKey;
 use crate::mtu::Mtu;
+use crate::psn::Psn;
 use crate::qp::AddressVector;
-use crate::wire::{Aeth, AtomicEth, Credits, NakCode, Reth, RnrTimer, Syndrome};
-use crate::work::{Payload, SendFlags, SendOp, Sge};
-use host::TestHost;
+use crate::testing::{
+    LOCAL, NO_KEY, READ_ONLY, REGION, REMOTE, Sent, Sink, TestHost, base, pattern, sge,
+};
+use crate::wire::{
+    Aeth, AtomicEth, Credits, Header, Headers, NakCode, Opcode, Reth, RnrTimer, Syndrome,
+};
+use crate::work::{Extra, Payload, SendFlags, SendOp, Sge, WcOpcode, WcStatus};
 use std::time::Duration;
-
-/// Memory that may be used locally, and nothing else.
-const LOCAL: u32 = 1;
-/// Memory with which the peer may do anything.
-const REMOTE: u32 = 2;
-/// Memory without any right but that of sending from it.
-const READ_ONLY: u32 = 3;
-/// No memory, or another protection domain's: the host does not tell these apart.
-const NO_KEY: u32 = 99;
-/// Bytes of each region.
-const REGION: usize = 256 * 1024;
 
 const UNSIGNALED: SendFlags = SendFlags::empty();
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -39,87 +32,12 @@ const OWN_PSN: u32 = 100;
 const PEER_PSN: u32 = 500;
 const MTU: usize = 256;
 
-fn base(key: u32) -> u64 {
-    u64::from(key) << 32
-}
-
-fn sge(key: u32, offset: usize, length: usize) -> Sge {
-    Sge {
-        addr: base(key) + offset as u64,
-        length: length as u32,
-        lkey: LKey(key),
-    }
-}
-
 fn psn(n: u32) -> Psn {
     Psn::new(n)
 }
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
-}
-
-/// What region `key` holds at first.
-fn pattern(key: u32, offset: usize) -> u8 {
-    ((offset + 7 * key as usize) % 251) as u8
-}
-
-/// A packet that was sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Sent {
-    header: Header,
-    payload: Vec<u8>,
-}
-
-impl Sent {
-    fn opcode(&self) -> Opcode {
-        self.header.bth.opcode
-    }
-
-    fn psn(&self) -> u32 {
-        self.header.bth.psn.get()
-    }
-
-    fn syndrome(&self) -> Syndrome {
-        self.header.aeth.expect("an AETH").syndrome
-    }
-
-    fn msn(&self) -> u32 {
-        self.header.aeth.expect("an AETH").msn
-    }
-}
-
-struct Sink {
-    now: Time,
-    room: usize,
-    staged: Vec<u8>,
-    packets: Vec<Sent>,
-}
-
-impl Transmit for Sink {
-    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.packets.len() == self.room {
-            return None;
-        }
-        self.staged = vec![0xa5; len];
-        Some(&mut self.staged)
-    }
-
-    fn commit(&mut self) {
-        let packet = Packet::parse(&self.staged).expect("what is sent is well-formed");
-        let rule = packet.header.bth.opcode.info().payload;
-        assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
-        self.packets.push(Sent {
-            header: packet.header,
-            payload: packet.payload.to_vec(),
-        });
-    }
-
-    fn cancel(&mut self) {}
-
-    fn now(&self) -> Time {
-        self.now
-    }
 }
 
 /// A queue pair with its host and a clock.
@@ -247,12 +165,7 @@ impl End {
 
     /// What it sends into a sink with room for so many packets, and whether there is more.
     fn poll_room(&mut self, room: usize) -> (Vec<Sent>, bool) {
-        let mut sink = Sink {
-            now: self.now,
-            room,
-            staged: Vec::new(),
-            packets: Vec::new(),
-        };
+        let mut sink = Sink::new(self.now, room);
         let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
         (sink.packets, more)
     }

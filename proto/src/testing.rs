@@ -1,12 +1,43 @@
-//! A host over plain vectors.
+//! What the scenario tests of all services run on: a host over plain vectors, and a sink that keeps
+//! what is sent.
 
-use super::{LOCAL, READ_ONLY, REGION, REMOTE, base, pattern};
+use crate::host::Transmit;
 use crate::host::{Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives};
-use crate::ids::RKey;
+use crate::ids::{LKey, RKey};
 use crate::queue::RecvQueue;
+use crate::time::Time;
+use crate::wire::{Header, Opcode, Packet, Syndrome};
 use crate::work::{Completion, Sge};
 use std::cell::RefCell;
 use std::sync::LazyLock;
+
+/// Memory that may be used locally, and nothing else.
+pub(crate) const LOCAL: u32 = 1;
+/// Memory with which the peer may do anything.
+pub(crate) const REMOTE: u32 = 2;
+/// Memory without any right but that of sending from it.
+pub(crate) const READ_ONLY: u32 = 3;
+/// No memory, or another protection domain's: the host does not tell these apart.
+pub(crate) const NO_KEY: u32 = 99;
+/// Bytes of each region.
+pub(crate) const REGION: usize = 256 * 1024;
+
+pub(crate) fn base(key: u32) -> u64 {
+    u64::from(key) << 32
+}
+
+pub(crate) fn sge(key: u32, offset: usize, length: usize) -> Sge {
+    Sge {
+        addr: base(key) + offset as u64,
+        length: length as u32,
+        lkey: LKey(key),
+    }
+}
+
+/// What region `key` holds at first.
+pub(crate) fn pattern(key: u32, offset: usize) -> u8 {
+    ((offset + 7 * key as usize) % 251) as u8
+}
 
 /// What the regions hold at first, by key: made once, as every test needs it.
 static PATTERNS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -16,19 +47,19 @@ static PATTERNS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 
 /// A host over three regions.
 #[derive(Debug)]
-pub(super) struct TestHost {
+pub(crate) struct TestHost {
     regions: Vec<(u32, Access, RefCell<Vec<u8>>)>,
     /// Every range of a region that exists is accessible, and scattering goes nowhere.
-    pub(super) boundless: bool,
-    pub(super) shared: bool,
-    pub(super) receives: RecvQueue,
-    pub(super) sends: Vec<Completion>,
-    pub(super) receptions: Vec<(Completion, bool)>,
-    pub(super) events: Vec<QpEvent>,
+    pub(crate) boundless: bool,
+    pub(crate) shared: bool,
+    pub(crate) receives: RecvQueue,
+    pub(crate) sends: Vec<Completion>,
+    pub(crate) receptions: Vec<(Completion, bool)>,
+    pub(crate) events: Vec<QpEvent>,
 }
 
 impl TestHost {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let region = |key, access| (key, access, RefCell::new(PATTERNS[key as usize].clone()));
         TestHost {
@@ -102,13 +133,13 @@ impl TestHost {
         }
     }
 
-    pub(super) fn bytes(&self, key: u32, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, key: u32, offset: usize, len: usize) -> Vec<u8> {
         let (.., bytes) = self.regions.iter().find(|(k, ..)| *k == key).unwrap();
         bytes.borrow()[offset..offset + len].to_vec()
     }
 
     /// Takes a region away.
-    pub(super) fn deregister(&mut self, key: u32) {
+    pub(crate) fn deregister(&mut self, key: u32) {
         self.regions.retain(|(k, ..)| *k != key);
     }
 }
@@ -207,5 +238,76 @@ impl Completions for TestHost {
 
     fn event(&mut self, event: QpEvent) {
         self.events.push(event);
+    }
+}
+
+/// A packet that was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Sent {
+    pub(crate) fn opcode(&self) -> Opcode {
+        self.header.bth.opcode
+    }
+
+    pub(crate) fn psn(&self) -> u32 {
+        self.header.bth.psn.get()
+    }
+
+    pub(crate) fn syndrome(&self) -> Syndrome {
+        self.header.aeth.expect("an AETH").syndrome
+    }
+
+    pub(crate) fn msn(&self) -> u32 {
+        self.header.aeth.expect("an AETH").msn
+    }
+}
+
+/// Keeps what is sent.
+pub(crate) struct Sink {
+    now: Time,
+    room: usize,
+    staged: Vec<u8>,
+    pub(crate) packets: Vec<Sent>,
+}
+
+impl Sink {
+    /// With room for so many packets.
+    pub(crate) fn new(now: Time, room: usize) -> Self {
+        Sink {
+            now,
+            room,
+            staged: Vec::new(),
+            packets: Vec::new(),
+        }
+    }
+}
+
+impl Transmit for Sink {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.packets.len() == self.room {
+            return None;
+        }
+        self.staged = vec![0xa5; len];
+        Some(&mut self.staged)
+    }
+
+    fn commit(&mut self) {
+        let packet = Packet::parse(&self.staged).expect("what is sent is well-formed");
+        let rule = packet.header.bth.opcode.info().payload;
+        assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
+        self.packets.push(Sent {
+            header: packet.header,
+            payload: packet.payload.to_vec(),
+        });
+    }
+
+    fn cancel(&mut self) {}
+
+    fn now(&self) -> Time {
+        self.now
     }
 }

@@ -1,0 +1,171 @@
+//! What the services have in common: how a piece of a message is put into a packet, what a
+//! completion says, and how receives that nobody will use any more are given up.
+
+use crate::host::{Host, Memory, QpEvent, Receive, Transmit};
+use crate::ids::Qpn;
+use crate::psn::Psn;
+use crate::qp::{Counters, QpAttr};
+use crate::queue::SendWqe;
+use crate::time::Time;
+use crate::wire::{Header, Headers, Opcode, Operation, Position, Reth, Transport, packet_len};
+use crate::work::{Completion, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
+
+/// What requester and responder need of the queue pair that they belong to.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) qpn: Qpn,
+    pub(crate) transport: Transport,
+    pub(crate) attr: &'a QpAttr,
+    pub(crate) now: Time,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl Context<'_> {
+    /// The headers of a packet to the peer. The opcode must exist for the transport: what posting
+    /// takes has one.
+    pub(crate) fn header(
+        &self,
+        operation: Operation,
+        position: Position,
+        extra: Headers,
+        psn: Psn,
+    ) -> Header {
+        let opcode = Opcode::of(self.transport, operation, position, extra)
+            .expect("the transport has every piece of the operations that posting takes");
+        Header::new(opcode, self.attr.dest_qpn, psn)
+    }
+
+    /// The headers of a piece of a SEND or WRITE.
+    pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
+        let (operation, extra) = match wqe.op {
+            SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
+            SendOp::SendInv(_) => (Operation::Send, Headers::IETH),
+            SendOp::Write { .. } => (Operation::Write, Headers::empty()),
+            SendOp::WriteImm { .. } => (Operation::Write, Headers::IMMDT),
+            _ => (Operation::Send, Headers::empty()),
+        };
+        let extra = if position.ends() {
+            extra
+        } else {
+            Headers::empty()
+        };
+        let mut header = self.header(operation, position, extra, psn);
+        match wqe.op {
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. }
+                if position.starts() =>
+            {
+                header.reth = Some(Reth {
+                    addr,
+                    rkey,
+                    length: wqe.len,
+                });
+            }
+            _ => {}
+        }
+        if position.ends() {
+            let asked = wqe.flags.contains(SendFlags::SOLICITED);
+            header.bth.solicited = asked && wqe.op.takes_receive();
+            match wqe.op {
+                SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
+                SendOp::SendInv(rkey) => header.ieth = Some(rkey),
+                _ => {}
+            }
+        }
+        header
+    }
+
+    /// The completion of a send work request.
+    pub(crate) fn completion(&self, wqe: &SendWqe, status: WcStatus) -> Completion {
+        Completion {
+            wr_id: wqe.wr_id,
+            status,
+            opcode: wqe.op.completion_opcode(),
+            byte_len: wqe.len,
+            qpn: self.qpn,
+            src_qp: self.attr.dest_qpn,
+            extra: Extra::None,
+            grh: false,
+        }
+    }
+}
+
+/// How putting a packet into the sink went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Put {
+    /// It goes out.
+    Done,
+    /// The sink is full.
+    Full,
+    /// The memory with the data may not be read.
+    Protection,
+}
+
+/// Puts out a packet with `len` bytes of `payload` from `offset` on.
+pub(crate) fn put_data<M: Memory, T: Transmit>(
+    header: &Header,
+    payload: Payload<'_>,
+    offset: u64,
+    len: usize,
+    memory: &M,
+    out: &mut T,
+) -> Put {
+    let header = header.with_payload_len(len);
+    let header_len = header.len();
+    let Some(packet) = out.stage(packet_len(header_len, len)) else {
+        return Put::Full;
+    };
+    header.emit(packet);
+    let (data, pad) = packet[header_len..].split_at_mut(len);
+    pad.fill(0);
+    match payload {
+        Payload::Sges(sges) => {
+            if memory.gather(sges, offset, data).is_err() {
+                out.cancel();
+                return Put::Protection;
+            }
+        }
+        Payload::Inline(inline) => {
+            let offset = offset as usize;
+            data.copy_from_slice(&inline[offset..offset + len]);
+        }
+    }
+    out.commit();
+    Put::Done
+}
+
+/// A completion of a receive that carries no message.
+pub(crate) fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) -> Completion {
+    Completion {
+        wr_id: receive.wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        qpn,
+        src_qp: Qpn::default(),
+        extra: Extra::None,
+        grh: false,
+    }
+}
+
+/// Ends all receives of the queue pair's own queue, in order (10.3.1.7).
+pub(crate) fn flush_receives<H: Host>(qpn: Qpn, host: &mut H) {
+    if host.receive_credits().is_none() {
+        // A shared queue's receives stay where they are (10.2.9.4).
+        host.event(QpEvent::LastWqeReached);
+        return;
+    }
+    let mut receive = Receive::default();
+    while host.take_receive(&mut receive) {
+        let status = WcStatus::WrFlushErr;
+        host.receive_completed(receive_completion(qpn, &receive, status), true);
+    }
+}
+
+/// Forgets all receives of the queue pair's own queue, as the transition to RESET does (10.3.1.1).
+pub(crate) fn discard_receives<H: Host>(host: &mut H) {
+    if host.receive_credits().is_some() {
+        let mut receive = Receive::default();
+        while host.take_receive(&mut receive) {}
+    }
+}
