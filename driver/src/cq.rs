@@ -59,6 +59,19 @@ pub enum CqError {
     /// More completions wait than the new size holds: EINVAL.
     #[error("more completions wait than the new size holds")]
     InUse,
+    /// The entries cannot be had: ENOMEM.
+    #[error("not enough memory for the entries of the completion queue: ask for fewer")]
+    NoMemory,
+}
+
+impl CqError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Size | Self::InUse => libc::EINVAL,
+            Self::NoMemory => libc::ENOMEM,
+        }
+    }
 }
 
 /// The queue is full: a completion was lost, and the queue is of no more use (11.6.3.1).
@@ -77,8 +90,12 @@ impl Cq {
         events: Arc<AsyncEvents>,
     ) -> Result<Arc<Cq>, CqError> {
         check_size(capacity)?;
+        let mut entries = VecDeque::new();
+        entries
+            .try_reserve_exact(capacity as usize)
+            .map_err(|_| CqError::NoMemory)?;
         let ring = Ring {
-            entries: VecDeque::with_capacity(capacity as usize),
+            entries,
             capacity: capacity as usize,
             armed: Armed::No,
             overrun: false,
@@ -154,9 +171,11 @@ impl Cq {
         if ring.entries.len() > capacity as usize {
             return Err(CqError::InUse);
         }
+        let more = (capacity as usize).saturating_sub(ring.entries.len());
+        ring.entries
+            .try_reserve_exact(more)
+            .map_err(|_| CqError::NoMemory)?;
         ring.capacity = capacity as usize;
-        let more = ring.capacity.saturating_sub(ring.entries.len());
-        ring.entries.reserve_exact(more);
         Ok(())
     }
 

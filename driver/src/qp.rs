@@ -176,6 +176,8 @@ struct Inner {
     armed: Time,
     /// Packets came, and it has not sent since.
     touched: bool,
+    /// It waits for its next turn to send: the engine has it on its list.
+    queued: bool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -218,6 +220,7 @@ impl Qp {
                 route: None,
                 armed: Time::NEVER,
                 touched: false,
+                queued: false,
             };
             Arc::new_cyclic(|me| Qp {
                 me: Weak::clone(me),
@@ -410,6 +413,13 @@ impl Qp {
         self.transmit(&mut inner, regions);
     }
 
+    /// Its next turn to send has come.
+    pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) {
+        let mut inner = lock(&self.inner);
+        inner.queued = false;
+        self.transmit(&mut inner, regions);
+    }
+
     /// A deadline that the timers were given has come.
     pub(crate) fn timer_fired(self: &Arc<Self>, at: Time, now: Time, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
@@ -458,7 +468,9 @@ impl Qp {
 
     /// Sends all that may go now, but lets others have their turn.
     fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
-        let Inner { rc, route, .. } = inner;
+        let Inner {
+            rc, route, queued, ..
+        } = inner;
         if let Some((local, path)) = route {
             let engine = engine::get();
             let mut batch = engine.take_batch();
@@ -466,8 +478,8 @@ impl Qp {
             let mut more = true;
             for _ in 0..TURN {
                 more = rc.poll_transmit(now(), &mut self.host(regions), &mut batch);
-                flush(&mut batch);
-                if !more {
+                let sent = flush(&mut batch);
+                if !more || !sent {
                     break;
                 }
             }
@@ -476,7 +488,8 @@ impl Qp {
             if held_until != Time::NEVER {
                 engine.deadline_moved(held_until);
             }
-            if more {
+            // Whoever is on the list already gets one turn all the same.
+            if more && !std::mem::replace(queued, true) {
                 engine.ready(Arc::clone(self));
             }
         }
@@ -500,17 +513,19 @@ impl Qp {
 }
 
 /// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go
-/// then is lost, and repeated like anything lost.
-fn flush(batch: &mut SendBatch) {
+/// then is lost, and repeated like anything lost. False when there was no room to the end: then it is
+/// for others to have the locks.
+fn flush(batch: &mut SendBatch) -> bool {
     for _ in 0..PATIENCE {
         let report = batch.flush();
         if let Some(error) = &report.error {
             tracing::debug!(%error, lost = report.lost, "packets could not be sent");
         }
         if !report.blocked {
-            return;
+            return true;
         }
     }
+    false
 }
 
 /// Sends that are being posted. They go out together when this is dropped.

@@ -32,7 +32,7 @@ impl From<std::io::Error> for Errno {
 impl From<CqError> for Errno {
     fn from(error: CqError) -> Self {
         tracing::warn!("completion queue: {error}");
-        Self(libc::EINVAL)
+        Self(error.errno())
     }
 }
 

@@ -464,7 +464,7 @@ impl Engine {
         let ready = mem::take(&mut *lock(&self.ready));
         let overran = mem::take(&mut *lock(&self.overran));
         for qp in &ready {
-            qp.go_on(regions().table());
+            qp.take_turn(regions().table());
         }
         for cq in &overran {
             for qp in cq.users() {
