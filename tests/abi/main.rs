@@ -1,6 +1,9 @@
 //! The C ABI from outside: its layouts against the headers, its symbols in the built library, and
 //! its pure functions against rdma-core's own.
 
+#[path = "../common/left_out.rs"]
+mod left_out;
+
 mod headers;
 mod inline_calls;
 mod layout;

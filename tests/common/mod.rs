@@ -4,6 +4,7 @@
 
 pub mod capture;
 pub mod devices;
+pub mod left_out;
 pub mod namespace;
 pub mod pingpong;
 pub mod place;

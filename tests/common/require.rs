@@ -1,14 +1,10 @@
-//! What a test needs from the machine, and what happens where it is missing.
-//!
-//! Under `CI=true` a missing need is a failure. Elsewhere the test is left out and says so on a
-//! line that `cargo xtask test` collects.
+//! What a test needs from the machine.
 
 use std::env;
-use std::io::{self, Write};
-use std::panic::Location;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread;
+
+use super::left_out::left_out;
 
 /// Something that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,17 +41,7 @@ pub fn require(needs: &[Need]) -> bool {
     let Some(missing) = needs.iter().find(|need| !need.is_met()) else {
         return true;
     };
-    let why = missing.explanation();
-    assert!(env::var("CI").as_deref() != Ok("true"), "{why}");
-
-    let here = thread::current();
-    let test = match here.name() {
-        // With one test thread, libtest runs the test on the main thread.
-        None | Some("main") => Location::caller().to_string(),
-        Some(name) => name.to_owned(),
-    };
-    // Written directly, because libtest hides what passing tests print.
-    let _ = writeln!(io::stdout(), "\nLEFT OUT: {test}: {why}");
+    left_out(&missing.explanation());
     false
 }
 
