@@ -11,14 +11,19 @@ use super::plan::{Group, Judge, REFERENCE};
 
 /// rxe's counters that must not move on a clean link: each counts packets that rxe found wrong, or
 /// gave up on. Those that count retries move whenever the guest is slow.
-const FAULT_COUNTERS: &[&str] = &["retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
+const FAULT_COUNTERS: &[&str] = &["retry_exceeded_err", "retry_rnr_exceeded_err"];
 
 /// Counters that move when a packet is missing, and the one that counts those which the guest's own
-/// kernel lost on that way, for want of room in a queue: requests of urxe's, and requests of rxe's.
+/// kernel lost on that way, for want of room in a queue: requests of urxe's, requests of rxe's, and
+/// whatever rxe could not send.
 const GAP_COUNTERS: &[(&str, &str)] = &[
     ("out_of_seq_request", "kernel_queue_drops"),
     ("rcvd_seq_err", "urxe_socket_drops"),
+    ("send_err", "kernel_queue_drops"),
 ];
+
+/// What rxe says when a queue of the kernel's took a packet no more.
+const FULL_QUEUE: &str = "Failed sending ACK";
 
 /// Words of rxe's, or of a kernel in trouble, in the kernel's log.
 const LOG_WORDS: &[&str] = &["rxe", "infiniband", "BUG", "WARNING", "Call Trace", "Oops"];
@@ -302,6 +307,7 @@ fn logged(file: &Path) -> Option<String> {
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| LOG_WORDS.iter().any(|word| line.contains(word)))
+        .filter(|line| !line.contains(FULL_QUEUE))
         .take(3)
         .collect();
     (!lines.is_empty()).then(|| lines.join(" / "))
@@ -342,7 +348,8 @@ mod tests {
         assert!(suspicious("out_of_seq_request 2\nkernel_queue_drops 1\n").is_none());
         assert!(suspicious("out_of_seq_request 2\nurxe_socket_drops 1\n").is_some());
         assert!(suspicious("rcvd_seq_err 2\nurxe_socket_drops 1\n").is_none());
-        assert!(suspicious("send_err 1\nkernel_queue_drops 1\n").is_some());
+        assert!(suspicious("send_err 1\nurxe_socket_drops 1\n").is_some());
+        assert!(suspicious("retry_exceeded_err 1\nkernel_queue_drops 1\n").is_some());
         assert!(suspicious("rcvd_pkts 1\nduplicate_request 1\n").is_none());
     }
 
