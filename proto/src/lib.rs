@@ -10,6 +10,7 @@
 //! - [`qp`]: the states of a queue pair, and which attributes each transition takes.
 //! - [`work`]: work requests and completions; [`queue`]: the queues that hold them.
 //! - [`rc`]: reliable connection: requester, responder and retransmission.
+//! - [`uc`] and [`ud`]: unreliable connection and datagram.
 //! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
 //!
 //! Section numbers refer to the InfiniBand Architecture Specification, volume 1; annex A17 is RoCEv2.
@@ -18,6 +19,7 @@
 pub mod host;
 pub mod icrc;
 pub mod ids;
+mod inbound;
 pub mod mtu;
 pub mod psn;
 pub mod qp;
@@ -27,5 +29,8 @@ mod service;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod uc;
+pub mod ud;
+mod unreliable;
 pub mod wire;
 pub mod work;

@@ -133,8 +133,8 @@ pub enum Payload<'a> {
 /// Where a datagram goes (11.4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdDestination {
-    /// The driver's number of the address handle, which says along which path. Nothing here looks
-    /// at it.
+    /// The driver's number of the address handle, which says along which path. Only
+    /// [`crate::ud::UdQp::next_destination`] looks at it.
     pub handle: u64,
     /// The queue pair there.
     pub qpn: Qpn,

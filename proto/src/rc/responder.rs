@@ -9,6 +9,7 @@ use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
 use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, Transmit};
 use crate::ids::RKey;
+use crate::inbound::{Inbound, InboundWrite};
 use crate::psn::Psn;
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
@@ -16,20 +17,6 @@ use crate::service::{Context, receive_completion};
 use crate::wire::{Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 use std::collections::VecDeque;
-
-/// A message of several packets that has begun.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Inbound {
-    /// A SEND, and how much of it has come.
-    Send { received: u32 },
-    /// A WRITE: where the next byte goes, how many are to come, how many there are.
-    Write {
-        addr: u64,
-        rkey: RKey,
-        left: u32,
-        len: u32,
-    },
-}
 
 /// Why a request is not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,7 +266,9 @@ impl Responder {
         host: &mut H,
     ) -> Result<(), Refusal> {
         let info = packet.header.bth.opcode.info();
-        self.check_sequence(info)?;
+        if !Inbound::permits(self.inbound, info) {
+            return Err(INVALID);
+        }
         check_permitted(cx.attr, info)?;
         if !info
             .payload
@@ -296,17 +285,6 @@ impl Responder {
             }
             _ => Err(INVALID),
         }
-    }
-
-    /// Whether the packet may follow what came before (9.7.4.1.2, table 40).
-    fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Refusal> {
-        let fits = match (self.inbound, info.position.starts()) {
-            (None, starts) => starts,
-            (Some(_), true) => false,
-            (Some(Inbound::Send { .. }), false) => info.operation == Operation::Send,
-            (Some(Inbound::Write { .. }), false) => info.operation == Operation::Write,
-        };
-        if fits { Ok(()) } else { Err(INVALID) }
     }
 
     fn send<H: Host>(
@@ -361,52 +339,37 @@ impl Responder {
         info: &OpcodeInfo,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let (addr, rkey, left, len) = match (self.inbound, &packet.header.reth) {
-            (
-                Some(Inbound::Write {
-                    addr,
-                    rkey,
-                    left,
-                    len,
-                }),
-                _,
-            ) => (addr, rkey, left, len),
-            (_, Some(reth)) => (reth.addr, reth.rkey, reth.length, reth.length),
+        let write = match (self.inbound, &packet.header.reth) {
+            (Some(Inbound::Write(write)), _) => write,
+            (_, Some(reth)) => InboundWrite::new(reth),
             _ => return Err(INVALID),
         };
-        // All of it must come, and no more than was announced (9.7.4.1.6).
-        let payload = packet.payload.len() as u64;
-        let fits = match info.position.ends() {
-            true => payload == u64::from(left),
-            false => payload < u64::from(left),
-        };
-        if !fits || u64::from(len) > MAX_MESSAGE {
+        let payload = packet.payload;
+        let fits = write.takes(payload.len(), info.position.ends());
+        if !fits || u64::from(write.len) > MAX_MESSAGE {
             return Err(INVALID);
         }
         if packet.header.imm.is_some() && !self.has_receive {
             self.take_receive(host)?;
         }
         // A write of nothing needs no right to anything (9.7.4.1.5).
-        if info.position.starts() && len > 0 {
-            host.check_remote(rkey, addr, u64::from(len), Access::REMOTE_WRITE)
+        if info.position.starts() && write.len > 0 {
+            let len = u64::from(write.len);
+            host.check_remote(write.rkey, write.addr, len, Access::REMOTE_WRITE)
                 .map_err(|_| NO_ACCESS)?;
         }
-        if payload > 0 {
-            host.remote_write(rkey, addr, packet.payload)
+        if !payload.is_empty() {
+            host.remote_write(write.rkey, write.addr, payload)
                 .map_err(|_| NO_ACCESS)?;
         }
         match packet.header.imm {
             _ if !info.position.ends() => {
-                self.inbound = Some(Inbound::Write {
-                    addr: addr.wrapping_add(payload),
-                    rkey,
-                    left: left - payload as u32,
-                    len,
-                });
+                self.inbound = Some(Inbound::Write(write.after(payload.len())));
             }
             Some(imm) => {
                 let extra = Extra::Imm(imm);
-                self.complete(cx, &packet.header, WcOpcode::RecvWriteImm, len, extra, host);
+                let opcode = WcOpcode::RecvWriteImm;
+                self.complete(cx, &packet.header, opcode, write.len, extra, host);
             }
             None => self.message_done(),
         }

@@ -1,0 +1,236 @@
+//! Unreliable datagram (9.8.3): messages of one packet to and from any queue pair that shares a
+//! queue key.
+//!
+//! The path belongs to the work request, by its address handle. Handles are the caller's: it asks
+//! where the next datagram goes ([`UdQp::next_destination`]) and hands in a sink for that path.
+
+mod network;
+#[cfg(test)]
+mod tests;
+
+pub use network::NetworkHeader;
+
+use crate::host::{Host, Transmit};
+use crate::ids::{PKey, Qpn};
+use crate::mtu::Mtu;
+use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::queue::{PostError, SendQueueSize};
+use crate::time::Time;
+use crate::unreliable::Core;
+use crate::wire::{Grh, Packet, Transport};
+use crate::work::{Completion, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+
+/// The bytes of a UDP header.
+const UDP_LEN: usize = 8;
+
+/// What a datagram queue pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct UdConfig {
+    /// Its number; [`Qpn::GSI`] for the general service interface.
+    pub qpn: Qpn,
+    /// Its send queue.
+    pub send: SendQueueSize,
+    /// Whether every send makes a completion.
+    pub signal_all: bool,
+    /// The port's MTU, which no message is longer than.
+    pub mtu: Mtu,
+}
+
+/// A datagram queue pair.
+#[derive(Debug)]
+pub struct UdQp {
+    core: Core,
+}
+
+impl UdQp {
+    /// A queue pair in RESET.
+    pub fn new(config: UdConfig) -> Self {
+        let initial = QpAttr {
+            path_mtu: config.mtu,
+            ..QpAttr::default()
+        };
+        UdQp {
+            core: Core::new(
+                QpType::Ud,
+                Transport::Ud,
+                config.qpn,
+                config.send,
+                config.signal_all,
+                initial,
+            ),
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn()
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.core.attr.state
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Its attributes now, the PSN being the next that is sent.
+    pub fn attributes(&self) -> QpAttr {
+        self.core.attributes(None)
+    }
+
+    /// What its send queue was made for.
+    pub fn send_queue_size(&self) -> SendQueueSize {
+        self.core.send_queue_size()
+    }
+
+    /// How many more work requests its send queue holds.
+    pub fn send_queue_room(&self) -> u32 {
+        self.core.send_queue_room()
+    }
+
+    /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`QpAttr::change`].
+    pub fn modify<H: Host>(
+        &mut self,
+        new: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), TransitionError> {
+        self.core.modify(new, mask, now, host).map(|_| ())
+    }
+
+    /// Takes a send work request. In SQE and in the error state it is flushed at once (10.3.1.6,
+    /// 10.3.1.7). One that is longer than the MTU is taken, and completes without being sent or an
+    /// error (C10-93.1.1).
+    ///
+    /// # Errors
+    /// [`PostError::Operation`] for all but SEND, with immediate data or without;
+    /// [`PostError::Destination`] when it does not say where it goes.
+    pub fn post_send<H: Host>(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
+            return Err(PostError::Operation);
+        }
+        if wr.dest.is_none() {
+            return Err(PostError::Destination);
+        }
+        self.core.post_send(wr, now, host)
+    }
+
+    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
+    /// once.
+    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
+        self.core.receive_posted(host);
+    }
+
+    /// Handles a packet for this queue pair, or for a multicast group that it is in, whose ICRC was
+    /// right. Whatever is not for it is dropped in silence (9.6.1, 9.8.3.2).
+    pub fn handle_packet<H: Host>(
+        &mut self,
+        now: Time,
+        network: &NetworkHeader,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        let bth = &packet.header.bth;
+        let info = bth.opcode.info();
+        let core = &mut self.core;
+        if !core.attr.state.handles_packets() {
+            core.counters.dropped_in_state += 1;
+            return;
+        }
+        if !PKey::DEFAULT.matches(bth.pkey) {
+            core.counters.bad_pkey += 1;
+            return;
+        }
+        let payload = packet.payload;
+        let well_formed = info.transport == Transport::Ud
+            && info
+                .payload
+                .accepts(payload.len(), core.attr.path_mtu.bytes());
+        let Some(deth) = packet.header.deth.filter(|_| well_formed) else {
+            core.counters.malformed += 1;
+            return;
+        };
+        if deth.qkey != core.attr.qkey {
+            core.counters.bad_qkey += 1;
+            return;
+        }
+        core.counters.received_packets += 1;
+        let (mut cx, _, receive) = core.parts(now);
+        if !receive.hold(host) {
+            cx.counters.no_receive += 1;
+            return;
+        }
+        let total = Grh::LEN + payload.len();
+        if receive.room() < total as u64 {
+            receive.too_small(&mut cx, host);
+            return;
+        }
+        let udp_len = UDP_LEN + packet.len() + crate::icrc::LEN;
+        let grh = network.bytes(udp_len as u16);
+        let sges = &receive.receive().sges;
+        let scattered = host
+            .scatter(sges, 0, &grh)
+            .and_then(|()| host.scatter(sges, Grh::LEN as u64, payload));
+        if scattered.is_err() {
+            receive.end(cx.qpn, WcStatus::LocProtErr, host);
+            core.end(now, host);
+            return;
+        }
+        let completion = Completion {
+            wr_id: receive.receive().wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: total as u32,
+            qpn: cx.qpn,
+            src_qp: deth.src_qp,
+            extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
+            grh: true,
+        };
+        receive.complete(completion, bth.solicited, host);
+    }
+
+    /// When [`UdQp::handle_timeout`] should be called: never, as no answer is awaited.
+    pub fn deadline(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// Looks at the clock, which says nothing to this service.
+    pub fn handle_timeout<H: Host>(&mut self, _now: Time, _host: &mut H) {}
+
+    /// The address handle of the datagram that [`UdQp::poll_transmit`] sends next; `None` when
+    /// there is nothing to send.
+    pub fn next_destination(&self) -> Option<u64> {
+        self.core.next_destination().map(|dest| dest.handle)
+    }
+
+    /// Sends datagrams to [`UdQp::next_destination`], as many as come one after the other.
+    /// Returns true when there is more: the sink was full, or the next datagram goes to another
+    /// destination.
+    pub fn poll_transmit<H: Host, T: Transmit>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+        out: &mut T,
+    ) -> bool {
+        self.core.poll_transmit(now, host, out)
+    }
+
+    /// An error of the completion queue, or of the device: the queue pair goes to error without a
+    /// completion of its own (10.9.3).
+    pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.core.fail(now, host);
+    }
+}

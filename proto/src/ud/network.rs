@@ -1,0 +1,128 @@
+//! What the network layer knows of a datagram, and the 40 bytes in which its receiver finds it.
+
+use crate::ids::Gid;
+use crate::wire::Grh;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Where in the 40 bytes an IPv4 header lies: at their end. What is before it has no meaning
+/// (A17.4.5).
+const IPV4_AT: usize = Grh::LEN - IPV4_LEN;
+/// The length of an IPv4 header without options.
+const IPV4_LEN: usize = 20;
+/// Version 4, and the header's length in units of 4 bytes.
+const IPV4_VERSION_IHL: u8 = 0x45;
+/// The flag that forbids fragments, which RoCEv2 requires (A17.3.1.1).
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// What is known of a datagram below UDP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetworkHeader {
+    /// The sender.
+    pub source: Gid,
+    /// The receiver: an address of this port, or a multicast group.
+    pub destination: Gid,
+    /// IPv6 traffic class, or IPv4 type of service.
+    pub traffic_class: u8,
+    /// IPv6 flow label, 20 bits; 0 where it is not known.
+    pub flow_label: u32,
+    /// IPv6 hop limit, or IPv4 time to live, as it arrived.
+    pub hop_limit: u8,
+}
+
+impl NetworkHeader {
+    /// The first 40 bytes of the receive of a datagram that was carried in `udp_len` bytes, the UDP
+    /// header included: the IPv6 header, or 20 zeroes and an IPv4 header. The latter's checksum is
+    /// right, since it is how programs tell the two apart; the identification, which was not seen,
+    /// is 0.
+    pub fn bytes(&self, udp_len: u16) -> [u8; Grh::LEN] {
+        let mut bytes = [0; Grh::LEN];
+        match (self.source.to_ip(), self.destination.to_ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let header = self.ipv4(udp_len, source, destination);
+                bytes[IPV4_AT..].copy_from_slice(&header);
+            }
+            _ => {
+                let grh = Grh {
+                    traffic_class: self.traffic_class,
+                    flow_label: self.flow_label,
+                    payload_len: udp_len,
+                    next_header: Grh::NEXT_UDP,
+                    hop_limit: self.hop_limit,
+                    sgid: self.source,
+                    dgid: self.destination,
+                };
+                grh.emit(&mut bytes);
+            }
+        }
+        bytes
+    }
+
+    fn ipv4(&self, udp_len: u16, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; IPV4_LEN] {
+        let mut header = [0; IPV4_LEN];
+        let total = udp_len.saturating_add(IPV4_LEN as u16);
+        header[0] = IPV4_VERSION_IHL;
+        header[1] = self.traffic_class;
+        header[2..4].copy_from_slice(&total.to_be_bytes());
+        header[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+        header[8] = self.hop_limit;
+        header[9] = Grh::NEXT_UDP;
+        header[12..16].copy_from_slice(&source.octets());
+        header[16..].copy_from_slice(&destination.octets());
+        let checksum = !ones_complement_sum(&header);
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        header
+    }
+}
+
+/// The sum of 16-bit words that the checksums of IP are made of (RFC 1071).
+fn ones_complement_sum(bytes: &[u8; IPV4_LEN]) -> u16 {
+    let words = bytes.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    ((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    /// A header of a UDP datagram of 115 bytes whose checksum is well known to be b861.
+    #[test]
+    fn an_ipv4_header_has_the_checksum_of_a_known_one() {
+        let network = NetworkHeader {
+            source: Gid::from(Ipv4Addr::new(192, 168, 0, 1)),
+            destination: Gid::from(Ipv4Addr::new(192, 168, 0, 199)),
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        };
+        let bytes = network.bytes(115 - 20);
+        assert_eq!(bytes[..20], [0; 20]);
+        let expected = [
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8,
+            0, 0xc7,
+        ];
+        assert_eq!(bytes[20..], expected);
+    }
+
+    #[test]
+    fn an_ipv6_header_fills_the_40_bytes() {
+        let network = NetworkHeader {
+            source: Gid::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+            destination: Gid::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)),
+            traffic_class: 0xb8,
+            flow_label: 0x1_2345,
+            hop_limit: 63,
+        };
+        let bytes = network.bytes(300);
+        let (grh, rest) = Grh::parse(&bytes).unwrap();
+        assert!(rest.is_empty());
+        assert_eq!((grh.sgid, grh.dgid), (network.source, network.destination));
+        assert_eq!((grh.traffic_class, grh.flow_label), (0xb8, 0x1_2345));
+        assert_eq!((grh.payload_len, grh.hop_limit), (300, 63));
+        assert_eq!(grh.next_header, Grh::NEXT_UDP);
+    }
+}

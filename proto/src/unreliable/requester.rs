@@ -1,0 +1,187 @@
+//! The requester of the unreliable services: packets go out once, and a work request is done when
+//! its last packet has gone (9.8.2.1, 9.8.3.1).
+
+use crate::host::{Completions, Host, Transmit};
+use crate::psn::Psn;
+use crate::qp::{QpAttr, QpState};
+use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
+use crate::service::{Context, Put, put_data};
+use crate::wire::{Deth, Header, Position};
+use crate::work::{SendFlags, SendWr, UdDestination, WcStatus};
+
+/// Bit 31 of the queue key of a work request: the queue pair's own goes out in its place (10.2.5).
+const OWN_QKEY: u32 = 1 << 31;
+
+/// How sending went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Sent {
+    /// There is nothing more to send.
+    All,
+    /// The sink is full, or what follows goes another way.
+    Part,
+    /// A work request ended in error, and the others were flushed.
+    Failed,
+}
+
+/// The sending half of an unreliable service.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    queue: SendQueue,
+    signal_all: bool,
+    /// The next packet of the oldest work request.
+    packet: u32,
+    next_psn: Psn,
+}
+
+impl Requester {
+    pub(crate) fn new(size: SendQueueSize, signal_all: bool) -> Self {
+        Requester {
+            queue: SendQueue::new(size),
+            signal_all,
+            packet: 0,
+            next_psn: Psn::default(),
+        }
+    }
+
+    /// Starts afresh with an empty queue: the transition to RTS, or to RESET.
+    pub(crate) fn reset(&mut self, psn: Psn) {
+        self.queue.reset(psn);
+        self.packet = 0;
+        self.next_psn = psn;
+    }
+
+    pub(crate) fn size(&self) -> SendQueueSize {
+        self.queue.size()
+    }
+
+    /// How many more work requests the queue holds.
+    pub(crate) fn queue_room(&self) -> u32 {
+        let used = (self.queue.tail() - self.queue.head()) as u32;
+        self.queue.size().max_wr - used
+    }
+
+    /// The PSN of the next packet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Whether no message is under way, which is what SQD waits for (10.3.1.5).
+    pub(crate) fn is_drained(&self) -> bool {
+        self.packet == 0
+    }
+
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
+        self.queue.post(wr, attr.path_mtu)
+    }
+
+    /// The work request of the next packet. In SQD no message is begun.
+    pub(crate) fn next(&self, state: QpState) -> Option<&SendWqe> {
+        let may_send = match state {
+            QpState::Sqd => self.packet > 0,
+            _ => state.initiates(),
+        };
+        let oldest = self.queue.get(self.queue.head());
+        oldest.filter(|_| may_send)
+    }
+
+    /// Sends what may be sent, as far as it all goes to the same address handle.
+    pub(crate) fn transmit<H: Host, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut H,
+        out: &mut T,
+    ) -> Sent {
+        let handle = |wqe: &SendWqe| wqe.dest.map(|dest| dest.handle);
+        let path = self.next(cx.attr.state).and_then(handle);
+        while let Some(&wqe) = self.next(cx.attr.state) {
+            if handle(&wqe) != path {
+                return Sent::Part;
+            }
+            if wqe.dest.is_some() && wqe.packets > 1 {
+                // It is done without a packet, and without an error (C10-93.1.1).
+                cx.counters.oversized_datagrams += 1;
+                self.complete(cx, host);
+                continue;
+            }
+            match self.put(cx, &wqe, host, out) {
+                Put::Full => return Sent::Part,
+                Put::Protection => {
+                    if let Some(wqe) = self.queue.pop() {
+                        host.send_completed(cx.completion(&wqe, WcStatus::LocProtErr));
+                    }
+                    self.flush(cx, host);
+                    return Sent::Failed;
+                }
+                Put::Done => {
+                    cx.counters.sent_packets += 1;
+                    self.next_psn = self.next_psn.next();
+                    self.packet += 1;
+                    if self.packet == wqe.packets {
+                        self.complete(cx, host);
+                    }
+                }
+            }
+        }
+        Sent::All
+    }
+
+    fn put<H: Host, T: Transmit>(
+        &self,
+        cx: &Context<'_>,
+        wqe: &SendWqe,
+        host: &H,
+        out: &mut T,
+    ) -> Put {
+        let index = self.packet;
+        let position = Position::new(index == 0, index + 1 == wqe.packets);
+        let mut header = cx.data_header(wqe, position, self.next_psn);
+        if let Some(dest) = &wqe.dest {
+            header = addressed(cx, header, dest);
+        }
+        let mtu = cx.attr.path_mtu;
+        let payload = self.queue.payload(self.queue.head(), wqe);
+        let offset = u64::from(index) * mtu.bytes() as u64;
+        put_data(
+            &header,
+            payload,
+            offset,
+            wqe.payload_of(index, mtu),
+            host,
+            out,
+        )
+    }
+
+    /// The oldest work request is done.
+    fn complete<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
+        self.packet = 0;
+        if let Some(wqe) = self.queue.pop()
+            && (self.signal_all || wqe.flags.contains(SendFlags::SIGNALED))
+        {
+            host.send_completed(cx.completion(&wqe, WcStatus::Success));
+        }
+    }
+
+    /// Ends all that is in the queue, in order (10.3.1.6, 10.3.1.7). The PSNs go on from the last
+    /// packet that was sent.
+    pub(crate) fn flush<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
+        while let Some(wqe) = self.queue.pop() {
+            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
+        }
+        self.packet = 0;
+    }
+}
+
+/// The headers of a datagram to `dest`.
+fn addressed(cx: &Context<'_>, mut header: Header, dest: &UdDestination) -> Header {
+    let qkey = if dest.qkey.0 & OWN_QKEY != 0 {
+        cx.attr.qkey
+    } else {
+        dest.qkey
+    };
+    header.bth.dest_qp = dest.qpn;
+    header.with_deth(Deth {
+        qkey,
+        src_qp: cx.qpn,
+    })
+}
