@@ -47,7 +47,7 @@ impl CqError {
         match self {
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
             Self::TooManyUsers => libc::ENOMEM,
-            Self::Driver(_) => libc::EINVAL,
+            Self::Driver(error) => error.errno(),
         }
     }
 }

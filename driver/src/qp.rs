@@ -525,6 +525,7 @@ fn flush(batch: &mut SendBatch) -> bool {
             return true;
         }
     }
+    batch.discard();
     false
 }
 

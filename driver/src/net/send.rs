@@ -377,8 +377,8 @@ impl SendBatch {
         self.captured = 0;
     }
 
-    /// Drops what could not be sent.
-    fn discard(&mut self) {
+    /// Drops, and counts, what could not be sent.
+    pub fn discard(&mut self) {
         let left = self.packets() as u64;
         if left > 0
             && let Some(path) = &self.path
