@@ -613,3 +613,66 @@ fn over_a_bad_link_whole_messages_arrive_in_order_or_not_at_all() {
         assert!(whole.len() > 100 && whole.len() < MESSAGES as usize);
     }
 }
+
+/// A packet that is well-formed and often nearly right.
+fn any_packet(rng: &mut StdRng, expected: Psn) -> (Header, usize) {
+    let opcodes: Vec<Opcode> = Opcode::all()
+        .filter(|opcode| opcode.info().transport == Transport::Uc)
+        .collect();
+    let opcode = opcodes[rng.random_range(0..opcodes.len())];
+    let psn = match rng.random_range(0..10) {
+        0 => Psn::new(rng.random()),
+        1 => expected + 1,
+        _ => expected,
+    };
+    let mut header = Header::new(opcode, Qpn::new(0x11), psn);
+    let has = opcode.info().headers;
+    if has.contains(Headers::RETH) {
+        let key = [REMOTE, REMOTE, LOCAL, NO_KEY][rng.random_range(0..4)];
+        let offset = [0, 8, 1, u64::MAX][rng.random_range(0..4)];
+        header = header.with_reth(Reth {
+            addr: base(key).wrapping_add(offset),
+            rkey: RKey(key),
+            length: [0, 1, 256, 257, 512, 1 << 31, u32::MAX][rng.random_range(0..7)],
+        });
+    }
+    if has.contains(Headers::IMMDT) {
+        header = header.with_imm(rng.random());
+    }
+    let len = match opcode.info().payload {
+        crate::wire::PayloadRule::FullMtu if rng.random_bool(0.9) => MTU,
+        _ => [0, 1, 255, 256, 257][rng.random_range(0..5)],
+    };
+    (header, len)
+}
+
+#[test]
+fn whatever_the_peer_sends_receives_complete_once_and_in_order() {
+    let mut successes = 0;
+    for seed in 0..200 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut end = End::new();
+        let (mut posted, mut completed) = (0, 0);
+        for _ in 0..200 {
+            if rng.random_bool(0.1) {
+                let sges = [sge(LOCAL, 0, rng.random_range(300..600))];
+                posted += u64::from(end.host.receives.post(posted, &sges).is_ok());
+            }
+            let (header, len) = any_packet(&mut rng, end.qp.attributes().rq_psn);
+            end.give(header, &[0x33; 257][..len]);
+            for (wr_id, status) in end.received() {
+                assert_eq!((wr_id, status), (completed, Success));
+                completed += 1;
+            }
+            assert_eq!(end.poll(), []);
+        }
+        successes += completed;
+        end.to(QpState::Err);
+        for (wr_id, status) in end.received() {
+            assert_eq!((wr_id, status), (completed, WrFlushErr));
+            completed += 1;
+        }
+        assert_eq!(completed, posted, "all is flushed");
+    }
+    assert!(successes > 100, "{successes}");
+}
