@@ -3,13 +3,13 @@
 
 use super::*;
 use crate::host::Access;
-use crate::ids::RKey;
+use crate::ids::{QKey, RKey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::AddressVector;
 use crate::testing::{LOCAL, NO_KEY, READ_ONLY, REMOTE, Sent, Sink, TestHost, base, pattern, sge};
 use crate::wire::{Header, Headers, Opcode, Reth};
-use crate::work::{Extra, Payload, SendFlags, Sge, WcOpcode, WcStatus};
+use crate::work::{Extra, Payload, SendFlags, Sge, UdDestination, WcOpcode, WcStatus};
 use Opcode::*;
 use WcStatus::{LocLenErr, LocProtErr, Success, WrFlushErr};
 use rand::rngs::StdRng;
@@ -244,6 +244,27 @@ fn what_is_not_signaled_makes_no_completion() {
 }
 
 #[test]
+fn a_connection_has_one_destination_whatever_a_work_request_says() {
+    let mut end = End::new();
+    let elsewhere = UdDestination {
+        handle: 1,
+        qpn: Qpn::new(0x99),
+        qkey: QKey(1),
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[sge(LOCAL, 0, MTU + 1)]),
+        dest: Some(elsewhere),
+    };
+    end.qp.post_send(&wr, end.now, &mut end.host).unwrap();
+    let packets = end.poll();
+    let goes_to: Vec<_> = packets.iter().map(|p| p.header.bth.dest_qp.get()).collect();
+    assert_eq!(goes_to, [0x22, 0x22]);
+}
+
+#[test]
 fn what_needs_an_answer_is_refused() {
     let mut end = End::new();
     let (addr, rkey) = (base(REMOTE), RKey(REMOTE));
@@ -459,6 +480,7 @@ fn a_write_without_the_right_to_memory_is_dropped_in_silence() {
         end.receive(1, 8);
         end.give(rdma(UcWriteOnlyImm, 0, key, at, 2), &[0xee; 2]);
         assert_eq!(end.qp.counters().access_violations, 1);
+        assert_eq!(end.host.receives.len(), 1);
         assert_eq!(end.received(), []);
         assert_eq!(end.host.events, []);
         assert_eq!(end.qp.state(), QpState::Rts);
