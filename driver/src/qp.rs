@@ -113,6 +113,12 @@ pub enum ModifyError {
     /// Not this way, or not with these attributes: EINVAL.
     #[error(transparent)]
     Transition(#[from] TransitionError),
+    /// The address vector has no GID of the peer, which RoCE needs (A17.4): EINVAL.
+    #[error(
+        "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
+         which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
+    )]
+    NoPeerGid,
     /// The port has no such GID: EINVAL.
     #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
     NoSuchGid {
@@ -140,7 +146,10 @@ impl ModifyError {
     /// What verbs programs get.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Transition(_) | Self::NoSuchGid { .. } | Self::PathMtu { .. } => libc::EINVAL,
+            Self::Transition(_)
+            | Self::NoPeerGid
+            | Self::NoSuchGid { .. }
+            | Self::PathMtu { .. } => libc::EINVAL,
             Self::Open(error) => error.errno(),
         }
     }
@@ -334,6 +343,9 @@ impl Qp {
     /// The way to the peer that an address vector names.
     fn route(&self, attr: &QpAttr, mask: AttrMask) -> Result<(Arc<Local>, Path), ModifyError> {
         let av = &attr.av;
+        if !av.is_global || av.dgid.is_zero() {
+            return Err(ModifyError::NoPeerGid);
+        }
         let address = self
             .device
             .source(av.sgid_index)

@@ -123,3 +123,14 @@ fn capture_file_that_cannot_be_written() {
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains(path), "{refused}");
 }
+
+#[test]
+fn option_for_the_gid_forgotten() {
+    if !require(&[PINGPONG]) {
+        return;
+    }
+    // A negative index is what ibv_rc_pingpong goes by without the option.
+    let pingpong = Pingpong::over_loopback(&Place::here()).options("-g -1");
+    let ended = pingpong.run();
+    assert!(ended.server.stderr.contains("`-g 0`"), "{}", ended.server);
+}

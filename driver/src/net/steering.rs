@@ -367,7 +367,9 @@ impl Steering {
             *index = mine;
         }
         if !state.order.is_empty() {
-            self.attach(&mut state, receiver);
+            // Without it the neighbours learn the order by themselves. Nothing is logged: when the
+            // process exits, what a subscriber keeps for this thread is gone, and using it panics.
+            let _ = attach_program(receiver, &program(&state.order));
         }
     }
 
