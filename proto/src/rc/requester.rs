@@ -309,6 +309,12 @@ impl Requester {
         if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
             return Step::Wait;
         }
+        // What is asked for again goes one request at a time. A responder may take a repeated READ
+        // as leave to forget what lies before it: Linux's rxe moves the start of what it can replay,
+        // and would drop a repetition of the part before.
+        if self.next_psn.before(self.sent_end) && !self.awaiting.is_empty() {
+            return Step::Wait;
+        }
         let left = wqe.packets - self.cursor_packet;
         let mut packets = left.min(read_piece(cx.attr.path_mtu));
         if let Some(end) = self.read_ends.iter().find(|end| end.after(self.next_psn)) {
