@@ -31,6 +31,11 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// events polls once or twice for each, and its completion queue is armed while it waits.
 const BUSY_POLLS: u64 = 8;
 
+/// How long packets are watched for after a program was found to wait for one without polling, as
+/// one does that spins on memory until its peer has written there. For each such time there is one
+/// packet that had to wait for [`PATIENCE`].
+const WATCHFUL: Duration = Duration::from_millis(100);
+
 /// How many batches are taken in a row before timers and others have their turn.
 const BATCHES: usize = 16;
 
@@ -54,6 +59,8 @@ struct Seen {
     /// When it counted them.
     polls_at: Time,
     returns: u64,
+    /// Until when not to rely on the program's polling.
+    watchful_until: Time,
 }
 
 /// What the thread and the program's threads tell each other.
@@ -153,7 +160,14 @@ impl Progress {
         let mut seen = Seen::default();
         loop {
             let mode = self.choose(engine, &mut seen);
+            let polls = self.polls.load(Ordering::Relaxed);
             let control = self.sleep(engine, network, mode);
+            if mode == Mode::YieldingToPolls
+                && self.polls.load(Ordering::Relaxed) == polls
+                && self.packets_wait()
+            {
+                seen.watchful_until = net::now() + WATCHFUL;
+            }
             engine.counters.wakeups.fetch_add(1, Ordering::Relaxed);
             if control {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
@@ -193,7 +207,10 @@ impl Progress {
             Mode::Parked
         } else if waiting || returned > 0 {
             Mode::YieldingToWaiters
-        } else if polled >= BUSY_POLLS && engine.armed.load(Ordering::SeqCst) == 0 {
+        } else if polled >= BUSY_POLLS
+            && engine.armed.load(Ordering::SeqCst) == 0
+            && now >= seen.watchful_until
+        {
             Mode::YieldingToPolls
         } else {
             Mode::Watching
@@ -209,6 +226,12 @@ impl Progress {
         };
         self.mode.store(mode as u8, Ordering::SeqCst);
         mode
+    }
+
+    /// Whether packets have come that nobody has received.
+    fn packets_wait(&self) -> bool {
+        let mut fds = [PollFd::new(&self.sockets, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
     /// Sleeps. True when `control` has something.
