@@ -229,7 +229,12 @@ impl Cq {
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {
         let mut users = lock(&self.users);
-        users.retain(|user| user.strong_count() > 0);
+        // Looking for those that are gone as seldom as the list doubles keeps the cost of each low.
+        if users.len() == users.capacity() {
+            users.retain(|user| user.strong_count() > 0);
+            let live = users.len();
+            users.reserve(live.max(1));
+        }
         users.push(Arc::downgrade(qp));
     }
 

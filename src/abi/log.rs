@@ -42,10 +42,26 @@ pub fn start() {
 /// The filter that a value of the variable asks for, or the usual one and what is wrong with it.
 fn filter(value: Option<&str>) -> (EnvFilter, Option<String>) {
     let builder = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    match builder.parse(value.unwrap_or_default()) {
+    let value = value.unwrap_or_default();
+    if let Some(word) = unknown_word(value) {
+        return (
+            EnvFilter::new("warn"),
+            Some(format!("«{word}» is no level")),
+        );
+    }
+    match builder.parse(value) {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new("warn"), Some(error.to_string())),
     }
+}
+
+/// A bare word that is neither a level nor a part of urxe. As a filter it would be the name of a
+/// part that there is not, and show nothing: most likely it is a level misspelt.
+fn unknown_word(value: &str) -> Option<&str> {
+    let words = value.split(',').map(str::trim);
+    words
+        .filter(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric()))
+        .find(|word| word.parse::<LevelFilter>().is_err() && !word.starts_with("urxe"))
 }
 
 /// `urxe: message`, and for what is no warning also whence it comes.
@@ -89,8 +105,13 @@ mod tests {
 
     #[test]
     fn value_that_is_no_filter_is_told() {
-        let (filter, wrong) = filter(Some("urxe=loud"));
-        assert!(wrong.is_some());
-        assert_eq!(filter.max_level_hint(), Some(LevelFilter::WARN));
+        for value in ["urxe=loud", "debgu", "info,loud"] {
+            let (filter, wrong) = filter(Some(value));
+            assert!(wrong.is_some(), "{value}");
+            assert_eq!(filter.max_level_hint(), Some(LevelFilter::WARN));
+        }
+        for value in ["debug", "OFF", "urxe_driver", "info,urxe_proto=trace", ""] {
+            assert_eq!(filter(Some(value)).1, None, "{value}");
+        }
     }
 }

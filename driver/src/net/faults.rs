@@ -9,6 +9,7 @@ use super::counters::NetCounters;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +90,36 @@ impl FaultSpec {
     }
 }
 
+/// The text that asks for the same, seed included: what a person sets to see it again.
+impl fmt::Display for FaultSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chances = [
+            ("drop", self.drop),
+            ("dup", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+        ];
+        for (name, chance) in chances.into_iter().filter(|(_, chance)| *chance > 0.0) {
+            // A share of a percent that was written in decimals is shown as it was.
+            let percent = (chance * 100.0 * 1e12).round() / 1e12;
+            write!(f, "{name}={percent}%,")?;
+        }
+        if self.delay > Duration::ZERO {
+            write!(f, "delay={}ns", self.delay.as_nanos())?;
+            if self.jitter > Duration::ZERO {
+                write!(f, "±{}ns", self.jitter.as_nanos())?;
+            }
+            write!(f, ",")?;
+        }
+        let direction = match self.direction {
+            FaultDirection::Tx => "tx",
+            FaultDirection::Rx => "rx",
+            FaultDirection::Both => "both",
+        };
+        write!(f, "seed={},dir={direction}", self.seed)
+    }
+}
+
 impl FromStr for FaultSpec {
     type Err = ParseError;
 
@@ -106,7 +137,9 @@ impl FromStr for FaultSpec {
             direction: FaultDirection::Tx,
         };
         let mut seen: Vec<&str> = Vec::new();
-        for part in text.split(',').map(str::trim) {
+        let text = text.trim();
+        let parts = text.strip_suffix(',').unwrap_or(text).split(',');
+        for part in parts.map(str::trim) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(ParseError::NoValue(part.to_owned()));
             };
@@ -425,7 +458,7 @@ mod tests {
             ("drop=101%", "0% to 100%"),
             ("drop=-1%", "drop"),
             ("drop=nan%", "drop"),
-            ("drop=1%,", "name=value"),
+            ("drop=1%,,", "name=value"),
             ("drop=1%,drop=2%", "twice"),
             ("loss=1%", "loss"),
             ("delay=5", "delay"),
@@ -438,6 +471,20 @@ mod tests {
             let error = text.parse::<FaultSpec>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_asks_for_the_same() {
+        for text in [
+            "drop=1%,dup=0.5%,reorder=7%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=rx",
+            "delay=250us,seed=1,dir=both",
+            "drop=0.3%,",
+        ] {
+            let spec = text.parse::<FaultSpec>().unwrap();
+            assert_eq!(spec.to_string().parse::<FaultSpec>().unwrap(), spec);
+        }
+        let shown = "dup=0.7%,delay=1ms,seed=3".parse::<FaultSpec>().unwrap();
+        assert_eq!(shown.to_string(), "dup=0.7%,delay=1000000ns,seed=3,dir=tx");
     }
 
     proptest! {

@@ -100,7 +100,7 @@ impl Shared {
     pub fn new(options: Options) -> Result<Arc<Shared>, OpenError> {
         let capture = options.capture.as_deref().map(Capture::open).transpose()?;
         if let Some(faults) = &options.faults {
-            tracing::warn!(?faults, "URXE_FAULTS is set: packets suffer");
+            tracing::warn!("URXE_FAULTS is set, and packets suffer: {faults}");
         }
         Ok(Arc::new(Shared {
             pid: std::process::id(),
