@@ -1,10 +1,11 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
-//! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask rxe` holds
-//! urxe against the kernel's rxe, in a guest.
+//! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
+//! rdma-core's test suite alone; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
 
 mod outcome;
 mod packages;
+mod pyverbs;
 mod rxe;
 mod steps;
 mod test_log;
@@ -33,6 +34,8 @@ enum Command {
     /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
     /// with CI=true in the environment they fail instead.
     Test(TestOptions),
+    /// Run rdma-core's own test suite, from the package python3-pyverbs, over urxe.
+    Pyverbs(pyverbs::PyverbsOptions),
     /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
     Rxe(rxe::RxeOptions),
 }
@@ -62,6 +65,9 @@ fn main() -> ExitCode {
             report.print();
             report.succeeded()
         }
+        Command::Pyverbs(options) => {
+            pyverbs::run(&options, &workspace_directory(), &target_directory())
+        }
         Command::Rxe(options) => rxe::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
@@ -72,15 +78,21 @@ fn main() -> ExitCode {
 }
 
 fn test(options: &TestOptions) -> Report {
-    let chosen = |step: Step| options.only.is_empty() || options.only.contains(&step);
+    let chosen = |step: Step| match options.only.is_empty() {
+        // The filter is for names of tests of cargo's.
+        true => step != Step::Pyverbs || options.filter.is_none(),
+        false => options.only.contains(&step),
+    };
     let mut report = Report::default();
 
-    if chosen(Step::Test) && !options.no_install {
+    let has_needs = chosen(Step::Test) || chosen(Step::Pyverbs);
+    if has_needs && !options.no_install {
         packages::provide(&target_directory());
     }
     for step in Step::ALL.into_iter().filter(|step| chosen(*step)) {
         let filter = options.filter.as_deref();
-        report.add(step.run(&workspace_directory(), filter, &options.harness));
+        let (workspace, target) = (workspace_directory(), target_directory());
+        report.add(step.run(&workspace, &target, filter, &options.harness));
     }
     report
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 
 use crate::outcome::Outcome;
+use crate::pyverbs;
 use crate::test_log::TestLog;
 
 /// One step of the check.
@@ -24,17 +25,20 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration and documentation tests, in the release profile: they move much data.
     Test,
+    /// rdma-core's test suite, which is no test of cargo's; see `pyverbs`.
+    Pyverbs,
 }
 
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Build,
         Self::Test,
+        Self::Pyverbs,
     ];
 
     fn name(self) -> &'static str {
@@ -44,9 +48,11 @@ impl Step {
             Self::Doc => "doc",
             Self::Build => "build",
             Self::Test => "test",
+            Self::Pyverbs => "pyverbs",
         }
     }
 
+    /// What cargo is told; nothing for the step that is not cargo's.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Format => &["fmt", "--all", "--check"],
@@ -68,12 +74,22 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
+            Self::Pyverbs => &[],
         }
     }
 
     /// Runs the step in `workspace`, showing its output as it comes. `filter` and `harness`
     /// concern the tests alone.
-    pub(crate) fn run(self, workspace: &Path, filter: Option<&str>, harness: &[String]) -> Outcome {
+    pub(crate) fn run(
+        self,
+        workspace: &Path,
+        target: &Path,
+        filter: Option<&str>,
+        harness: &[String],
+    ) -> Outcome {
+        if self == Self::Pyverbs {
+            return pyverbs::step(workspace, target);
+        }
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(workspace).args(self.arguments());
         if self == Self::Doc {

@@ -1,0 +1,168 @@
+//! What the suite's runner wrote, and what is to be thought of it.
+
+use std::collections::BTreeMap;
+
+use crate::test_log::TestLog;
+
+/// So many tests of rdma-core 44 pass at least. It is raised as more do.
+pub(super) const FLOOR: usize = 50;
+
+/// What came of each test, in the order in which they ran.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Results {
+    passed: Vec<String>,
+    /// Each with its traceback.
+    failed: Vec<(String, String)>,
+    /// Each with the suite's reason.
+    skipped: Vec<(String, String)>,
+}
+
+impl Results {
+    /// Reads the runner's lines, which `tests/pyverbs/run.py` describes. A test that started and did
+    /// not end has failed.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut results = Self::default();
+        let mut running = None;
+        for line in text.lines() {
+            let mut fields = line.splitn(3, '\t');
+            let (Some(outcome), Some(test), Some(why)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                // The process was killed as it wrote this.
+                continue;
+            };
+            let (test, why) = (test.to_owned(), unescape(why));
+            if outcome == "started" {
+                results.note_unfinished(running.replace(test));
+                continue;
+            }
+            running = None;
+            match outcome {
+                "passed" => results.passed.push(test),
+                "skipped" => results.skipped.push((test, why)),
+                _ => results.failed.push((test, why)),
+            }
+        }
+        results.note_unfinished(running);
+        results
+    }
+
+    fn note_unfinished(&mut self, test: Option<String>) {
+        let why = "did not end; the output tells where the process was when it ended";
+        self.failed.extend(test.map(|test| (test, why.to_owned())));
+    }
+
+    /// Whether no test ran at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.passed.is_empty() && self.failed.is_empty() && self.skipped.is_empty()
+    }
+
+    /// What is wrong, if anything is. `floor` is how many must have passed.
+    pub(super) fn problem(&self, floor: usize) -> Option<String> {
+        let (passed, failed) = (self.passed.len(), self.failed.len());
+        if self.is_empty() {
+            Some("no test ran".to_owned())
+        } else if failed > 0 {
+            Some(format!("{failed} failed"))
+        } else if passed < floor {
+            Some(format!("{passed} passed, where {floor} should"))
+        } else {
+            None
+        }
+    }
+
+    /// Prints failures with their tracebacks, skipped tests by reason, and the totals.
+    pub(super) fn print(&self) {
+        for (test, traceback) in &self.failed {
+            println!("\nFAILED {test}\n{}", traceback.trim_end());
+        }
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (test, reason) in &self.skipped {
+            reasons.entry(reason).or_default().push(test);
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|(_, tests)| std::cmp::Reverse(tests.len()));
+        if !reasons.is_empty() {
+            println!("\nskipped:");
+        }
+        for (reason, tests) in reasons {
+            println!("{:>4}  {reason}", tests.len());
+            for test in tests {
+                println!("        {}", test.trim_start_matches("tests."));
+            }
+        }
+        println!(
+            "\npyverbs: {} passed, {} failed, {} skipped",
+            self.passed.len(),
+            self.failed.len(),
+            self.skipped.len()
+        );
+    }
+
+    /// The totals, for the summary of all steps.
+    pub(super) fn log(&self) -> TestLog {
+        TestLog {
+            passed: self.passed.len(),
+            failed: self.failed.len(),
+            left_out: Vec::new(),
+        }
+    }
+}
+
+/// What `escape` of the runner made one line of.
+fn unescape(text: &str) -> String {
+    let mut plain = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some('n') => plain.push('\n'),
+                other => plain.extend(other),
+            },
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str = "started\ta\t\npassed\ta\t\nstarted\tb\t\nskipped\tb\tno b\nstarted\tc\t\n\
+                         failed\tc\tone\\ntwo \\\\n\n";
+
+    #[test]
+    fn a_test_that_did_not_end_has_failed() {
+        for (lines, failed) in [
+            ("started\ta\t\n", "a"),
+            ("started\ta\t\nstarted\tb\t\npassed\tb\t\n", "a"),
+            ("started\ta\t\npassed\ta\t\nstarted\tb\t\nfail", "b"),
+        ] {
+            let results = Results::parse(lines);
+            let names: Vec<_> = results.failed.iter().map(|(test, _)| test).collect();
+            assert_eq!(names, [failed], "{lines:?}");
+            assert!(results.problem(0).is_some());
+        }
+    }
+
+    #[test]
+    fn each_outcome_is_kept_with_its_reason() {
+        let results = Results::parse(LINES);
+        assert_eq!(results.passed, ["a"]);
+        assert_eq!(results.skipped, [("b".to_owned(), "no b".to_owned())]);
+        assert_eq!(
+            results.failed,
+            [("c".to_owned(), "one\ntwo \\n".to_owned())]
+        );
+        assert_eq!((results.log().passed, results.log().failed), (1, 1));
+    }
+
+    #[test]
+    fn fewer_than_the_floor_or_none_at_all_is_a_problem() {
+        let results = Results::parse("started\ta\t\npassed\ta\t\n");
+        assert_eq!(results.problem(1), None);
+        assert!(results.problem(2).is_some());
+        assert!(Results::parse("").problem(0).is_some());
+    }
+}
