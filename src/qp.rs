@@ -14,7 +14,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::rc::Counters;
 use urxe_proto::work::{Payload, SendWr, Sge};
 
@@ -171,6 +171,7 @@ impl<'a> QueuePairBuilder<'a> {
             self.recv_cq.reserve(self.cap.max_recv_wr)?,
         ];
         let init = QpInit {
+            service: QpType::Rc,
             send_cq: Arc::clone(self.send_cq.driver()),
             recv_cq: Arc::clone(self.recv_cq.driver()),
             cap: self.cap,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use urxe_driver::Qp;
 use urxe_driver::qp::QpInit;
-use urxe_proto::qp::AttrMask;
+use urxe_proto::qp::{AttrMask, QpType};
 
 use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, shown_cap};
 use super::context::context_of;
@@ -157,6 +157,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     let device = &unsafe { context_of(context) }?.driver;
     let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let init = QpInit {
+        service: QpType::Rc,
         send_cq: Arc::clone(&send_cq.driver),
         recv_cq: Arc::clone(&recv_cq.driver),
         cap: cap_from(&wanted.cap),

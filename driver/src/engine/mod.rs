@@ -31,6 +31,7 @@ use table::QpTable;
 use timers::Timers;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 
 /// How many polls in vain are made in a row before each gives way to whoever else wants the
@@ -252,10 +253,13 @@ impl Engine {
         }
     }
 
-    pub(crate) fn add_qp(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Result<Arc<Qp>, CreateError> {
+    pub(crate) fn add_qp(
+        &self,
+        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, CreateError>,
+    ) -> Result<Arc<Qp>, CreateError> {
         let range = self.network()?.shared.qpns();
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        qps.add(range, make).ok_or(CreateError::NoNumber)
+        qps.add(range, make)
     }
 
     /// When this returns, nobody handles packets for it any more.
@@ -438,7 +442,7 @@ impl Engine {
         };
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-        if qp.handle(now, Gid::from_ip(datagram.src.ip()), &packet, regions) {
+        if qp.handle(now, &network_header(datagram), &packet, regions) {
             touched.push(Arc::clone(qp));
         }
     }
@@ -527,6 +531,17 @@ fn leave_endpoints() {
         for local in locals.iter() {
             local.endpoint.leave();
         }
+    }
+}
+
+/// What is known of a datagram below UDP. The flow label is not asked for.
+fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
+    NetworkHeader {
+        source: Gid::from_ip(datagram.src.ip()),
+        destination: Gid::from_ip(datagram.dst.ip()),
+        traffic_class: datagram.tos,
+        flow_label: 0,
+        hop_limit: datagram.ttl,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Queue pairs by number.
 
-use crate::qp::Qp;
+use crate::qp::{CreateError, Qp};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
@@ -22,28 +22,29 @@ impl QpTable {
     }
 
     /// Adds what `make` makes of a free number in `range`, chosen at random so that nobody can
-    /// guess it. `None` when all are taken.
+    /// guess it.
     pub(super) fn add(
         &mut self,
         range: RangeInclusive<u32>,
-        make: impl FnOnce(Qpn) -> Arc<Qp>,
-    ) -> Option<Arc<Qp>> {
+        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, CreateError>,
+    ) -> Result<Arc<Qp>, CreateError> {
         let size = range.clone().count();
         self.first = *range.start();
         if self.slots.is_empty() {
             self.slots.resize(size, None);
         }
         if self.count == size {
-            return None;
+            return Err(CreateError::NoNumber);
         }
         let start = crate::random::below(size);
         let free = (start..size)
             .chain(0..start)
-            .find(|at| self.slots[*at].is_none())?;
-        let qp = make(Qpn::new(self.first + free as u32));
+            .find(|at| self.slots[*at].is_none())
+            .ok_or(CreateError::NoNumber)?;
+        let qp = make(Qpn::new(self.first + free as u32))?;
         self.slots[free] = Some(Arc::clone(&qp));
         self.count += 1;
-        Some(qp)
+        Ok(qp)
     }
 
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Arc<Qp>> {

@@ -10,7 +10,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -82,6 +82,7 @@ impl End {
         let pd = Pd::new();
         let cq = context.create_cq(cqe, channel).unwrap();
         let init = QpInit {
+            service: QpType::Rc,
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
             cap: QpCap {

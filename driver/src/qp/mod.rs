@@ -1,39 +1,38 @@
-//! Queue pairs: the protocol's state machine joined with memory, completion queues and the network.
+//! Queue pairs: the protocol's state machine (`machine`) joined with memory and completion queues
+//! (`host`) and the network.
 //!
 //! A queue pair has three locks, always taken in this order: the table of memory regions for reading,
 //! `inner` with the state machine, then those of its receive queue and completion queues.
+
+mod error;
+mod host;
+mod init;
+mod machine;
+mod posting;
+
+pub use error::{CreateError, ModifyError};
+pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit};
+pub use posting::Posting;
 
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::engine::{self, Local};
 use crate::event_queue::{AckCount, lock};
-use crate::events::{AsyncEvent, AsyncEvents, EventObject};
+use crate::events::AsyncEvents;
 use crate::mr::{RegionTable, regions};
-use crate::net::{NetCounters, OpenError, Path, PathOptions, SendBatch, now};
+use crate::net::{NetCounters, Path, PathOptions, SendBatch, now};
 use crate::pd::Pd;
+use host::QpHost;
+use machine::Machine;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use urxe_proto::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
-};
-use urxe_proto::ids::{Gid, Qpn, RKey};
-use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError};
-use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
-use urxe_proto::rc::{Counters, RcConfig, RcQp};
+use urxe_proto::ids::Qpn;
+use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType};
+use urxe_proto::queue::{PostError, RecvQueue};
 use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
-use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
-
-/// The most work requests a queue may have.
-pub const MAX_QP_WR: u32 = 32_768;
-/// The most scatter/gather elements a work request may have.
-pub const MAX_SGE: u32 = 32;
-/// The most inline data a work request may have, in bytes.
-pub const MAX_INLINE: u32 = 1024;
-
-/// How many bytes of a connection may be under way: what fits a receive buffer of the usual
-/// `rmem_max`, 212,992 bytes, which the kernel doubles.
-const WINDOW_BYTES: u32 = 256 * 1024;
+use urxe_proto::work::Sge;
 
 /// How many batches a queue pair sends before others have their turn.
 const TURN: usize = 4;
@@ -41,125 +40,12 @@ const TURN: usize = 4;
 /// How often a batch that the socket has no room for is offered again, a millisecond each.
 const PATIENCE: usize = 16;
 
-/// What a queue pair is created with (11.2.4.1).
-#[derive(Clone, Debug)]
-pub struct QpInit {
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete.
-    pub recv_cq: Arc<Cq>,
-    /// Capacities of the queues.
-    pub cap: QpCap,
-    /// Whether every send makes a completion.
-    pub signal_all: bool,
-}
-
-/// The capacities of a queue pair's queues.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct QpCap {
-    /// Sends outstanding, at most [`MAX_QP_WR`].
-    pub max_send_wr: u32,
-    /// Receives outstanding, at most [`MAX_QP_WR`].
-    pub max_recv_wr: u32,
-    /// Elements of a send, at most [`MAX_SGE`].
-    pub max_send_sge: u32,
-    /// Elements of a receive, at most [`MAX_SGE`].
-    pub max_recv_sge: u32,
-    /// Inline data of a send in bytes, at most [`MAX_INLINE`].
-    pub max_inline: u32,
-}
-
-impl QpCap {
-    fn is_possible(&self) -> bool {
-        self.max_send_wr <= MAX_QP_WR
-            && self.max_recv_wr <= MAX_QP_WR
-            && self.max_send_sge <= MAX_SGE
-            && self.max_recv_sge <= MAX_SGE
-            && self.max_inline <= MAX_INLINE
-    }
-}
-
-/// Why a queue pair cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum CreateError {
-    /// Beyond the device's limits: EINVAL.
-    #[error(
-        "a queue has at most {MAX_QP_WR} work requests of {MAX_SGE} elements, and {MAX_INLINE} \
-         bytes of inline data"
-    )]
-    Capacity,
-    /// All numbers are taken: ENOMEM.
-    #[error("all queue pair numbers of this process are taken")]
-    NoNumber,
-    /// The network part cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-}
-
-impl CreateError {
-    /// What verbs programs get.
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Capacity => libc::EINVAL,
-            Self::NoNumber => libc::ENOMEM,
-            Self::Open(error) => error.errno(),
-        }
-    }
-}
-
-/// Why a queue pair cannot be modified.
-#[derive(Debug, thiserror::Error)]
-pub enum ModifyError {
-    /// Not this way, or not with these attributes: EINVAL.
-    #[error(transparent)]
-    Transition(#[from] TransitionError),
-    /// The address vector has no GID of the peer, which RoCE needs (A17.4): EINVAL.
-    #[error(
-        "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
-         which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
-    )]
-    NoPeerGid,
-    /// The port has no such GID: EINVAL.
-    #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
-    NoSuchGid {
-        /// The device.
-        device: String,
-        /// The index asked for.
-        index: u8,
-    },
-    /// The interface is too small for the packets: EINVAL.
-    #[error("{device} carries packets of at most {active} bytes, not {asked}: lower the path MTU")]
-    PathMtu {
-        /// The device.
-        device: String,
-        /// What it carries.
-        active: usize,
-        /// What was asked for.
-        asked: usize,
-    },
-    /// The network part cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-}
-
-impl ModifyError {
-    /// What verbs programs get.
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Transition(_)
-            | Self::NoPeerGid
-            | Self::NoSuchGid { .. }
-            | Self::PathMtu { .. } => libc::EINVAL,
-            Self::Open(error) => error.errno(),
-        }
-    }
-}
-
-/// A reliable connected queue pair.
+/// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
     me: Weak<Qp>,
     qpn: Qpn,
+    service: QpType,
     cap: QpCap,
     pd: Arc<Pd>,
     device: Arc<Device>,
@@ -178,7 +64,7 @@ pub struct Qp {
 }
 
 struct Inner {
-    rc: RcQp,
+    machine: Machine,
     /// The way to the peer, from RTR on, and the sockets that it needs.
     route: Option<(Arc<Local>, Path)>,
     /// The deadline that the engine's timers know of.
@@ -192,7 +78,7 @@ struct Inner {
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner")
-            .field("rc", &self.rc)
+            .field("machine", &self.machine)
             .field("armed", &self.armed)
             .finish()
     }
@@ -214,26 +100,17 @@ impl Qp {
         }
         let cap = init.cap;
         let make = |qpn| {
-            let config = RcConfig {
-                qpn,
-                send: SendQueueSize {
-                    max_wr: cap.max_send_wr,
-                    max_sge: cap.max_send_sge,
-                    max_inline: cap.max_inline,
-                },
-                signal_all: init.signal_all,
-                window_bytes: WINDOW_BYTES,
-            };
             let inner = Inner {
-                rc: RcQp::new(config),
+                machine: Machine::new(qpn, &init, device.active_mtu())?,
                 route: None,
                 armed: Time::NEVER,
                 touched: false,
                 queued: false,
             };
-            Arc::new_cyclic(|me| Qp {
+            Ok(Arc::new_cyclic(|me| Qp {
                 me: Weak::clone(me),
                 qpn,
+                service: init.service,
                 cap,
                 pd: Arc::clone(pd),
                 device: Arc::clone(device),
@@ -246,7 +123,7 @@ impl Qp {
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
                 tag: AtomicUsize::new(0),
-            })
+            }))
         };
         let qp = engine::get().add_qp(make)?;
         qp.send_cq.attach(&qp);
@@ -259,6 +136,11 @@ impl Qp {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// The service that it gives.
+    pub fn service(&self) -> QpType {
+        self.service
     }
 
     /// Its capacities.
@@ -278,12 +160,12 @@ impl Qp {
 
     /// Its attributes.
     pub fn attributes(&self) -> QpAttr {
-        lock(&self.inner).rc.attributes()
+        lock(&self.inner).machine.attributes()
     }
 
     /// What happened on it.
     pub fn counters(&self) -> Counters {
-        *lock(&self.inner).rc.counters()
+        *lock(&self.inner).machine.counters()
     }
 
     /// The number that whoever made it has set, see [`Qp::tag`].
@@ -309,14 +191,14 @@ impl Qp {
         };
         let held = regions();
         let mut inner = lock(&self.inner);
-        let before = inner.rc.state();
+        let before = inner.machine.state();
         inner
-            .rc
+            .machine
             .modify(attr, mask, now(), &mut self.host(held.table()))?;
         if let Some(route) = route {
             inner.route = Some(route);
         }
-        let after = inner.rc.state();
+        let after = inner.machine.state();
         if after == QpState::Reset {
             inner.route = None;
             if before != QpState::Reset {
@@ -399,7 +281,7 @@ impl Qp {
     fn flush_posted(&self) {
         let held = regions();
         let mut inner = lock(&self.inner);
-        inner.rc.receive_posted(&mut self.host(held.table()));
+        inner.machine.receive_posted(&mut self.host(held.table()));
     }
 
     /// Handles a packet. True when it has to be given a chance to send, and was not on the caller's
@@ -407,14 +289,14 @@ impl Qp {
     pub(crate) fn handle(
         &self,
         now: Time,
-        from: Gid,
+        network: &NetworkHeader,
         packet: &Packet<'_>,
         regions: &RegionTable,
     ) -> bool {
         let mut inner = lock(&self.inner);
         inner
-            .rc
-            .handle_packet(now, from, packet, &mut self.host(regions));
+            .machine
+            .handle_packet(now, network, packet, &mut self.host(regions));
         !std::mem::replace(&mut inner.touched, true)
     }
 
@@ -440,10 +322,10 @@ impl Qp {
             return;
         }
         inner.armed = Time::NEVER;
-        if inner.rc.deadline() <= now {
-            inner.rc.handle_timeout(now, &mut self.host(regions));
-            if inner.rc.state() == QpState::Err {
-                tracing::debug!(qp = %self.qpn, counters = ?inner.rc.counters(),
+        if inner.machine.deadline() <= now {
+            inner.machine.handle_timeout(now, &mut self.host(regions));
+            if inner.machine.state() == QpState::Err {
+                tracing::debug!(qp = %self.qpn, counters = ?inner.machine.counters(),
                     network = ?engine::get().net_counters().map(NetCounters::snapshot),
                     "the peer does not answer any more");
             }
@@ -456,7 +338,7 @@ impl Qp {
     /// Its completion queue overran.
     pub(crate) fn fail(&self, now: Time, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
-        inner.rc.fail(now, &mut self.host(regions));
+        inner.machine.fail(now, &mut self.host(regions));
         self.settle(&mut inner, regions);
     }
 
@@ -481,7 +363,10 @@ impl Qp {
     /// Sends all that may go now, but lets others have their turn.
     fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
         let Inner {
-            rc, route, queued, ..
+            machine,
+            route,
+            queued,
+            ..
         } = inner;
         if let Some((local, path)) = route {
             let engine = engine::get();
@@ -489,7 +374,7 @@ impl Qp {
             batch.begin(path);
             let mut more = true;
             for _ in 0..TURN {
-                more = rc.poll_transmit(now(), &mut self.host(regions), &mut batch);
+                more = machine.poll_transmit(now(), &mut self.host(regions), &mut batch);
                 let sent = flush(&mut batch);
                 if !more || !sent {
                     break;
@@ -510,16 +395,16 @@ impl Qp {
 
     /// Keeps what others see of the state machine in step with it.
     fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
-        let deadline = inner.rc.deadline();
+        let deadline = inner.machine.deadline();
         if deadline < inner.armed {
             inner.armed = deadline;
             engine::get().arm_timer(self.qpn, deadline);
         }
-        let state = inner.rc.state();
+        let state = inner.machine.state();
         let before = self.state.swap(state as u32, Ordering::AcqRel);
         if state.flushes_receives() && before != state as u32 {
             // One that was posted before the others could see the new state.
-            inner.rc.receive_posted(&mut self.host(regions));
+            inner.machine.receive_posted(&mut self.host(regions));
         }
     }
 }
@@ -539,159 +424,4 @@ fn flush(batch: &mut SendBatch) -> bool {
     }
     batch.discard();
     false
-}
-
-/// Sends that are being posted. They go out together when this is dropped.
-pub struct Posting<'a> {
-    qp: &'a Arc<Qp>,
-    inner: std::sync::MutexGuard<'a, Inner>,
-    held: crate::mr::Regions,
-    now: Time,
-}
-
-impl Posting<'_> {
-    /// Checks that `count` sends can be posted as far as the state and the queue's room go. Nothing
-    /// else posts meanwhile, so whoever has checked this and the requests themselves posts all or
-    /// none.
-    ///
-    /// # Errors
-    /// [`PostError::State`] and [`PostError::Full`].
-    pub fn check_room(&self, count: usize) -> Result<(), PostError> {
-        if !self.inner.rc.state().takes_sends() {
-            return Err(PostError::State);
-        }
-        if count > self.inner.rc.send_queue_room() as usize {
-            return Err(PostError::Full);
-        }
-        Ok(())
-    }
-
-    /// Posts a send (11.4.1.1).
-    ///
-    /// # Errors
-    /// See [`PostError`]; those posted before stay posted.
-    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let mut host = self.qp.host(self.held.table());
-        self.inner.rc.post_send(wr, self.now, &mut host)
-    }
-
-    /// Posts a send whose data is taken now, from memory that needs no key.
-    ///
-    /// # Safety
-    /// The elements' memory is mapped.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    pub unsafe fn post_inline(
-        &mut self,
-        wr_id: u64,
-        op: SendOp,
-        flags: SendFlags,
-        sges: &[Sge],
-    ) -> Result<(), PostError> {
-        let mut data = [0; MAX_INLINE as usize];
-        let mut used = 0;
-        for sge in sges {
-            let room = data[used..].get_mut(..sge.length as usize);
-            let room = room.ok_or(PostError::TooMuchInline)?;
-            // SAFETY: the caller's promise.
-            unsafe { crate::memory::copy_out(sge.addr, room) };
-            used += sge.length as usize;
-        }
-        self.post(&SendWr {
-            wr_id,
-            op,
-            flags,
-            payload: Payload::Inline(&data[..used]),
-            dest: None,
-        })
-    }
-}
-
-impl Drop for Posting<'_> {
-    fn drop(&mut self) {
-        self.qp.transmit(&mut self.inner, self.held.table());
-    }
-}
-
-/// A queue pair's surroundings, as its state machine sees them.
-struct QpHost<'a> {
-    qp: &'a Qp,
-    regions: &'a RegionTable,
-}
-
-impl Memory for QpHost<'_> {
-    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError> {
-        self.regions.check_local(&self.qp.pd, sges, access)
-    }
-
-    fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.regions.gather(&self.qp.pd, sges, offset, out)
-    }
-
-    fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.regions.scatter(&self.qp.pd, sges, offset, data)
-    }
-
-    fn check_remote(
-        &self,
-        rkey: RKey,
-        addr: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<(), MemoryError> {
-        self.regions
-            .remote(&self.qp.pd, rkey, addr, len, access)
-            .map(|_| ())
-    }
-
-    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.regions.remote_read(&self.qp.pd, rkey, addr, out)
-    }
-
-    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.regions.remote_write(&self.qp.pd, rkey, addr, data)
-    }
-
-    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        self.regions.remote_atomic(&self.qp.pd, rkey, addr, op)
-    }
-
-    fn invalidate(&self, _rkey: RKey) -> Result<(), MemoryError> {
-        // Only memory windows and regions of the kernel's fast registration can be invalidated by
-        // a peer (10.6.7.2.7), and there are none.
-        Err(MemoryError::Permission)
-    }
-}
-
-impl Receives for QpHost<'_> {
-    fn take_receive(&mut self, into: &mut Receive) -> bool {
-        lock(&self.qp.receives).take(into)
-    }
-
-    fn receive_credits(&self) -> Option<u32> {
-        Some(lock(&self.qp.receives).len())
-    }
-}
-
-impl Completions for QpHost<'_> {
-    fn send_completed(&mut self, completion: Completion) {
-        // An overrun takes the queue pair to error by way of the engine.
-        let _ = self.qp.send_cq.push(completion, false);
-    }
-
-    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
-        let _ = self.qp.recv_cq.push(completion, solicited);
-    }
-
-    fn event(&mut self, event: QpEvent) {
-        let Some(qp) = self.qp.me.upgrade() else {
-            return;
-        };
-        let event = AsyncEvent {
-            kind: event.into(),
-            object: EventObject::Qp(qp),
-        };
-        self.qp.events.push(event);
-    }
 }

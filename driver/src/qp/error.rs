@@ -1,0 +1,85 @@
+//! Why queue pairs cannot be made or modified, and the errno that programs get for it.
+
+use super::init::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::net::OpenError;
+use urxe_proto::qp::{QpType, TransitionError};
+
+/// Why a queue pair cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Beyond the device's limits: EINVAL.
+    #[error(
+        "a queue has at most {MAX_QP_WR} work requests of {MAX_SGE} elements, and {MAX_INLINE} \
+         bytes of inline data"
+    )]
+    Capacity,
+    /// There are no queue pairs of this service yet: EOPNOTSUPP.
+    #[error("{0:?} queue pairs are not supported, see docs/SUPPORT.md")]
+    Service(QpType),
+    /// All numbers are taken: ENOMEM.
+    #[error("all queue pair numbers of this process are taken")]
+    NoNumber,
+    /// The network part cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl CreateError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Capacity => libc::EINVAL,
+            Self::Service(_) => libc::EOPNOTSUPP,
+            Self::NoNumber => libc::ENOMEM,
+            Self::Open(error) => error.errno(),
+        }
+    }
+}
+
+/// Why a queue pair cannot be modified.
+#[derive(Debug, thiserror::Error)]
+pub enum ModifyError {
+    /// Not this way, or not with these attributes: EINVAL.
+    #[error(transparent)]
+    Transition(#[from] TransitionError),
+    /// The address vector has no GID of the peer, which RoCE needs (A17.4): EINVAL.
+    #[error(
+        "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
+         which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
+    )]
+    NoPeerGid,
+    /// The port has no such GID: EINVAL.
+    #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The index asked for.
+        index: u8,
+    },
+    /// The interface is too small for the packets: EINVAL.
+    #[error("{device} carries packets of at most {active} bytes, not {asked}: lower the path MTU")]
+    PathMtu {
+        /// The device.
+        device: String,
+        /// What it carries.
+        active: usize,
+        /// What was asked for.
+        asked: usize,
+    },
+    /// The network part cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl ModifyError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Transition(_)
+            | Self::NoPeerGid
+            | Self::NoSuchGid { .. }
+            | Self::PathMtu { .. } => libc::EINVAL,
+            Self::Open(error) => error.errno(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A queue pair's surroundings, as its state machine sees them: memory, receives, completions and
+//! events.
+
+use super::Qp;
+use crate::event_queue::lock;
+use crate::events::{AsyncEvent, EventObject};
+use crate::mr::RegionTable;
+use urxe_proto::host::{
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
+};
+use urxe_proto::ids::RKey;
+use urxe_proto::work::{Completion, Sge};
+
+/// A queue pair's surroundings, as its state machine sees them.
+pub(super) struct QpHost<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) regions: &'a RegionTable,
+}
+
+impl Memory for QpHost<'_> {
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError> {
+        self.regions.check_local(&self.qp.pd, sges, access)
+    }
+
+    fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.regions.gather(&self.qp.pd, sges, offset, out)
+    }
+
+    fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.regions.scatter(&self.qp.pd, sges, offset, data)
+    }
+
+    fn check_remote(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        self.regions
+            .remote(&self.qp.pd, rkey, addr, len, access)
+            .map(|_| ())
+    }
+
+    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.regions.remote_read(&self.qp.pd, rkey, addr, out)
+    }
+
+    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.regions.remote_write(&self.qp.pd, rkey, addr, data)
+    }
+
+    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.regions.remote_atomic(&self.qp.pd, rkey, addr, op)
+    }
+
+    fn invalidate(&self, _rkey: RKey) -> Result<(), MemoryError> {
+        // Only memory windows and regions of the kernel's fast registration can be invalidated by
+        // a peer (10.6.7.2.7), and there are none.
+        Err(MemoryError::Permission)
+    }
+}
+
+impl Receives for QpHost<'_> {
+    fn take_receive(&mut self, into: &mut Receive) -> bool {
+        lock(&self.qp.receives).take(into)
+    }
+
+    fn receive_credits(&self) -> Option<u32> {
+        Some(lock(&self.qp.receives).len())
+    }
+}
+
+impl Completions for QpHost<'_> {
+    fn send_completed(&mut self, completion: Completion) {
+        // An overrun takes the queue pair to error by way of the engine.
+        let _ = self.qp.send_cq.push(completion, false);
+    }
+
+    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+        let _ = self.qp.recv_cq.push(completion, solicited);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let Some(qp) = self.qp.me.upgrade() else {
+            return;
+        };
+        let event = AsyncEvent {
+            kind: event.into(),
+            object: EventObject::Qp(qp),
+        };
+        self.qp.events.push(event);
+    }
+}

@@ -1,0 +1,151 @@
+//! The protocol's state machine of a queue pair, whichever its service is.
+
+use super::error::CreateError;
+use super::host::QpHost;
+use super::init::QpInit;
+use crate::net::SendBatch;
+use urxe_proto::ids::Qpn;
+use urxe_proto::mtu::Mtu;
+use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use urxe_proto::queue::{PostError, SendQueueSize};
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::uc::{UcConfig, UcQp};
+use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
+use urxe_proto::wire::Packet;
+use urxe_proto::work::SendWr;
+
+/// How many bytes of a connection may be under way: what fits a receive buffer of the usual
+/// `rmem_max`, 212,992 bytes, which the kernel doubles.
+const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// A state machine for each service (9.7, 9.8).
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the largest; what the others waste is less than their queues"
+)]
+#[derive(Debug)]
+pub(super) enum Machine {
+    Rc(RcQp),
+    Uc(UcQp),
+    Ud(UdQp),
+}
+
+/// Asks the state machine that there is: their methods have the same names and shapes.
+macro_rules! each {
+    ($machine:expr, $qp:ident => $ask:expr) => {
+        match $machine {
+            Machine::Rc($qp) => $ask,
+            Machine::Uc($qp) => $ask,
+            Machine::Ud($qp) => $ask,
+        }
+    };
+}
+
+impl Machine {
+    /// The one for the service that `init` asks for, in RESET. `mtu` is the port's.
+    pub(super) fn new(qpn: Qpn, init: &QpInit, mtu: Mtu) -> Result<Self, CreateError> {
+        let send = SendQueueSize {
+            max_wr: init.cap.max_send_wr,
+            max_sge: init.cap.max_send_sge,
+            max_inline: init.cap.max_inline,
+        };
+        let signal_all = init.signal_all;
+        Ok(match init.service {
+            QpType::Rc => Self::Rc(RcQp::new(RcConfig {
+                qpn,
+                send,
+                signal_all,
+                window_bytes: WINDOW_BYTES,
+            })),
+            QpType::Uc => Self::Uc(UcQp::new(UcConfig {
+                qpn,
+                send,
+                signal_all,
+            })),
+            QpType::Ud => Self::Ud(UdQp::new(UdConfig {
+                qpn,
+                send,
+                signal_all,
+                mtu,
+            })),
+            service @ (QpType::XrcIni | QpType::XrcTgt) => {
+                return Err(CreateError::Service(service));
+            }
+        })
+    }
+
+    pub(super) fn state(&self) -> QpState {
+        each!(self, qp => qp.state())
+    }
+
+    pub(super) fn attributes(&self) -> QpAttr {
+        each!(self, qp => qp.attributes())
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        each!(self, qp => qp.counters())
+    }
+
+    pub(super) fn send_queue_room(&self) -> u32 {
+        each!(self, qp => qp.send_queue_room())
+    }
+
+    pub(super) fn modify(
+        &mut self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut QpHost<'_>,
+    ) -> Result<(), TransitionError> {
+        each!(self, qp => qp.modify(attr, mask, now, host))
+    }
+
+    pub(super) fn post_send(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut QpHost<'_>,
+    ) -> Result<(), PostError> {
+        each!(self, qp => qp.post_send(wr, now, host))
+    }
+
+    pub(super) fn receive_posted(&mut self, host: &mut QpHost<'_>) {
+        each!(self, qp => qp.receive_posted(host));
+    }
+
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Time,
+        network: &NetworkHeader,
+        packet: &Packet<'_>,
+        host: &mut QpHost<'_>,
+    ) {
+        match self {
+            Self::Rc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        each!(self, qp => qp.deadline())
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time, host: &mut QpHost<'_>) {
+        each!(self, qp => qp.handle_timeout(now, host));
+    }
+
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        host: &mut QpHost<'_>,
+        out: &mut SendBatch,
+    ) -> bool {
+        each!(self, qp => qp.poll_transmit(now, host, out))
+    }
+
+    pub(super) fn fail(&mut self, now: Time, host: &mut QpHost<'_>) {
+        each!(self, qp => qp.fail(now, host));
+    }
+}

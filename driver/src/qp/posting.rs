@@ -1,0 +1,82 @@
+//! Posting sends: several at once go out together.
+
+use super::init::MAX_INLINE;
+use super::{Inner, Qp};
+use crate::mr::Regions;
+use std::sync::{Arc, MutexGuard};
+use urxe_proto::queue::PostError;
+use urxe_proto::time::Time;
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+
+/// Sends that are being posted. They go out together when this is dropped.
+pub struct Posting<'a> {
+    pub(super) qp: &'a Arc<Qp>,
+    pub(super) inner: MutexGuard<'a, Inner>,
+    pub(super) held: Regions,
+    pub(super) now: Time,
+}
+
+impl Posting<'_> {
+    /// Checks that `count` sends can be posted as far as the state and the queue's room go. Nothing
+    /// else posts meanwhile, so whoever has checked this and the requests themselves posts all or
+    /// none.
+    ///
+    /// # Errors
+    /// [`PostError::State`] and [`PostError::Full`].
+    pub fn check_room(&self, count: usize) -> Result<(), PostError> {
+        if !self.inner.machine.state().takes_sends() {
+            return Err(PostError::State);
+        }
+        if count > self.inner.machine.send_queue_room() as usize {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// Posts a send (11.4.1.1).
+    ///
+    /// # Errors
+    /// See [`PostError`]; those posted before stay posted.
+    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let mut host = self.qp.host(self.held.table());
+        self.inner.machine.post_send(wr, self.now, &mut host)
+    }
+
+    /// Posts a send whose data is taken now, from memory that needs no key.
+    ///
+    /// # Safety
+    /// The elements' memory is mapped.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub unsafe fn post_inline(
+        &mut self,
+        wr_id: u64,
+        op: SendOp,
+        flags: SendFlags,
+        sges: &[Sge],
+    ) -> Result<(), PostError> {
+        let mut data = [0; MAX_INLINE as usize];
+        let mut used = 0;
+        for sge in sges {
+            let room = data[used..].get_mut(..sge.length as usize);
+            let room = room.ok_or(PostError::TooMuchInline)?;
+            // SAFETY: the caller's promise.
+            unsafe { crate::memory::copy_out(sge.addr, room) };
+            used += sge.length as usize;
+        }
+        self.post(&SendWr {
+            wr_id,
+            op,
+            flags,
+            payload: Payload::Inline(&data[..used]),
+            dest: None,
+        })
+    }
+}
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        self.qp.transmit(&mut self.inner, self.held.table());
+    }
+}
