@@ -4,7 +4,7 @@
 //! plain vectors. Each answer is about this moment: a key that was valid for one packet may be gone
 //! for the next, so nothing about memory is remembered between calls.
 
-use crate::ids::RKey;
+use crate::ids::{LKey, RKey};
 use crate::time::Time;
 use crate::work::{Completion, Sge};
 use bitflags::bitflags;
@@ -51,6 +51,26 @@ pub enum MemoryError {
     /// Part of the range lies outside the region.
     #[error("the range lies outside the memory region")]
     Range,
+    /// The memory window is of a kind, or in a state, that does not allow it.
+    #[error("the memory window's type or state does not allow this")]
+    Window,
+}
+
+/// What binding a memory window asks for (10.6.7.2, 11.4.1.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowBind {
+    /// The window's key as it is now.
+    pub window: RKey,
+    /// The low 8 bits are those that the window's key shall have from now on.
+    pub new_key: RKey,
+    /// The region to bind it to; not looked at when `len` is 0.
+    pub region: LKey,
+    /// The first byte, by the region's own addresses.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub len: u64,
+    /// What the peer may do through it, and whether its addresses count from its start.
+    pub access: Access,
 }
 
 /// An atomic operation on 8 aligned bytes in the host's byte order.
@@ -99,6 +119,12 @@ pub trait Memory {
 
     /// The peer's SEND with invalidate takes away a key.
     fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError>;
+
+    /// A work request binds a memory window; all later packets see it bound.
+    fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError>;
+
+    /// A work request takes away a key of this end.
+    fn invalidate_local(&self, rkey: RKey) -> Result<(), MemoryError>;
 }
 
 /// A receive work request that a message has taken from its queue.

@@ -135,7 +135,8 @@ pub struct SendWqe {
     pub len: u32,
     /// The PSN of its first packet.
     pub first_psn: Psn,
-    /// How many PSNs it takes: its packets, or for a READ those of its responses (9.7.2).
+    /// How many PSNs it takes: its packets, or for a READ those of its responses (9.7.2); none if it
+    /// is carried out at this end.
     pub packets: u32,
     /// How many messages that consume a receive the queue had, this one included.
     pub receives: u32,
@@ -248,6 +249,7 @@ impl SendQueue {
         }
         let slot = self.slot(self.tail);
         let (len, sges) = match wr.payload {
+            _ if wr.op.is_local() => (0, 0),
             Payload::Sges(sges) => {
                 if sges.len() > self.size.max_sge as usize {
                     return Err(PostError::TooManySges);
@@ -275,9 +277,13 @@ impl SendQueue {
             return Err(PostError::TooLong);
         }
         let mut flags = wr.flags;
-        flags.set(SendFlags::INLINE, matches!(wr.payload, Payload::Inline(_)));
+        let inline = matches!(wr.payload, Payload::Inline(_)) && !wr.op.is_local();
+        flags.set(SendFlags::INLINE, inline);
         let len = if wr.op.is_atomic() { 8 } else { len as u32 };
-        let packets = packets_of(len, mtu);
+        let packets = match wr.op.is_local() {
+            true => 0,
+            false => packets_of(len, mtu),
+        };
         if wr.op.takes_receive() {
             self.receives = self.receives.wrapping_add(1);
         }

@@ -2,7 +2,9 @@
 //! what is sent.
 
 use crate::host::Transmit;
-use crate::host::{Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives};
+use crate::host::{
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
+};
 use crate::ids::{LKey, RKey};
 use crate::queue::RecvQueue;
 use crate::time::Time;
@@ -56,6 +58,9 @@ pub(crate) struct TestHost {
     pub(crate) sends: Vec<Completion>,
     pub(crate) receptions: Vec<(Completion, bool)>,
     pub(crate) events: Vec<QpEvent>,
+    /// The keys of windows that were bound and of what was invalidated here, in order, with how many
+    /// sends had completed by then.
+    pub(crate) local: RefCell<Vec<(u32, usize)>>,
 }
 
 impl TestHost {
@@ -74,7 +79,16 @@ impl TestHost {
             sends: Vec::new(),
             receptions: Vec::new(),
             events: Vec::new(),
+            local: RefCell::default(),
         }
+    }
+
+    fn note_local(&self, key: u32) -> Result<(), MemoryError> {
+        if key == NO_KEY {
+            return Err(MemoryError::Key);
+        }
+        self.local.borrow_mut().push((key, self.sends.len()));
+        Ok(())
     }
 
     fn with<T>(
@@ -214,6 +228,14 @@ impl Memory for TestHost {
 
     fn invalidate(&self, key: RKey) -> Result<(), MemoryError> {
         self.with(key.0, base(key.0), 0, Access::REMOTE_READ, |_| ())
+    }
+
+    fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
+        self.note_local(bind.window.0)
+    }
+
+    fn invalidate_local(&self, key: RKey) -> Result<(), MemoryError> {
+        self.note_local(key.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Work requests and completions, as verbs define them (10.7, 10.8).
 
+use crate::host::{Memory, MemoryError, WindowBind};
 use crate::ids::{LKey, QKey, Qpn, RKey};
 use bitflags::bitflags;
 
@@ -85,6 +86,10 @@ pub enum SendOp {
         /// What to add, modulo 2^64.
         add: u64,
     },
+    /// Binds a memory window, here: no packet goes out (10.6.7.2).
+    BindMw(WindowBind),
+    /// Takes away a key of this end: no packet goes out (10.6.7.2.7).
+    LocalInv(RKey),
 }
 
 impl SendOp {
@@ -104,6 +109,11 @@ impl SendOp {
         )
     }
 
+    /// Whether it is carried out at this end alone, without a packet.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::BindMw(_) | Self::LocalInv(_))
+    }
+
     /// Whether it is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
@@ -117,6 +127,22 @@ impl SendOp {
             Self::Read { .. } => WcOpcode::Read,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::BindMw(_) => WcOpcode::BindMw,
+            Self::LocalInv(_) => WcOpcode::LocalInv,
+        }
+    }
+
+    /// Carries out what [`SendOp::is_local`]; of others nothing is to be done. The error is the
+    /// status that it ends with.
+    pub(crate) fn carry_out<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
+        let ended = |status| move |_: MemoryError| status;
+        match self {
+            Self::BindMw(bind) => memory.bind_window(bind).map_err(ended(WcStatus::MwBindErr)),
+            // Verbs has no number for the specification's "memory management operation error".
+            Self::LocalInv(rkey) => memory
+                .invalidate_local(*rkey)
+                .map_err(ended(WcStatus::LocQpOpErr)),
+            _ => Ok(()),
         }
     }
 }

@@ -165,9 +165,14 @@ impl Requester {
         if self.in_flight() == 0 || asked || !between_messages {
             return;
         }
-        if let Some(last) = self.queue.get(self.cursor.wrapping_sub(1)) {
+        // What is local has no packets, and what is in flight has some.
+        let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
+        let sent = self.queue.head()..self.cursor;
+        if let Some(index) = sent.rev().find(with_packets)
+            && let Some(last) = self.queue.get(index)
+        {
             self.cursor_packet = last.packets - 1;
-            self.cursor -= 1;
+            self.cursor = index;
             self.next_psn = self.next_psn.prev();
         }
     }
@@ -181,11 +186,12 @@ impl Requester {
         self.timers.deadline()
     }
 
-    /// Sends what may be sent. True when the sink was full and there is more.
-    pub(super) fn transmit<M: Memory, T: Transmit>(
+    /// Sends what may be sent, and carries out between what is local. True when the sink was full
+    /// and there is more.
+    pub(super) fn transmit<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
-        memory: &M,
+        host: &mut H,
         out: &mut T,
     ) -> bool {
         loop {
@@ -203,10 +209,12 @@ impl Requester {
             if fenced && !self.awaiting.is_empty() {
                 return false;
             }
-            let step = if wqe.op.has_response() {
-                self.send_with_response(cx, &wqe, memory, out)
+            let step = if wqe.op.is_local() {
+                self.carry_out(cx, &wqe, host)
+            } else if wqe.op.has_response() {
+                self.send_with_response(cx, &wqe, host, out)
             } else {
-                self.send_data(cx, &wqe, memory, out)
+                self.send_data(cx, &wqe, host, out)
             };
             match step {
                 Step::Sent => {}
@@ -214,6 +222,26 @@ impl Requester {
                 Step::Full => return true,
             }
         }
+    }
+
+    /// Carries out a local operation, once: going back does not repeat it. It completes when all
+    /// before it have.
+    fn carry_out<H: Host>(&mut self, cx: &Context<'_>, wqe: &SendWqe, host: &mut H) -> Step {
+        if self.cursor >= self.begun {
+            // Invalidating waits until all before it, which may use the key, have completed
+            // (10.6.5.1); binding has to wait for none of them (10.8.3.3).
+            if matches!(wqe.op, SendOp::LocalInv(_)) && self.cursor != self.queue.head() {
+                return Step::Wait;
+            }
+            if let Err(status) = wqe.op.carry_out(host) {
+                self.unsendable = Some((self.cursor, status));
+                return Step::Wait;
+            }
+            self.begun = self.cursor + 1;
+        }
+        self.cursor += 1;
+        self.complete_done(cx, self.una, host);
+        Step::Sent
     }
 
     /// How many PSNs the window leaves.
@@ -287,6 +315,8 @@ impl Requester {
         match self.queue.get(next) {
             None => true,
             Some(_) if attr.state == QpState::Sqd && next >= self.begun => true,
+            // It completes after this one, and may wait for it.
+            Some(next) if next.op.is_local() => true,
             // A READ goes out when the window has room for all of its responses.
             Some(read) if read.op.has_response() => {
                 self.room() <= read.packets.min(read_piece(attr.path_mtu))
@@ -373,7 +403,9 @@ impl Requester {
             | SendOp::SendImm(_)
             | SendOp::SendInv(_)
             | SendOp::Write { .. }
-            | SendOp::WriteImm { .. } => unreachable!("only what has a response comes here"),
+            | SendOp::WriteImm { .. }
+            | SendOp::BindMw(_)
+            | SendOp::LocalInv(_) => unreachable!("only what has a response comes here"),
         };
         let Some(packet) = out.stage(header.len()) else {
             return Step::Full;

@@ -112,8 +112,8 @@ impl UcQp {
     /// 10.3.1.7).
     ///
     /// # Errors
-    /// [`PostError::Operation`] for all but SEND and WRITE, with immediate data or without: the
-    /// others need a reliable service.
+    /// [`PostError::Operation`] for all but SEND and WRITE, with immediate data or without, and what
+    /// is local: the others need a reliable service.
     pub fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
@@ -121,7 +121,12 @@ impl UcQp {
         host: &mut H,
     ) -> Result<(), PostError> {
         match wr.op {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. } => {}
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. }
+            | SendOp::BindMw(_)
+            | SendOp::LocalInv(_) => {}
             SendOp::SendInv(_)
             | SendOp::Read { .. }
             | SendOp::CompareSwap { .. }

@@ -698,3 +698,24 @@ fn whatever_the_peer_sends_receives_complete_once_and_in_order() {
     }
     assert!(successes > 100, "{successes}");
 }
+
+#[test]
+fn local_operations_are_carried_out_in_order_and_without_a_packet() {
+    let mut end = End::new();
+    end.post(1, SendOp::Send, 1);
+    end.try_post(2, SendOp::LocalInv(RKey(7)), &[]).unwrap();
+    end.post(3, SendOp::Send, 1);
+    end.try_post(4, SendOp::LocalInv(RKey(NO_KEY)), &[])
+        .unwrap();
+    end.post(5, SendOp::Send, 1);
+    let psns: Vec<_> = end.poll().iter().map(Sent::psn).collect();
+    assert_eq!(psns, [OWN_PSN, 0]);
+    assert_eq!(*end.host.local.borrow(), [(7, 1)]);
+    let failed = (4, WcStatus::LocQpOpErr);
+    let flushed = (5, WrFlushErr);
+    assert_eq!(
+        end.done(),
+        [(1, Success), (2, Success), (3, Success), failed, flushed]
+    );
+    assert_eq!(end.qp.state(), QpState::Sqe);
+}

@@ -104,15 +104,16 @@ impl Requester {
                 self.complete(cx, host);
                 continue;
             }
+            if wqe.op.is_local() {
+                if let Err(status) = wqe.op.carry_out(host) {
+                    return self.fail(cx, status, host);
+                }
+                self.complete(cx, host);
+                continue;
+            }
             match self.put(cx, &wqe, host, out) {
                 Put::Full => return Sent::Part,
-                Put::Protection => {
-                    if let Some(wqe) = self.queue.pop() {
-                        host.send_completed(cx.completion(&wqe, WcStatus::LocProtErr));
-                    }
-                    self.flush(cx, host);
-                    return Sent::Failed;
-                }
+                Put::Protection => return self.fail(cx, WcStatus::LocProtErr, host),
                 Put::Done => {
                     cx.counters.sent_packets += 1;
                     self.next_psn = self.next_psn.next();
@@ -150,6 +151,15 @@ impl Requester {
             host,
             out,
         )
+    }
+
+    /// The oldest work request ends with `status`, the others are flushed.
+    fn fail<H: Completions>(&mut self, cx: &Context<'_>, status: WcStatus, host: &mut H) -> Sent {
+        if let Some(wqe) = self.queue.pop() {
+            host.send_completed(cx.completion(&wqe, status));
+        }
+        self.flush(cx, host);
+        Sent::Failed
     }
 
     /// The oldest work request is done.

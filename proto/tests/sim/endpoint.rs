@@ -159,6 +159,7 @@ impl Endpoint {
                 ),
             ],
             invalidatable: RefCell::new(peer_plan.keys.iter().copied().collect()),
+            local: RefCell::default(),
             receives: RecvQueue::new(own.receives, plan::MAX_SGE),
             shared: own.shared,
             sends: VecDeque::new(),
@@ -497,6 +498,7 @@ impl Endpoint {
         assert_eq!(self.target, self.peer_plan.target_after);
         assert_eq!(*self.region(plan::SOURCE), self.plan.source);
         assert!(self.host.invalidatable.borrow().is_empty());
+        assert_eq!(*self.host.local.borrow(), self.plan.local);
         assert_eq!(self.qp.deadline(), Time::NEVER, "a timer without reason");
         let counters = self.qp.counters();
         assert_eq!(counters.malformed, 0);

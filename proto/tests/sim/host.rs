@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use urxe_proto::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
 };
 use urxe_proto::ids::RKey;
 use urxe_proto::queue::RecvQueue;
@@ -49,6 +49,8 @@ pub struct SimHost {
     pub regions: Vec<Region>,
     /// Keys that a SEND with invalidate may take away, each once.
     pub invalidatable: RefCell<HashSet<u32>>,
+    /// Keys that were bound or invalidated at this end, in order.
+    pub local: RefCell<Vec<u32>>,
     /// Its receives.
     pub receives: RecvQueue,
     /// Whether to pass the receives off as a shared queue's.
@@ -62,6 +64,11 @@ pub struct SimHost {
 }
 
 impl SimHost {
+    fn note_local(&self, key: RKey) -> Result<(), MemoryError> {
+        self.local.borrow_mut().push(key.0);
+        Ok(())
+    }
+
     fn region(&self, key: u32) -> Result<&Region, MemoryError> {
         self.regions
             .iter()
@@ -178,6 +185,14 @@ impl Memory for SimHost {
         } else {
             Err(MemoryError::Key)
         }
+    }
+
+    fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
+        self.note_local(bind.window)
+    }
+
+    fn invalidate_local(&self, rkey: RKey) -> Result<(), MemoryError> {
+        self.note_local(rkey)
     }
 }
 

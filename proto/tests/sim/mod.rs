@@ -251,11 +251,11 @@ fn habits(rng: &mut Rng) -> Habits {
         2..15 => 600_000,
         _ => (64.0 * 2_f64.powf(scale * 11.0)) as usize,
     };
-    let mut weights = [0; 8];
+    let mut weights = [0; 10];
     for weight in &mut weights {
         *weight = [0, 1, 3][rng.random_range(0..3)];
     }
-    weights[rng.random_range(0..8)] += 2;
+    weights[rng.random_range(0..10)] += 2;
     Habits {
         ops: [0, 1, 5, 40, 400][rng.random_range(0..5)],
         longest,

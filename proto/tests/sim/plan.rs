@@ -8,6 +8,7 @@
 use super::Rng;
 use rand::{Rng as _, RngExt};
 use std::ops::Range;
+use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::work::{SendFlags, SendOp, Sge};
 
@@ -82,8 +83,8 @@ pub struct Habits {
     pub signaled: f64,
     /// How often one has a fence without need.
     pub fence: f64,
-    /// Weights of the eight operations, in the order of [`SendOp`].
-    pub weights: [u32; 8],
+    /// Weights of the ten operations, in the order of [`SendOp`].
+    pub weights: [u32; 10],
 }
 
 /// What one endpoint will ask.
@@ -105,6 +106,8 @@ pub struct Plan {
     pub receive: usize,
     /// The peer's keys that are invalidated.
     pub keys: Vec<u32>,
+    /// The keys that are bound or invalidated at this end, in order.
+    pub local: Vec<u32>,
 }
 
 impl Plan {
@@ -127,6 +130,7 @@ impl Plan {
                 sink: 0,
                 receive: 0,
                 keys: Vec::new(),
+                local: Vec::new(),
             },
         };
         let mut spent = 0;
@@ -163,7 +167,8 @@ impl Maker<'_> {
         let op = match kind {
             0..=4 => self.data_op(rng, kind, len, flags),
             5 => self.read(rng, len, flags),
-            _ => self.atomic(rng, kind, flags),
+            6 | 7 => self.atomic(rng, kind, flags),
+            _ => self.local(kind, flags),
         };
         if op.flags.contains(SendFlags::FENCE) {
             self.unfenced_reads.clear();
@@ -300,6 +305,31 @@ impl Maker<'_> {
         }
     }
 
+    /// What is carried out at this end: each names a key of its own.
+    fn local(&mut self, kind: usize, flags: SendFlags) -> Op {
+        let key = RKey(self.plan.local.len() as u32);
+        self.plan.local.push(key.0);
+        let op = if kind == 8 {
+            SendOp::BindMw(WindowBind {
+                window: key,
+                new_key: key,
+                region: LKey(SOURCE),
+                addr: base(SOURCE),
+                len: 1,
+                access: Access::REMOTE_READ,
+            })
+        } else {
+            SendOp::LocalInv(key)
+        };
+        Op {
+            op,
+            flags,
+            data: Data::Inline,
+            bytes: Vec::new(),
+            effect: None,
+        }
+    }
+
     fn reception(&mut self, rng: &mut Rng, op: &Op) {
         let slack = [0, 0, 1, 40][rng.random_range(0..4)];
         let room = match op.op {
@@ -337,7 +367,7 @@ fn sge(key: u32, at: usize, len: usize) -> Sge {
     }
 }
 
-fn pick(rng: &mut Rng, weights: &[u32; 8]) -> usize {
+fn pick(rng: &mut Rng, weights: &[u32; 10]) -> usize {
     let mut at = rng.random_range(0..weights.iter().sum());
     weights
         .iter()

@@ -179,18 +179,7 @@ impl Requester {
             return;
         }
         self.una = reached;
-        while let Some(&wqe) = self.queue.get(self.queue.head()) {
-            if !wqe.ends_before(reached) {
-                break;
-            }
-            self.queue.pop();
-            if wqe.op.takes_receive() {
-                self.receives_done = wqe.receives;
-            }
-            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                host.send_completed(cx.completion(&wqe, WcStatus::Success));
-            }
-        }
+        self.complete_done(cx, reached, host);
         while self
             .read_ends
             .front()
@@ -215,6 +204,31 @@ impl Requester {
         self.window.acknowledged(cx.now, packets as u32);
         self.timers
             .progressed(cx.now, reached.before(self.sent_end));
+    }
+
+    /// Completes the oldest work requests as far as they are done, all before `reached` being so.
+    pub(super) fn complete_done<H: Completions>(
+        &mut self,
+        cx: &Context<'_>,
+        reached: Psn,
+        host: &mut H,
+    ) {
+        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+            let done = match wqe.op.is_local() {
+                true => self.queue.head() < self.begun,
+                false => wqe.ends_before(reached),
+            };
+            if !done {
+                break;
+            }
+            self.queue.pop();
+            if wqe.op.takes_receive() {
+                self.receives_done = wqe.receives;
+            }
+            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+                host.send_completed(cx.completion(&wqe, WcStatus::Success));
+            }
+        }
     }
 
     /// A piece of what a READ asked for (9.7.5.1.9, 9.7.5.2.4).

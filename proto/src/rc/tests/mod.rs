@@ -3,6 +3,7 @@
 
 mod duplicates;
 mod errors;
+mod local;
 mod noise;
 mod requester;
 mod responder;
