@@ -1,56 +1,115 @@
 //! What is counted for each queue pair, whatever its service.
 
-/// What happened on a queue pair, counted since its creation.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
+use crate::wire::NakCode;
+use crate::work::SendOp;
+use std::ops::AddAssign;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What happened on a queue pair, counted since its creation.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Every counter's name and value, in the order of the struct.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
+        impl AddAssign<&Counters> for Counters {
+            fn add_assign(&mut self, other: &Counters) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
     /// Packets sent.
-    pub sent_packets: u64,
+    sent_packets,
+    /// Sends that were done without an error, RDMA operations not counted.
+    sends_done,
+    /// Receives that a message completed without an error.
+    receives_done,
     /// Packets received that were for this queue pair.
-    pub received_packets: u64,
+    received_packets,
     /// Request packets sent again.
-    pub retransmitted: u64,
+    retransmitted,
     /// Requests that came again.
-    pub duplicates: u64,
+    duplicates,
     /// Requests that came after a hole.
-    pub out_of_sequence: u64,
+    out_of_sequence,
     /// RNR NAKs sent.
-    pub rnr_naks_sent: u64,
+    rnr_naks_sent,
     /// RNR NAKs received.
-    pub rnr_naks_received: u64,
+    rnr_naks_received,
     /// NAKs for a hole received.
-    pub sequence_naks_received: u64,
+    sequence_naks_received,
     /// NAKs received that end the connection.
-    pub fatal_naks_received: u64,
-    /// NAKs sent that end the connection.
-    pub fatal_naks_sent: u64,
+    fatal_naks_received,
+    /// NAKs sent that end the connection: the request made no sense, or could not be served.
+    invalid_request_naks_sent,
+    /// NAKs sent that end the connection: no right to the memory.
+    remote_access_naks_sent,
+    /// NAKs sent that end the connection: this end failed.
+    remote_operation_naks_sent,
+    /// Times that answers were more than could go out at once, and the others had to wait.
+    answers_deferred,
     /// Timers that led to sending again.
-    pub timeouts: u64,
+    timeouts,
     /// Times that the peer went past a READ or an atomic whose response had not come.
-    pub responses_lost: u64,
+    responses_lost,
     /// Times that `retry_cnt` was used up.
-    pub retries_exceeded: u64,
+    retries_exceeded,
     /// Times that `rnr_retry` was used up.
-    pub rnr_retries_exceeded: u64,
+    rnr_retries_exceeded,
     /// Responses of the past, or to what was never asked.
-    pub stale_responses: u64,
+    stale_responses,
     /// Packets that made no sense for this queue pair.
-    pub malformed: u64,
+    malformed,
     /// Packets from somebody who is not the peer.
-    pub foreign: u64,
+    foreign,
     /// Packets of another partition.
-    pub bad_pkey: u64,
+    bad_pkey,
     /// Packets dropped because of the state.
-    pub dropped_in_state: u64,
+    dropped_in_state,
     /// Datagrams with another queue key.
-    pub bad_qkey: u64,
+    bad_qkey,
     /// Messages of unreliable services for which there was no receive.
-    pub no_receive: u64,
+    no_receive,
     /// Messages of unreliable services that were longer than the receive.
-    pub receive_too_small: u64,
+    receive_too_small,
     /// WRITEs of an unreliable connection without the right to the memory.
-    pub access_violations: u64,
+    access_violations,
     /// Messages of an unreliable connection of which packets were missing.
-    pub incomplete_messages: u64,
+    incomplete_messages,
     /// Datagrams that were not sent, being longer than the port's MTU.
-    pub oversized_datagrams: u64,
+    oversized_datagrams,
+}
+
+impl Counters {
+    /// A send work request was done without an error.
+    pub(crate) fn count_send_done(&mut self, op: SendOp) {
+        let is_send = matches!(op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
+        self.sends_done += u64::from(is_send);
+    }
+
+    /// A NAK that ends the connection was sent.
+    pub(crate) fn count_fatal_nak(&mut self, code: NakCode) {
+        match code {
+            NakCode::RemoteAccess => self.remote_access_naks_sent += 1,
+            NakCode::RemoteOperational => self.remote_operation_naks_sent += 1,
+            _ => self.invalid_request_naks_sent += 1,
+        }
+    }
+
+    /// How many NAKs were sent that end the connection.
+    pub fn fatal_naks_sent(&self) -> u64 {
+        self.invalid_request_naks_sent
+            + self.remote_access_naks_sent
+            + self.remote_operation_naks_sent
+    }
 }

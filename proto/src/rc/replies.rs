@@ -204,8 +204,9 @@ impl Replies {
                         }
                         Sent::Full => return Sent::Full,
                         Sent::AccessLost => {
-                            cx.counters.fatal_naks_sent += 1;
-                            reply.answer = Answer::Nak(NakCode::RemoteAccess);
+                            let code = NakCode::RemoteAccess;
+                            cx.counters.count_fatal_nak(code);
+                            reply.answer = Answer::Nak(code);
                             self.queue.truncate(1);
                             return Sent::AccessLost;
                         }

@@ -127,7 +127,7 @@ impl Responder {
                 Outcome::Continue
             }
             Err(Refusal::Fatal(code, status)) => {
-                cx.counters.fatal_naks_sent += 1;
+                cx.counters.count_fatal_nak(code);
                 self.replies.nak(psn, self.msn, code);
                 self.abort(cx, code, status, host);
                 Outcome::Failed
@@ -146,7 +146,10 @@ impl Responder {
         loop {
             match self.replies.transmit(cx, host, out) {
                 Sent::All => return (false, outcome),
-                Sent::Full => return (true, outcome),
+                Sent::Full => {
+                    cx.counters.answers_deferred += 1;
+                    return (true, outcome);
+                }
                 Sent::AccessLost => {
                     self.abort(cx, NakCode::RemoteAccess, WcStatus::LocAccessErr, host);
                     outcome = Outcome::Failed;
@@ -494,7 +497,7 @@ impl Responder {
 
     fn complete<H: Completions>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         header: &Header,
         opcode: WcOpcode,
         byte_len: u32,
@@ -503,6 +506,7 @@ impl Responder {
     ) {
         self.message_done();
         self.has_receive = false;
+        cx.counters.receives_done += 1;
         let completion = Completion {
             wr_id: self.receive.wr_id,
             status: WcStatus::Success,

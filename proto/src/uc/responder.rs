@@ -215,13 +215,14 @@ fn hold<H: Host>(
 }
 
 fn complete<H: Host>(
-    cx: &Context<'_>,
+    cx: &mut Context<'_>,
     packet: &Packet<'_>,
     opcode: WcOpcode,
     byte_len: u32,
     receive: &mut HeldReceive,
     host: &mut H,
 ) {
+    cx.counters.receives_done += 1;
     let completion = Completion {
         wr_id: receive.receive().wr_id,
         status: WcStatus::Success,

@@ -189,6 +189,7 @@ impl UdQp {
             core.end(now, host);
             return;
         }
+        cx.counters.receives_done += 1;
         let completion = Completion {
             wr_id: receive.receive().wr_id,
             status: WcStatus::Success,

@@ -163,12 +163,13 @@ impl Requester {
     }
 
     /// The oldest work request is done.
-    fn complete<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
+    fn complete<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.packet = 0;
-        if let Some(wqe) = self.queue.pop()
-            && (self.signal_all || wqe.flags.contains(SendFlags::SIGNALED))
-        {
-            host.send_completed(cx.completion(&wqe, WcStatus::Success));
+        if let Some(wqe) = self.queue.pop() {
+            cx.counters.count_send_done(wqe.op);
+            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+                host.send_completed(cx.completion(&wqe, WcStatus::Success));
+            }
         }
     }
 

@@ -503,7 +503,7 @@ impl Endpoint {
         let counters = self.qp.counters();
         assert_eq!(counters.malformed, 0);
         assert_eq!(counters.foreign, 0);
-        assert_eq!(counters.fatal_naks_sent, 0);
+        assert_eq!(counters.fatal_naks_sent(), 0);
     }
 }
 

@@ -209,7 +209,7 @@ impl Requester {
     /// Completes the oldest work requests as far as they are done, all before `reached` being so.
     pub(super) fn complete_done<H: Completions>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         reached: Psn,
         host: &mut H,
     ) {
@@ -225,6 +225,7 @@ impl Requester {
             if wqe.op.takes_receive() {
                 self.receives_done = wqe.receives;
             }
+            cx.counters.count_send_done(wqe.op);
             if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
                 host.send_completed(cx.completion(&wqe, WcStatus::Success));
             }
