@@ -4,31 +4,35 @@
 //! deregistered: whoever uses the table holds it for reading, and deregistration waits for them.
 
 use crate::memory::{self, PinError};
+use crate::mw::Window;
 use crate::pd::Pd;
 use crate::per_process::PerProcess;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_proto::host::{Access, AtomicOp, MemoryError};
-use urxe_proto::ids::{LKey, RKey};
+use urxe_proto::ids::{LKey, Qpn, RKey};
 use urxe_proto::work::Sge;
 
 /// What is known of a region.
-#[derive(Clone, Copy, Debug)]
-struct Region {
+#[derive(Debug)]
+pub(crate) struct Region {
     /// The protection domain's number.
     pd: u64,
-    access: Access,
+    pub(crate) access: Access,
     /// The address by which work requests and peers name its first byte.
     iova: u64,
     len: u64,
     /// Where the first byte lies.
     base: u64,
+    /// How many memory windows are bound to it.
+    pub(crate) windows: AtomicU32,
 }
 
 impl Region {
     /// Where `len` bytes at `addr` lie in the process.
-    fn locate(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
+    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
         let offset = addr.checked_sub(self.iova).ok_or(MemoryError::Range)?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base + offset),
@@ -39,7 +43,7 @@ impl Region {
 
 /// Keys are random already.
 #[derive(Default, Clone, Copy, Debug)]
-struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
@@ -60,20 +64,30 @@ impl Hasher for KeyHasher {
 
 /// The low byte of a key belongs to the program where memory windows are concerned (10.6.7.2.6), so
 /// a region is named by the other three.
-const KEY_VARIANT: u32 = 0xff;
+pub(crate) const KEY_VARIANT: u32 = 0xff;
 
-/// All regions of the process, by key.
+/// Something for each key, by its upper three bytes.
+pub(crate) type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
+
+/// All regions and memory windows of the process, by key.
 #[derive(Debug, Default)]
 pub struct RegionTable {
-    regions: HashMap<u32, (u32, Region), BuildHasherDefault<KeyHasher>>,
+    regions: ByKey<(u32, Region)>,
+    pub(crate) windows: ByKey<Window>,
 }
 
 impl RegionTable {
-    fn find(&self, key: u32, pd: u64) -> Result<&Region, MemoryError> {
+    pub(crate) fn find(&self, key: u32, pd: u64) -> Result<&Region, MemoryError> {
         match self.regions.get(&(key & !KEY_VARIANT)) {
             Some((full, region)) if *full == key && region.pd == pd => Ok(region),
             _ => Err(MemoryError::Key),
         }
+    }
+
+    /// A region of any protection domain.
+    pub(crate) fn region(&self, key: LKey) -> Option<&Region> {
+        let (_, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
+        Some(region)
     }
 
     /// Checks local elements for reading, or for writing with [`Access::LOCAL_WRITE`].
@@ -150,16 +164,19 @@ impl RegionTable {
         }
     }
 
-    /// Where memory that the peer names lies.
+    /// Where memory lies that the peer of a queue pair names.
     pub(crate) fn remote(
         &self,
         pd: &Pd,
+        qpn: Qpn,
         rkey: RKey,
         addr: u64,
         len: u64,
         access: Access,
     ) -> Result<u64, MemoryError> {
-        let region = self.find(rkey.0, pd.id())?;
+        let Ok(region) = self.find(rkey.0, pd.id()) else {
+            return self.through_window(pd, qpn, rkey, addr, len, access);
+        };
         if !region.access.contains(access) {
             return Err(MemoryError::Permission);
         }
@@ -170,11 +187,12 @@ impl RegionTable {
     pub(crate) fn remote_read(
         &self,
         pd: &Pd,
+        qpn: Qpn,
         rkey: RKey,
         addr: u64,
         out: &mut [u8],
     ) -> Result<(), MemoryError> {
-        let at = self.remote(pd, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
+        let at = self.remote(pd, qpn, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: the range lies in a region, as in `gather`.
         unsafe { memory::copy_out(at, out) };
         Ok(())
@@ -184,11 +202,12 @@ impl RegionTable {
     pub(crate) fn remote_write(
         &self,
         pd: &Pd,
+        qpn: Qpn,
         rkey: RKey,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        let at = self.remote(pd, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: the range lies in a region that was registered for writing, as in `scatter`.
         unsafe { memory::copy_in(at, data) };
         Ok(())
@@ -198,11 +217,12 @@ impl RegionTable {
     pub(crate) fn remote_atomic(
         &self,
         pd: &Pd,
+        qpn: Qpn,
         rkey: RKey,
         addr: u64,
         op: AtomicOp,
     ) -> Result<u64, MemoryError> {
-        let at = self.remote(pd, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
+        let at = self.remote(pd, qpn, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
         // A region may be known to peers by addresses that are aligned otherwise than its memory.
         if !at.is_multiple_of(8) {
             return Err(MemoryError::Range);
@@ -211,24 +231,31 @@ impl RegionTable {
         Ok(unsafe { memory::atomic(at, op) })
     }
 
-    fn insert(&mut self, region: Region) -> u32 {
+    /// A key that nothing has.
+    pub(crate) fn free_key(&self) -> u32 {
         loop {
             let key: u32 = crate::random::any();
+            let index = key & !KEY_VARIANT;
             // 0 looks like no key to programs.
-            if key & !KEY_VARIANT == 0 {
-                continue;
-            }
-            if let std::collections::hash_map::Entry::Vacant(slot) =
-                self.regions.entry(key & !KEY_VARIANT)
-            {
-                slot.insert((key, region));
+            let taken = self.regions.contains_key(&index) || self.windows.contains_key(&index);
+            if index != 0 && !taken {
                 return key;
             }
         }
     }
 
+    fn insert(&mut self, region: Region) -> u32 {
+        let key = self.free_key();
+        self.regions.insert(key & !KEY_VARIANT, (key, region));
+        key
+    }
+
     fn remove(&mut self, key: u32) {
-        self.regions.remove(&(key & !KEY_VARIANT));
+        if let Some((_, region)) = self.regions.remove(&(key & !KEY_VARIANT))
+            && region.windows.load(Ordering::Acquire) > 0
+        {
+            self.free_windows_on(LKey(key));
+        }
     }
 }
 
@@ -262,7 +289,7 @@ pub(crate) fn regions() -> Regions {
     Regions(table.read().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
+pub(crate) fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
     let table = REGIONS.get(RwLock::default);
     table.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -306,6 +333,7 @@ const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
     .union(Access::ZERO_BASED)
     .union(Access::HUGETLB)
     .union(Access::RELAXED_ORDERING);
@@ -363,6 +391,7 @@ impl Mr {
             iova,
             len,
             base: addr,
+            windows: AtomicU32::new(0),
         };
         let key = regions_mut().insert(region);
         Ok(Mr {
@@ -386,6 +415,14 @@ impl Mr {
     /// Where it lies.
     pub fn addr(&self) -> u64 {
         self.addr
+    }
+
+    /// Whether memory windows are bound to it: it should not be deregistered then (10.6.7.2.4). If
+    /// it is all the same, their keys lead nowhere any more.
+    pub fn has_windows(&self) -> bool {
+        let held = regions();
+        let region = held.table().region(self.lkey());
+        region.is_some_and(|region| region.windows.load(Ordering::Acquire) > 0)
     }
 
     /// Its length in bytes.
@@ -414,6 +451,8 @@ impl Drop for Mr {
 mod tests {
     use super::*;
 
+    const QPN: Qpn = Qpn::new(0x11);
+
     const ALL: Access = Access::LOCAL_WRITE
         .union(Access::REMOTE_WRITE)
         .union(Access::REMOTE_READ)
@@ -433,19 +472,23 @@ mod tests {
         let (addr, rkey) = (mr.addr(), mr.rkey());
         let held = regions();
         let table = held.table();
-        table.remote_write(&pd, rkey, addr + 8, &[1; 24]).unwrap();
-        let write = |rkey, addr| table.remote_write(&pd, rkey, addr, &[1; 8]);
+        table
+            .remote_write(&pd, QPN, rkey, addr + 8, &[1; 24])
+            .unwrap();
+        let write = |rkey, addr| table.remote_write(&pd, QPN, rkey, addr, &[1; 8]);
         assert_eq!(write(rkey, addr + 25), Err(MemoryError::Range));
         assert_eq!(write(rkey, addr - 1), Err(MemoryError::Range));
         assert_eq!(write(rkey, u64::MAX - 3), Err(MemoryError::Range));
         assert_eq!(write(RKey(rkey.0 ^ 1), addr), Err(MemoryError::Key));
-        let read = table.remote_read(&pd, rkey, addr, &mut [0; 8]);
+        let read = table.remote_read(&pd, QPN, rkey, addr, &mut [0; 8]);
         assert_eq!(read, Err(MemoryError::Permission));
-        let other = table.remote_write(&Pd::new(), rkey, addr, &[1; 8]);
+        let other = table.remote_write(&Pd::new(), QPN, rkey, addr, &[1; 8]);
         assert_eq!(other, Err(MemoryError::Key));
         drop(held);
         drop(mr);
-        let gone = regions().table().remote_write(&pd, rkey, addr, &[1; 8]);
+        let gone = regions()
+            .table()
+            .remote_write(&pd, QPN, rkey, addr, &[1; 8]);
         assert_eq!(gone, Err(MemoryError::Key));
         assert_eq!(data[0], 0);
         assert_eq!(data[1], u64::from_ne_bytes([1; 8]));
@@ -484,7 +527,7 @@ mod tests {
         let held = regions();
         let atomic = |op| {
             held.table()
-                .remote_atomic(&pd, mr.rkey(), mr.addr() + 8, op)
+                .remote_atomic(&pd, QPN, mr.rkey(), mr.addr() + 8, op)
                 .unwrap()
         };
         assert_eq!(atomic(AtomicOp::FetchAdd(3)), 5);
@@ -515,7 +558,7 @@ mod tests {
         let mr = register(&pd, &mut data, ALL | Access::ZERO_BASED);
         regions()
             .table()
-            .remote_write(&pd, mr.rkey(), 8, &[2; 8])
+            .remote_write(&pd, QPN, mr.rkey(), 8, &[2; 8])
             .unwrap();
         drop(mr);
         assert_eq!(data, [0, u64::from_ne_bytes([2; 8])]);

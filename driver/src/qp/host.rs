@@ -6,7 +6,7 @@ use crate::event_queue::lock;
 use crate::events::{AsyncEvent, EventObject};
 use crate::mr::RegionTable;
 use urxe_proto::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
 };
 use urxe_proto::ids::RKey;
 use urxe_proto::work::{Completion, Sge};
@@ -38,26 +38,35 @@ impl Memory for QpHost<'_> {
         access: Access,
     ) -> Result<(), MemoryError> {
         self.regions
-            .remote(&self.qp.pd, rkey, addr, len, access)
+            .remote(&self.qp.pd, self.qp.qpn, rkey, addr, len, access)
             .map(|_| ())
     }
 
     fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.regions.remote_read(&self.qp.pd, rkey, addr, out)
+        self.regions
+            .remote_read(&self.qp.pd, self.qp.qpn, rkey, addr, out)
     }
 
     fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.regions.remote_write(&self.qp.pd, rkey, addr, data)
+        self.regions
+            .remote_write(&self.qp.pd, self.qp.qpn, rkey, addr, data)
     }
 
     fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        self.regions.remote_atomic(&self.qp.pd, rkey, addr, op)
+        self.regions
+            .remote_atomic(&self.qp.pd, self.qp.qpn, rkey, addr, op)
     }
 
-    fn invalidate(&self, _rkey: RKey) -> Result<(), MemoryError> {
-        // Only memory windows and regions of the kernel's fast registration can be invalidated by
-        // a peer (10.6.7.2.7), and there are none.
-        Err(MemoryError::Permission)
+    fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError> {
+        self.regions.invalidate(&self.qp.pd, self.qp.qpn, rkey)
+    }
+
+    fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
+        self.regions.bind_window(&self.qp.pd, self.qp.qpn, bind)
+    }
+
+    fn invalidate_local(&self, rkey: RKey) -> Result<(), MemoryError> {
+        self.regions.invalidate(&self.qp.pd, self.qp.qpn, rkey)
     }
 }
 

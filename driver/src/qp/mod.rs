@@ -346,8 +346,11 @@ impl Qp {
     /// is done with those events that it has. To be called before the last reference goes.
     pub fn destroy(&self) {
         let engine = engine::get();
+        // Without a way to the peer it carries out no work request any more, and binds no window.
+        let route = lock(&self.inner).route.take();
+        regions().table().free_windows_of(self.qpn);
         engine.remove_qp(self.qpn);
-        if let Some((local, _)) = lock(&self.inner).route.take() {
+        if let Some((local, _)) = route {
             engine.wait_for_delayed(&local);
         }
         self.send_cq.purge(self);

@@ -1,0 +1,286 @@
+//! Memory windows: keys for parts of memory regions, given and taken by work requests (10.6.7).
+//!
+//! A window of type 1 gets a new key each time it is bound; one of type 2 lets the program choose
+//! the low 8 bits of it, belongs to the queue pair that bound it (the specification's type 2B), and
+//! has to be invalidated before it is bound again.
+//!
+//! Windows stand in the table of regions, where packets look for keys. Binding happens while packets
+//! are handled and the table is held for reading, so what a window is bound to has a lock of its own.
+//! It is the last in the order of locks: nothing is locked while it is held.
+
+use crate::event_queue::lock;
+use crate::mr::{KEY_VARIANT, RegionTable, regions, regions_mut};
+use crate::pd::Pd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use urxe_proto::host::{Access, MemoryError, WindowBind};
+use urxe_proto::ids::{LKey, Qpn, RKey};
+
+/// The two kinds of windows; the numbers of `enum ibv_mw_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum WindowType {
+    /// Any queue pair of the protection domain may use it.
+    One = 1,
+    /// It belongs to the queue pair through which it was bound.
+    Two = 2,
+}
+
+/// What may be asked of a window. The region's own remote access does not matter.
+const SUPPORTED: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT)
+    .union(Access::ZERO_BASED);
+
+/// Access that changes the region's memory.
+const CHANGES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// A window, as the table of regions has it.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// The protection domain's number.
+    pd: u64,
+    kind: WindowType,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The whole key.
+    key: u32,
+    bound: Option<Binding>,
+}
+
+/// What a window is bound to.
+#[derive(Clone, Copy, Debug)]
+struct Binding {
+    region: LKey,
+    /// The queue pair that may use it, if that is only one.
+    qpn: Option<Qpn>,
+    access: Access,
+    /// The region's address for its first byte.
+    addr: u64,
+    len: u64,
+}
+
+impl RegionTable {
+    /// See [`urxe_proto::host::Memory::bind_window`].
+    pub(crate) fn bind_window(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        bind: &WindowBind,
+    ) -> Result<(), MemoryError> {
+        let window = self.window(bind.window.0)?;
+        // All belong to the same domain (C10-72).
+        if window.pd != pd.id() {
+            return Err(MemoryError::Key);
+        }
+        let mut state = lock(&window.state);
+        if state.key != bind.window.0 {
+            return Err(MemoryError::Key);
+        }
+        // The program has to invalidate one of type 2 first, and cannot do that by binding nothing
+        // (o10-37.2.30, o10-37.2.40).
+        if window.kind == WindowType::Two && (state.bound.is_some() || bind.len == 0) {
+            return Err(MemoryError::Window);
+        }
+        let bound = match bind.len {
+            0 => None,
+            _ => Some(self.binding(pd, qpn, window.kind, bind)?),
+        };
+        self.release(state.bound.take());
+        if let Some(region) = bound.and_then(|bound| self.region(bound.region)) {
+            region.windows.fetch_add(1, Ordering::AcqRel);
+        }
+        state.key = (bind.window.0 & !KEY_VARIANT) | (bind.new_key.0 & KEY_VARIANT);
+        state.bound = bound;
+        Ok(())
+    }
+
+    /// Checks what a window is to be bound to.
+    fn binding(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        kind: WindowType,
+        bind: &WindowBind,
+    ) -> Result<Binding, MemoryError> {
+        if !SUPPORTED.contains(bind.access) {
+            return Err(MemoryError::Permission);
+        }
+        // o10-36.2.2
+        if kind == WindowType::One && bind.access.contains(Access::ZERO_BASED) {
+            return Err(MemoryError::Window);
+        }
+        let region = self.find(bind.region.0, pd.id())?;
+        // C10-73, and C10-74 on what changes memory. Addresses of a window are the region's, which
+        // one whose addresses count from 0 does not have.
+        if !region.access.contains(Access::MW_BIND)
+            || region.access.contains(Access::ZERO_BASED)
+            || (bind.access.intersects(CHANGES) && !region.access.contains(Access::LOCAL_WRITE))
+        {
+            return Err(MemoryError::Permission);
+        }
+        // C10-75
+        region.locate(bind.addr, bind.len)?;
+        Ok(Binding {
+            region: bind.region,
+            qpn: (kind == WindowType::Two).then_some(qpn),
+            access: bind.access,
+            addr: bind.addr,
+            len: bind.len,
+        })
+    }
+
+    /// A queue pair, or its peer, takes the key away (10.6.7.2.7): only windows of type 2 can lose
+    /// it so, and only through the queue pair that they belong to.
+    pub(crate) fn invalidate(&self, pd: &Pd, qpn: Qpn, rkey: RKey) -> Result<(), MemoryError> {
+        let window = self.window(rkey.0)?;
+        if window.pd != pd.id() {
+            return Err(MemoryError::Key);
+        }
+        let mut state = lock(&window.state);
+        if state.key != rkey.0 {
+            return Err(MemoryError::Key);
+        }
+        if window.kind != WindowType::Two {
+            return Err(MemoryError::Window);
+        }
+        match state.bound {
+            Some(Binding { qpn: owner, .. }) if owner != Some(qpn) => Err(MemoryError::Window),
+            // One that is free already stays so.
+            bound => {
+                self.release(bound);
+                state.bound = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// The queue pair goes: windows that belong to it are free again.
+    pub(crate) fn free_windows_of(&self, qpn: Qpn) {
+        for window in self.windows.values() {
+            let mut state = lock(&window.state);
+            if state.bound.is_some_and(|bound| bound.qpn == Some(qpn)) {
+                self.release(state.bound.take());
+            }
+        }
+    }
+
+    /// The region has gone, with windows bound to it: their keys lead nowhere any more.
+    pub(crate) fn free_windows_on(&self, region: LKey) {
+        for window in self.windows.values() {
+            let mut state = lock(&window.state);
+            if state.bound.is_some_and(|bound| bound.region == region) {
+                state.bound = None;
+            }
+        }
+    }
+
+    /// Where memory lies that a peer names by a window's key.
+    pub(crate) fn through_window(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<u64, MemoryError> {
+        let window = self.window(rkey.0)?;
+        let state = lock(&window.state);
+        let bound = match state.bound {
+            Some(bound) if state.key == rkey.0 && window.pd == pd.id() => bound,
+            _ => return Err(MemoryError::Key),
+        };
+        if bound.qpn.is_some_and(|owner| owner != qpn) {
+            return Err(MemoryError::Key);
+        }
+        if !bound.access.contains(access) {
+            return Err(MemoryError::Permission);
+        }
+        let first = match bound.access.contains(Access::ZERO_BASED) {
+            true => 0,
+            false => bound.addr,
+        };
+        let offset = addr.checked_sub(first).ok_or(MemoryError::Range)?;
+        if offset.checked_add(len).is_none_or(|end| end > bound.len) {
+            return Err(MemoryError::Range);
+        }
+        let region = self.find(bound.region.0, pd.id())?;
+        region.locate(bound.addr + offset, len)
+    }
+
+    fn window(&self, key: u32) -> Result<&Window, MemoryError> {
+        let window = self.windows.get(&(key & !KEY_VARIANT));
+        window.ok_or(MemoryError::Key)
+    }
+
+    /// A window is not bound to its region any more.
+    fn release(&self, bound: Option<Binding>) {
+        if let Some(region) = bound.and_then(|bound| self.region(bound.region)) {
+            region.windows.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A memory window. Dropping it deallocates it, bound or not (10.6.7.2.1).
+#[derive(Debug)]
+pub struct Mw {
+    pd: Arc<Pd>,
+    kind: WindowType,
+    /// Names it in the table.
+    index: u32,
+}
+
+impl Mw {
+    /// Allocates a window that is bound to nothing.
+    ///
+    /// Allocating, and dropping, wait for who uses the table of regions: a thread must not do
+    /// either while it has a [`crate::qp::Posting`].
+    pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Mw {
+        let mut table = regions_mut();
+        let key = table.free_key();
+        let window = Window {
+            pd: pd.id(),
+            kind,
+            state: Mutex::new(State { key, bound: None }),
+        };
+        let index = key & !KEY_VARIANT;
+        table.windows.insert(index, window);
+        Mw {
+            pd: Arc::clone(pd),
+            kind,
+            index,
+        }
+    }
+
+    /// Its key now. Not to be asked for by a thread that has a [`crate::qp::Posting`].
+    pub fn rkey(&self) -> RKey {
+        let held = regions();
+        let window = held.table().windows.get(&self.index);
+        RKey(window.map_or(self.index, |window| lock(&window.state).key))
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// The protection domain that it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let mut table = regions_mut();
+        if let Some(window) = table.windows.remove(&self.index) {
+            table.release(lock(&window.state).bound);
+        }
+    }
+}
