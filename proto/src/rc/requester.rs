@@ -226,7 +226,7 @@ impl Requester {
 
     /// Carries out a local operation, once: going back does not repeat it. It completes when all
     /// before it have.
-    fn carry_out<H: Host>(&mut self, cx: &Context<'_>, wqe: &SendWqe, host: &mut H) -> Step {
+    fn carry_out<H: Host>(&mut self, cx: &mut Context<'_>, wqe: &SendWqe, host: &mut H) -> Step {
         if self.cursor >= self.begun {
             // Invalidating waits until all before it, which may use the key, have completed
             // (10.6.5.1); binding has to wait for none of them (10.8.3.3).
