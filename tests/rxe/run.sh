@@ -1,17 +1,19 @@
 #!/bin/bash
 # The job of a run, in the guest: two hosts, rxe in the first network namespace and urxe in another,
 # then every group of cells in turn. A line of /job/groups is
-#   NAME KIND PROVIDER_A PROVIDER_B v4|v6 NETEM...
+#   NAME KIND LANES PROVIDER_A PROVIDER_B v4|v6 NETEM...
 # Plans are in /job/plans, results go to /job/results.
 set -u
 . /job/hosts.sh
 mkdir -p /job/results
 exec 2>&1
 
-# A line `NAME:VALUE` for each of rxe's counters, and for packets that the guest's kernel itself lost.
+# A line `NAME:VALUE` for each of rxe's counters, those of all its devices added up, and for packets that
+# the guest's kernel itself lost.
 counters() {
     {
-        (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -H . -- *)
+        (cd /sys/class/infiniband && grep -H . rxe*/ports/1/hw_counters/*) |
+            sed 's|.*/||' | gawk -F: '{ sum[$1] += $2 } END { for (name in sum) print name ":" sum[name] }'
         # In hexadecimal; the second word is what did not fit into the queue between a device and IP.
         local dropped=0 word
         for word in $(cut -d ' ' -f 2 /proc/net/softnet_stat); do
@@ -26,9 +28,9 @@ counters() {
 # link NETEM...: the weather, in both directions.
 link() {
     local end
-    for end in "dev va" "dev ra" "dev rb" "urxe"; do
-        local tc=(tc) device=${end#dev }
-        [ "$end" = urxe ] && tc=(tc -n urxe) device=vb
+    for end in va ra rb urxe:vb urxe:ua urxe2:ub; do
+        local tc=(tc) device=${end#*:}
+        [ "$device" = "$end" ] || tc=(tc -n "${end%:*}")
         "${tc[@]}" qdisc del dev "$device" root 2>/dev/null
         [ $# -eq 0 ] && continue
         # The default limit of netem, 1000 packets, is a second source of loss.
@@ -37,20 +39,35 @@ link() {
     return 0
 }
 
-# Two agents go through the plan. When one dies, the cell it died in has failed and the rest goes on.
+# The cells of a group, spread over as many pairs of agents.
 agents() {
-    local name=$1 a=$2 b=$3 ip=$4
-    local plan=/job/plans/$name results=/tmp/results total finished
+    local name=$1 lanes=$2 a=$3 b=$4 ip=$5 lane waited=()
+    for lane in $(seq 0 $((lanes - 1))); do
+        gawk -v lane="$lane" -v lanes="$lanes" 'NR % lanes == lane' "/job/plans/$name" >"/tmp/plan.$lane"
+        pair "$name" "$lane" "$a" "$b" "$ip" &
+        waited+=($!)
+    done
+    wait "${waited[@]}"
+    for lane in $(seq 0 $((lanes - 1))); do
+        cat "/tmp/results.$lane"
+    done >"/job/results/$name"
+}
+
+# Two agents go through the plan. When one dies, the cell it died in has failed and the rest goes on.
+pair() {
+    local name=$1 lane=$2 a=$3 b=$4 ip=$5
+    local plan=/tmp/plan.$lane results=/tmp/results.$lane rest=/tmp/rest.$lane control=/tmp/control.$lane
+    local total finished
     : >"$results"
     total=$(wc -l <"$plan")
     for _ in $(seq 20); do
         finished=$(wc -l <"$results")
         [ "$finished" -ge "$total" ] && break
-        tail -n +$((finished + 1)) "$plan" >/tmp/plan
-        rm -f /tmp/control
-        on "$a" /tmp/agent a "$(device "$a")" "$ip" /tmp/control /tmp/plan "$results" &
+        tail -n +$((finished + 1)) "$plan" >"$rest"
+        rm -f "$control"
+        on "$a" /tmp/agent a "$(device "$a")" "$ip" "$control" "$rest" "$results" &
         local first=$!
-        on "$b" /tmp/agent b "$(device "$b")" "$ip" /tmp/control /tmp/plan "$results" &
+        on "$b" /tmp/agent b "$(device "$b")" "$ip" "$control" "$rest" "$results" &
         local second=$!
         tail -n +$((finished + 1)) -f --pid=$first "$results" | sed -u "s|^|$name/|" &
         local shown=$!
@@ -69,7 +86,6 @@ agents() {
                 "$cell" $status_a $status_b | tee -a "$results" | sed "s|^|$name/|"
         fi
     done
-    cp "$results" "/job/results/$name"
 }
 
 listening() {
@@ -77,13 +93,16 @@ listening() {
 }
 
 # Ordinary programs, a server and a client. A line of the plan is
-#   NAME <tab> PROVIDER OF THE SERVER <tab> PROVIDER OF THE CLIENT <tab> COMMAND
-# where {device} and {gid} stand for a side's own; the client's has the server's address in the end.
+#   NAME <tab> SERVER <tab> CLIENT <tab> COMMAND
+# where a server or client is `a` or `b`, a side of the group, or a provider by name, and {device} and
+# {gid} stand for a side's own; the client's has the server's address in the end.
 programs() {
-    local name=$1 ip=$4 cell server client command
+    local name=$1 ip=$5 cell server client command
+    local -A side=([a]=$3 [b]=$4)
     : >"/job/results/$name"
     while IFS=$'\t' read -r cell server client command; do
         local start=$SECONDS
+        server=${side[$server]:-$server} client=${side[$client]:-$client}
         timeout 90 bash -c ". /job/hosts.sh; on $server $(expand "$server" "$ip" "$command")" >/tmp/server 2>&1 </dev/null &
         local pid=$!
         for _ in $(seq 100); do
@@ -112,6 +131,9 @@ expand() {
 }
 
 cp -a /job/agent /job/raw.sh /tmp/
+# Where a queue between a device and IP holds 1000 packets, as is usual, the guest loses some of a burst when
+# it is busy. Only netem shall lose packets here.
+sysctl -qw net.core.netdev_max_backlog=100000
 hosts
 reference_hosts
 second_urxe
@@ -124,13 +146,13 @@ if [ -e /job/capture ]; then
     sleep 2
 fi
 
-while read -r -u 3 name kind a b ip netem; do
+while read -r -u 3 name kind lanes a b ip netem; do
     echo "# $name ($a, $b, $ip${netem:+, $netem})"
     # shellcheck disable=SC2086 # netem's arguments are words.
     link $netem || echo "$name: netem refused: $netem"
     dmesg -c >/dev/null
     counters >/tmp/before
-    "$kind" "$name" "$a" "$b" "$ip"
+    "$kind" "$name" "$lanes" "$a" "$b" "$ip"
     counters >/tmp/after
     dmesg -c >"/job/results/$name.dmesg"
     join -t : /tmp/before /tmp/after | gawk -F: '$3 != $2 { print $1, $3 - $2 }' >"/job/results/$name.counters"

@@ -34,6 +34,8 @@ struct cell {
 	unsigned int depth;	/* of them in flight */
 	unsigned int sges;	/* pieces of each message at both ends */
 	bool inlined;		/* IBV_SEND_INLINE */
+	bool shared_receives;	/* an SRQ */
+	unsigned int window;	/* type of the memory window that is written or read through, or 0 */
 	char requester;		/* 'a', 'b', or '2' for both at once */
 	char error[32];		/* the deliberate error, or nothing */
 	unsigned int limit;	/* seconds that it may take */
@@ -68,6 +70,7 @@ struct memory {
 struct end {
 	struct side *side;
 	struct ibv_cq *cq;
+	struct ibv_srq *srq;	/* or nothing */
 	struct ibv_qp *qp;
 	struct hello mine;
 	struct hello theirs;
@@ -78,6 +81,7 @@ struct tuning {
 	enum ibv_qp_type transport;
 	unsigned int depth;
 	unsigned int receives;
+	bool shared_receives;
 	unsigned int sges;
 	unsigned int inline_size;
 	unsigned int mtu;
@@ -86,6 +90,9 @@ struct tuning {
 	uint8_t retries;
 	uint8_t rnr_retries;
 };
+
+/* Of every queue pair for datagrams. */
+#define QKEY 0x11223344
 
 #define ALL_ACCESS \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
@@ -105,15 +112,20 @@ void memory_free(struct memory *memory);
 bool end_make(struct end *end, struct side *side, const struct tuning *tuning);
 bool end_connect(struct end *end, const struct tuning *tuning);
 void end_free(struct end *end);
+/* Makes a window over memory, in one request of the end, and waits for it; NULL is complained about. */
+struct ibv_mw *window_make(struct end *end, unsigned int type, const struct memory *memory, unsigned int access,
+			   uint32_t *key);
+bool window_free(struct ibv_mw *window);
 bool post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int count);
 bool post_send(struct end *end, struct ibv_send_wr *wr);
 double now(void);
 uint64_t scramble(uint64_t x);
 uint64_t seed_of(const char *name);
 
-/* transfer.c, atomic.c, window.c, error.c: the kinds of cells */
+/* transfer.c, atomic.c, invalidate.c, datagram.c, error.c: the kinds of cells */
 void run_transfer(struct side *side, const struct cell *cell);
 void run_atomics(struct side *side, const struct cell *cell);
+void run_datagrams(struct side *side, const struct cell *cell);
 void run_invalidate(struct side *side, const struct cell *cell);
 void run_error(struct side *side, const struct cell *cell, char *outcome, size_t size);
 

@@ -88,12 +88,14 @@ void run_atomics(struct side *side, const struct cell *cell)
 		.mtu = cell->mtu,
 		.access = ALL_ACCESS,
 	};
+	unsigned int bindable = cell->window && responds ? IBV_ACCESS_MW_BIND : 0;
 	struct memory results = { 0 }, word = { 0 };
+	struct ibv_mw *window = NULL;
 	struct end end = { 0 };
 	uint64_t value = value_after(cell, other, 0);
 
 	if (memory_make(&results, side->pd, 8 * cell->count, ALL_ACCESS) &&
-	    memory_make(&word, side->pd, 64, ALL_ACCESS) && end_make(&end, side, &tuning)) {
+	    memory_make(&word, side->pd, 64, ALL_ACCESS | bindable) && end_make(&end, side, &tuning)) {
 		memcpy(word.data, &value, 8);
 		end.mine.addr = (uintptr_t)word.data;
 		end.mine.rkey = word.mr->rkey;
@@ -103,6 +105,11 @@ void run_atomics(struct side *side, const struct cell *cell)
 	if (!problem[0])
 		end_connect(&end, &tuning);
 	control_meet(side);
+	if (cell->window) {
+		if (!problem[0] && responds)
+			window = window_make(&end, cell->window, &word, IBV_ACCESS_REMOTE_ATOMIC, &end.mine.rkey);
+		control_swap(side, &end.mine, &end.theirs, sizeof(end.mine));
+	}
 	if (!problem[0] && requests)
 		request(&end, cell, &results);
 	control_meet(side);
@@ -111,6 +118,7 @@ void run_atomics(struct side *side, const struct cell *cell)
 		if (value != value_after(cell, other, cell->count))
 			complain("the word ended as %#llx", (unsigned long long)value);
 	}
+	window_free(window);
 	end_free(&end);
 	memory_free(&results);
 	memory_free(&word);

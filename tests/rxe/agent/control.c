@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Longer than any cell may take. */
-#define PATIENCE 150
+#define PATIENCE 300
 
 static void lost(const char *what)
 {

@@ -78,6 +78,9 @@ static enum ibv_mtu mtu_code(unsigned int bytes)
 bool end_make(struct end *end, struct side *side, const struct tuning *tuning)
 {
 	struct ibv_qp_init_attr init = { .qp_type = tuning->transport };
+	struct ibv_srq_init_attr shared = {
+		.attr = { .max_wr = tuning->receives + 2, .max_sge = tuning->sges ? tuning->sges : 1 },
+	};
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 
 	memset(end, 0, sizeof(*end));
@@ -87,7 +90,15 @@ bool end_make(struct end *end, struct side *side, const struct tuning *tuning)
 		complain("ibv_create_cq: %s", strerror(errno));
 		return false;
 	}
+	if (tuning->shared_receives) {
+		end->srq = ibv_create_srq(side->pd, &shared);
+		if (!end->srq) {
+			complain("ibv_create_srq: %s", strerror(errno));
+			return false;
+		}
+	}
 	init.send_cq = init.recv_cq = end->cq;
+	init.srq = end->srq;
 	init.cap.max_send_wr = tuning->depth + 2;
 	init.cap.max_recv_wr = tuning->receives + 2;
 	init.cap.max_send_sge = init.cap.max_recv_sge = tuning->sges ? tuning->sges : 1;
@@ -98,8 +109,10 @@ bool end_make(struct end *end, struct side *side, const struct tuning *tuning)
 		return false;
 	}
 	attr.qp_access_flags = tuning->access;
+	attr.qkey = QKEY;
 	if (ibv_modify_qp(end->qp, &attr,
-			  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) {
+			  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				  (tuning->transport == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS))) {
 		complain("modify to INIT: %s", strerror(errno));
 		return false;
 	}
@@ -131,7 +144,7 @@ bool end_connect(struct end *end, const struct tuning *tuning)
 		},
 	};
 
-	bool reliable = tuning->transport == IBV_QPT_RC;
+	bool reliable = tuning->transport == IBV_QPT_RC, datagrams = tuning->transport == IBV_QPT_UD;
 	int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 	int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
@@ -139,6 +152,8 @@ bool end_connect(struct end *end, const struct tuning *tuning)
 		to_rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 		to_rts |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	}
+	if (datagrams)
+		to_rtr = IBV_QP_STATE;
 	if (!end->theirs.qpn) {
 		complain("the other side is not ready");
 		return false;
@@ -164,6 +179,8 @@ void end_free(struct end *end)
 {
 	if (end->qp && ibv_destroy_qp(end->qp))
 		complain("ibv_destroy_qp failed");
+	if (end->srq && ibv_destroy_srq(end->srq))
+		complain("ibv_destroy_srq failed");
 	if (end->cq && ibv_destroy_cq(end->cq))
 		complain("ibv_destroy_cq failed");
 }
@@ -172,7 +189,7 @@ bool post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int count)
 {
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = sges, .num_sge = count };
 	struct ibv_recv_wr *bad;
-	int error = ibv_post_recv(end->qp, &wr, &bad);
+	int error = end->srq ? ibv_post_srq_recv(end->srq, &wr, &bad) : ibv_post_recv(end->qp, &wr, &bad);
 
 	if (error)
 		complain("ibv_post_recv: %s", strerror(error));

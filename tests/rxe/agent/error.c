@@ -24,6 +24,7 @@ struct fault {
 	struct end end;
 	struct memory here, there;
 	struct ibv_pd *other_pd;
+	struct ibv_mw *window;
 	bool requests;
 };
 
@@ -42,12 +43,39 @@ static bool is_atomic(const struct cell *cell)
 	return cell->op == OP_CAS || cell->op == OP_FADD;
 }
 
-/* The access that the responder's region gives. */
+/* The access that the responder's region gives, or the window over it. */
 static unsigned int region_access(const struct fault *fault)
 {
+	if (fault->cell->window)
+		return ALL_ACCESS | IBV_ACCESS_MW_BIND;
 	if (is(fault, "no-permission"))
 		return IBV_ACCESS_LOCAL_WRITE;
 	return ALL_ACCESS;
+}
+
+/* Half of the region lies beyond the window. */
+static void offer_window(struct fault *fault)
+{
+	struct memory half = fault->there;
+	struct ibv_send_wr invalidate = {
+		.opcode = IBV_WR_LOCAL_INV,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
+	struct ibv_wc wc;
+
+	half.length /= 2;
+	fault->window = window_make(&fault->end, fault->cell->window, &half,
+				    is(fault, "no-permission") ? 0 : ALL_ACCESS & ~IBV_ACCESS_LOCAL_WRITE,
+				    &fault->end.mine.rkey);
+	if (!is(fault, "invalidated") || problem[0])
+		return;
+	invalidate.invalidate_rkey = fault->end.mine.rkey;
+	if (!post_send(&fault->end, &invalidate))
+		return;
+	while (!ibv_poll_cq(fault->end.cq, 1, &wc))
+		sched_yield();
+	if (wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_LOCAL_INV)
+		complain("invalidate: %s, opcode %d", ibv_wc_status_str(wc.status), wc.opcode);
 }
 
 static bool post_one_receive(struct fault *fault, unsigned int i)
@@ -253,7 +281,7 @@ static bool prepare(struct fault *fault, const struct tuning *tuning)
 		pd = fault->other_pd;
 	}
 	if (!memory_make(&fault->here, side->pd, length, is(fault, "local-no-write") ? 0 : ALL_ACCESS) ||
-	    !memory_make(&fault->there, pd, length, region_access(fault)) ||
+	    !memory_make(&fault->there, pd, fault->cell->window ? 2 * length : length, region_access(fault)) ||
 	    !end_make(&fault->end, side, tuning))
 		return false;
 	memset(fault->here.data, 0x5a, length);
@@ -273,7 +301,7 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 	};
 	bool unanswered = is(&fault, "peer-gone") || is(&fault, "peer-in-error") || is(&fault, "destroyed-in-flight");
 	struct tuning tuning = {
-		.transport = IBV_QPT_RC,
+		.transport = cell->transport,
 		.depth = REQUESTS,
 		.receives = REQUESTS,
 		.mtu = cell->mtu,
@@ -293,6 +321,11 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 	if (!problem[0])
 		end_connect(&fault.end, &tuning);
 	control_meet(side);
+	if (cell->window) {
+		if (!problem[0] && !fault.requests)
+			offer_window(&fault);
+		control_swap(side, &fault.end.mine, &fault.end.theirs, sizeof(fault.end.mine));
+	}
 	if (problem[0]) {
 		/* The other side goes through the same meetings. */
 		control_meet(side);
@@ -302,6 +335,7 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 	} else {
 		respond(&fault, outcome, size);
 	}
+	window_free(fault.window);
 	end_free(&fault.end);
 	memory_free(&fault.here);
 	memory_free(&fault.there);

@@ -54,6 +54,8 @@ static enum ibv_qp_type transport(const char *name)
 		return IBV_QPT_RC;
 	if (!strcmp(name, "uc"))
 		return IBV_QPT_UC;
+	if (!strcmp(name, "ud"))
+		return IBV_QPT_UD;
 	die("unknown transport", name);
 	return 0;
 }
@@ -94,6 +96,10 @@ static void parse(char *line, struct cell *cell)
 			cell->sges = atoi(value);
 		else if (!strcmp(word, "inline"))
 			cell->inlined = atoi(value);
+		else if (!strcmp(word, "srq"))
+			cell->shared_receives = atoi(value);
+		else if (!strcmp(word, "window"))
+			cell->window = atoi(value);
 		else if (!strcmp(word, "limit"))
 			cell->limit = atoi(value);
 		else if (!strcmp(word, "requester"))
@@ -156,7 +162,9 @@ static void run(struct side *side, const struct cell *cell, FILE *results)
 	bool failed;
 
 	problem[0] = 0;
-	if (cell->error[0])
+	if (cell->transport == IBV_QPT_UD)
+		run_datagrams(side, cell);
+	else if (cell->error[0])
 		run_error(side, cell, mine.outcome, sizeof(mine.outcome));
 	else if (cell->op == OP_SEND_INV)
 		run_invalidate(side, cell);
@@ -175,7 +183,7 @@ static void run(struct side *side, const struct cell *cell, FILE *results)
 		fprintf(results, "a: %s; ", a->problem);
 	if (b->problem[0])
 		fprintf(results, "b: %s; ", b->problem);
-	if (cell->error[0])
+	if (cell->error[0] && cell->transport != IBV_QPT_UD)
 		fprintf(results, "requester: %s; responder: %s", (cell->requester == 'a' ? a : b)->outcome,
 			(cell->requester == 'a' ? b : a)->outcome);
 	fprintf(results, "\n");

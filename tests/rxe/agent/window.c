@@ -1,139 +1,75 @@
-/* SEND with invalidate: the responder's memory window is usable before, gone after. */
+/* Memory windows. */
 #include "agent.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <string.h>
 
-static bool wait_for(struct end *end, const struct cell *cell, struct ibv_wc *wc)
-{
-	double deadline = now() + cell->limit;
+#define BIND_ID 0xb14d
+#define BIND_SECONDS 10
 
-	while (ibv_poll_cq(end->cq, 1, wc) != 1) {
+static bool bound(struct end *end)
+{
+	double deadline = now() + BIND_SECONDS;
+	struct ibv_wc wc;
+
+	while (ibv_poll_cq(end->cq, 1, &wc) != 1) {
 		if (now() > deadline) {
-			complain("timed out");
+			complain("the window was not bound in %d seconds", BIND_SECONDS);
 			return false;
 		}
 		sched_yield();
 	}
+	if (wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_BIND_MW || wc.wr_id != BIND_ID) {
+		complain("bind: %s, opcode %d", ibv_wc_status_str(wc.status), wc.opcode);
+		return false;
+	}
 	return true;
 }
 
-static bool succeeds(struct end *end, const struct cell *cell, struct ibv_wc *wc, const char *what)
+struct ibv_mw *window_make(struct end *end, unsigned int type, const struct memory *memory, unsigned int access,
+			   uint32_t *key)
 {
-	if (!wait_for(end, cell, wc))
-		return false;
-	if (wc->status != IBV_WC_SUCCESS)
-		complain("%s: %s", what, ibv_wc_status_str(wc->status));
-	return wc->status == IBV_WC_SUCCESS;
-}
-
-static struct ibv_mw *bind_window(struct end *end, const struct cell *cell, struct memory *memory)
-{
+	struct ibv_mw_bind_info info = {
+		.mr = memory->mr,
+		.addr = (uintptr_t)memory->data,
+		.length = memory->length,
+		.mw_access_flags = access,
+	};
+	struct ibv_mw_bind bind = { .wr_id = BIND_ID, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+	struct ibv_send_wr wr = {
+		.wr_id = BIND_ID,
+		.opcode = IBV_WR_BIND_MW,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
 	struct ibv_mw *window = NULL;
-	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
-	struct ibv_wc wc;
+	int error;
 
 	if (end->side->context->ops.alloc_mw)
-		window = ibv_alloc_mw(end->side->pd, IBV_MW_TYPE_2);
+		window = ibv_alloc_mw(end->side->pd, type == 1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
 	if (!window) {
 		complain("no memory windows here");
 		return NULL;
 	}
+	if (type == 1) {
+		error = ibv_bind_mw(end->qp, window, &bind);
+		if (error)
+			complain("ibv_bind_mw: %s", strerror(error));
+		if (!error && bound(end))
+			*key = window->rkey;
+		return window;
+	}
 	wr.bind_mw.mw = window;
 	wr.bind_mw.rkey = ibv_inc_rkey(window->rkey);
-	wr.bind_mw.bind_info.mr = memory->mr;
-	wr.bind_mw.bind_info.addr = (uintptr_t)memory->data;
-	wr.bind_mw.bind_info.length = memory->length;
-	wr.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
-	end->mine.window_key = wr.bind_mw.rkey;
-	if (post_send(end, &wr))
-		succeeds(end, cell, &wc, "bind");
+	wr.bind_mw.bind_info = info;
+	if (post_send(end, &wr) && bound(end))
+		*key = wr.bind_mw.rkey;
 	return window;
 }
 
-static void request(struct end *end, const struct cell *cell, struct memory *memory)
+bool window_free(struct ibv_mw *window)
 {
-	struct ibv_sge sge = { (uintptr_t)memory->data, cell->size, memory->mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED };
-	struct ibv_wc wc;
-
-	wr.opcode = IBV_WR_RDMA_WRITE;
-	wr.wr.rdma.remote_addr = end->theirs.addr;
-	wr.wr.rdma.rkey = end->theirs.window_key;
-	if (!post_send(end, &wr) || !succeeds(end, cell, &wc, "write through the window"))
-		return;
-	wr.opcode = IBV_WR_SEND_WITH_INV;
-	wr.invalidate_rkey = end->theirs.window_key;
-	if (!post_send(end, &wr) || !succeeds(end, cell, &wc, "send with invalidate"))
-		return;
-	if (!cell->size)
-		return;
-	wr.opcode = IBV_WR_RDMA_WRITE;
-	if (!post_send(end, &wr) || !wait_for(end, cell, &wc))
-		return;
-	if (wc.status != IBV_WC_REM_ACCESS_ERR)
-		complain("a write through the invalidated window: %s", ibv_wc_status_str(wc.status));
-}
-
-static void respond(struct end *end, const struct cell *cell, unsigned int *flags)
-{
-	struct ibv_wc wc;
-
-	if (!succeeds(end, cell, &wc, "receive"))
-		return;
-	if (wc.opcode != IBV_WC_RECV || wc.byte_len != cell->size)
-		complain("opcode %d, %u bytes", wc.opcode, wc.byte_len);
-	if (wc.invalidated_rkey != end->mine.window_key)
-		complain("invalidated key %#x, not %#x", wc.invalidated_rkey, end->mine.window_key);
-	*flags = wc.wc_flags;
-}
-
-void run_invalidate(struct side *side, const struct cell *cell)
-{
-	bool requests = cell->requester == side->role;
-	struct tuning tuning = {
-		.transport = IBV_QPT_RC,
-		.depth = 4,
-		.receives = 1,
-		.mtu = cell->mtu,
-		.access = ALL_ACCESS,
-	};
-	struct ibv_mw *window = NULL;
-	struct memory memory = { 0 }, received = { 0 };
-	struct end end = { 0 };
-	unsigned int flags = 0;
-
-	if (memory_make(&memory, side->pd, cell->size, ALL_ACCESS | (requests ? 0 : IBV_ACCESS_MW_BIND)) &&
-	    memory_make(&received, side->pd, cell->size, ALL_ACCESS) && end_make(&end, side, &tuning)) {
-		struct ibv_sge sge = { (uintptr_t)received.data, cell->size, received.mr->lkey };
-
-		memset(memory.data, side->role, memory.length);
-		if (!requests)
-			post_receive(&end, 0, &sge, 1);
-		end.mine.addr = (uintptr_t)memory.data;
-		end.mine.psn = seed_of(cell->name) & 0xffffff;
-	}
-	control_swap(side, &end.mine, &end.theirs, sizeof(end.mine));
-	if (!problem[0])
-		end_connect(&end, &tuning);
-	if (!problem[0] && !requests)
-		window = bind_window(&end, cell, &memory);
-	control_swap(side, &end.mine, &end.theirs, sizeof(end.mine));
-	if (!problem[0] && requests)
-		request(&end, cell, &memory);
-	else if (!problem[0])
-		respond(&end, cell, &flags);
-	control_meet(side);
-	if (!problem[0] && !requests && (memcmp(memory.data, received.data, cell->size) ||
-					 (cell->size && received.data[0] == side->role)))
-		complain("the data differs");
-	/* The last complaint: where it is heard, all else was right. */
-	if (!requests && !(flags & IBV_WC_WITH_INV))
-		complain("the completion's flags are %#x, which do not say that a key was invalidated", flags);
-	end_free(&end);
-	if (window && ibv_dealloc_mw(window))
-		complain("ibv_dealloc_mw failed");
-	memory_free(&memory);
-	memory_free(&received);
+	if (!window || !ibv_dealloc_mw(window))
+		return true;
+	complain("ibv_dealloc_mw failed");
+	return false;
 }

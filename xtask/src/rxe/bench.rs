@@ -99,6 +99,7 @@ pub(crate) fn groups() -> Vec<Group> {
         sides: ["rxe1", "urxe1"],
         ip: "v4",
         netem: "",
+        lanes: 1,
         about: "perftest, rxe to rxe and urxe to urxe in turn",
         cells,
     }]

@@ -46,8 +46,8 @@ pub(crate) fn make(
         let [a, b] = group.sides;
         let _ = writeln!(
             list,
-            "{} {kind} {a} {b} {} {}",
-            group.name, group.ip, group.netem
+            "{} {kind} {} {a} {b} {} {}",
+            group.name, group.lanes, group.ip, group.netem
         );
         let plan: String = group
             .cells

@@ -43,6 +43,10 @@ pub(crate) struct RxeOptions {
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
 
+    /// Run the cells between two hosts of one kind: what does rxe alone, or urxe alone, show?
+    #[arg(long, value_enum, value_name = "PROVIDER")]
+    between: Option<Provider>,
+
     /// Capture every kind of packet that rxe sends, as test vectors for the wire formats.
     #[arg(long)]
     capture: bool,
@@ -60,10 +64,26 @@ pub(crate) struct RxeOptions {
     list: bool,
 }
 
+/// One of the two implementations, with two hosts of its own in the guest.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Provider {
+    Rxe,
+    Urxe,
+}
+
+impl Provider {
+    fn sides(self) -> [&'static str; 2] {
+        match self {
+            Self::Rxe => ["rxe1", "rxe2"],
+            Self::Urxe => ["urxe1", "urxe2"],
+        }
+    }
+}
+
 impl RxeOptions {
     /// Whether the whole matrix is asked for.
     fn is_everything(&self) -> bool {
-        !self.quick && !self.capture && !self.bench && self.only.is_none()
+        !self.quick && !self.capture && !self.bench && self.only.is_none() && self.between.is_none()
     }
 }
 
@@ -159,6 +179,11 @@ fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
     } else {
         plan::groups(extent)
     };
+    if let Some(provider) = options.between {
+        for group in &mut groups {
+            group.sides = provider.sides();
+        }
+    }
     if let Some(pattern) = &options.only {
         let pattern_anywhere = format!("*{pattern}*");
         for group in &mut groups {

@@ -1,0 +1,66 @@
+//! What makes rxe send every packet that it has, to be captured.
+
+use super::{Cell, Group, Judge, Kind, RC, clean, one};
+
+/// What makes rxe send every packet that it has, to be captured.
+pub(crate) fn to_capture() -> Vec<Group> {
+    let mut groups = Vec::new();
+    for (name, ip) in [("capture-v4", "v4"), ("capture-v6", "v6")] {
+        let mut group = clean(name, ip, "rxe to rxe, one message of each kind");
+        group.judge = Judge::Measured;
+        group.sides = ["rxe1", "rxe2"];
+        // One packet, and a first, a middle and a last one.
+        for size in [0, 1, 601] {
+            for (transport, operations) in [("rc", &RC[..]), ("uc", &RC[..4])] {
+                for op in operations {
+                    let name = format!("{transport}/{op}/{size}");
+                    let arguments = format!("transport={transport} op={op} mtu=256 size={size}");
+                    one(&mut group.cells, &name, 'a', &arguments);
+                }
+            }
+            let arguments = format!("op=send-inv mtu=256 size={size}");
+            one(
+                &mut group.cells,
+                &format!("rc/send-inv/{size}"),
+                'a',
+                &arguments,
+            );
+        }
+        for op in ["cas", "fadd"] {
+            let arguments = format!("op={op} mtu=256 size=8");
+            one(&mut group.cells, &format!("rc/{op}"), 'a', &arguments);
+        }
+        for (error, op) in [
+            ("no-receive", "send"),
+            ("short-receive", "send"),
+            ("bad-rkey", "write"),
+            ("qp-no-permission", "write"),
+        ] {
+            let arguments = format!("op={op} mtu=256 size=100 error={error}");
+            one(&mut group.cells, &format!("rc/{error}"), 'a', &arguments);
+        }
+        groups.push(group);
+    }
+    let mut lossy = clean(
+        "capture-loss",
+        "v4",
+        "rxe to rxe over a link that loses packets",
+    );
+    lossy.judge = Judge::Measured;
+    lossy.sides = ["rxe1", "rxe2"];
+    lossy.netem = "loss 5%";
+    let arguments = "op=write mtu=256 size=20000 count=10 depth=4";
+    one(&mut lossy.cells, "rc/write", 'a', arguments);
+    groups.push(lossy);
+    let mut datagrams = clean("capture-ud", "v4", "rxe to rxe, datagrams");
+    datagrams.kind = Kind::Programs;
+    datagrams.judge = Judge::Measured;
+    datagrams.sides = ["rxe1", "rxe2"];
+    let command = "ibv_ud_pingpong -d {device} -g {gid} -s 65 -n 4";
+    datagrams.cells.push(Cell {
+        name: "ibv_ud_pingpong".into(),
+        line: format!("ibv_ud_pingpong\ta\tb\t{command}"),
+    });
+    groups.push(datagrams);
+    groups
+}

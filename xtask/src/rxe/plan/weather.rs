@@ -1,0 +1,55 @@
+//! Data over bad links.
+
+use super::{Extent, Group, Judge, RC, both, clean, one};
+
+/// Weathers of the link: name, netem, one line.
+pub(super) const WEATHERS: [(&str, &str, &str); 6] = [
+    ("loss", "loss 1%", "1% of packets lost"),
+    (
+        "reorder",
+        "delay 3ms reorder 25%",
+        "packets delayed by 3 ms, and overtaken by a quarter of them",
+    ),
+    ("duplicate", "duplicate 5%", "5% of packets sent twice"),
+    ("corrupt", "corrupt 1%", "one bit wrong in 1% of packets"),
+    ("delay", "delay 20ms", "20 ms of delay each way"),
+    (
+        "storm",
+        "delay 20ms 5ms loss 1% duplicate 1% corrupt 1% reorder 5%",
+        "all of these together",
+    ),
+];
+
+/// Data over a bad link.
+pub(super) fn weather(
+    name: &'static str,
+    netem: &'static str,
+    about: &'static str,
+    extent: Extent,
+) -> Group {
+    let mut group = Group {
+        judge: Judge::Lossy,
+        netem,
+        // They wait much and work little.
+        lanes: 6,
+        ..clean(name, "v4", about)
+    };
+    let cells = &mut group.cells;
+    for op in RC {
+        for (size, count) in [(1, 50), (1025, 50), (64 << 10, 10), (1 << 20, 1)] {
+            if extent == Extent::Quick && size > 64 << 10 {
+                continue;
+            }
+            // rxe takes a round trip and its timeout for each loss, whoever answers: minutes.
+            let arguments = format!("op={op} mtu=1024 size={size} count={count} depth=8 limit=270");
+            both(cells, &format!("{op}/{size}"), &arguments);
+        }
+        let arguments = format!("op={op} mtu=1024 size=20000 count=20 depth=8 limit=120");
+        one(cells, &format!("{op}/both-ways/20000"), '2', &arguments);
+    }
+    for op in ["cas", "fadd"] {
+        let arguments = format!("op={op} mtu=1024 size=8 count=100 depth=8 limit=120");
+        both(cells, op, &arguments);
+    }
+    group
+}
