@@ -11,11 +11,13 @@
 //! - [`work`]: work requests and completions; [`queue`]: the queues that hold them.
 //! - [`rc`]: reliable connection: requester, responder and retransmission.
 //! - [`uc`] and [`ud`]: unreliable connection and datagram.
+//! - [`cm`]: communication management: how connections come about and end.
 //! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
 //!
 //! Section numbers refer to the InfiniBand Architecture Specification, volume 1; annex A17 is RoCEv2.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod host;
 pub mod icrc;
 pub mod ids;

@@ -1,0 +1,112 @@
+//! All messages as one type, and a whole MAD of each.
+
+use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
+use super::{Apr, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+use crate::wire::Layout;
+
+/// A message of communication management.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "each variant is the message of its name")]
+pub enum Message {
+    Req(Req),
+    Mra(Mra),
+    Rej(Rej),
+    Rep(Rep),
+    Rtu(Rtu),
+    Dreq(Dreq),
+    Drep(Drep),
+    SidrReq(SidrReq),
+    SidrRep(SidrRep),
+    Lap(Lap),
+    Apr(Apr),
+}
+
+/// Every message fills its MAD.
+const fn fills<L: Layout>() -> bool {
+    MadHeader::LEN + size_of::<L::Raw>() == LEN
+}
+
+const _: () = assert!(
+    fills::<Req>()
+        && fills::<Mra>()
+        && fills::<Rej>()
+        && fills::<Rep>()
+        && fills::<Rtu>()
+        && fills::<Dreq>()
+        && fills::<Drep>()
+        && fills::<SidrReq>()
+        && fills::<SidrRep>()
+        && fills::<Lap>()
+        && fills::<Apr>()
+);
+
+impl Message {
+    /// Reads a MAD; returns its transaction and the message.
+    ///
+    /// # Errors
+    /// When `bytes` are not one MAD of communication management.
+    pub fn parse(bytes: &[u8]) -> Result<(u64, Message), MadError> {
+        let (header, body) = MadHeader::parse(bytes)?;
+        let message = match header.attribute {
+            Attribute::Req => read(body).map(Message::Req),
+            Attribute::Mra => read(body).map(Message::Mra),
+            Attribute::Rej => read(body).map(Message::Rej),
+            Attribute::Rep => read(body).map(Message::Rep),
+            Attribute::Rtu => read(body).map(Message::Rtu),
+            Attribute::Dreq => read(body).map(Message::Dreq),
+            Attribute::Drep => read(body).map(Message::Drep),
+            Attribute::SidrReq => read(body).map(Message::SidrReq),
+            Attribute::SidrRep => read(body).map(Message::SidrRep),
+            Attribute::Lap => read(body).map(Message::Lap),
+            Attribute::Apr => read(body).map(Message::Apr),
+        };
+        let message = message.ok_or(MadError::Length(bytes.len()))?;
+        Ok((header.transaction, message))
+    }
+
+    /// Which message it is.
+    pub fn attribute(&self) -> Attribute {
+        match self {
+            Message::Req(_) => Attribute::Req,
+            Message::Mra(_) => Attribute::Mra,
+            Message::Rej(_) => Attribute::Rej,
+            Message::Rep(_) => Attribute::Rep,
+            Message::Rtu(_) => Attribute::Rtu,
+            Message::Dreq(_) => Attribute::Dreq,
+            Message::Drep(_) => Attribute::Drep,
+            Message::SidrReq(_) => Attribute::SidrReq,
+            Message::SidrRep(_) => Attribute::SidrRep,
+            Message::Lap(_) => Attribute::Lap,
+            Message::Apr(_) => Attribute::Apr,
+        }
+    }
+
+    /// The MAD that carries it.
+    pub fn to_mad(&self, transaction: u64) -> Mad {
+        let mut mad = [0; LEN];
+        let header = MadHeader {
+            attribute: self.attribute(),
+            transaction,
+        };
+        header.emit(&mut mad);
+        let body = &mut mad[MadHeader::LEN..];
+        match self {
+            Message::Req(message) => message.emit(body),
+            Message::Mra(message) => message.emit(body),
+            Message::Rej(message) => message.emit(body),
+            Message::Rep(message) => message.emit(body),
+            Message::Rtu(message) => message.emit(body),
+            Message::Dreq(message) => message.emit(body),
+            Message::Drep(message) => message.emit(body),
+            Message::SidrReq(message) => message.emit(body),
+            Message::SidrRep(message) => message.emit(body),
+            Message::Lap(message) => message.emit(body),
+            Message::Apr(message) => message.emit(body),
+        }
+        mad
+    }
+}
+
+fn read<L: Layout>(body: &[u8]) -> Option<L> {
+    L::parse(body).map(|(message, _)| message)
+}
