@@ -26,8 +26,10 @@ pub enum WindowType {
     Two = 2,
 }
 
-/// What may be asked of a window. The region's own remote access does not matter.
-const SUPPORTED: Access = Access::REMOTE_WRITE
+/// What may be asked of a window, whatever remote access the region itself grants. The local rights
+/// that programs ask for with it mean nothing here.
+const SUPPORTED: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL)
@@ -79,7 +81,8 @@ impl RegionTable {
             return Err(MemoryError::Key);
         }
         let mut state = lock(&window.state);
-        if state.key != bind.window.0 {
+        // The key of one of type 1 is not the program's business.
+        if window.kind == WindowType::Two && state.key != bind.window.0 {
             return Err(MemoryError::Key);
         }
         // The program has to invalidate one of type 2 first, and cannot do that by binding nothing

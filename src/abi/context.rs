@@ -10,7 +10,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Users};
-use super::{cq, post, qp, query};
+use super::{cq, mw, post, qp, query};
 
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
@@ -87,6 +87,9 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     context.abi_compat = VERBS_ABI_IS_EXTENDED;
     context.ops._compat_query_device = Some(query::ibv_query_device);
     context.ops._compat_query_port = Some(query::ibv_query_port);
+    context.ops.alloc_mw = Some(mw::alloc_mw);
+    context.ops.bind_mw = Some(mw::bind_mw);
+    context.ops.dealloc_mw = Some(mw::dealloc_mw);
     context.ops.poll_cq = Some(cq::poll_cq);
     context.ops.req_notify_cq = Some(cq::req_notify_cq);
     context.ops.post_send = Some(post::post_send);

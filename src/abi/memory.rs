@@ -32,7 +32,7 @@ impl Handle for ibv_mr {
 /// What stands behind an `ibv_mr`. The region goes first: nothing of the domain is needed after it.
 #[derive(Debug)]
 pub(super) struct Region {
-    _driver: Mr,
+    driver: Mr,
     _pd: Use,
 }
 
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
             rkey: driver.rkey().0,
         };
         let ours = Region {
-            _driver: driver,
+            driver,
             _pd: domain.users.add(),
         };
         Ok(object::make(shown, ours))
@@ -131,14 +131,15 @@ pub unsafe extern "C" fn ibv_reg_mr(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
-/// Returns when nobody uses the memory any more.
+/// Returns when nobody uses the memory any more. `EBUSY` while memory windows are bound to it.
 ///
 /// # Safety
 /// `mr` is null or a memory region of ours, and used for nothing else any more.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
-        if mr.is_null() {
-            return Err(Errno(libc::EINVAL));
+        // SAFETY: the caller's promise.
+        if unsafe { object::ours(mr) }?.driver.has_windows() {
+            return Err(Errno(libc::EBUSY));
         }
         // SAFETY: the caller's promise.
         drop(unsafe { object::free(mr) });

@@ -10,6 +10,7 @@ use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
+use super::mw;
 use super::qp::pair_of;
 
 /// Elements of the work request at hand. They are copied: the program may change its own.
@@ -42,7 +43,10 @@ pub(super) fn element_from(sge: &ibv_sge) -> Sge {
 }
 
 /// What a request asks for. Which transport has which operation is the driver's to say.
-fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+///
+/// # Safety
+/// What the request points at is there.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: each member read is the one that the opcode names, and every value is one.
     let (imm, invalidate, rdma, atomic) = unsafe {
         (
@@ -71,6 +75,15 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
             rkey: RKey(atomic.rkey),
             add: atomic.compare_add,
         },
+        IBV_WR_LOCAL_INV => SendOp::LocalInv(invalidate),
+        IBV_WR_BIND_MW => {
+            // SAFETY: the member that the opcode names, and every value is one; what it points at is
+            // the caller's promise.
+            unsafe {
+                let bind = wr.ext.bind_mw;
+                mw::bind_type_2(bind.mw, bind.rkey, &bind.bind_info)?
+            }
+        }
         _ => return Err(PostError::Operation.into()),
     })
 }
@@ -88,11 +101,12 @@ unsafe fn post_one(
     wr: &ibv_send_wr,
     scratch: &mut Elements,
 ) -> Result<(), Errno> {
-    let op = operation(wr)?;
+    // SAFETY: the caller's promise.
+    let op = unsafe { operation(wr) }?;
     let flags = flags_from(wr.send_flags)?;
     // SAFETY: the caller's promise.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge, scratch) }?;
-    if flags.contains(SendFlags::INLINE) {
+    if flags.contains(SendFlags::INLINE) && !op.is_local() {
         // SAFETY: the caller's promise: the elements of inline data are memory of the program's.
         unsafe { posting.post_inline(wr.wr_id, op, flags, sges) }?;
     } else {

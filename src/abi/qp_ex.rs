@@ -18,6 +18,7 @@ use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
+use super::mw;
 use super::object;
 use super::post::{element_from, flags_from};
 use super::qp::pair_of;
@@ -30,6 +31,8 @@ const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
 /// The requests that a thread is building. They belong to who has the `mutex` of the `ibv_qp`.
@@ -197,6 +200,8 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_send = Some(wr_send);
     qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_bind_mw = Some(wr_bind_mw);
     qp.wr_rdma_write = Some(wr_rdma_write);
     qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
     qp.wr_rdma_read = Some(wr_rdma_read);
@@ -334,6 +339,34 @@ unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     let op = SendOp::SendInv(RKey(invalidate_rkey));
     // SAFETY: the caller's promise.
     unsafe { begin("ibv_wr_send_inv", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let op = SendOp::LocalInv(RKey(invalidate_rkey));
+    // SAFETY: the caller's promise.
+    unsafe { begin("ibv_wr_local_inv", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`]; `mw` and what `bind_info` points at are ours.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    bind_info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the caller's promise; null pointers are caught before they are read.
+    unsafe {
+        step("ibv_wr_bind_mw", qp, |staged| {
+            let op = mw::bind_type_2(mw, rkey, &entry::read(bind_info)?)?;
+            let wr_id = (&raw const (*qp).wr_id).read();
+            let flags = flags_from((&raw const (*qp).wr_flags).read())?;
+            staged.begin(wr_id, op, flags);
+            Ok(())
+        });
+    }
 }
 
 /// # Safety

@@ -60,12 +60,16 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
-        | IBV_DEVICE_RC_RNR_NAK_GEN;
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     attr.max_sge = MAX_SGE.cast_signed();
     attr.max_sge_rd = MAX_SGE.cast_signed();
     attr.max_cq = PLENTY;
     attr.max_cqe = MAX_CQE.cast_signed();
     attr.max_mr = PLENTY;
+    attr.max_mw = PLENTY;
     attr.max_pd = PLENTY;
     attr.max_qp_rd_atom = c_int::from(MAX_RD_ATOMIC);
     attr.max_res_rd_atom = c_int::from(MAX_RD_ATOMIC) * MAX_QP;
