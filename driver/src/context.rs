@@ -1,6 +1,6 @@
 //! An opened device: what its objects have in common.
 
-use crate::cq::{Channel, Cq, CqError};
+use crate::cq::{Channel, Cq, CqError, CqInit};
 use crate::device::Device;
 use crate::event_queue::EventQueue;
 use crate::events::AsyncEvents;
@@ -40,7 +40,7 @@ impl Context {
         &self.events
     }
 
-    /// Makes a completion queue.
+    /// Makes a completion queue of at least `capacity` entries, which notifies `channel`.
     ///
     /// # Errors
     /// See [`CqError`].
@@ -49,7 +49,19 @@ impl Context {
         capacity: u32,
         channel: Option<Arc<Channel>>,
     ) -> Result<Arc<Cq>, CqError> {
-        Cq::new(capacity, channel, Arc::clone(&self.events))
+        self.create_cq_ex(CqInit {
+            capacity,
+            channel,
+            ..CqInit::default()
+        })
+    }
+
+    /// Makes a completion queue with all that can be asked for.
+    ///
+    /// # Errors
+    /// See [`CqError`].
+    pub fn create_cq_ex(&self, init: CqInit) -> Result<Arc<Cq>, CqError> {
+        Cq::new(init, Arc::clone(&self.events))
     }
 
     /// Makes a queue pair.

@@ -3,10 +3,13 @@
 use crate::engine;
 use crate::event_queue::{AckCount, EventQueue, lock};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
+use crate::moderation::{Moderation, Moderator, Verdict};
+use crate::net::{now, wall};
 use crate::qp::Qp;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, WcStatus};
 
 /// The most entries a completion queue may have.
@@ -14,6 +17,38 @@ pub const MAX_CQE: u32 = 4_194_303;
 
 /// Completion queues whose completions have come; each at most once for each time it was armed.
 pub type Channel = EventQueue<Arc<Cq>>;
+
+/// What a completion queue is created with (11.2.8.1).
+#[derive(Clone, Debug, Default)]
+pub struct CqInit {
+    /// How many entries it holds at least, 1 to [`MAX_CQE`].
+    pub capacity: u32,
+    /// What it notifies, if anything.
+    pub channel: Option<Arc<Channel>>,
+    /// Whether it notes when each completion was made.
+    pub stamps: bool,
+    /// Whether the oldest entry gives way to one for which there is no room, instead of the whole
+    /// queue being of no more use.
+    pub ignores_overrun: bool,
+}
+
+/// When a completion was made; zeros where the queue does not note it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamp {
+    /// By the device's clock: nanoseconds since the machine started.
+    pub device: u64,
+    /// By the calendar: nanoseconds since 1970.
+    pub wall: u64,
+}
+
+impl Stamp {
+    fn now() -> Self {
+        Stamp {
+            device: now().0,
+            wall: wall(),
+        }
+    }
+}
 
 /// What a program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,9 +63,10 @@ enum Armed {
 
 #[derive(Debug)]
 struct Ring {
-    entries: VecDeque<Completion>,
+    entries: VecDeque<(Completion, Stamp)>,
     capacity: usize,
     armed: Armed,
+    moderator: Moderator,
     overrun: bool,
 }
 
@@ -39,6 +75,8 @@ struct Ring {
 pub struct Cq {
     ring: Mutex<Ring>,
     channel: Option<Arc<Channel>>,
+    stamps: bool,
+    ignores_overrun: bool,
     events: Arc<AsyncEvents>,
     /// The queue pairs that complete here, for when it overruns.
     users: Mutex<Vec<Weak<Qp>>>,
@@ -79,30 +117,29 @@ impl CqError {
 pub(crate) struct Overrun;
 
 impl Cq {
-    /// A queue of at least `capacity` entries. Its errors go to `events`, its notifications to
-    /// `channel`.
+    /// A new queue. Its errors go to `events`.
     ///
     /// # Errors
-    /// [`CqError::Size`].
-    pub fn new(
-        capacity: u32,
-        channel: Option<Arc<Channel>>,
-        events: Arc<AsyncEvents>,
-    ) -> Result<Arc<Cq>, CqError> {
-        check_size(capacity)?;
+    /// [`CqError::Size`] and [`CqError::NoMemory`].
+    pub fn new(init: CqInit, events: Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
+        check_size(init.capacity)?;
+        let capacity = init.capacity as usize;
         let mut entries = VecDeque::new();
         entries
-            .try_reserve_exact(capacity as usize)
+            .try_reserve_exact(capacity)
             .map_err(|_| CqError::NoMemory)?;
         let ring = Ring {
             entries,
-            capacity: capacity as usize,
+            capacity,
             armed: Armed::No,
+            moderator: Moderator::default(),
             overrun: false,
         };
         Ok(Arc::new(Cq {
             ring: Mutex::new(ring),
-            channel,
+            channel: init.channel,
+            stamps: init.stamps,
+            ignores_overrun: init.ignores_overrun,
             events,
             users: Mutex::new(Vec::new()),
             channel_acks: AckCount::default(),
@@ -127,23 +164,21 @@ impl Cq {
         if into.is_empty() {
             return 0;
         }
-        let engine = engine::get();
-        engine.polled();
-        let taken = self.take(into);
-        if taken > 0 {
-            return taken;
-        }
-        engine.poll();
-        self.take(into)
+        let taken = polled(|| {
+            let mut ring = lock(&self.ring);
+            let taken = ring.entries.len().min(into.len());
+            for slot in &mut into[..taken] {
+                *slot = ring.entries.pop_front().map(|(completion, _)| completion);
+            }
+            (taken > 0).then_some(taken)
+        });
+        taken.unwrap_or(0)
     }
 
-    fn take(&self, into: &mut [Option<Completion>]) -> usize {
-        let mut ring = lock(&self.ring);
-        let taken = ring.entries.len().min(into.len());
-        for slot in &mut into[..taken] {
-            *slot = ring.entries.pop_front();
-        }
-        taken
+    /// Takes the oldest completion with its stamp. When there is none, does the work of the network
+    /// first.
+    pub fn poll_stamped(&self) -> Option<(Completion, Stamp)> {
+        polled(|| lock(&self.ring).entries.pop_front())
     }
 
     /// Asks for one notification on the channel, of the next completion, or of the next that is
@@ -179,14 +214,27 @@ impl Cq {
         Ok(())
     }
 
+    /// Sets how long notifications may be delayed. One that is delayed now comes by the new rule
+    /// with the next completion, or at the time that was set for it.
+    pub fn moderate(&self, moderation: Moderation) {
+        lock(&self.ring).moderator.set(moderation);
+    }
+
     /// Adds a completion, and notifies if that was asked for.
     pub(crate) fn push(
         self: &Arc<Self>,
         completion: Completion,
         solicited: bool,
     ) -> Result<(), Overrun> {
+        let stamp = match self.stamps {
+            true => Stamp::now(),
+            false => Stamp::default(),
+        };
         let mut ring = lock(&self.ring);
-        if ring.entries.len() >= ring.capacity {
+        let full = ring.entries.len() >= ring.capacity;
+        if full && self.ignores_overrun {
+            ring.entries.pop_front();
+        } else if full {
             let first = !std::mem::replace(&mut ring.overrun, true);
             drop(ring);
             if first {
@@ -200,23 +248,45 @@ impl Cq {
             return Err(Overrun);
         }
         let solicited = solicited || completion.status != WcStatus::Success;
-        ring.entries.push_back(completion);
-        let notify = match ring.armed {
+        ring.entries.push_back((completion, stamp));
+        let wanted = match ring.armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => solicited,
         };
-        if notify {
-            ring.armed = Armed::No;
+        if !wanted {
+            return Ok(());
         }
-        drop(ring);
-        if notify {
-            engine::get().cq_disarmed();
-            if let Some(channel) = &self.channel {
-                channel.push(Arc::clone(self));
+        // With no room left there is nothing that another completion could add.
+        let full = ring.entries.len() >= ring.capacity;
+        match ring.moderator.judge(full, now) {
+            Verdict::Notify => self.notify(ring),
+            Verdict::WaitUntil(at) => {
+                drop(ring);
+                engine::get().delay_notification(self, at);
             }
+            Verdict::Wait => {}
         }
         Ok(())
+    }
+
+    /// The time that was set for a delayed notification has come.
+    pub(crate) fn delay_ended(self: &Arc<Self>, now: Time) {
+        let mut ring = lock(&self.ring);
+        if ring.moderator.is_due(now) && ring.armed != Armed::No {
+            ring.moderator.reset();
+            self.notify(ring);
+        }
+    }
+
+    /// Gives the notification that was asked for.
+    fn notify(self: &Arc<Self>, mut ring: MutexGuard<'_, Ring>) {
+        ring.armed = Armed::No;
+        drop(ring);
+        engine::get().cq_disarmed();
+        if let Some(channel) = &self.channel {
+            channel.push(Arc::clone(self));
+        }
     }
 
     /// Removes the completions of a queue pair that is being destroyed or reset, which the program
@@ -224,7 +294,7 @@ impl Cq {
     pub(crate) fn purge(&self, qp: &Qp) {
         lock(&self.ring)
             .entries
-            .retain(|completion| completion.qpn != qp.qpn());
+            .retain(|(completion, _)| completion.qpn != qp.qpn());
     }
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {
@@ -262,6 +332,16 @@ impl Cq {
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
+}
+
+/// What `take` finds, at once or after doing the work of the network.
+fn polled<T>(mut take: impl FnMut() -> Option<T>) -> Option<T> {
+    let engine = engine::get();
+    engine.polled();
+    take().or_else(|| {
+        engine.poll();
+        take()
+    })
 }
 
 fn check_size(capacity: u32) -> Result<(), CqError> {

@@ -16,6 +16,7 @@ pub mod engine;
 pub mod event_queue;
 pub mod events;
 mod memory;
+pub mod moderation;
 pub mod mr;
 pub mod mw;
 pub mod net;

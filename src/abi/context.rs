@@ -78,7 +78,9 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.sz = size_of::<verbs_context>();
     shown.query_port = Some(query::query_port);
     shown.query_device_ex = Some(query::query_device_ex);
+    shown.query_rt_values = Some(query::query_rt_values);
     shown.create_cq_ex = Some(cq::create_cq_ex);
+    shown.modify_cq = Some(cq::modify_cq);
     shown.create_qp_ex = Some(qp::create_qp_ex);
 
     let context = &mut shown.context;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use urxe_driver::Cq;
-use urxe_driver::cq::MAX_CQE;
+use urxe_driver::cq::{CqInit, MAX_CQE, Stamp};
+use urxe_driver::moderation::Moderation;
 use urxe_proto::work::{Completion, Extra};
 
 use super::channel::use_channel;
@@ -29,7 +30,7 @@ pub(super) struct CompletionQueue {
     /// The queue pairs that complete here, each once for its sends and once for its receives.
     pub users: Users,
     /// What the extended functions read. It belongs to who has the `mutex` of the `ibv_cq`.
-    pub current: UnsafeCell<Option<Completion>>,
+    pub current: UnsafeCell<Option<(Completion, Stamp)>>,
     _context: Use,
     _channel: Option<Use>,
 }
@@ -67,17 +68,28 @@ pub unsafe extern "C" fn ibv_create_cq(
     entry::pointer("ibv_create_cq", || {
         let cqe = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         let vector = u32::try_from(comp_vector).map_err(|_| Errno(libc::EINVAL))?;
+        let wanted = ibv_cq_init_attr_ex {
+            cqe,
+            cq_context,
+            channel,
+            comp_vector: vector,
+            ..ibv_cq_init_attr_ex::zeroed()
+        };
         // SAFETY: the caller's promise.
-        let queue = unsafe { create(context, cqe, cq_context, channel, vector) }?;
+        let queue = unsafe { create(context, &wanted) }?;
         Ok(queue.cast())
     })
 }
 
-/// What an extended queue can report: everything but what needs a clock, a raw packet or tags.
-const REPORTED: u64 = IBV_WC_STANDARD_FLAGS as u64;
+/// What an extended queue can report: everything but what only a raw packet or a tag has.
+const REPORTED: u64 = (IBV_WC_STANDARD_FLAGS | STAMPS) as u64;
+
+/// The members for which a queue must note the time.
+const STAMPS: u32 =
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// Whether its user promises to use a queue from one thread makes no difference here.
-const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 /// `create_cq_ex` of a context.
 ///
@@ -89,48 +101,47 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     entry::pointer("ibv_create_cq_ex", || {
         // SAFETY: the caller's promise.
-        let attr = unsafe { entry::read(init_attr) }?;
-        let unsupported = attr.wc_flags & !REPORTED != 0
-            // Its domain would have to be a parent domain, which cannot be made.
-            || attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
-            || attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 && attr.flags & !FLAGS != 0;
-        if unsupported {
-            return Err(Errno(libc::EOPNOTSUPP));
+        let mut wanted = unsafe { entry::read(init_attr) }?;
+        // Without its bit a member may hold anything: older programs have none.
+        if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
+            wanted.flags = 0;
         }
         // SAFETY: as above.
-        unsafe {
-            create(
-                context,
-                attr.cqe,
-                attr.cq_context,
-                attr.channel,
-                attr.comp_vector,
-            )
-        }
+        unsafe { create(context, &wanted) }
     })
 }
 
 /// # Safety
-/// The pointers are null, or an opened device and a channel of ours.
+/// The pointers are null, or an opened device and, in the attributes, a channel of ours.
 unsafe fn create(
     context: *mut ibv_context,
-    cqe: u32,
-    cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
-    comp_vector: u32,
+    wanted: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
-    // SAFETY: the caller's promise.
-    let device = unsafe { context_of(context) }?;
-    if comp_vector >= COMP_VECTORS.cast_unsigned() {
-        return Err(Errno(libc::EINVAL));
+    if wanted.wc_flags & !REPORTED != 0
+        || wanted.flags & !FLAGS != 0
+        // Its domain would have to be a parent domain, which cannot be made.
+        || wanted.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+    {
+        return Err(Errno(libc::EOPNOTSUPP));
     }
     // SAFETY: the caller's promise.
+    let device = unsafe { context_of(context) }?;
+    if wanted.comp_vector >= COMP_VECTORS.cast_unsigned() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let channel = wanted.channel;
+    // SAFETY: the caller's promise.
     let (notified, channel_use) = unsafe { use_channel(channel, context) }?.unzip();
-    let driver = device.driver.create_cq(cqe, notified)?;
+    let driver = device.driver.create_cq_ex(CqInit {
+        capacity: wanted.cqe,
+        channel: notified,
+        stamps: wanted.wc_flags & u64::from(STAMPS) != 0,
+        ignores_overrun: wanted.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+    })?;
     let mut shown = ibv_cq_ex::zeroed();
     shown.context = context;
     shown.channel = channel;
-    shown.cq_context = cq_context;
+    shown.cq_context = wanted.cq_context;
     shown.handle = object::number();
     shown.cqe = shown_capacity(&driver);
     cq_ex::fill(&mut shown);
@@ -163,6 +174,27 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         queue.driver.resize(cqe)?;
         // SAFETY: as above; this makes no reference.
         unsafe { (&raw mut (*cq).cqe).write(shown_capacity(&queue.driver)) };
+        Ok(())
+    })
+}
+
+/// `modify_cq` of a context: how long its events may be delayed.
+///
+/// # Safety
+/// The pointers are null, or a completion queue of ours and attributes.
+pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    entry::status("ibv_modify_cq", || {
+        // SAFETY: the caller's promise.
+        let (queue, attr) = unsafe { (queue_of(cq)?, entry::read(attr)?) };
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
+            queue.driver.moderate(Moderation {
+                count: attr.moderate.cq_count,
+                period: attr.moderate.cq_period,
+            });
+        }
         Ok(())
     })
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 
+use urxe_driver::cq::Stamp;
 use urxe_proto::work::Completion;
 
 use super::cq::{CompletionQueue, shown_flags, shown_immediate};
@@ -27,6 +28,8 @@ pub(super) fn fill(cq: &mut ibv_cq_ex) {
     cq.read_slid = Some(read_zero);
     cq.read_sl = Some(read_no_bits);
     cq.read_dlid_path_bits = Some(read_no_bits);
+    cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 /// Takes a completion; `ENOENT` when there is none.
@@ -34,12 +37,10 @@ pub(super) fn fill(cq: &mut ibv_cq_ex) {
 /// # Safety
 /// `cq` is the object of `queue`, and its mutex is held.
 unsafe fn take(cq: *mut ibv_cq_ex, queue: &CompletionQueue) -> Result<(), Errno> {
-    let mut next = [None];
-    queue.driver.poll(&mut next);
-    let [next] = next;
+    let next = queue.driver.poll_stamped();
     // SAFETY: what the mutex guards is this thread's.
     unsafe { queue.current.get().write(next) };
-    let completion = next.ok_or(Errno(libc::ENOENT))?;
+    let (completion, _) = next.ok_or(Errno(libc::ENOENT))?;
     // SAFETY: a live object; this makes no reference.
     unsafe {
         (&raw mut (*cq).wr_id).write(completion.wr_id);
@@ -96,11 +97,24 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// `cq` is null or a completion queue of ours that the thread polls.
 unsafe fn of_current<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> T) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { of_stamped(cq, |completion, _| read(completion)) }
+}
+
+/// The same, for what belongs to its stamp.
+///
+/// # Safety
+/// As for [`of_current`].
+unsafe fn of_stamped<T: Default>(
+    cq: *mut ibv_cq_ex,
+    read: impl FnOnce(&Completion, Stamp) -> T,
+) -> T {
     entry::value("ibv_wc_read", None, || {
         // SAFETY: the caller's promise.
         let queue = unsafe { object::ours(cq) }.ok()?;
         // SAFETY: what the mutex guards is this thread's since start_poll.
-        unsafe { *queue.current.get() }.as_ref().map(read)
+        let current = unsafe { *queue.current.get() };
+        current.map(|(completion, stamp)| read(&completion, stamp))
     })
     .unwrap_or_default()
 }
@@ -157,4 +171,20 @@ unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {
 /// The service level and the path bits: RoCE has none.
 unsafe extern "C" fn read_no_bits(_: *mut ibv_cq_ex) -> u8 {
     0
+}
+
+/// By the clock that `ibv_query_rt_values_ex` reads, in nanoseconds.
+///
+/// # Safety
+/// As for [`of_current`].
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_stamped(cq, |_, stamp| stamp.device) }
+}
+
+/// # Safety
+/// As for [`of_current`].
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_stamped(cq, |_, stamp| stamp.wall) }
 }

@@ -35,6 +35,9 @@ const PAGE_SIZES: u64 = 0xffff_f000;
 /// 134 ms.
 const ACK_DELAY: u8 = 15;
 
+/// The device's clock counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
 /// The one entry of the P_Key table.
 const PKEYS: u16 = 1;
 
@@ -121,10 +124,46 @@ pub(super) unsafe extern "C" fn query_device_ex(
         // clock, no raw packets, no tag matching, no device memory.
         let mut all = ibv_device_attr_ex::zeroed();
         all.orig_attr = device_attributes(device);
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = CLOCK_KHZ;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.cq_mod_caps = ibv_cq_moderation_caps {
+            max_cq_count: u16::MAX,
+            max_cq_period: u16::MAX,
+        };
         all.phys_port_cnt_ex = u32::from(PORT);
         // SAFETY: as above.
         unsafe { entry::write_as_known(attr, attr_size, &all) }
+    })
+}
+
+/// `query_rt_values` of a context: the clock of completions' time stamps. As by drivers of hardware
+/// it is one number, in `tv_nsec`.
+///
+/// # Safety
+/// The pointers are null, or an opened device and what is asked for.
+pub(super) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    entry::status("ibv_query_rt_values_ex", || {
+        // SAFETY: the caller's promise.
+        let asked = unsafe {
+            context_of(context)?;
+            entry::read(values)?
+        };
+        if asked.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut answer = asked;
+        if asked.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            answer.raw_clock = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: urxe_driver::net::now().0.cast_signed(),
+            };
+        }
+        // SAFETY: as above.
+        unsafe { entry::write(values, answer) }
     })
 }
 

@@ -4,6 +4,8 @@
 #[path = "../common/left_out.rs"]
 mod left_out;
 
+mod c_program;
+mod extended;
 mod headers;
 mod inline_calls;
 mod layout;

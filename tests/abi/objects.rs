@@ -1,72 +1,17 @@
 //! The objects behind the C ABI, by a C program: compiled with our headers and with rdma-core's, run
 //! with our library.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
+use super::c_program::CProgram;
 use super::library;
-use super::require::{SYSTEM_HEADER, have_file, have_program};
 
-/// Compiles the program, with our headers or the system's.
-fn compile(name: &str, include: Option<&Path>) -> PathBuf {
-    let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1"]);
-    compiler.args(["-Wall", "-Wextra", "-Werror", "-pthread"]);
-    if let Some(include) = include {
-        compiler.arg("-I").arg(include);
-    }
-    let compiled = compiler
-        .arg("tests/abi/objects.c")
-        .arg("-o")
-        .arg(&binary)
-        .arg("-L")
-        .arg(library::under_both_names())
-        .arg("-l:libibverbs.so.1")
-        .output()
-        .expect("cc runs");
-    let said = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{name}: {said}");
-    binary
-}
-
-fn programs() -> &'static [PathBuf; 2] {
-    static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    PROGRAMS.get_or_init(|| {
-        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-        [
-            compile("objects_ours", Some(&ours)),
-            compile("objects_theirs", None),
-        ]
-    })
-}
+/// The program of these tests.
+const PROGRAM: CProgram = CProgram("objects");
 
 #[track_caller]
 fn passes(case: &str) {
-    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
-        return;
-    }
-    for program in programs() {
-        // What goes wrong here is meant to: it needs no messages. The limit is for a call that
-        // waits for what does not come.
-        let output = Command::new("timeout")
-            .arg("60")
-            .arg(program)
-            .arg(case)
-            .env("LD_LIBRARY_PATH", library::under_both_names())
-            .env("URXE_LOG", "off")
-            .output()
-            .expect("the program runs");
-        assert!(
-            output.status.success(),
-            "{}, {case}: {}\n{}{}",
-            program.display(),
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
+    PROGRAM.passes(case);
 }
 
 #[test]
@@ -126,11 +71,11 @@ fn threads_share_a_queue_pair_and_its_completion_queue() {
 
 #[test]
 fn messages_say_what_is_wrong_unless_they_are_turned_off() {
-    if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+    let Some([program, _]) = PROGRAM.compiled() else {
         return;
-    }
+    };
     let said = |log: Option<&str>| {
-        let mut command = Command::new(&programs()[0]);
+        let mut command = Command::new(&program);
         command
             .arg("creation")
             .env("LD_LIBRARY_PATH", library::under_both_names())

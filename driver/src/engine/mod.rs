@@ -7,6 +7,7 @@
 //! for reading, the table of memory regions for reading, a queue pair. Destroying a queue pair or
 //! a region takes its table for writing, and so waits for what is being handled.
 
+mod delayed;
 mod progress;
 mod table;
 mod timers;
@@ -21,6 +22,7 @@ use crate::net::{
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crossbeam::utils::CachePadded;
+use delayed::Delayed;
 use progress::Progress;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -71,6 +73,7 @@ pub struct Engine {
     opening: Mutex<()>,
     qps: RwLock<QpTable>,
     timers: Timers,
+    delayed: Delayed,
     /// Queue pairs that have more to send than their turn allowed.
     ready: Mutex<Vec<Arc<Qp>>>,
     /// Completion queues that overran, and whose queue pairs go to error.
@@ -134,6 +137,7 @@ impl Engine {
             opening: Mutex::new(()),
             qps: RwLock::default(),
             timers: Timers::new(),
+            delayed: Delayed::new(),
             ready: Mutex::default(),
             overran: Mutex::default(),
             batches: Mutex::default(),
@@ -300,6 +304,12 @@ impl Engine {
         }
     }
 
+    /// A completion queue's notification is delayed, at most until then.
+    pub(crate) fn delay_notification(&self, cq: &Arc<Cq>, until: Time) {
+        self.delayed.add(cq, until);
+        self.deadline_moved(until);
+    }
+
     /// A completion queue overran.
     pub(crate) fn cq_overran(&self, cq: Arc<Cq>) {
         lock(&self.overran).push(cq);
@@ -447,11 +457,14 @@ impl Engine {
         }
     }
 
-    /// Lets the queue pairs whose time has come look at the clock.
+    /// Lets the queue pairs and completion queues whose time has come look at the clock.
     fn run_timers(&self) -> bool {
         let now = net::now();
-        if self.timers.next() > now {
+        if self.next_timer() > now {
             return false;
+        }
+        for cq in self.delayed.take_due(now) {
+            cq.delay_ended(now);
         }
         while let Some((at, qpn)) = self.timers.take_due(now) {
             let qps = self.qps();
@@ -494,7 +507,11 @@ impl Engine {
     fn next_deadline(&self, network: &Network) -> Time {
         let locals = network.locals();
         let services = locals.iter().map(|local| local.endpoint.next_deadline());
-        services.fold(self.timers.next(), Time::min)
+        services.fold(self.next_timer(), Time::min)
+    }
+
+    fn next_timer(&self) -> Time {
+        self.timers.next().min(self.delayed.next())
     }
 
     /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the

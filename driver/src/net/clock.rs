@@ -8,7 +8,7 @@ pub fn now() -> Time {
     Time(nanoseconds(t))
 }
 
-/// The calendar's time, in nanoseconds since 1970, for captures.
+/// The calendar's time, in nanoseconds since 1970.
 pub(crate) fn wall() -> u64 {
     nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime))
 }

@@ -36,6 +36,7 @@ mod tests;
 mod wire;
 
 pub use clock::now;
+pub(crate) use clock::wall;
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};

@@ -31,6 +31,7 @@ zeroed!(
     ibv_context,
     ibv_cq,
     ibv_cq_ex,
+    ibv_cq_init_attr_ex,
     ibv_device,
     ibv_device_attr,
     ibv_device_attr_ex,

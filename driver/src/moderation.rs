@@ -1,0 +1,128 @@
+//! Moderation of completion events: one event for several completions, so that a program that sleeps
+//! between them wakes less often.
+
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// How long an event may be delayed. The first limit that is reached ends the delay; a limit of zero is
+/// none, and without limits there is no delay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moderation {
+    /// After so many completions.
+    pub count: u16,
+    /// After so many microseconds since the first of them.
+    pub period: u16,
+}
+
+/// What becomes of an event that a completion would cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It comes now.
+    Notify,
+    /// It waits for more completions, and at most until then.
+    WaitUntil(Time),
+    /// It goes on waiting.
+    Wait,
+}
+
+/// Delays the events of one completion queue.
+#[derive(Debug)]
+pub(crate) struct Moderator {
+    moderation: Moderation,
+    /// Completions since the last event.
+    pending: u16,
+    /// When the delay under way ends.
+    until: Time,
+}
+
+impl Default for Moderator {
+    fn default() -> Self {
+        Moderator {
+            moderation: Moderation::default(),
+            pending: 0,
+            until: Time::NEVER,
+        }
+    }
+}
+
+impl Moderator {
+    pub(crate) fn set(&mut self, moderation: Moderation) {
+        self.moderation = moderation;
+    }
+
+    /// Counts a completion that the program wants to hear of. `full` is whether no more can come.
+    pub(crate) fn judge(&mut self, full: bool, now: impl FnOnce() -> Time) -> Verdict {
+        let Moderation { count, period } = self.moderation;
+        self.pending = self.pending.saturating_add(1);
+        let enough = count > 0 && self.pending >= count;
+        if full || enough || count == 0 && period == 0 {
+            self.reset();
+            Verdict::Notify
+        } else if period > 0 && self.until == Time::NEVER {
+            self.until = now() + Duration::from_micros(period.into());
+            Verdict::WaitUntil(self.until)
+        } else {
+            Verdict::Wait
+        }
+    }
+
+    /// Whether an event was delayed until now or earlier.
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.until <= now
+    }
+
+    /// Begins anew after an event.
+    pub(crate) fn reset(&mut self) {
+        self.pending = 0;
+        self.until = Time::NEVER;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time(1_000);
+
+    fn moderator(count: u16, period: u16) -> Moderator {
+        let mut moderator = Moderator::default();
+        moderator.set(Moderation { count, period });
+        moderator
+    }
+
+    fn verdicts(moderator: &mut Moderator, n: usize) -> Vec<Verdict> {
+        (0..n).map(|_| moderator.judge(false, || NOW)).collect()
+    }
+
+    #[test]
+    fn without_limits_every_completion_notifies() {
+        assert_eq!(verdicts(&mut moderator(0, 0), 2), [Verdict::Notify; 2]);
+        assert_eq!(verdicts(&mut moderator(1, 50), 2), [Verdict::Notify; 2]);
+    }
+
+    #[test]
+    fn the_last_of_the_count_notifies_and_counting_begins_anew() {
+        use Verdict::{Notify, Wait};
+        let seen = verdicts(&mut moderator(3, 0), 6);
+        assert_eq!(seen, [Wait, Wait, Notify, Wait, Wait, Notify]);
+    }
+
+    #[test]
+    fn the_period_runs_from_the_first_completion() {
+        let mut moderator = moderator(0, 7);
+        let end = Time(8_000);
+        assert_eq!(
+            verdicts(&mut moderator, 2),
+            [Verdict::WaitUntil(end), Verdict::Wait]
+        );
+        assert!(!moderator.is_due(Time(7_999)));
+        assert!(moderator.is_due(end));
+        moderator.reset();
+        assert!(!moderator.is_due(Time(9_000)));
+    }
+
+    #[test]
+    fn a_full_queue_waits_for_nothing() {
+        assert_eq!(moderator(9, 0).judge(true, || NOW), Verdict::Notify);
+    }
+}

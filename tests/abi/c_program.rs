@@ -1,0 +1,85 @@
+//! C programs beside this file, by which tests look at the C ABI: compiled with our headers and with
+//! rdma-core's, run with our library.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use super::library;
+use super::require::{SYSTEM_HEADER, have_file, have_program};
+
+/// A program by the name of its source, without the extension. It takes the name of a case.
+#[derive(Clone, Copy)]
+pub struct CProgram(pub &'static str);
+
+impl CProgram {
+    /// The binaries with our headers and with the system's, or `None` where they cannot be made.
+    pub fn compiled(self) -> Option<[PathBuf; 2]> {
+        static COMPILED: Mutex<Option<HashMap<&'static str, [PathBuf; 2]>>> = Mutex::new(None);
+        if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+            return None;
+        }
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = compiled.get_or_insert_default();
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let binaries = compiled.entry(self.0).or_insert_with(|| {
+            [
+                self.compile("ours", Some(&ours)),
+                self.compile("theirs", None),
+            ]
+        });
+        Some(binaries.clone())
+    }
+
+    fn compile(self, headers: &str, include: Option<&Path>) -> PathBuf {
+        let name = format!("{}_{headers}", self.0);
+        let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1"]);
+        compiler.args(["-Wall", "-Wextra", "-Werror", "-pthread"]);
+        if let Some(include) = include {
+            compiler.arg("-I").arg(include);
+        }
+        let compiled = compiler
+            .arg(format!("tests/abi/{}.c", self.0))
+            .arg("-o")
+            .arg(&binary)
+            .arg("-L")
+            .arg(library::under_both_names())
+            .arg("-l:libibverbs.so.1")
+            .output()
+            .expect("cc runs");
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{name}: {said}");
+        binary
+    }
+
+    /// Runs a case of both binaries.
+    ///
+    /// # Panics
+    /// When one does not end well.
+    #[track_caller]
+    pub fn passes(self, case: &str) {
+        for program in self.compiled().iter().flatten() {
+            // What goes wrong here is meant to: it needs no messages. The limit is for a call that
+            // waits for what does not come.
+            let output = Command::new("timeout")
+                .arg("60")
+                .arg(program)
+                .arg(case)
+                .env("LD_LIBRARY_PATH", library::under_both_names())
+                .env("URXE_LOG", "off")
+                .output()
+                .expect("the program runs");
+            assert!(
+                output.status.success(),
+                "{}, {case}: {}\n{}{}",
+                program.display(),
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}

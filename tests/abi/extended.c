@@ -1,0 +1,215 @@
+/*
+ * The extended verbs, as a program meets them. The argument names the case.
+ */
+#include <time.h>
+
+#include "program.h"
+
+static uint64_t device_clock(struct ibv_context *context)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	FAILS(ibv_query_rt_values_ex(context, &values), 0);
+	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_nsec > 0);
+	return (uint64_t)values.raw_clock.tv_nsec;
+}
+
+static uint64_t wall_clock(void)
+{
+	struct timespec now;
+	MUST(!clock_gettime(CLOCK_REALTIME, &now));
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static struct end end_with(struct ibv_context *context, struct ibv_cq_init_attr_ex attr)
+{
+	struct end end;
+
+	MUST(end.pd = ibv_alloc_pd(context));
+	MUST(end.channel = ibv_create_comp_channel(context));
+	attr.channel = end.channel;
+	MUST(end.cq_ex = ibv_create_cq_ex(context, &attr));
+	end.cq = ibv_cq_ex_to_cq(end.cq_ex);
+	MUST(end.qp = make_qp(context, &end));
+	MUST(end.data = calloc(1, SIZE));
+	MUST(end.mr = ibv_reg_mr(end.pd, end.data, SIZE, ALL));
+	return end;
+}
+
+/* Sends a byte, whose receive must be there. */
+static void send_byte(struct end *from)
+{
+	struct ibv_sge element = sge(from, 0, 1);
+	struct ibv_send_wr *bad, wr = { .wr_id = 7, .sg_list = &element, .num_sge = 1,
+					.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	MUST(!ibv_post_send(from->qp, &wr, &bad));
+	MUST(completion(from).status == IBV_WC_SUCCESS);
+}
+
+/* Stamps lie between what the clocks show before and after, and in the order of the completions. */
+static void timestamps(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+				      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	struct end a = make_end(context), b = end_with(context, attr);
+	struct ibv_device_attr_ex device;
+	uint64_t clock, wall;
+
+	FAILS(ibv_query_device_ex(context, NULL, &device), 0);
+	CHECK(device.completion_timestamp_mask == UINT64_MAX && device.hca_core_clock == 1000000);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	post_recv(&b, 1, 0);
+	post_recv(&b, 2, 0);
+	clock = device_clock(context);
+	wall = wall_clock();
+	send_byte(&a);
+	send_byte(&a);
+	for (uint64_t i = 1; i <= 2; i++) {
+		while (ibv_start_poll(b.cq_ex, NULL))
+			;
+		CHECK(b.cq_ex->wr_id == i && b.cq_ex->status == IBV_WC_SUCCESS);
+		CHECK(ibv_wc_read_completion_ts(b.cq_ex) >= clock);
+		CHECK(ibv_wc_read_completion_wallclock_ns(b.cq_ex) >= wall);
+		clock = ibv_wc_read_completion_ts(b.cq_ex);
+		wall = ibv_wc_read_completion_wallclock_ns(b.cq_ex);
+		ibv_end_poll(b.cq_ex);
+	}
+	CHECK(clock <= device_clock(context) && wall <= wall_clock());
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* What only raw packets, or tags, would have is refused, and so is what is not known. */
+static void refusals(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct ibv_cq_init_attr_ex attr = { .cqe = 1 };
+	struct ibv_modify_cq_attr unknown = { .attr_mask = IBV_CQ_ATTR_RESERVED };
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RESERVED };
+	const uint64_t flags[] = { IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG,
+				   IBV_WC_EX_WITH_TM_INFO, 1ULL << 40 };
+	struct ibv_cq_ex *cq;
+
+	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
+		attr.wc_flags = flags[i];
+		NO_OBJECT(ibv_create_cq_ex(context, &attr), EOPNOTSUPP);
+	}
+	attr.wc_flags = 0;
+	attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+	attr.flags = 1 << 9;
+	NO_OBJECT(ibv_create_cq_ex(context, &attr), EOPNOTSUPP);
+	attr.comp_mask = 1 << 9;
+	NO_OBJECT(ibv_create_cq_ex(context, &attr), EOPNOTSUPP);
+	attr.comp_mask = 0;
+	attr.flags = 1 << 9;
+	MUST(cq = ibv_create_cq_ex(context, &attr));
+	FAILS(ibv_modify_cq(ibv_cq_ex_to_cq(cq), &unknown), EINVAL);
+	FAILS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+	FAILS(ibv_query_rt_values_ex(context, &values), EINVAL);
+	FAILS(ibv_close_device(context), 0);
+}
+
+static int is_readable(struct end *end)
+{
+	struct pollfd fd = { .fd = end->channel->fd, .events = POLLIN };
+	return poll(&fd, 1, 0);
+}
+
+static void take_event(struct end *end)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+	FAILS(ibv_get_cq_event(end->channel, &cq, &cq_context), 0);
+	CHECK(cq == end->cq);
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* With a count, an event comes with the last completion of so many; with a period, some time after
+ * the first. */
+static void moderation(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE };
+	struct ibv_device_attr_ex device;
+
+	FAILS(ibv_query_device_ex(context, NULL, &device), 0);
+	CHECK(device.cq_mod_caps.max_cq_count && device.cq_mod_caps.max_cq_period);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+
+	attr.moderate.cq_count = 3;
+	FAILS(ibv_modify_cq(b.cq, &attr), 0);
+	for (int round = 0; round < 2; round++) {
+		FAILS(ibv_req_notify_cq(b.cq, 0), 0);
+		for (int i = 0; i < 3; i++) {
+			post_recv(&b, 1, 0);
+			CHECK(!is_readable(&b));
+			send_byte(&a);
+		}
+		take_event(&b);
+		CHECK(!is_readable(&b));
+		for (int i = 0; i < 3; i++)
+			CHECK(completion(&b).wr_id == 1);
+	}
+
+	attr.moderate.cq_count = UINT16_MAX;
+	attr.moderate.cq_period = 1000;
+	FAILS(ibv_modify_cq(b.cq, &attr), 0);
+	FAILS(ibv_req_notify_cq(b.cq, 0), 0);
+	post_recv(&b, 2, 0);
+	send_byte(&a);
+	take_event(&b);
+	CHECK(completion(&b).wr_id == 2);
+
+	attr.moderate.cq_period = 0;
+	FAILS(ibv_modify_cq(b.cq, &attr), 0);
+	FAILS(ibv_req_notify_cq(b.cq, 0), 0);
+	post_recv(&b, 3, 0);
+	send_byte(&a);
+	CHECK(!is_readable(&b));
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* Without room the oldest completions give way, where the program has asked for that. */
+static void overrun(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct ibv_cq_init_attr_ex attr = { .cqe = 2, .wc_flags = IBV_WC_STANDARD_FLAGS,
+					    .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+					    .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN };
+	struct end a = make_end(context), b = end_with(context, attr);
+	struct ibv_wc wc;
+
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	for (uint64_t i = 0; i < DEPTH; i++) {
+		post_recv(&b, i, 0);
+		send_byte(&a);
+	}
+	CHECK(completion(&b).wr_id == DEPTH - 2);
+	CHECK(completion(&b).wr_id == DEPTH - 1);
+	CHECK(!ibv_poll_cq(b.cq, 1, &wc));
+	post_recv(&b, 9, 0);
+	send_byte(&a);
+	CHECK(completion(&b).wr_id == 9);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {
+		{ "timestamps", timestamps },
+		{ "refusals", refusals },
+		{ "moderation", moderation },
+		{ "overrun", overrun },
+	};
+	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
+}

@@ -1,0 +1,26 @@
+//! The extended verbs, by a C program.
+
+use super::c_program::CProgram;
+
+/// The program of these tests.
+const PROGRAM: CProgram = CProgram("extended");
+
+#[test]
+fn completions_are_stamped_by_both_clocks() {
+    PROGRAM.passes("timestamps");
+}
+
+#[test]
+fn fields_and_flags_that_there_are_not_are_refused() {
+    PROGRAM.passes("refusals");
+}
+
+#[test]
+fn moderated_queue_notifies_after_the_count_or_the_period() {
+    PROGRAM.passes("moderation");
+}
+
+#[test]
+fn queue_that_ignores_overrun_keeps_the_newest() {
+    PROGRAM.passes("overrun");
+}
