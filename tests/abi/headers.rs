@@ -89,7 +89,7 @@ fn every_header_compiles_alone() {
     if !have_program("cc", "gcc") {
         return;
     }
-    for directory in ["infiniband", "infiniband/verbs"] {
+    for directory in ["infiniband", "infiniband/verbs", "rdma"] {
         for entry in fs::read_dir(include().join(directory)).expect("the headers are there") {
             let name = entry.expect("a readable directory").file_name();
             let name = name.to_str().expect("the headers have ASCII names");

@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::layout_cm;
 use super::layout_list::{
     CONSTANTS_SINCE_44, NEWER_CONSTANTS, kernel_structures, newer_structures, structures_since_44,
 };
-use super::require::{SYSTEM_HEADER, have_file, have_program};
+use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 
 /// A structure as Rust lays it out.
 pub struct Structure {
@@ -110,6 +111,8 @@ enum Scope {
     Since44,
     All,
     Kernel,
+    CmSince44,
+    CmAll,
 }
 
 impl Scope {
@@ -121,6 +124,7 @@ impl Scope {
                 .chain(newer_structures())
                 .collect(),
             Self::Kernel => kernel_structures(),
+            Self::CmSince44 | Self::CmAll => layout_cm::structures_since_44(),
         }
     }
 
@@ -129,6 +133,8 @@ impl Scope {
             Self::Since44 => CONSTANTS_SINCE_44.to_vec(),
             Self::All => [CONSTANTS_SINCE_44, NEWER_CONSTANTS].concat(),
             Self::Kernel => Vec::new(),
+            Self::CmSince44 => layout_cm::CONSTANTS_SINCE_44.to_vec(),
+            Self::CmAll => [layout_cm::CONSTANTS_SINCE_44, layout_cm::NEWER_CONSTANTS].concat(),
         }
     }
 
@@ -279,14 +285,38 @@ fn kernel_structures_lay_out_as_in_its_headers() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
         return;
     }
-    let headers = [
-        "rdma/ib_user_verbs.h",
-        "rdma/ib_user_sa.h",
-        "infiniband/sa.h",
-        "stddef.h",
-    ];
+    let headers = ["rdma/ib_user_verbs.h", "rdma/ib_user_sa.h", "stddef.h"];
     let c = lines_of_c("layout_kernel", Scope::Kernel, &headers, None);
     assert_same_lines(&lines_of_rust(Scope::Kernel), &c);
+}
+
+#[test]
+fn rust_lays_out_as_our_headers_of_the_connection_manager_do() {
+    if !have_program("cc", "gcc") {
+        return;
+    }
+    let include = our_include();
+    let c = lines_of_c(
+        "layout_cm_ours",
+        Scope::CmAll,
+        &layout_cm::HEADERS,
+        Some(&include),
+    );
+    assert_same_lines(&lines_of_rust(Scope::CmAll), &c);
+}
+
+#[test]
+fn connection_manager_lays_out_as_in_rdma_core() {
+    if !have_program("cc", "gcc") || !have_file(SYSTEM_CM_HEADER, "librdmacm-dev") {
+        return;
+    }
+    let theirs = lines_of_c(
+        "layout_cm_theirs",
+        Scope::CmSince44,
+        &layout_cm::HEADERS,
+        None,
+    );
+    assert_same_lines(&lines_of_rust(Scope::CmSince44), &theirs);
 }
 
 /// Structures that stand for what nobody looks into, and the driver's side of a device.
@@ -300,7 +330,7 @@ const NOT_IN_THE_HEADERS: [&str; 4] = [
 #[test]
 fn list_names_every_structure_and_constant() {
     let mut listed = BTreeSet::new();
-    for scope in [Scope::All, Scope::Kernel] {
+    for scope in [Scope::All, Scope::Kernel, Scope::CmAll] {
         listed.extend(
             scope
                 .structures()
@@ -338,7 +368,13 @@ fn list_names_every_structure_and_constant() {
 fn definition(line: &str) -> Option<&str> {
     match line.split([' ', ':', '<', '(']).collect::<Vec<_>>()[..] {
         ["pub", "struct" | "union", name, ..] => Some(name),
-        ["pub", "const", name, ..] if name.starts_with("IBV_") => Some(name),
+        ["pub", "const", name, ..]
+            if ["IBV_", "RDMA_", "RAI_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix)) =>
+        {
+            Some(name)
+        }
         _ => None,
     }
 }

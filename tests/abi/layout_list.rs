@@ -259,11 +259,6 @@ pub fn kernel_structures() -> Vec<Structure> {
         traffic_class, numb_path, sl, mtu_selector, rate_selector, rate, packet_life_time_selector,
         packet_life_time, preference,
     }
-    struct ibv_sa_path_rec {
-        dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible,
-        numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector,
-        packet_life_time, preference,
-    }
     }
 }
 

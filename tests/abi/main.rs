@@ -9,6 +9,7 @@ mod extended;
 mod headers;
 mod inline_calls;
 mod layout;
+mod layout_cm;
 mod layout_list;
 mod library;
 mod linking;

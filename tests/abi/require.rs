@@ -8,6 +8,9 @@ use super::left_out::left_out;
 /// Debian's headers of libibverbs.
 pub const SYSTEM_HEADER: &str = "/usr/include/infiniband/verbs.h";
 
+/// Debian's headers of librdmacm.
+pub const SYSTEM_CM_HEADER: &str = "/usr/include/rdma/rdma_cma.h";
+
 /// Whether the file is there. If not, the test has been reported as left out and must return.
 #[must_use]
 #[track_caller]

@@ -1,6 +1,4 @@
-//! The kernel's layouts that the `ibv_copy_*` functions convert, and the path record they convert to.
-
-use super::*;
+//! The kernel's layouts that the `ibv_copy_*` functions convert.
 
 /// The kernel's GRH part of an address.
 #[repr(C)]
@@ -83,31 +81,6 @@ pub struct ib_user_path_rec {
     pub numb_path: u8,
     pub sl: u8,
     pub mtu_selector: u8,
-    pub rate_selector: u8,
-    pub rate: u8,
-    pub packet_life_time_selector: u8,
-    pub packet_life_time: u8,
-    pub preference: u8,
-}
-
-/// A path record in host form.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_sa_path_rec {
-    pub dgid: ibv_gid,
-    pub sgid: ibv_gid,
-    pub dlid: u16,
-    pub slid: u16,
-    pub raw_traffic: c_int,
-    pub flow_label: u32,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub reversible: c_int,
-    pub numb_path: u8,
-    pub pkey: u16,
-    pub sl: u8,
-    pub mtu_selector: u8,
-    pub mtu: u8,
     pub rate_selector: u8,
     pub rate: u8,
     pub packet_life_time_selector: u8,

@@ -1,9 +1,9 @@
-//! The C ABI's types: the one home of its layouts, for `include/infiniband/verbs.h` and rdma-core's
-//! header alike. A file here for each header in `include/infiniband/verbs/`.
+//! The C ABI's types: the one home of its layouts, for our headers and rdma-core's alike. A file here
+//! for each header in `include/infiniband/verbs/`, and for those of the connection manager.
 //!
 //! Names are the C ones, so that who reads the manual page of a call finds them. Enumerations are
 //! integers of their C type: a program may pass any value, and Rust's enums must not hold one that
-//! they do not name. `tests/abi_layout.rs` compares every offset and value with both headers.
+//! they do not name. `tests/abi/layout.rs` compares every offset and value with both headers.
 #![allow(
     missing_docs,
     non_camel_case_types,
@@ -12,6 +12,7 @@
 )]
 
 mod address;
+mod cm;
 mod completion;
 mod context;
 mod device;
@@ -21,12 +22,14 @@ mod kernel;
 mod memory;
 mod qp;
 mod queue;
+mod sa;
 mod work;
 mod zeroed;
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, timespec};
 
 pub use address::*;
+pub use cm::*;
 pub use completion::*;
 pub use context::*;
 pub use device::*;
@@ -36,5 +39,6 @@ pub use kernel::*;
 pub use memory::*;
 pub use qp::*;
 pub use queue::*;
+pub use sa::*;
 pub use work::*;
 pub use zeroed::Zeroed;
