@@ -1,13 +1,16 @@
 //! An opened device: what its objects have in common.
 
+use crate::ah::AddressHandle;
 use crate::cq::{Channel, Cq, CqError, CqInit};
 use crate::device::Device;
 use crate::event_queue::EventQueue;
 use crate::events::AsyncEvents;
 use crate::pd::Pd;
 use crate::qp::{CreateError, Qp, QpInit};
+use crate::route::RouteError;
 use std::io;
 use std::sync::Arc;
+use urxe_proto::qp::AddressVector;
 
 /// An opened device.
 #[derive(Debug)]
@@ -70,5 +73,17 @@ impl Context {
     /// See [`CreateError`].
     pub fn create_qp(&self, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
         Qp::create(&self.device, &self.events, pd, init)
+    }
+
+    /// Makes an address handle. It opens the local address that it names.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn create_ah(
+        &self,
+        pd: &Arc<Pd>,
+        address: AddressVector,
+    ) -> Result<Arc<AddressHandle>, RouteError> {
+        AddressHandle::create(&self.device, pd, address)
     }
 }

@@ -3,12 +3,13 @@
 //! - [`net`]: UDP sockets and their offloads, interfaces, port sharing, capture, fault injection.
 //! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
 //!   that this happens also when the program does not call in.
-//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`qp`]; [`events`] for what
+//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`qp`], [`ah`]; [`events`] for what
 //!   happens to them, [`event_queue`] for how programs wait.
 //!
 //! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
 //! memory, which only `memory` touches.
 
+pub mod ah;
 pub mod context;
 pub mod cq;
 pub mod device;
@@ -25,7 +26,9 @@ pub mod pd;
 mod per_process;
 pub mod qp;
 mod random;
+pub mod route;
 
+pub use ah::AddressHandle;
 pub use context::Context;
 pub use cq::{Channel, Cq};
 pub use device::Device;

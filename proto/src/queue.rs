@@ -27,7 +27,7 @@ pub enum PostError {
     #[error("this transport has no such operation")]
     Operation,
     /// A datagram without a destination: EINVAL.
-    #[error("a datagram needs an address handle and a queue pair to go to")]
+    #[error("a datagram needs an address handle of its protection domain, and a queue pair there")]
     Destination,
 }
 

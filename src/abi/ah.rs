@@ -1,19 +1,20 @@
-//! Address handles. Connected queue pairs have no use for them; programs make them all the same.
+//! Address handles, which say where datagrams go.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::net::Ipv4Addr;
 use std::ptr;
+use std::sync::Arc;
 
-use urxe_driver::Device;
+use urxe_driver::{self as driver, Device};
 use urxe_proto::ids::Gid;
 
+use super::attributes::address_from;
 use super::context::context_of;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use};
-use super::query::check_port;
 
 impl Handle for ibv_ah {
     type Ours = AddressHandle;
@@ -22,6 +23,7 @@ impl Handle for ibv_ah {
 /// What stands behind an `ibv_ah`.
 #[derive(Debug)]
 pub(super) struct AddressHandle {
+    pub driver: Arc<driver::AddressHandle>,
     _pd: Use,
 }
 
@@ -39,27 +41,20 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
             )
         };
         // SAFETY: the domain's own context, which outlives it.
-        let device = unsafe { context_of(context) }?.driver.device();
-        check(&attr, device)?;
+        let opened = &unsafe { context_of(context) }?.driver;
+        let driver = opened.create_ah(&domain.driver, address_from(&attr)?)?;
         let shown = ibv_ah {
             context,
             pd,
             handle: object::number(),
         };
         let _pd = domain.users.add();
-        Ok(object::make(shown, AddressHandle { _pd }))
+        Ok(object::make(shown, AddressHandle { driver, _pd }))
     })
 }
 
-/// In RoCE an address is a GID, and comes from one of the port's.
-fn check(attr: &ibv_ah_attr, device: &Device) -> Result<(), Errno> {
-    check_port(attr.port_num)?;
-    if attr.is_global == 0 || device.source(attr.grh.sgid_index).is_none() {
-        return Err(Errno(libc::EINVAL));
-    }
-    Ok(())
-}
-
+/// Datagrams that wait to be sent to it are sent all the same.
+///
 /// # Safety
 /// `ah` is null or an address handle of ours, and used for nothing else any more.
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {

@@ -83,7 +83,7 @@ fn state_from(number: ibv_qp_state) -> Result<QpState, Errno> {
     QpState::from_number(number).ok_or_else(|| bad("state"))
 }
 
-fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     super::query::check_port(attr.port_num).map_err(|_| bad("port in the address"))?;
     Ok(AddressVector {
         // SAFETY: every member of the union is 16 bytes of anything.

@@ -6,6 +6,7 @@ use libc::c_int;
 use urxe_driver::cq::CqError;
 use urxe_driver::mr::RegisterError;
 use urxe_driver::qp::{CreateError, ModifyError};
+use urxe_driver::route::RouteError;
 use urxe_proto::queue::PostError;
 
 /// An `errno` value: what a call that failed reports. Never 0.
@@ -53,9 +54,18 @@ impl From<CreateError> for Errno {
 impl From<ModifyError> for Errno {
     fn from(error: ModifyError) -> Self {
         match &error {
-            ModifyError::Open(_) => tracing::error!("queue pair: {error}"),
+            ModifyError::Open(_) | ModifyError::Route(RouteError::Open(_)) => {
+                tracing::error!("queue pair: {error}")
+            }
             _ => tracing::warn!("queue pair: {error}"),
         }
+        Self(error.errno())
+    }
+}
+
+impl From<RouteError> for Errno {
+    fn from(error: RouteError) -> Self {
+        tracing::warn!("address handle: {error}");
         Self(error.errno())
     }
 }

@@ -2,8 +2,10 @@
 
 use std::ffi::c_int;
 
+use urxe_driver::ah::Destination;
 use urxe_driver::qp::{MAX_SGE, Posting};
-use urxe_proto::ids::{LKey, RKey};
+use urxe_proto::ids::{LKey, QKey, Qpn, RKey};
+use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
@@ -11,6 +13,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::mw;
+use super::object;
 use super::qp::pair_of;
 
 /// Elements of the work request at hand. They are copied: the program may change its own.
@@ -94,6 +97,29 @@ pub(super) fn flags_from(flags: ibv_send_flags) -> Result<SendFlags, Errno> {
     SendFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))
 }
 
+/// Where a datagram goes; `None` for requests of other services.
+///
+/// # Safety
+/// The address handle of a datagram is null or one of ours.
+unsafe fn destination<'a>(
+    service: QpType,
+    op: SendOp,
+    wr: &ibv_send_wr,
+) -> Result<Option<Destination<'a>>, Errno> {
+    if service != QpType::Ud || !matches!(op, SendOp::Send | SendOp::SendImm(_)) {
+        return Ok(None);
+    }
+    // SAFETY: the member that sends of this service have, and every value is one.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: the caller's promise.
+    let handle = unsafe { object::ours(ud.ah) }?;
+    Ok(Some(Destination {
+        handle: &handle.driver,
+        qpn: Qpn::new(ud.remote_qpn),
+        qkey: QKey(ud.remote_qkey),
+    }))
+}
+
 /// # Safety
 /// What the request points at is there.
 unsafe fn post_one(
@@ -106,17 +132,23 @@ unsafe fn post_one(
     let flags = flags_from(wr.send_flags)?;
     // SAFETY: the caller's promise.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge, scratch) }?;
+    // SAFETY: the caller's promise.
+    let to = unsafe { destination(posting.service(), op, wr) }?;
     if flags.contains(SendFlags::INLINE) && !op.is_local() {
         // SAFETY: the caller's promise: the elements of inline data are memory of the program's.
-        unsafe { posting.post_inline(wr.wr_id, op, flags, sges) }?;
+        unsafe { posting.post_inline(wr.wr_id, op, flags, sges, to.as_ref()) }?;
     } else {
-        posting.post(&SendWr {
+        let wr = SendWr {
             wr_id: wr.wr_id,
             op,
             flags,
             payload: Payload::Sges(sges),
             dest: None,
-        })?;
+        };
+        match &to {
+            Some(to) => posting.post_to(&wr, to),
+            None => posting.post(&wr),
+        }?;
     }
     Ok(())
 }

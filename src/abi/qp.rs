@@ -143,7 +143,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 /// # Safety
 /// The pointers are null or objects of ours.
 unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
-    check_type(wanted)?;
+    let service = service_of(wanted)?;
     // SAFETY: the caller's promise; the last makes no reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
     // SAFETY: the caller's promise.
@@ -157,7 +157,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     let device = &unsafe { context_of(context) }?.driver;
     let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let init = QpInit {
-        service: QpType::Rc,
+        service,
         send_cq: Arc::clone(&send_cq.driver),
         recv_cq: Arc::clone(&recv_cq.driver),
         cap: cap_from(&wanted.cap),
@@ -188,19 +188,21 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     Ok((qp.cast(), shown_cap(&driver.cap())))
 }
 
-fn check_type(wanted: &Wanted) -> Result<(), Errno> {
+fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
+    // There are no shared receive queues, so this cannot be one.
+    if !wanted.srq.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
     let name = match wanted.qp_type {
-        // There are no shared receive queues, so this cannot be one.
-        IBV_QPT_RC if !wanted.srq.is_null() => return Err(Errno(libc::EINVAL)),
-        IBV_QPT_RC => return Ok(()),
-        IBV_QPT_UC => "UC",
-        IBV_QPT_UD => "UD",
+        IBV_QPT_RC => return Ok(QpType::Rc),
+        IBV_QPT_UC => return Ok(QpType::Uc),
+        IBV_QPT_UD => return Ok(QpType::Ud),
         IBV_QPT_RAW_PACKET => "raw packet",
         IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => "XRC",
         IBV_QPT_DRIVER => "vendor-specific",
         _ => return Err(Errno(libc::EINVAL)),
     };
-    tracing::warn!("queue pair: {name} queue pairs are not supported, only RC ones are");
+    tracing::warn!("queue pair: {name} queue pairs are not supported, see docs/SUPPORT.md");
     Err(Errno(libc::EOPNOTSUPP))
 }
 

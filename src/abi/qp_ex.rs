@@ -9,9 +9,11 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use urxe_driver::Qp;
+use urxe_driver::ah::Destination;
 use urxe_driver::qp::MAX_INLINE;
-use urxe_proto::ids::{LKey, RKey};
+use urxe_driver::{AddressHandle, Qp};
+use urxe_proto::ids::{LKey, QKey, Qpn, RKey};
+use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
 
@@ -69,6 +71,19 @@ struct Request {
     op: SendOp,
     flags: SendFlags,
     data: Data,
+    /// Where a datagram goes.
+    to: Option<(Arc<AddressHandle>, Qpn, QKey)>,
+}
+
+impl Request {
+    fn destination(&self) -> Option<Destination<'_>> {
+        let (handle, qpn, qkey) = self.to.as_ref()?;
+        Some(Destination {
+            handle,
+            qpn: *qpn,
+            qkey: *qkey,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +106,7 @@ impl Staged {
             op,
             flags,
             data: Data::Sges(0..0),
+            to: None,
         });
     }
 
@@ -151,13 +167,17 @@ impl Staged {
             self.check(request, pair)?;
         }
         for request in &self.requests {
-            posting.post(&SendWr {
+            let wr = SendWr {
                 wr_id: request.wr_id,
                 op: request.op,
                 flags: request.flags,
                 payload: self.payload(request),
                 dest: None,
-            })?;
+            };
+            match request.destination() {
+                Some(to) => posting.post_to(&wr, &to),
+                None => posting.post(&wr),
+            }?;
         }
         Ok(())
     }
@@ -171,6 +191,9 @@ impl Staged {
 
     /// Finds what posting would refuse of a request, before any is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
+        if pair.service() == QpType::Ud && request.to.is_none() {
+            return Err(PostError::Destination);
+        }
         match self.payload(request) {
             Payload::Sges(sges) => {
                 let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -207,6 +230,7 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_read = Some(wr_rdma_read);
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -442,6 +466,24 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     };
     // SAFETY: the caller's promise.
     unsafe { begin("ibv_wr_atomic_fetch_add", qp, op) }
+}
+
+/// # Safety
+/// As for [`staged`]; `ah` is null or an address handle of ours.
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_ud_addr", qp, |staged| {
+            let handle = Arc::clone(&object::ours(ah)?.driver);
+            staged.last()?.to = Some((handle, Qpn::new(remote_qpn), QKey(remote_qkey)));
+            Ok(())
+        });
+    }
 }
 
 /// # Safety

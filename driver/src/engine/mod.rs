@@ -236,12 +236,21 @@ impl Engine {
 
     /// Packets that `URXE_FAULTS` delays count as sent, and are to arrive though their queue pair is
     /// destroyed: waits until they are out.
-    pub(crate) fn wait_for_delayed(&self, local: &Local) {
+    pub(crate) fn wait_for_delayed(&self) {
         /// No fault delays for longer than a person would wait.
         const PATIENCE: Duration = Duration::from_secs(1);
+        let Some(network) = self.network.get() else {
+            return;
+        };
         let start = net::now();
         loop {
-            let (now, at) = (net::now(), local.endpoint.held_until());
+            let now = net::now();
+            let held = |local: &Arc<Local>| local.endpoint.held_until();
+            let at = network
+                .locals()
+                .iter()
+                .map(held)
+                .fold(Time::NEVER, Time::min);
             if at == Time::NEVER || now.since(start) > PATIENCE {
                 return;
             }

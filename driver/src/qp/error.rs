@@ -2,6 +2,7 @@
 
 use super::init::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::net::OpenError;
+use crate::route::RouteError;
 use urxe_proto::qp::{QpType, TransitionError};
 
 /// Why a queue pair cannot be made.
@@ -42,20 +43,6 @@ pub enum ModifyError {
     /// Not this way, or not with these attributes: EINVAL.
     #[error(transparent)]
     Transition(#[from] TransitionError),
-    /// The address vector has no GID of the peer, which RoCE needs (A17.4): EINVAL.
-    #[error(
-        "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
-         which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
-    )]
-    NoPeerGid,
-    /// The port has no such GID: EINVAL.
-    #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
-    NoSuchGid {
-        /// The device.
-        device: String,
-        /// The index asked for.
-        index: u8,
-    },
     /// The interface is too small for the packets: EINVAL.
     #[error("{device} carries packets of at most {active} bytes, not {asked}: lower the path MTU")]
     PathMtu {
@@ -66,6 +53,9 @@ pub enum ModifyError {
         /// What was asked for.
         asked: usize,
     },
+    /// There is no way to the peer.
+    #[error(transparent)]
+    Route(#[from] RouteError),
     /// The network part cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -75,10 +65,8 @@ impl ModifyError {
     /// What verbs programs get.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Transition(_)
-            | Self::NoPeerGid
-            | Self::NoSuchGid { .. }
-            | Self::PathMtu { .. } => libc::EINVAL,
+            Self::Transition(_) | Self::PathMtu { .. } => libc::EINVAL,
+            Self::Route(error) => error.errno(),
             Self::Open(error) => error.errno(),
         }
     }

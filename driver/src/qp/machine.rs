@@ -31,6 +31,18 @@ pub(super) enum Machine {
     Ud(UdQp),
 }
 
+/// Where a queue pair's next packet goes.
+pub(super) enum Next {
+    /// To the peer that it is connected to, if there is a packet.
+    Peer,
+    /// To the address handle with this number.
+    Handle(u64),
+    /// Nowhere: the send queue is empty.
+    Nothing,
+    /// Nowhere yet: what is in the send queue may not go now.
+    Waits,
+}
+
 /// Asks the state machine that there is: their methods have the same names and shapes.
 macro_rules! each {
     ($machine:expr, $qp:ident => $ask:expr) => {
@@ -134,6 +146,17 @@ impl Machine {
 
     pub(super) fn handle_timeout(&mut self, now: Time, host: &mut QpHost<'_>) {
         each!(self, qp => qp.handle_timeout(now, host));
+    }
+
+    pub(super) fn next_destination(&self) -> Next {
+        let Self::Ud(qp) = self else {
+            return Next::Peer;
+        };
+        match qp.next_destination() {
+            Some(number) => Next::Handle(number),
+            None if qp.send_queue_room() == qp.send_queue_size().max_wr => Next::Nothing,
+            None => Next::Waits,
+        }
     }
 
     pub(super) fn poll_transmit(

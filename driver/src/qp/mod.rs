@@ -4,6 +4,7 @@
 //! A queue pair has three locks, always taken in this order: the table of memory regions for reading,
 //! `inner` with the state machine, then those of its receive queue and completion queues.
 
+mod destinations;
 mod error;
 mod host;
 mod init;
@@ -16,14 +17,16 @@ pub use posting::Posting;
 
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::engine::{self, Local};
+use crate::engine;
 use crate::event_queue::{AckCount, lock};
 use crate::events::AsyncEvents;
 use crate::mr::{RegionTable, regions};
-use crate::net::{NetCounters, Path, PathOptions, SendBatch, now};
+use crate::net::{NetCounters, SendBatch, now};
 use crate::pd::Pd;
+use crate::route::{Route, RouteError};
+use destinations::Destinations;
 use host::QpHost;
-use machine::Machine;
+use machine::{Machine, Next};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::Qpn;
@@ -34,8 +37,12 @@ use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::Sge;
 
-/// How many batches a queue pair sends before others have their turn.
-const TURN: usize = 4;
+/// How many bytes a queue pair sends before others have their turn.
+const TURN: u64 = 1 << 20;
+
+/// What giving a batch to the kernel counts for, however little is in it, as when datagrams go to
+/// many destinations.
+const FLUSH_COSTS: u64 = 16 << 10;
 
 /// How often a batch that the socket has no room for is offered again, a millisecond each.
 const PATIENCE: usize = 16;
@@ -65,8 +72,10 @@ pub struct Qp {
 
 struct Inner {
     machine: Machine,
-    /// The way to the peer, from RTR on, and the sockets that it needs.
-    route: Option<(Arc<Local>, Path)>,
+    /// A connected queue pair's way to its peer, from RTR on.
+    route: Option<Route>,
+    /// Where the datagrams go that a datagram queue pair has to send.
+    destinations: Destinations,
     /// The deadline that the engine's timers know of.
     armed: Time,
     /// Packets came, and it has not sent since.
@@ -103,6 +112,7 @@ impl Qp {
             let inner = Inner {
                 machine: Machine::new(qpn, &init, device.active_mtu())?,
                 route: None,
+                destinations: Destinations::default(),
                 armed: Time::NEVER,
                 touched: false,
                 queued: false,
@@ -201,6 +211,7 @@ impl Qp {
         let after = inner.machine.state();
         if after == QpState::Reset {
             inner.route = None;
+            inner.destinations.clear();
             if before != QpState::Reset {
                 self.send_cq.purge(self);
                 self.recv_cq.purge(self);
@@ -222,32 +233,14 @@ impl Qp {
         Ok(())
     }
 
-    /// The way to the peer that an address vector names.
-    fn route(&self, attr: &QpAttr, mask: AttrMask) -> Result<(Arc<Local>, Path), ModifyError> {
-        let av = &attr.av;
-        if !av.is_global || av.dgid.is_zero() {
-            return Err(ModifyError::NoPeerGid);
-        }
-        let address = self
-            .device
-            .source(av.sgid_index)
-            .ok_or_else(|| ModifyError::NoSuchGid {
-                device: self.device.name().to_owned(),
-                index: av.sgid_index,
-            })?;
+    /// The way to the peer.
+    fn route(&self, attr: &QpAttr, mask: AttrMask) -> Result<Route, RouteError> {
         let dest_qpn = match mask.contains(AttrMask::DEST_QPN) {
             true => attr.dest_qpn,
             false => self.attributes().dest_qpn,
         };
-        let local = engine::get().local(address)?;
-        let options = PathOptions {
-            flow_key: self.qpn.get().rotate_left(8) ^ dest_qpn.get(),
-            traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
-            flow_label: av.flow_label,
-        };
-        let path = local.endpoint().path(av.dgid.to_ip(), options)?;
-        Ok((local, path))
+        let flow_key = self.qpn.get().rotate_left(8) ^ dest_qpn.get();
+        Route::new(&self.device, &attr.av, flow_key)
     }
 
     /// Starts posting sends; they go out when the [`Posting`] is dropped, together.
@@ -347,12 +340,10 @@ impl Qp {
     pub fn destroy(&self) {
         let engine = engine::get();
         // Without a way to the peer it carries out no work request any more, and binds no window.
-        let route = lock(&self.inner).route.take();
+        lock(&self.inner).route = None;
         regions().table().free_windows_of(self.qpn);
         engine.remove_qp(self.qpn);
-        if let Some((local, _)) = route {
-            engine.wait_for_delayed(&local);
-        }
+        engine.wait_for_delayed();
         self.send_cq.purge(self);
         self.recv_cq.purge(self);
         self.events.retract_qp(self);
@@ -368,30 +359,37 @@ impl Qp {
         let Inner {
             machine,
             route,
+            destinations,
             queued,
             ..
         } = inner;
-        if let Some((local, path)) = route {
-            let engine = engine::get();
-            let mut batch = engine.take_batch();
+        let mut batch = None;
+        let mut turn = TURN;
+        let mut more = true;
+        while more && turn > 0 {
+            let Some(Route { local, path }) = next_way(machine, route, destinations) else {
+                more = false;
+                break;
+            };
+            let batch = batch.get_or_insert_with(|| engine::get().take_batch());
             batch.begin(path);
-            let mut more = true;
-            for _ in 0..TURN {
-                more = machine.poll_transmit(now(), &mut self.host(regions), &mut batch);
-                let sent = flush(&mut batch);
-                if !more || !sent {
-                    break;
-                }
-            }
-            engine.return_batch(batch);
+            more = machine.poll_transmit(now(), &mut self.host(regions), batch);
+            let sent = flush(batch);
             let held_until = local.endpoint().held_until();
             if held_until != Time::NEVER {
-                engine.deadline_moved(held_until);
+                engine::get().deadline_moved(held_until);
             }
-            // Whoever is on the list already gets one turn all the same.
-            if more && !std::mem::replace(queued, true) {
-                engine.ready(Arc::clone(self));
-            }
+            turn = match sent {
+                Some(bytes) => turn.saturating_sub(bytes.max(FLUSH_COSTS)),
+                None => 0,
+            };
+        }
+        if let Some(batch) = batch {
+            engine::get().return_batch(batch);
+        }
+        // Whoever is on the list already gets one turn all the same.
+        if more && !std::mem::replace(queued, true) {
+            engine::get().ready(Arc::clone(self));
         }
         self.settle(inner, regions);
     }
@@ -412,19 +410,38 @@ impl Qp {
     }
 }
 
+/// Where the next packet goes; `None` when there is nothing to send, or nowhere to.
+fn next_way<'a>(
+    machine: &Machine,
+    route: &'a Option<Route>,
+    destinations: &'a mut Destinations,
+) -> Option<&'a Route> {
+    match machine.next_destination() {
+        Next::Peer => route.as_ref(),
+        Next::Handle(number) => destinations.way_to(number),
+        Next::Nothing => {
+            destinations.clear();
+            None
+        }
+        Next::Waits => None,
+    }
+}
+
 /// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go
-/// then is lost, and repeated like anything lost. False when there was no room to the end: then it is
-/// for others to have the locks.
-fn flush(batch: &mut SendBatch) -> bool {
+/// then is lost, and repeated like anything lost. Returns how many bytes went; `None` when there was
+/// no room to the end: then it is for others to have the locks.
+fn flush(batch: &mut SendBatch) -> Option<u64> {
+    let mut bytes = 0;
     for _ in 0..PATIENCE {
         let report = batch.flush();
+        bytes += report.bytes;
         if let Some(error) = &report.error {
             tracing::debug!(%error, lost = report.lost, "packets could not be sent");
         }
         if !report.blocked {
-            return true;
+            return Some(bytes);
         }
     }
     batch.discard();
-    false
+    None
 }

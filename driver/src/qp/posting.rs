@@ -2,11 +2,13 @@
 
 use super::init::MAX_INLINE;
 use super::{Inner, Qp};
+use crate::ah::Destination;
 use crate::mr::Regions;
 use std::sync::{Arc, MutexGuard};
+use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
-use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
 /// Sends that are being posted. They go out together when this is dropped.
 pub struct Posting<'a> {
@@ -17,6 +19,11 @@ pub struct Posting<'a> {
 }
 
 impl Posting<'_> {
+    /// The queue pair's service.
+    pub fn service(&self) -> QpType {
+        self.qp.service
+    }
+
     /// Checks that `count` sends can be posted as far as the state and the queue's room go. Nothing
     /// else posts meanwhile, so whoever has checked this and the requests themselves posts all or
     /// none.
@@ -33,16 +40,46 @@ impl Posting<'_> {
         Ok(())
     }
 
-    /// Posts a send (11.4.1.1).
+    /// Posts a send (11.4.1.1) of a connected queue pair.
     ///
     /// # Errors
     /// See [`PostError`]; those posted before stay posted.
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.push(&SendWr { dest: None, ..*wr })
+    }
+
+    /// Posts a datagram (11.4.1.1); what `wr` itself says of its destination does not count.
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::Destination`] also when the address handle is of another
+    /// protection domain (10.2.3). Those posted before stay posted.
+    pub fn post_to(&mut self, wr: &SendWr<'_>, to: &Destination<'_>) -> Result<(), PostError> {
+        let service = self.qp.service;
+        if service == QpType::Ud && !Arc::ptr_eq(to.handle.pd(), &self.qp.pd) {
+            return Err(PostError::Destination);
+        }
+        let dest = UdDestination {
+            handle: to.handle.number(),
+            qpn: to.qpn,
+            qkey: to.qkey,
+        };
+        self.push(&SendWr {
+            dest: Some(dest),
+            ..*wr
+        })?;
+        if service == QpType::Ud {
+            self.inner.destinations.posted(to.handle);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut host = self.qp.host(self.held.table());
         self.inner.machine.post_send(wr, self.now, &mut host)
     }
 
-    /// Posts a send whose data is taken now, from memory that needs no key.
+    /// Posts a send, `to` a destination if it is a datagram, whose data is taken now, from memory
+    /// that needs no key.
     ///
     /// # Safety
     /// The elements' memory is mapped.
@@ -55,6 +92,7 @@ impl Posting<'_> {
         op: SendOp,
         flags: SendFlags,
         sges: &[Sge],
+        to: Option<&Destination<'_>>,
     ) -> Result<(), PostError> {
         let mut data = [0; MAX_INLINE as usize];
         let mut used = 0;
@@ -65,13 +103,17 @@ impl Posting<'_> {
             unsafe { crate::memory::copy_out(sge.addr, room) };
             used += sge.length as usize;
         }
-        self.post(&SendWr {
+        let wr = SendWr {
             wr_id,
             op,
             flags,
             payload: Payload::Inline(&data[..used]),
             dest: None,
-        })
+        };
+        match to {
+            Some(to) => self.post_to(&wr, to),
+            None => self.post(&wr),
+        }
     }
 }
 
