@@ -114,6 +114,8 @@ static void memory(void)
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
 	FAILS(ibv_dereg_mr(mr), 0);
 
+	NO_OBJECT(ibv_create_ah(pd, &address), EINVAL); /* a GID of zeros is nobody's */
+	MUST(!ibv_query_gid(context, 1, 0, &address.grh.dgid));
 	MUST(ah = ibv_create_ah(pd, &address));
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
 	FAILS(ibv_destroy_ah(ah), 0);
@@ -219,8 +221,12 @@ static void creation(void)
 	for (enum ibv_qp_type type = IBV_QPT_UC; type <= IBV_QPT_UD; type++) {
 		attr = good;
 		attr.qp_type = type;
-		NO_OBJECT(ibv_create_qp(end.pd, &attr), EOPNOTSUPP);
+		MUST(qp = ibv_create_qp(end.pd, &attr));
+		CHECK(qp->qp_type == type && qp->state == IBV_QPS_RESET);
+		FAILS(ibv_destroy_qp(qp), 0);
 	}
+	attr.qp_type = IBV_QPT_DRIVER;
+	NO_OBJECT(ibv_create_qp(end.pd, &attr), EOPNOTSUPP);
 	attr.qp_type = (enum ibv_qp_type)77;
 	NO_OBJECT(ibv_create_qp(end.pd, &attr), EINVAL);
 	NO_OBJECT(ibv_create_qp_ex(context, &attr_ex), EOPNOTSUPP);

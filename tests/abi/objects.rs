@@ -88,7 +88,7 @@ fn messages_say_what_is_wrong_unless_they_are_turned_off() {
     };
     let usual = said(None);
     assert!(
-        usual.contains("urxe: queue pair: UD queue pairs are not supported"),
+        usual.contains("urxe: queue pair: vendor-specific queue pairs are not supported"),
         "{usual}"
     );
     assert_eq!(said(Some("off")), "");
