@@ -10,7 +10,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Users};
-use super::{cq, mw, post, qp, query};
+use super::{cq, mw, parent_domain, post, qp, query};
 
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
@@ -78,6 +78,9 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.sz = size_of::<verbs_context>();
     shown.query_port = Some(query::query_port);
     shown.query_device_ex = Some(query::query_device_ex);
+    shown.alloc_td = Some(parent_domain::alloc_td);
+    shown.dealloc_td = Some(parent_domain::dealloc_td);
+    shown.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
     shown.query_rt_values = Some(query::query_rt_values);
     shown.create_cq_ex = Some(cq::create_cq_ex);
     shown.modify_cq = Some(cq::modify_cq);

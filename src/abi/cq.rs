@@ -17,7 +17,8 @@ use super::cq_ex;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::object::{self, Handle, Use, Users};
+use super::object::{self, Handle, Place, Use, Users};
+use super::parent_domain::Kind;
 
 impl Handle for ibv_cq_ex {
     type Ours = CompletionQueue;
@@ -33,6 +34,7 @@ pub(super) struct CompletionQueue {
     pub current: UnsafeCell<Option<(Completion, Stamp)>>,
     _context: Use,
     _channel: Option<Use>,
+    _domain: Option<Use>,
 }
 
 // SAFETY: `current` is used under a mutex, see there.
@@ -106,6 +108,9 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
             wanted.flags = 0;
         }
+        if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            wanted.parent_domain = ptr::null_mut();
+        }
         // SAFETY: as above.
         unsafe { create(context, &wanted) }
     })
@@ -117,10 +122,10 @@ unsafe fn create(
     context: *mut ibv_context,
     wanted: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
+    const MEMBERS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     if wanted.wc_flags & !REPORTED != 0
         || wanted.flags & !FLAGS != 0
-        // Its domain would have to be a parent domain, which cannot be made.
-        || wanted.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+        || wanted.comp_mask & !MEMBERS != 0
     {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -129,6 +134,16 @@ unsafe fn create(
     if wanted.comp_vector >= COMP_VECTORS.cast_unsigned() {
         return Err(Errno(libc::EINVAL));
     }
+    let domain = match wanted.parent_domain.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { object::ours(wanted.parent_domain) }?),
+    };
+    if domain.is_some_and(|domain| !domain.is_parent()) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let allocators = domain.and_then(|domain| domain.allocators.as_ref());
+    let place = Place::from(allocators, Kind::CompletionQueue)?;
     let channel = wanted.channel;
     // SAFETY: the caller's promise.
     let (notified, channel_use) = unsafe { use_channel(channel, context) }?.unzip();
@@ -151,8 +166,9 @@ unsafe fn create(
         current: UnsafeCell::new(None),
         _context: device.users.add(),
         _channel: channel_use,
+        _domain: domain.map(|domain| domain.users.add()),
     };
-    let queue = object::make(shown, ours);
+    let queue = place.make(shown, ours);
     driver
         .tag
         .store(queue.expose_provenance(), Ordering::Release);

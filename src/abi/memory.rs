@@ -11,6 +11,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
+use super::parent_domain::Allocators;
 
 impl Handle for ibv_pd {
     type Ours = ProtectionDomain;
@@ -22,7 +23,34 @@ pub(super) struct ProtectionDomain {
     pub driver: Arc<Pd>,
     /// Its memory regions, queue pairs and address handles.
     pub users: Users,
+    /// Where objects made in it get their memory, for a parent domain that says so.
+    pub allocators: Option<Allocators>,
+    /// What a parent domain is made of: a protection domain, and perhaps a thread domain.
+    parts: [Option<Use>; 2],
     _context: Use,
+}
+
+impl ProtectionDomain {
+    /// One that can stand for `of` everywhere, with allocators of its own.
+    pub fn parent(
+        of: &Self,
+        thread: Option<Use>,
+        allocators: Option<Allocators>,
+        context: Use,
+    ) -> Self {
+        Self {
+            driver: Arc::clone(&of.driver),
+            users: Users::default(),
+            allocators,
+            parts: [Some(of.users.add()), thread],
+            _context: context,
+        }
+    }
+
+    /// Whether it is a parent domain.
+    pub fn is_parent(&self) -> bool {
+        self.parts[0].is_some()
+    }
 }
 
 impl Handle for ibv_mr {
@@ -49,6 +77,8 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         let ours = ProtectionDomain {
             driver: Pd::new(),
             users: Users::default(),
+            allocators: None,
+            parts: [None, None],
             _context: device.users.add(),
         };
         Ok(object::make(shown, ours))

@@ -23,6 +23,7 @@ mod memory;
 mod mw;
 mod names;
 mod object;
+mod parent_domain;
 mod post;
 mod qp;
 mod qp_ex;

@@ -16,7 +16,8 @@ use super::cq::{CompletionQueue, queue_of};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::object::{self, Handle, Use};
+use super::object::{self, Handle, Place, Use};
+use super::parent_domain::Kind;
 use super::qp_ex::{self, Staging};
 
 impl Handle for ibv_qp_ex {
@@ -155,6 +156,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     };
     // SAFETY: the domain's own context, which outlives it.
     let device = &unsafe { context_of(context) }?.driver;
+    let place = Place::from(domain.allocators.as_ref(), Kind::QueuePair)?;
     let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let init = QpInit {
         service,
@@ -183,7 +185,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
         _send_cq: send_cq.users.add(),
         _recv_cq: recv_cq.users.add(),
     };
-    let qp = object::make(shown, ours);
+    let qp = place.make(shown, ours);
     driver.tag.store(qp.expose_provenance(), Ordering::Release);
     Ok((qp.cast(), shown_cap(&driver.cap())))
 }

@@ -203,6 +203,109 @@ static void overrun(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* What the allocators below were asked for. */
+static struct {
+	struct ibv_pd *pd;
+	int given, taken;
+	uint64_t kinds;
+	void *answer;
+} memory;
+
+static void *allocate(struct ibv_pd *pd, void *context, size_t size, size_t alignment, uint64_t kind)
+{
+	void *place = NULL;
+	CHECK(pd == memory.pd && context == &memory);
+	CHECK(size > sizeof(struct ibv_cq) && !(kind >> 32));
+	if (memory.answer != &memory)
+		return memory.answer;
+	MUST(!posix_memalign(&place, alignment, size));
+	memset(place, 0, size);
+	memory.given++;
+	memory.kinds |= 1 << kind;
+	return place;
+}
+
+static void release(struct ibv_pd *pd, void *context, void *place, uint64_t kind)
+{
+	CHECK(pd == memory.pd && context == &memory);
+	CHECK(memory.kinds & 1 << kind);
+	free(place);
+	memory.taken++;
+}
+
+/* A parent domain stands for its protection domain everywhere; the objects made in it are where its
+ * allocators say, or are not made. */
+static void parent_domains(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_td_init_attr td_attr = { .comp_mask = 1 };
+	struct ibv_parent_domain_init_attr attr = { .comp_mask = 1 << 9 };
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 64, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD };
+	struct ibv_pd *own = a.pd;
+	struct ibv_td *td;
+	struct ibv_cq_ex *cq;
+	struct ibv_qp *qp;
+
+	NO_OBJECT(ibv_alloc_td(context, &td_attr), EINVAL);
+	td_attr.comp_mask = 0;
+	MUST(td = ibv_alloc_td(context, &td_attr));
+	NO_OBJECT(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.comp_mask = 0;
+	NO_OBJECT(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.pd = own;
+	attr.td = td;
+	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+			 IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+	attr.alloc = allocate;
+	NO_OBJECT(ibv_alloc_parent_domain(context, &attr), EINVAL);
+	attr.free = release;
+	attr.pd_context = &memory;
+	MUST(memory.pd = ibv_alloc_parent_domain(context, &attr));
+	FAILS(ibv_dealloc_td(td), EBUSY);
+
+	memory.answer = NULL;
+	a.pd = memory.pd;
+	NO_OBJECT(make_qp(context, &a), ENOMEM);
+	memory.answer = IBV_ALLOCATOR_USE_DEFAULT;
+	MUST(qp = make_qp(context, &a));
+	FAILS(ibv_dealloc_pd(memory.pd), EBUSY);
+	FAILS(ibv_destroy_qp(qp), 0);
+	CHECK(memory.given == 0 && memory.taken == 0);
+
+	memory.answer = &memory;
+	cq_attr.parent_domain = own;
+	NO_OBJECT(ibv_create_cq_ex(context, &cq_attr), EINVAL);
+	cq_attr.parent_domain = memory.pd;
+	cq_attr.cqe = 0;
+	NO_OBJECT(ibv_create_cq_ex(context, &cq_attr), EINVAL);
+	CHECK(memory.given == memory.taken);
+	cq_attr.cqe = 64;
+	MUST(cq = ibv_create_cq_ex(context, &cq_attr));
+	FAILS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+	FAILS(ibv_destroy_qp(a.qp), 0);
+	MUST(a.qp = make_qp(context, &a));
+	CHECK(memory.kinds == 3 && memory.given == memory.taken + 1);
+	FAILS(ibv_dealloc_pd(own), EBUSY);
+
+	/* The region is the protection domain's, the queue pair the parent domain's. */
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	post_recv(&b, 1, 0);
+	send_byte(&a);
+	CHECK(completion(&b).status == IBV_WC_SUCCESS);
+
+	FAILS(ibv_destroy_qp(a.qp), 0);
+	a.qp = NULL;
+	CHECK(memory.given == memory.taken);
+	FAILS(ibv_dealloc_pd(memory.pd), 0);
+	FAILS(ibv_dealloc_td(td), 0);
+	a.pd = own;
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -210,6 +313,7 @@ int main(int argc, char **argv)
 		{ "refusals", refusals },
 		{ "moderation", moderation },
 		{ "overrun", overrun },
+		{ "parent_domains", parent_domains },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

@@ -24,3 +24,8 @@ fn moderated_queue_notifies_after_the_count_or_the_period() {
 fn queue_that_ignores_overrun_keeps_the_newest() {
     PROGRAM.passes("overrun");
 }
+
+#[test]
+fn objects_of_a_parent_domain_are_where_its_allocators_say() {
+    PROGRAM.passes("parent_domains");
+}

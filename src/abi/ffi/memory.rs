@@ -36,6 +36,9 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 
+/// What an allocator returns to leave it to the library: this address.
+pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
+
 /// `enum ibv_parent_domain_init_attr_mask`.
 pub type ibv_parent_domain_init_attr_mask = c_uint;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1 << 0;
