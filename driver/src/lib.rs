@@ -26,6 +26,7 @@ pub mod pd;
 mod per_process;
 pub mod qp;
 mod random;
+mod regions;
 pub mod route;
 
 pub use ah::AddressHandle;

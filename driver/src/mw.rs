@@ -9,8 +9,8 @@
 //! It is the last in the order of locks: nothing is locked while it is held.
 
 use crate::event_queue::lock;
-use crate::mr::{KEY_VARIANT, RegionTable, regions, regions_mut};
 use crate::pd::Pd;
+use crate::regions::{KEY_VARIANT, RegionTable, regions, regions_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{Access, MemoryError, WindowBind};

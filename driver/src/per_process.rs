@@ -63,7 +63,7 @@ fn forget_in_children() {
 
 unsafe extern "C" fn in_child() {
     crate::engine::forget();
-    crate::mr::forget();
+    crate::regions::forget();
 }
 
 #[cfg(test)]

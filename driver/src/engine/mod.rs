@@ -15,12 +15,12 @@ mod timers;
 use crate::cq::Cq;
 use crate::device;
 use crate::event_queue::lock;
-use crate::mr::{RegionTable, regions};
 use crate::net::{
     self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
 };
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
+use crate::regions::{RegionTable, regions};
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
 use progress::Progress;

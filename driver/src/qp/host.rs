@@ -4,7 +4,7 @@
 use super::Qp;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, EventObject};
-use crate::mr::RegionTable;
+use crate::regions::RegionTable;
 use urxe_proto::host::{
     Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
 };

@@ -3,7 +3,7 @@
 use super::init::MAX_INLINE;
 use super::{Inner, Qp};
 use crate::ah::Destination;
-use crate::mr::Regions;
+use crate::regions::Regions;
 use std::sync::{Arc, MutexGuard};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;

@@ -1,0 +1,300 @@
+//! The table by which keys find memory regions and windows.
+//!
+//! A key is looked up for every access, so a region is gone for the peer the moment it is
+//! deregistered: whoever uses the table holds it for reading, and deregistration waits for them.
+
+use crate::memory;
+use crate::mw::Window;
+use crate::pd::Pd;
+use crate::per_process::PerProcess;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use urxe_proto::host::{Access, AtomicOp, MemoryError};
+use urxe_proto::ids::{LKey, Qpn, RKey};
+use urxe_proto::work::Sge;
+
+/// What is known of a region.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The protection domain's number.
+    pub(crate) pd: u64,
+    pub(crate) access: Access,
+    /// The address by which work requests and peers name its first byte.
+    pub(crate) iova: u64,
+    pub(crate) len: u64,
+    /// Where the first byte lies.
+    pub(crate) base: u64,
+    /// How many memory windows are bound to it.
+    pub(crate) windows: AtomicU32,
+}
+
+impl Region {
+    /// Where `len` bytes at `addr` lie in the process.
+    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
+        let offset = addr.checked_sub(self.iova).ok_or(MemoryError::Range)?;
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.base + offset),
+            _ => Err(MemoryError::Range),
+        }
+    }
+}
+
+/// Keys are random already.
+#[derive(Default, Clone, Copy, Debug)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        // The hash table looks at the top bits too: spread them there.
+        self.0 = (self.0.rotate_left(32) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// The low byte of a key belongs to the program where memory windows are concerned (10.6.7.2.6), so
+/// a region is named by the other three.
+pub(crate) const KEY_VARIANT: u32 = 0xff;
+
+/// Something for each key, by its upper three bytes.
+pub(crate) type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
+
+/// All regions and memory windows of the process, by key.
+#[derive(Debug, Default)]
+pub struct RegionTable {
+    regions: ByKey<(u32, Region)>,
+    pub(crate) windows: ByKey<Window>,
+}
+
+impl RegionTable {
+    pub(crate) fn find(&self, key: u32, pd: u64) -> Result<&Region, MemoryError> {
+        match self.regions.get(&(key & !KEY_VARIANT)) {
+            Some((full, region)) if *full == key && region.pd == pd => Ok(region),
+            _ => Err(MemoryError::Key),
+        }
+    }
+
+    /// A region of any protection domain.
+    pub(crate) fn region(&self, key: LKey) -> Option<&Region> {
+        let (_, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
+        Some(region)
+    }
+
+    /// Checks local elements for reading, or for writing with [`Access::LOCAL_WRITE`].
+    pub(crate) fn check_local(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            self.local(pd, sge, access)?;
+        }
+        Ok(())
+    }
+
+    fn local(&self, pd: &Pd, sge: &Sge, access: Access) -> Result<u64, MemoryError> {
+        let region = self.find(sge.lkey.0, pd.id())?;
+        if !region.access.contains(access) {
+            return Err(MemoryError::Permission);
+        }
+        region.locate(sge.addr, u64::from(sge.length))
+    }
+
+    /// See [`urxe_proto::host::Memory::gather`].
+    pub(crate) fn gather(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
+        mut out: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        for (sge, skip) in elements(sges, offset) {
+            if out.is_empty() {
+                return Ok(());
+            }
+            let base = self.local(pd, sge, Access::empty())?;
+            let len = out.len().min((u64::from(sge.length) - skip) as usize);
+            let (now, later) = out.split_at_mut(len);
+            // SAFETY: the element lies in a region, which was mapped when it was registered and
+            // which nobody can deregister while the table is held.
+            unsafe { memory::copy_out(base + skip, now) };
+            out = later;
+        }
+        if out.is_empty() {
+            Ok(())
+        } else {
+            Err(MemoryError::Range)
+        }
+    }
+
+    /// See [`urxe_proto::host::Memory::scatter`].
+    pub(crate) fn scatter(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
+        mut data: &[u8],
+    ) -> Result<(), MemoryError> {
+        for (sge, skip) in elements(sges, offset) {
+            if data.is_empty() {
+                return Ok(());
+            }
+            let base = self.local(pd, sge, Access::LOCAL_WRITE)?;
+            let (now, later) =
+                data.split_at(data.len().min((u64::from(sge.length) - skip) as usize));
+            // SAFETY: as in `gather`; the region was checked to be writable when registered.
+            unsafe { memory::copy_in(base + skip, now) };
+            data = later;
+        }
+        if data.is_empty() {
+            Ok(())
+        } else {
+            Err(MemoryError::Range)
+        }
+    }
+
+    /// Where memory lies that the peer of a queue pair names.
+    pub(crate) fn remote(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<u64, MemoryError> {
+        let Ok(region) = self.find(rkey.0, pd.id()) else {
+            return self.through_window(pd, qpn, rkey, addr, len, access);
+        };
+        if !region.access.contains(access) {
+            return Err(MemoryError::Permission);
+        }
+        region.locate(addr, len)
+    }
+
+    /// See [`urxe_proto::host::Memory::remote_read`].
+    pub(crate) fn remote_read(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        addr: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let at = self.remote(pd, qpn, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
+        // SAFETY: the range lies in a region, as in `gather`.
+        unsafe { memory::copy_out(at, out) };
+        Ok(())
+    }
+
+    /// See [`urxe_proto::host::Memory::remote_write`].
+    pub(crate) fn remote_write(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        // SAFETY: the range lies in a region that was registered for writing, as in `scatter`.
+        unsafe { memory::copy_in(at, data) };
+        Ok(())
+    }
+
+    /// See [`urxe_proto::host::Memory::remote_atomic`].
+    pub(crate) fn remote_atomic(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, MemoryError> {
+        let at = self.remote(pd, qpn, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
+        // A region may be known to peers by addresses that are aligned otherwise than its memory.
+        if !at.is_multiple_of(8) {
+            return Err(MemoryError::Range);
+        }
+        // SAFETY: the 8 bytes lie in a region that was registered for writing, and are aligned.
+        Ok(unsafe { memory::atomic(at, op) })
+    }
+
+    /// A key that nothing has.
+    pub(crate) fn free_key(&self) -> u32 {
+        loop {
+            let key: u32 = crate::random::any();
+            let index = key & !KEY_VARIANT;
+            // 0 looks like no key to programs.
+            let taken = self.regions.contains_key(&index) || self.windows.contains_key(&index);
+            if index != 0 && !taken {
+                return key;
+            }
+        }
+    }
+
+    pub(crate) fn insert(&mut self, region: Region) -> u32 {
+        let key = self.free_key();
+        self.regions.insert(key & !KEY_VARIANT, (key, region));
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: u32) {
+        if let Some((_, region)) = self.regions.remove(&(key & !KEY_VARIANT))
+            && region.windows.load(Ordering::Acquire) > 0
+        {
+            self.free_windows_on(LKey(key));
+        }
+    }
+}
+
+/// The elements from `offset` on, each with how much of it to skip.
+fn elements(sges: &[Sge], offset: u64) -> impl Iterator<Item = (&Sge, u64)> {
+    let mut before = offset;
+    sges.iter().filter_map(move |sge| {
+        let skip = before.min(u64::from(sge.length));
+        before -= skip;
+        (skip < u64::from(sge.length)).then_some((sge, skip))
+    })
+}
+
+/// The table of this process. It is read for every batch of packets and every posting.
+static REGIONS: PerProcess<RwLock<RegionTable>> = PerProcess::new();
+
+/// Holds off deregistration while it lives.
+#[derive(Debug)]
+pub(crate) struct Regions(RwLockReadGuard<'static, RegionTable>);
+
+impl Regions {
+    pub(crate) fn table(&self) -> &RegionTable {
+        &self.0
+    }
+}
+
+/// Takes the table for reading. Comes before any lock of a queue pair, and is not taken twice by
+/// one thread: a writer that waits in between would stop both.
+pub(crate) fn regions() -> Regions {
+    let table = REGIONS.get(RwLock::default);
+    Regions(table.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+pub(crate) fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
+    let table = REGIONS.get(RwLock::default);
+    table.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This process is a forked child, and the regions its parent's.
+pub(crate) fn forget() {
+    REGIONS.forget();
+}
