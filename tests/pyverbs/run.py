@@ -71,6 +71,8 @@ class Result(unittest.TextTestResult):
 
 
 def main():
+    # Whatever kills the process, it tells where.
+    faulthandler.enable()
     directory = os.path.join(sys.argv[1], 'tests')
     # What is imported by a module's own name is in the package's directory, as for run_tests.py.
     sys.path.insert(0, directory)

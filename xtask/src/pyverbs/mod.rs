@@ -161,9 +161,11 @@ fn try_run(
         println!("pyverbs: the tests' own output is in {}", output.display());
     }
     let floor = if options.pattern.is_empty() { FLOOR } else { 0 };
-    let problem = results
-        .problem(floor)
-        .or_else(|| (!status.success()).then(|| format!("the suite ended with {status}")));
+    let problem = results.failures().or_else(|| {
+        (!status.success())
+            .then(|| format!("the suite ended with {status}; its output tells where"))
+            .or_else(|| results.too_few(floor))
+    });
     Ok((results, problem))
 }
 

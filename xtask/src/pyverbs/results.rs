@@ -52,18 +52,21 @@ impl Results {
         self.failed.extend(test.map(|test| (test, why.to_owned())));
     }
 
-    /// Whether no test ran at all.
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.passed.is_empty() && self.failed.is_empty() && self.skipped.is_empty()
     }
 
-    /// What is wrong, if anything is. `floor` is how many must have passed.
-    pub(super) fn problem(&self, floor: usize) -> Option<String> {
-        let (passed, failed) = (self.passed.len(), self.failed.len());
+    /// What is wrong with tests that ran, if anything is.
+    pub(super) fn failures(&self) -> Option<String> {
+        let failed = self.failed.len();
+        (failed > 0).then(|| format!("{failed} failed"))
+    }
+
+    /// Whether fewer passed than `floor`, or none ran at all, in words.
+    pub(super) fn too_few(&self, floor: usize) -> Option<String> {
+        let passed = self.passed.len();
         if self.is_empty() {
             Some("no test ran".to_owned())
-        } else if failed > 0 {
-            Some(format!("{failed} failed"))
         } else if passed < floor {
             Some(format!("{passed} passed, where {floor} should"))
         } else {
@@ -142,7 +145,7 @@ mod tests {
             let results = Results::parse(lines);
             let names: Vec<_> = results.failed.iter().map(|(test, _)| test).collect();
             assert_eq!(names, [failed], "{lines:?}");
-            assert!(results.problem(0).is_some());
+            assert!(results.failures().is_some());
         }
     }
 
@@ -161,8 +164,8 @@ mod tests {
     #[test]
     fn fewer_than_the_floor_or_none_at_all_is_a_problem() {
         let results = Results::parse("started\ta\t\npassed\ta\t\n");
-        assert_eq!(results.problem(1), None);
-        assert!(results.problem(2).is_some());
-        assert!(Results::parse("").problem(0).is_some());
+        assert_eq!((results.failures(), results.too_few(1)), (None, None));
+        assert!(results.too_few(2).is_some());
+        assert!(Results::parse("").too_few(0).is_some());
     }
 }
