@@ -353,6 +353,9 @@ impl Engine {
 
     /// The program found nothing: does the work of the network.
     pub(crate) fn poll(&self) {
+        if let Some(network) = self.network.get() {
+            network.progress.received();
+        }
         if self.drive() {
             self.idle_polls.store(0, Ordering::Relaxed);
         } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= SPINS {

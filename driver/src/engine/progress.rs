@@ -31,8 +31,9 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// events polls once or twice for each, and its completion queue is armed while it waits.
 const BUSY_POLLS: u64 = 8;
 
-/// How long packets are watched for after a program was found to wait for one without polling, as
-/// one does that spins on memory until its peer has written there. For each such time there is one
+/// How long packets are watched for after a program was found to wait for one without receiving, as
+/// one does that spins on memory until its peer has written there. It may well poll, for completions
+/// of sends that are there at once. For each such time there is one
 /// packet that had to wait for [`PATIENCE`].
 const WATCHFUL: Duration = Duration::from_millis(100);
 
@@ -76,6 +77,8 @@ pub(super) struct Progress {
     asleep_until: AtomicU64,
     /// How often the program polled.
     polls: CachePadded<AtomicU64>,
+    /// How often it found no completion and received, as only such polls do.
+    receives: CachePadded<AtomicU64>,
     /// Threads of the program that wait in one of our calls.
     waiters: CachePadded<AtomicUsize>,
     /// How often one has come back.
@@ -92,6 +95,7 @@ impl Progress {
             mode: AtomicU8::new(Mode::Watching as u8),
             asleep_until: AtomicU64::new(0),
             polls: CachePadded::new(AtomicU64::new(0)),
+            receives: CachePadded::new(AtomicU64::new(0)),
             waiters: CachePadded::new(AtomicUsize::new(0)),
             returns: AtomicU64::new(0),
         });
@@ -127,6 +131,11 @@ impl Progress {
         self.polls.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The program received.
+    pub(super) fn received(&self) {
+        self.receives.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The program is about to wait for a notification. If it does so in its own way, nobody but
     /// the thread will receive what brings it about.
     pub(super) fn cq_armed(&self) {
@@ -160,10 +169,10 @@ impl Progress {
         let mut seen = Seen::default();
         loop {
             let mode = self.choose(engine, &mut seen);
-            let polls = self.polls.load(Ordering::Relaxed);
+            let receives = self.receives.load(Ordering::Relaxed);
             let control = self.sleep(engine, network, mode);
             if mode == Mode::YieldingToPolls
-                && self.polls.load(Ordering::Relaxed) == polls
+                && self.receives.load(Ordering::Relaxed) == receives
                 && self.packets_wait()
             {
                 seen.watchful_until = net::now() + WATCHFUL;
