@@ -1,14 +1,11 @@
-//! Debian's `ibv_rc_pingpong`: a server and a client, and what they must say in the end.
+//! Debian's `ibv_rc_pingpong` and its like for other services: a server and a client, and what they must say in the end.
 
-use std::fs;
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::place::Place;
-use super::run::{Finished, LOOK, Running};
+use super::run::{Finished, Running};
+use super::tcp::{self, free_port};
 
 /// One side of a pair.
 #[derive(Clone)]
@@ -45,9 +42,11 @@ impl Side {
     }
 }
 
-/// A run of `ibv_rc_pingpong` to be.
+/// A run of `ibv_rc_pingpong`, or its like, to be.
 #[derive(Clone)]
 pub struct Pingpong {
+    /// Which program it is.
+    pub program: &'static str,
     /// The side that waits.
     pub server: Side,
     /// The side that begins.
@@ -93,6 +92,7 @@ impl Pingpong {
     /// The program's own defaults: 1000 messages each way, of 4096 bytes.
     pub fn new(server: Side, client: Side, host: &str) -> Self {
         Self {
+            program: "ibv_rc_pingpong",
             server,
             client,
             host: host.to_owned(),
@@ -107,6 +107,12 @@ impl Pingpong {
     pub fn over_loopback(place: &Place) -> Self {
         let side = Side::new(place, "urxe_lo");
         Self::new(side.clone(), side, "127.0.0.1")
+    }
+
+    /// With another program of the kind.
+    pub fn program(mut self, program: &'static str) -> Self {
+        self.program = program;
+        self
     }
 
     /// With messages of `size` bytes.
@@ -148,17 +154,8 @@ impl Pingpong {
     #[track_caller]
     pub fn start(&self) -> Pair {
         let port = free_port();
-        let mut server = self.start_side("server", &self.server, port, None);
-        let deadline = Instant::now() + self.limit;
-        while !listens(server.id(), port) {
-            if !server.is_running() || Instant::now() >= deadline {
-                panic!(
-                    "the server does not listen\n{}",
-                    server.finish(Duration::ZERO)
-                );
-            }
-            thread::sleep(LOOK);
-        }
+        let server = self.start_side("server", &self.server, port, None);
+        let server = tcp::wait_for(server, port, self.limit);
         let client = self.start_side("client", &self.client, port, Some(&self.host));
         let (size, iterations) = (self.size, self.iterations);
         Pair {
@@ -186,7 +183,7 @@ impl Pingpong {
     }
 
     fn start_side(&self, role: &str, side: &Side, port: u16, host: Option<&str>) -> Running {
-        let mut command = side.place.verbs("ibv_rc_pingpong");
+        let mut command = side.place.verbs(self.program);
         command
             .args(["-d", &side.device, "-g", &side.gid_index.to_string()])
             .args(["-p", &port.to_string()])
@@ -201,7 +198,8 @@ impl Pingpong {
             .args(host)
             .envs(side.environment.iter().map(|(name, value)| (name, value)));
         let name = format!(
-            "ibv_rc_pingpong {role} -s {} {}",
+            "{} {role} -s {} {}",
+            self.program,
             self.size,
             self.options.join(" ")
         );
@@ -267,29 +265,4 @@ pub fn addresses(output: &str) -> Vec<(u32, u32)> {
         .lines()
         .filter_map(|line| Some((number(line, "QPN 0x")?, number(line, "PSN 0x")?)))
         .collect()
-}
-
-/// A TCP port that nobody uses, from below the range for outgoing connections.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + (std::process::id() % 100) as u16 * 100;
-    (0..10_000)
-        .map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed) % 10_000))
-        .find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok())
-        .expect("a free TCP port")
-}
-
-/// Whether anyone listens on this TCP port in the network namespace of a process.
-fn listens(process: u32, port: u16) -> bool {
-    let local_port = format!(":{port:04X}");
-    ["tcp", "tcp6"].into_iter().any(|table| {
-        let table = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
-        table.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            let local = fields.next().unwrap_or_default();
-            let state = fields.nth(1).unwrap_or_default();
-            // 0A is TCP_LISTEN.
-            local.ends_with(&local_port) && state == "0A"
-        })
-    })
 }

@@ -23,6 +23,8 @@ pub enum Need {
 
 /// Debian's own example of a verbs program.
 pub const PINGPONG: Need = Need::Program("ibv_rc_pingpong", "ibverbs-utils");
+/// The benchmarks that everybody uses.
+pub const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
 /// Debian's lister of devices, of the same package.
 pub const DEVINFO: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
 /// The dissector.

@@ -1,0 +1,73 @@
+//! perftest over the loopback interface.
+
+use crate::common::perftest::Perftest;
+use crate::common::pingpong::Side;
+use crate::common::place::Place;
+use crate::common::require::{PERFTEST, require};
+
+fn loopback(program: &'static str) -> Option<Perftest> {
+    let side = Side::new(&Place::here(), "urxe_lo");
+    require(&[PERFTEST]).then(|| Perftest::new(program, side.clone(), side, "127.0.0.1"))
+}
+
+/// Nothing holds back whoever sends on an unreliable service, and what the receiver has no room for
+/// is lost. So what these tests send at once fits a socket's buffer and the posted receives.
+const ITERATIONS: u64 = 100;
+
+fn passes(program: &'static str, options: &str, sizes: &[u64]) {
+    let Some(perftest) = loopback(program) else {
+        return;
+    };
+    let perftest = perftest.options(&format!("-n {ITERATIONS} {options}"));
+    for size in sizes {
+        perftest
+            .clone()
+            .options(&format!("-s {size}"))
+            .run()
+            .success(&[*size], ITERATIONS);
+    }
+}
+
+#[test]
+fn send_bandwidth_of_unreliable_connections() {
+    passes("ib_send_bw", "-c UC", &[1, 4096]);
+    passes("ib_send_bw", "-c UC -e", &[1024]);
+}
+
+#[test]
+fn send_latency_of_unreliable_connections() {
+    passes("ib_send_lat", "-c UC", &[1, 64, 65_536]);
+    passes("ib_send_lat", "-c UC -e", &[64]);
+}
+
+#[test]
+fn write_bandwidth_of_unreliable_connections() {
+    passes("ib_write_bw", "-c UC", &[1, 65_536]);
+}
+
+#[test]
+fn write_latency_of_unreliable_connections() {
+    passes("ib_write_lat", "-c UC", &[1, 64, 4096]);
+}
+
+#[test]
+fn send_bandwidth_of_datagrams() {
+    passes("ib_send_bw", "-c UD", &[1, 1024, 2048]);
+    passes("ib_send_bw", "-c UD -b", &[256]);
+}
+
+#[test]
+fn send_bandwidth_of_many_datagram_queue_pairs() {
+    let Some(perftest) = loopback("ib_send_bw") else {
+        return;
+    };
+    let perftest = perftest.options(&format!("-n {ITERATIONS} -c UD -q 4 -s 256"));
+    // The table adds those of all queue pairs.
+    perftest.run().success(&[256], 4 * ITERATIONS);
+}
+
+#[test]
+fn send_latency_of_datagrams() {
+    passes("ib_send_lat", "-c UD", &[1, 64, 4096]);
+    passes("ib_send_lat", "-c UD -e", &[64]);
+}

@@ -1,0 +1,102 @@
+//! `ibv_uc_pingpong` and `ibv_ud_pingpong`, over the loopback interface and between namespaces.
+
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::Cable;
+use crate::common::pingpong::{Pingpong, Side};
+use crate::common::place::Place;
+use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
+
+const UC: &str = "ibv_uc_pingpong";
+const UD: &str = "ibv_ud_pingpong";
+
+fn loopback(program: &'static str) -> Option<Pingpong> {
+    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Place::here()).program(program))
+}
+
+/// The server at `va`, the client at `vb`.
+fn across(cable: &Cable, program: &'static str) -> Pingpong {
+    let server = Side::new(cable.a.place(), "urxe_va");
+    let client = Side::new(cable.b.place(), "urxe_vb");
+    Pingpong::new(server, client, Cable::A).program(program)
+}
+
+fn cable(interface_mtu: u32) -> Option<Cable> {
+    require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces])
+        .then(|| Cable::new(&Place::here(), interface_mtu))
+}
+
+#[test]
+fn connections_polling_and_sleeping() {
+    let Some(pingpong) = loopback(UC) else { return };
+    pingpong.clone().options("-c").run().success();
+    pingpong.options("-c -e").run().success();
+}
+
+#[test]
+fn connections_with_each_path_mtu_and_size() {
+    let Some(pingpong) = loopback(UC) else { return };
+    for (mtu, size) in [
+        (256, 1),
+        (512, 513),
+        (1024, 30_001),
+        (2048, 2048),
+        (4096, 100_000),
+    ] {
+        let pingpong = pingpong.clone().options(&format!("-c -m {mtu}"));
+        pingpong.size(size).iterations(300).run().success();
+    }
+}
+
+#[test]
+fn datagrams_polling_and_sleeping() {
+    let Some(pingpong) = loopback(UD) else { return };
+    let pingpong = pingpong.size(2048);
+    pingpong.clone().options("-c").run().success();
+    pingpong.options("-c -e").run().success();
+}
+
+#[test]
+fn datagrams_of_each_size_up_to_the_mtu() {
+    let Some(pingpong) = loopback(UD) else { return };
+    for size in [1, 2, 3, 4, 5, 255, 1023, 1024, 4095, 4096] {
+        let pingpong = pingpong.clone().options("-c");
+        pingpong.size(size).iterations(200).run().success();
+    }
+}
+
+#[test]
+fn over_ipv6_gids() {
+    for program in [UC, UD] {
+        let Some(pingpong) = loopback(program) else {
+            return;
+        };
+        let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+        let ended = pingpong
+            .gids(index, index)
+            .options("-c")
+            .size(2048)
+            .run()
+            .success();
+        assert!(ended.server.stdout.contains("GID ::1"), "{}", ended.server);
+    }
+}
+
+#[test]
+fn between_namespaces() {
+    for program in [UC, UD] {
+        let Some(cable) = cable(1500) else { return };
+        let pingpong = across(&cable, program).options("-c").size(1024);
+        pingpong.run().success();
+        pingpong.clone().options("-e").run().success();
+        let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
+        let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+        let mut over_ipv6 = pingpong.gids(server, client);
+        Cable::A6.clone_into(&mut over_ipv6.host);
+        let ended = over_ipv6.run().success();
+        assert!(
+            ended.server.stdout.contains(&format!("GID {}", Cable::B6)),
+            "{}",
+            ended.server
+        );
+    }
+}
