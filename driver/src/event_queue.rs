@@ -116,14 +116,19 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes back the events that `gone` names, when their object is destroyed.
-    pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) {
+    /// Takes back the events that `gone` names, in their order.
+    pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
-        let before = queue.len();
-        queue.retain(|event| !gone(event));
-        for _ in queue.len()..before {
-            self.count_down();
+        let mut taken = Vec::new();
+        for event in std::mem::take(&mut *queue) {
+            if gone(&event) {
+                self.count_down();
+                taken.push(event);
+            } else {
+                queue.push_back(event);
+            }
         }
+        taken
     }
 
     /// One event less. Called while the queue is locked.
@@ -209,7 +214,7 @@ mod tests {
         for event in [1, 2, 1, 3] {
             queue.push(event);
         }
-        queue.retract(|event| *event == 1);
+        assert_eq!(queue.retract(|event| *event == 1), [1, 1]);
         assert_eq!(queue.next().unwrap(), 2);
         assert_eq!(queue.next().unwrap(), 3);
         assert!(!queue.is_readable().unwrap());

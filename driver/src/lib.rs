@@ -3,6 +3,7 @@
 //! - [`net`]: UDP sockets and their offloads, interfaces, port sharing, capture, fault injection.
 //! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
 //!   that this happens also when the program does not call in.
+//! - [`cm`]: connections by IP address and port.
 //! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`qp`], [`ah`]; [`events`] for what
 //!   happens to them, [`event_queue`] for how programs wait.
 //!
@@ -10,6 +11,7 @@
 //! memory, which only `memory` touches.
 
 pub mod ah;
+pub mod cm;
 pub mod context;
 pub mod cq;
 pub mod device;

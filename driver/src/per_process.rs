@@ -54,7 +54,7 @@ impl<T: Send + Sync> PerProcess<T> {
 
 fn forget_in_children() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only stores to two atomics, which a child of several threads may do. It
+    // SAFETY: the handler only stores to atomics, which a child of several threads may do. It
     // stays loaded: the library is never unloaded.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
@@ -62,6 +62,7 @@ fn forget_in_children() {
 }
 
 unsafe extern "C" fn in_child() {
+    crate::cm::port_space::forget();
     crate::engine::forget();
     crate::regions::forget();
 }

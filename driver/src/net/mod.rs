@@ -23,6 +23,7 @@ mod error;
 mod faults;
 mod forward;
 mod interfaces;
+pub(crate) mod names;
 mod pcap;
 mod receive;
 mod send;

@@ -1,14 +1,13 @@
 //! The slot of a process: its place among those that share port 4791.
 //!
 //! A slot is a number from 0 to 254, and the top 8 bits of every QPN of the process, so that a QPN
-//! names its process. To hold a slot is to hold its name: that of a Unix datagram socket in the
-//! abstract namespace. The kernel gives a name to one socket at a time and takes it back when the
-//! process dies, however it dies; and these names are per network namespace, exactly as UDP ports
-//! are, whatever containers and user namespaces the processes live in. The same socket takes the
-//! datagrams that other processes pass on. Nothing is left on disk, ever.
+//! names its process. To hold a slot is to hold its name (see `names`), whatever containers and user
+//! namespaces the processes live in. The same socket takes the datagrams that other processes pass
+//! on.
 
 use super::error::OpenError;
-use socket2::{Domain, SockAddr, Socket, Type};
+use super::names::{self, Lookup};
+use socket2::{SockAddr, Socket};
 use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,12 +43,12 @@ pub(super) enum Passed {
 impl Slot {
     /// Takes the lowest free slot.
     pub(super) fn claim() -> Result<Slot, OpenError> {
-        let socket = unix_socket().map_err(|e| OpenError::system("opening a Unix socket", e))?;
+        let socket = names::socket().map_err(|e| OpenError::system("opening a Unix socket", e))?;
         socket
             .set_passcred(true)
             .map_err(|e| OpenError::system("setting up a Unix socket", e))?;
         for number in 0..SLOTS {
-            let bound = name(number).and_then(|name| socket.bind(&name));
+            let bound = address(number).and_then(|address| socket.bind(&address));
             match bound {
                 Ok(()) => return Ok(Slot { number, socket }),
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
@@ -78,9 +77,9 @@ impl Slot {
     pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8]) -> Passed {
         let parts = [IoSlice::new(header), IoSlice::new(bytes)];
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let sent = name(to).and_then(|name| {
+        let sent = address(to).and_then(|address| {
             self.socket
-                .send_to_vectored_with_flags(&parts, &name, flags)
+                .send_to_vectored_with_flags(&parts, &address, flags)
         });
         match sent {
             Ok(_) => Passed::On,
@@ -98,26 +97,22 @@ impl Slot {
 
 /// The slots that processes hold now, in ascending order.
 pub(super) fn live_slots() -> io::Result<Vec<u8>> {
-    // Connecting a datagram socket only looks the name up, and may be done again and again.
-    let socket = unix_socket()?;
+    let lookup = Lookup::new()?;
     let mut live = Vec::new();
     for number in 0..SLOTS {
-        match socket.connect(&name(number)?) {
-            Ok(()) => live.push(number),
-            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
-            // Somebody is there who does not talk to everybody.
-            Err(_) => live.push(number),
+        if lookup.is_taken(&name(number))? {
+            live.push(number);
         }
     }
     Ok(live)
 }
 
-fn unix_socket() -> io::Result<Socket> {
-    Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)
+fn address(number: u8) -> io::Result<SockAddr> {
+    names::address(&name(number))
 }
 
-fn name(number: u8) -> io::Result<SockAddr> {
-    SockAddr::unix(format!("\0urxe/slot/{number}"))
+fn name(number: u8) -> String {
+    format!("slot/{number}")
 }
 
 #[cfg(test)]
@@ -136,7 +131,7 @@ mod tests {
 
     #[test]
     fn qpns_carry_the_slot_and_leave_out_the_management_ones() {
-        let socket = || unix_socket().unwrap();
+        let socket = || names::socket().unwrap();
         let first = Slot {
             number: 0,
             socket: socket(),

@@ -1,0 +1,55 @@
+//! What goes wrong in the connection manager.
+
+use super::id::State;
+use super::port_space::PortError;
+use super::resolve::ResolveError;
+
+/// Why something cannot be done with an identifier.
+#[derive(Debug, thiserror::Error)]
+pub enum CmError {
+    /// Not now: EINVAL.
+    #[error("{call} is not possible while the identifier is {state}")]
+    State {
+        /// What was asked for.
+        call: &'static str,
+        /// What it is.
+        state: State,
+    },
+    /// It is bound to no device yet: EINVAL.
+    #[error("the identifier has no device yet: bind it to an address, or resolve one")]
+    NoDevice,
+    /// Source and destination are of different IP versions: EINVAL.
+    #[error("the identifier is bound to an address of the other IP version than the destination")]
+    Versions,
+    /// An option has no such value: EINVAL.
+    #[error("{value} is no {option}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// What it was to be.
+        value: u32,
+    },
+    /// Datagrams of IP over InfiniBand have the queue key of a group that RoCE does not have: ENODEV.
+    #[error("the port space RDMA_PS_IPOIB is not for RoCE: use RDMA_PS_UDP")]
+    NoIpoib,
+    /// The port cannot be had.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The address leads nowhere.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+}
+
+impl CmError {
+    /// What programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::State { .. } | Self::NoDevice | Self::Versions | Self::Option { .. } => {
+                libc::EINVAL
+            }
+            Self::NoIpoib => libc::ENODEV,
+            Self::Port(error) => error.errno(),
+            Self::Resolve(error) => error.errno(),
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! Identifiers: one end of a connection, a listener, or a user of datagrams. Like sockets.
+//!
+//! What may be done when is as in the kernel's connection manager, and so are the errors, but for
+//! this: an address of the loopback interface is an address like others, of the device `urxe_lo`.
+//!
+//! Locks are taken in this order: `inner`, `channel`, the table of ports or the channel's queue.
+
+use super::channel::{Details, Event, EventChannel, EventKind};
+use super::error::CmError;
+use super::port_space::{PortClaim, PortSpace, PortWish};
+use super::resolve::{self, Bound, Path, ResolveError};
+use crate::event_queue::{AckCount, lock};
+use crate::net::DEFAULT_TTL;
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use urxe_proto::host::Access;
+use urxe_proto::ids::{Gid, QKey};
+use urxe_proto::qp::{AttrMask, QpAttr, QpState};
+
+/// The queue key of datagrams and multicast groups in [`PortSpace::Udp`] (A11.6).
+pub const UDP_QKEY: QKey = QKey(0x0123_4567);
+
+/// How long a packet may be under way, as the kernel's paths over RoCE have it: 4.096 us x 2^16,
+/// 268 ms.
+const PACKET_LIFE_TIME: u8 = 16;
+
+/// The static rate of a path: that of four lanes of 10 Gb/s, as the ports have it.
+const RATE_40_GBPS: u8 = 7;
+
+/// The largest ACK timeout (9.7.6.1.3).
+const MAX_ACK_TIMEOUT: u8 = 31;
+
+/// What an identifier is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// New.
+    Idle,
+    /// It has an address and a port.
+    Bound,
+    /// It knows the device that leads to its destination.
+    AddressResolved,
+    /// It knows the path too.
+    RouteResolved,
+    /// It is being destroyed.
+    Closed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Idle => "unbound",
+            State::Bound => "bound, but its address not resolved",
+            State::AddressResolved => "without a route",
+            State::RouteResolved => "ready to connect",
+            State::Closed => "being destroyed",
+        })
+    }
+}
+
+/// Which queue pair an identifier is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Service {
+    /// A connection.
+    Connected,
+    /// Datagrams.
+    Datagram,
+}
+
+/// An identifier.
+#[derive(Debug)]
+pub struct Id {
+    me: Weak<Id>,
+    space: PortSpace,
+    service: Service,
+    channel: Mutex<Arc<EventChannel>>,
+    inner: Mutex<Inner>,
+    /// Events that the program has not acknowledged.
+    pub acks: AckCount,
+    /// A number for whoever made this identifier, to find its own object by.
+    pub tag: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+    bound: Option<Bound>,
+    port: Option<PortClaim>,
+    path: Option<Path>,
+    options: Options,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    type_of_service: u8,
+    reuse_address: bool,
+    /// Whether an unspecified address of IPv6 is meant for IPv6 alone; as the system has it if `None`.
+    v6_only: Option<bool>,
+    ack_timeout: Option<u8>,
+}
+
+/// Where an identifier is, and where its peer.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Its own address and port.
+    pub source: Option<SocketAddr>,
+    /// Its peer's.
+    pub destination: Option<SocketAddr>,
+    /// Its device.
+    pub bound: Option<Bound>,
+}
+
+impl Addresses {
+    /// The GIDs of both, as far as they are known.
+    pub fn gids(&self) -> (Option<Gid>, Option<Gid>) {
+        let gid = |address: Option<SocketAddr>| address.map(|address| Gid::from_ip(address.ip()));
+        (gid(self.source), gid(self.destination))
+    }
+}
+
+impl Id {
+    /// A new one, whose events go to `channel`.
+    pub fn new(channel: &Arc<EventChannel>, space: PortSpace, service: Service) -> Arc<Id> {
+        let inner = Inner {
+            state: State::Idle,
+            source: None,
+            destination: None,
+            bound: None,
+            port: None,
+            path: None,
+            options: Options::default(),
+        };
+        Arc::new_cyclic(|me| Id {
+            me: Weak::clone(me),
+            space,
+            service,
+            channel: Mutex::new(Arc::clone(channel)),
+            inner: Mutex::new(inner),
+            acks: AckCount::default(),
+            tag: AtomicUsize::new(0),
+        })
+    }
+
+    /// Its port space.
+    pub fn space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// What it is for.
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
+    /// What it is now.
+    pub fn state(&self) -> State {
+        lock(&self.inner).state
+    }
+
+    /// Where it is.
+    pub fn addresses(&self) -> Addresses {
+        let inner = lock(&self.inner);
+        Addresses {
+            source: inner.source,
+            destination: inner.destination,
+            bound: inner.bound.clone(),
+        }
+    }
+
+    /// The path to its peer, once it is resolved.
+    pub fn path(&self) -> Option<Path> {
+        lock(&self.inner).path.clone()
+    }
+
+    /// The number that whoever made it has set, see [`Id::tag`].
+    pub fn tag(&self) -> usize {
+        self.tag.load(Ordering::Acquire)
+    }
+
+    /// The type of service of its packets.
+    pub fn set_type_of_service(&self, type_of_service: u8) {
+        lock(&self.inner).options.type_of_service = type_of_service;
+    }
+
+    /// Whether it shares its address and port with others of this process that do so too.
+    ///
+    /// # Errors
+    /// [`CmError::State`] when others may be sharing it already.
+    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        if !reuse {
+            inner.expect("to stop sharing its address", &[State::Idle])?;
+        }
+        inner.options.reuse_address = reuse;
+        if let Some(port) = &inner.port {
+            port.set_reuse(reuse);
+        }
+        Ok(())
+    }
+
+    /// Whether an unspecified address of IPv6 leaves IPv4 alone.
+    ///
+    /// # Errors
+    /// [`CmError::State`] when it is more than bound.
+    pub fn set_v6_only(&self, v6_only: bool) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("to choose IP versions", &[State::Idle, State::Bound])?;
+        inner.options.v6_only = Some(v6_only);
+        Ok(())
+    }
+
+    /// The ACK timeout of its queue pair, 4.096 us x 2^n for n to 31.
+    ///
+    /// # Errors
+    /// [`CmError::Option`] when there is no such timeout, or the queue pair has none.
+    pub fn set_ack_timeout(&self, timeout: u8) -> Result<(), CmError> {
+        if timeout > MAX_ACK_TIMEOUT || self.service == Service::Datagram {
+            return Err(CmError::Option {
+                option: "ACK timeout of this kind of queue pair",
+                value: timeout.into(),
+            });
+        }
+        lock(&self.inner).options.ack_timeout = Some(timeout);
+        Ok(())
+    }
+
+    /// Binds it to an address, and to a port of it; port 0 is one that is free.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn bind(&self, address: SocketAddr) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("binding an address", &[State::Idle])?;
+        let bound = match address.ip().is_unspecified() {
+            true => None,
+            false => Some(resolve::device_of(address)?),
+        };
+        inner.take_port(self.space, address)?;
+        inner.bound = bound;
+        Ok(())
+    }
+
+    /// Finds the device that leads to a destination; [`EventKind::AddressResolved`] or
+    /// [`EventKind::AddressError`] tells. An identifier that is not bound is bound to `source`, or
+    /// where the kernel would send from.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn resolve_address(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+    ) -> Result<(), CmError> {
+        let to = resolve::destination(destination);
+        if self.state() == State::Idle
+            && let Some(source) = source
+        {
+            self.bind(source)?;
+        }
+        let mut inner = lock(&self.inner);
+        inner.expect("resolving an address", &[State::Idle, State::Bound])?;
+        if let Some(source) = inner.source
+            && source.is_ipv4() != to.is_ipv4()
+        {
+            return Err(CmError::Versions);
+        }
+        let from = match (&inner.bound, inner.source) {
+            (Some(_), Some(source)) => {
+                resolve::check_route(source, to)?;
+                source
+            }
+            _ => resolve::source_for(to)?,
+        };
+        if inner.state == State::Idle {
+            inner.take_port(self.space, from)?;
+        }
+        if inner.bound.is_none() {
+            match resolve::device_of(from) {
+                Ok(bound) => inner.bound = Some(bound),
+                Err(error @ (ResolveError::NoDevice(_) | ResolveError::NotHere(_))) => {
+                    tracing::warn!("connection manager: {error}");
+                    self.tell(EventKind::AddressError, -libc::ENODEV, Details::None);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let port = inner.source.map_or(0, |source| source.port());
+        inner.source = Some(resolve::with_port(from, port));
+        inner.destination = Some(to);
+        inner.state = State::AddressResolved;
+        self.tell(EventKind::AddressResolved, 0, Details::None);
+        Ok(())
+    }
+
+    /// Finds the path to the destination; [`EventKind::RouteResolved`] tells.
+    ///
+    /// # Errors
+    /// [`CmError::State`].
+    pub fn resolve_route(&self) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("resolving a route", &[State::AddressResolved])?;
+        let path = inner.usual_path().ok_or(CmError::NoDevice)?;
+        self.take_path(&mut inner, path);
+        Ok(())
+    }
+
+    /// Gives it a path in place of [`Id::resolve_route`].
+    ///
+    /// # Errors
+    /// [`CmError::State`].
+    pub fn set_path(&self, path: Path) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("setting a path", &[State::AddressResolved])?;
+        self.take_path(&mut inner, path);
+        Ok(())
+    }
+
+    fn take_path(&self, inner: &mut Inner, path: Path) {
+        inner.path = Some(path);
+        inner.state = State::RouteResolved;
+        self.tell(EventKind::RouteResolved, 0, Details::None);
+    }
+
+    /// The attributes with which its queue pair goes to `state`.
+    ///
+    /// # Errors
+    /// [`CmError::NoDevice`] before it has one.
+    pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), CmError> {
+        let inner = lock(&self.inner);
+        if inner.bound.is_none() {
+            return Err(CmError::NoDevice);
+        }
+        let mut attr = QpAttr {
+            state,
+            port: Bound::PORT,
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
+        match self.service {
+            Service::Connected => {
+                attr.access = Access::empty();
+                Ok((attr, mask | AttrMask::ACCESS_FLAGS))
+            }
+            Service::Datagram if self.space == PortSpace::IpoIb => Err(CmError::NoIpoib),
+            Service::Datagram => {
+                attr.qkey = UDP_QKEY;
+                Ok((attr, mask | AttrMask::QKEY))
+            }
+        }
+    }
+
+    /// Puts an event of the program's own into the channel.
+    pub fn write_event(&self, status: i32, number: u64) {
+        self.tell(EventKind::User, status, Details::User(number));
+    }
+
+    /// Sends its events, those that wait included, to another channel; then waits until those that
+    /// the program has are acknowledged.
+    pub fn migrate(&self, to: &Arc<EventChannel>) {
+        let mut channel = lock(&self.channel);
+        if !Arc::ptr_eq(&channel, to) {
+            for event in channel.retract(|event| self.owns(event)) {
+                to.push(event);
+            }
+            *channel = Arc::clone(to);
+        }
+        drop(channel);
+        self.acks.wait();
+    }
+
+    /// Ends what it does, and takes back its events. Whoever destroys it acknowledges what events of
+    /// it are left, and then waits with [`AckCount::wait`].
+    pub fn close(&self) {
+        let mut inner = lock(&self.inner);
+        inner.state = State::Closed;
+        inner.port = None;
+        drop(inner);
+        let channel = Arc::clone(&lock(&self.channel));
+        channel.retract(|event| self.owns(event));
+    }
+
+    fn owns(&self, event: &Event) -> bool {
+        std::ptr::eq(&**event.owner(), self)
+    }
+
+    fn tell(&self, kind: EventKind, status: i32, details: Details) {
+        let Some(id) = self.me.upgrade() else {
+            return;
+        };
+        let event = Event {
+            id,
+            kind,
+            status,
+            details,
+        };
+        lock(&self.channel).push(event);
+    }
+}
+
+impl Inner {
+    fn expect(&self, call: &'static str, states: &[State]) -> Result<(), CmError> {
+        if states.contains(&self.state) {
+            return Ok(());
+        }
+        let state = self.state;
+        Err(CmError::State { call, state })
+    }
+
+    /// Binds to `address`, of whose device nothing is said here.
+    fn take_port(&mut self, space: PortSpace, address: SocketAddr) -> Result<(), CmError> {
+        let v6_only = self.options.v6_only.unwrap_or_else(system_binds_v6_only);
+        let port = PortClaim::take(PortWish {
+            space,
+            address: address.ip(),
+            port: address.port(),
+            both_versions: !v6_only,
+            reuse: self.options.reuse_address,
+        })?;
+        self.source = Some(resolve::with_port(address, port.port()));
+        self.port = Some(port);
+        self.state = State::Bound;
+        Ok(())
+    }
+
+    /// The path between source and destination: on RoCE the addresses tell it.
+    fn usual_path(&self) -> Option<Path> {
+        let bound = self.bound.as_ref()?;
+        Some(Path {
+            source: bound.gid(),
+            destination: Gid::from_ip(self.destination?.ip()),
+            mtu: bound.device.active_mtu(),
+            hop_limit: DEFAULT_TTL,
+            traffic_class: self.options.type_of_service,
+            flow_label: 0,
+            sl: 0,
+            rate: RATE_40_GBPS,
+            packet_life_time: PACKET_LIFE_TIME,
+        })
+    }
+}
+
+/// Whether sockets of IPv6 leave IPv4 alone unless they say otherwise.
+fn system_binds_v6_only() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> (Arc<EventChannel>, Arc<Id>) {
+        let channel = Arc::new(EventChannel::new().unwrap());
+        let id = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        (channel, id)
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), 0)
+    }
+
+    #[track_caller]
+    fn invalid<T: fmt::Debug>(result: Result<T, CmError>) {
+        assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+    }
+
+    #[test]
+    fn an_address_leads_to_a_device_and_a_path() {
+        let (channel, id) = id();
+        invalid(id.resolve_route());
+        invalid(id.qp_attributes(QpState::Init));
+        id.resolve_address(None, address("127.0.0.1")).unwrap();
+        assert_eq!(channel.next().unwrap().kind, EventKind::AddressResolved);
+        assert_eq!(id.state(), State::AddressResolved);
+        let addresses = id.addresses();
+        assert_ne!(addresses.source.unwrap().port(), 0);
+        assert!(addresses.bound.unwrap().device.is_loopback());
+
+        invalid(id.resolve_address(None, address("127.0.0.1")));
+        invalid(id.bind(address("127.0.0.1")));
+        id.resolve_route().unwrap();
+        assert_eq!(channel.next().unwrap().kind, EventKind::RouteResolved);
+        let path = id.path().unwrap();
+        assert_eq!(path.source, path.destination);
+        invalid(id.resolve_route());
+    }
+
+    #[test]
+    fn a_bound_identifier_keeps_its_address_and_ip_version() {
+        let (_channel, id) = id();
+        id.bind(address("127.0.0.1")).unwrap();
+        let port = id.addresses().source.unwrap().port();
+        invalid(id.resolve_address(None, address("::1")));
+        id.resolve_address(None, address("127.0.0.1")).unwrap();
+        assert_eq!(id.addresses().source.unwrap().port(), port);
+    }
+
+    #[test]
+    fn a_source_without_a_device_is_an_event() {
+        let (channel, id) = id();
+        id.bind(address("0.0.0.0")).unwrap();
+        // The kernel sends to 127.9.9.9 from 127.0.0.1; from 127.9.9.9 it would not be a device's.
+        id.resolve_address(None, address("127.9.9.9")).unwrap();
+        assert_eq!(channel.next().unwrap().status, 0);
+        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        let error = other.resolve_address(Some(address("127.9.9.9")), address("127.0.0.1"));
+        assert_eq!(error.unwrap_err().errno(), libc::ENODEV);
+        assert_eq!(other.state(), State::Idle);
+    }
+
+    #[test]
+    fn options_can_be_set_only_when_they_mean_something() {
+        let (_channel, id) = id();
+        invalid(id.set_ack_timeout(32));
+        id.set_ack_timeout(31).unwrap();
+        id.set_reuse_address(true).unwrap();
+        id.bind(address("127.0.0.1")).unwrap();
+        invalid(id.set_reuse_address(false));
+        id.set_v6_only(true).unwrap();
+        id.resolve_address(None, address("127.0.0.1")).unwrap();
+        invalid(id.set_v6_only(false));
+    }
+
+    #[test]
+    fn events_move_with_their_identifier_and_end_with_it() {
+        let (first, id) = id();
+        let second = Arc::new(EventChannel::new().unwrap());
+        let other = Id::new(&first, PortSpace::Udp, Service::Datagram);
+        for number in [1, 2] {
+            id.write_event(0, number);
+            other.write_event(0, 10 * number);
+        }
+        id.migrate(&second);
+        id.write_event(0, 3);
+        let number = |channel: &EventChannel| channel.next().unwrap().details;
+        assert_eq!(number(&second), Details::User(1));
+        assert_eq!(number(&second), Details::User(2));
+        assert_eq!(number(&first), Details::User(10));
+        id.close();
+        other.close();
+        for channel in [&first, &second] {
+            rustix::fs::fcntl_setfl(channel.fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
+            let nothing = channel.next().unwrap_err();
+            assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn a_closed_identifier_gives_its_port_back() {
+        let (channel, id) = id();
+        id.bind(address("127.0.0.1")).unwrap();
+        let source = id.addresses().source.unwrap();
+        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        assert_eq!(other.bind(source).unwrap_err().errno(), libc::EADDRINUSE);
+        id.close();
+        other.bind(source).unwrap();
+    }
+}

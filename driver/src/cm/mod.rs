@@ -1,0 +1,18 @@
+//! The connection manager: connections by IP address and port, as programs of librdmacm know them.
+//!
+//! - [`id`]: identifiers, what may be done with them when, and the events that tell what became of it.
+//! - [`channel`]: events, and the queues that programs wait for them on.
+//! - [`resolve`]: from IP addresses to devices and paths. [`port_space`]: ports, unique on the host.
+//!
+//! What goes to and from the peer is `urxe_proto`'s.
+
+pub mod channel;
+mod error;
+pub mod id;
+pub mod port_space;
+pub mod resolve;
+
+pub use channel::{Event, EventChannel, EventKind};
+pub use error::CmError;
+pub use id::{Id, State};
+pub use port_space::PortSpace;

@@ -1,0 +1,258 @@
+//! From IP addresses to devices: whose address one is, and from which a destination is reached.
+
+use crate::device::{Device, PORT, devices};
+use crate::net::{LocalAddress, ROCE_PORT};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use urxe_proto::ids::Gid;
+use urxe_proto::mtu::Mtu;
+
+/// An address of a device.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// The device.
+    pub device: Arc<Device>,
+    /// Where the address stands in its table of GIDs.
+    pub gid_index: u8,
+    /// The address.
+    pub address: LocalAddress,
+}
+
+impl Bound {
+    /// The port: a device has one.
+    pub const PORT: u8 = PORT;
+
+    /// The address as a GID.
+    pub fn gid(&self) -> Gid {
+        Gid::from_ip(self.address.ip())
+    }
+}
+
+/// The way to a destination.
+#[derive(Clone, Debug)]
+pub struct Path {
+    /// Our GID.
+    pub source: Gid,
+    /// The peer's GID.
+    pub destination: Gid,
+    /// The largest path MTU that the interface carries.
+    pub mtu: Mtu,
+    /// Time to live, or hop limit, of the packets.
+    pub hop_limit: u8,
+    /// Type of service, or traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Service level.
+    pub sl: u8,
+    /// The static rate; the numbers of `enum ibv_rate`.
+    pub rate: u8,
+    /// How long a packet may be under way: 4.096 us x 2^n.
+    pub packet_life_time: u8,
+}
+
+/// Why an address leads nowhere.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// A link-local address is of no link: EINVAL.
+    #[error("{0} is an address of one link: say of which, as in `{0}%eth0`")]
+    NoScope(IpAddr),
+    /// It is not an address of this host: EADDRNOTAVAIL.
+    #[error("{0} is not an address of this host")]
+    NotHere(IpAddr),
+    /// It is, but of an interface that makes no device: ENODEV.
+    #[error("{0} belongs to no device: `urxe devices` lists them, and why others are none")]
+    NoDevice(IpAddr),
+    /// Source and destination are of different IP versions: EINVAL.
+    #[error("{from} cannot reach {to}: they are of different IP versions")]
+    Versions {
+        /// The source.
+        from: IpAddr,
+        /// The destination.
+        to: IpAddr,
+    },
+    /// The kernel has no route, mostly ENETUNREACH.
+    #[error("there is no route to {to}: {source}")]
+    NoRoute {
+        /// The destination.
+        to: IpAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The interfaces cannot be listed.
+    #[error("the kernel does not tell the interfaces: {0}")]
+    System(#[source] io::Error),
+}
+
+impl ResolveError {
+    /// What programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoScope(_) | Self::Versions { .. } => libc::EINVAL,
+            Self::NotHere(_) => libc::EADDRNOTAVAIL,
+            Self::NoDevice(_) => libc::ENODEV,
+            Self::NoRoute { source, .. } => source.raw_os_error().unwrap_or(libc::ENETUNREACH),
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// The interface that a link-local address is of, otherwise 0.
+fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
+            0 => Err(ResolveError::NoScope(address.ip())),
+            scope => Ok(scope),
+        },
+        _ => Ok(0),
+    }
+}
+
+/// The device that has an address of this host. The port does not matter.
+///
+/// # Errors
+/// See [`ResolveError`].
+pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
+    let scope = scope(&address)?;
+    let ip = address.ip().to_canonical();
+    for device in devices().map_err(ResolveError::System)? {
+        if scope != 0 && device.interface_index() != scope {
+            continue;
+        }
+        let found = device.gids().into_iter().find(|(_, gid)| *gid == ip);
+        if let Some((index, ip)) = found {
+            let address = LocalAddress::new(ip, device.interface_index());
+            return Ok(Bound {
+                // A table has no more than 256 entries.
+                gid_index: index as u8,
+                device,
+                address,
+            });
+        }
+    }
+    // Only an address of this host can be bound.
+    match udp(address.ip()).and_then(|socket| socket.bind(&SockAddr::from(with_port(address, 0)))) {
+        Ok(()) => Err(ResolveError::NoDevice(ip)),
+        Err(_) => Err(ResolveError::NotHere(ip)),
+    }
+}
+
+/// The address from which the kernel would send to `destination`.
+///
+/// # Errors
+/// See [`ResolveError`].
+pub fn source_for(destination: SocketAddr) -> Result<SocketAddr, ResolveError> {
+    scope(&destination)?;
+    let to = destination.ip();
+    let ask = || -> io::Result<SocketAddr> {
+        let socket = udp(to)?;
+        // Nothing is sent: connecting a datagram socket is asking for the route.
+        socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))?;
+        let source = socket.local_addr()?.as_socket();
+        source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    };
+    let source = ask().map_err(|source| ResolveError::NoRoute { to, source })?;
+    Ok(with_port(source, 0))
+}
+
+/// Whether the kernel has a route from `source` to `destination`.
+///
+/// # Errors
+/// See [`ResolveError`].
+pub fn check_route(source: SocketAddr, destination: SocketAddr) -> Result<(), ResolveError> {
+    scope(&destination)?;
+    let (from, to) = (source.ip(), destination.ip());
+    if from.is_ipv4() != to.is_ipv4() {
+        return Err(ResolveError::Versions { from, to });
+    }
+    let ask = || -> io::Result<()> {
+        let socket = udp(to)?;
+        socket.bind(&SockAddr::from(with_port(source, 0)))?;
+        socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))
+    };
+    ask().map_err(|source| ResolveError::NoRoute { to, source })
+}
+
+/// Where a destination is: an unspecified one is this host.
+pub fn destination(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(v4) if v4.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(v6) if v6.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
+
+/// The same address with another port.
+pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn udp(like: IpAddr) -> io::Result<Socket> {
+    let domain = match like {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
+    };
+    Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), 7)
+    }
+
+    #[test]
+    fn an_address_of_an_interface_is_of_its_device() {
+        let bound = device_of(address("127.0.0.1")).unwrap();
+        assert!(bound.device.is_loopback());
+        let index = usize::from(bound.gid_index);
+        assert_eq!(bound.device.gid(index), Some(bound.gid()));
+        let mapped = device_of(address("::ffff:127.0.0.1")).unwrap();
+        assert!(Arc::ptr_eq(&mapped.device, &bound.device));
+    }
+
+    #[test]
+    fn addresses_of_others_and_of_no_device_are_told_apart() {
+        let elsewhere = device_of(address("192.0.2.1")).unwrap_err();
+        assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
+        // The whole of 127.0.0.0/8 is this host, but only what an interface has makes a GID.
+        let nowhere = device_of(address("127.9.9.9")).unwrap_err();
+        assert_eq!(nowhere.errno(), libc::ENODEV);
+    }
+
+    #[test]
+    fn link_local_addresses_need_their_link() {
+        for result in [
+            device_of(address("fe80::1")).map(|_| ()),
+            source_for(address("fe80::1")).map(|_| ()),
+            check_route(address("fe80::2"), address("fe80::1")),
+        ] {
+            assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+        }
+    }
+
+    #[test]
+    fn the_kernel_chooses_the_source() {
+        let source = source_for(address("127.0.0.1")).unwrap();
+        assert_eq!(source, with_port(address("127.0.0.1"), 0));
+        check_route(source, address("127.0.0.1")).unwrap();
+        let other = check_route(source, address("::1")).unwrap_err();
+        assert_eq!(other.errno(), libc::EINVAL);
+        // A broadcast needs an option that nobody sets.
+        let unreachable = source_for(address("255.255.255.255")).unwrap_err();
+        assert_eq!(unreachable.errno(), libc::EACCES);
+    }
+
+    #[test]
+    fn an_unspecified_destination_is_this_host() {
+        assert_eq!(destination(address("0.0.0.0")), address("127.0.0.1"));
+        assert_eq!(destination(address("::")), address("::1"));
+        assert_eq!(destination(address("192.0.2.1")), address("192.0.2.1"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Names that the kernel gives to one process at a time: those of Unix sockets in the abstract
+//! namespace.
+//!
+//! They belong to the network namespace, as ports do, and are free again when their process ends,
+//! however it ends. Nothing is left on disk, ever.
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+
+/// A name that this process holds.
+#[derive(Debug)]
+pub(crate) struct Name {
+    /// Nobody reads from it; it is there to have the name.
+    _socket: Socket,
+}
+
+impl Name {
+    /// Takes a name. `None` when somebody has it.
+    pub(crate) fn take(name: &str) -> io::Result<Option<Name>> {
+        let socket = socket()?;
+        match socket.bind(&address(name)?) {
+            Ok(()) => Ok(Some(Name { _socket: socket })),
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Looks names up.
+#[derive(Debug)]
+pub(crate) struct Lookup(Socket);
+
+impl Lookup {
+    pub(crate) fn new() -> io::Result<Lookup> {
+        socket().map(Lookup)
+    }
+
+    /// Whether somebody has a name, this process included.
+    pub(crate) fn is_taken(&self, name: &str) -> io::Result<bool> {
+        // Connecting a datagram socket only looks the name up, and may be done again and again.
+        match self.0.connect(&address(name)?) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(false),
+            // Somebody is there who does not talk to everybody.
+            Err(_) => Ok(true),
+        }
+    }
+}
+
+/// A Unix datagram socket that neither blocks nor survives exec.
+pub(super) fn socket() -> io::Result<Socket> {
+    Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)
+}
+
+/// The address of a name.
+pub(super) fn address(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0urxe/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_s_own_until_it_is_dropped() {
+        let name = format!("test/names/{}", std::process::id());
+        let lookup = Lookup::new().unwrap();
+        assert!(!lookup.is_taken(&name).unwrap());
+        let held = Name::take(&name).unwrap().unwrap();
+        assert!(lookup.is_taken(&name).unwrap());
+        assert!(Name::take(&name).unwrap().is_none());
+        drop(held);
+        assert!(Name::take(&name).unwrap().is_some());
+    }
+}
