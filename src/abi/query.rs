@@ -167,6 +167,9 @@ pub(super) unsafe extern "C" fn query_rt_values(
     })
 }
 
+/// The specification's counters of violations have 16 bits, and stop at their end (14.2.5.6).
+const MAX_VIOLATIONS: u64 = 0xffff;
+
 fn port_attributes(device: &Device) -> ibv_port_attr {
     let active = device.port_state() == PortState::Active;
     let mut attr = ibv_port_attr::zeroed();
@@ -176,6 +179,9 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
     attr.gid_tbl_len = GID_TABLE_LEN as c_int;
     attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE as u32;
+    let (pkey, qkey) = device.key_violations();
+    let shown = |count: u64| count.min(MAX_VIOLATIONS) as u32;
+    (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (shown(pkey), shown(qkey));
     attr.pkey_tbl_len = PKEYS;
     attr.max_vl_num = 1;
     attr.active_width = ACTIVE_WIDTH_4X;

@@ -287,9 +287,16 @@ impl Qp {
         regions: &RegionTable,
     ) -> bool {
         let mut inner = lock(&self.inner);
+        let violations = |counters: &Counters| (counters.bad_pkey, counters.bad_qkey);
+        let before = violations(inner.machine.counters());
         inner
             .machine
             .handle_packet(now, network, packet, &mut self.host(regions));
+        let (pkey, qkey) = violations(inner.machine.counters());
+        if (pkey, qkey) != before {
+            self.device
+                .count_key_violations(pkey - before.0, qkey - before.1);
+        }
         !std::mem::replace(&mut inner.touched, true)
     }
 

@@ -73,6 +73,10 @@ impl Buffer {
 
 impl End {
     pub fn new(channel: Option<Arc<Channel>>, cqe: u32) -> End {
+        Self::of(QpType::Rc, channel, cqe)
+    }
+
+    pub fn of(service: QpType, channel: Option<Arc<Channel>>, cqe: u32) -> End {
         let devices = device::devices().unwrap();
         let lo = devices
             .iter()
@@ -82,7 +86,7 @@ impl End {
         let pd = Pd::new();
         let cq = context.create_cq(cqe, channel).unwrap();
         let init = QpInit {
-            service: QpType::Rc,
+            service,
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
             cap: QpCap {

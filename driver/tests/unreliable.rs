@@ -1,0 +1,333 @@
+//! Unreliable connections and datagrams over the loopback interface, through real sockets.
+
+mod common;
+
+use common::{ALL, Buffer, End};
+use std::sync::Arc;
+use urxe_driver::ah::Destination;
+use urxe_driver::{AddressHandle, Pd};
+use urxe_proto::ids::{Gid, QKey};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::PostError;
+use urxe_proto::wire::Grh;
+use urxe_proto::work::{Extra, Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+
+const QKEY: QKey = QKey(0x1111_1111);
+
+fn to_state(end: &End, state: QpState) {
+    let attr = QpAttr {
+        state,
+        ..QpAttr::default()
+    };
+    end.qp.modify(&attr, AttrMask::STATE).unwrap();
+}
+
+/// A datagram queue pair that is ready to send.
+fn datagrams() -> End {
+    let end = End::of(QpType::Ud, None, 256);
+    let attr = QpAttr {
+        state: QpState::Init,
+        qkey: QKEY,
+        ..QpAttr::default()
+    };
+    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    end.qp.modify(&attr, mask).unwrap();
+    to_state(&end, QpState::Rtr);
+    let attr = QpAttr {
+        state: QpState::Rts,
+        sq_psn: Psn::new(0xff_fff0),
+        ..QpAttr::default()
+    };
+    end.qp
+        .modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
+        .unwrap();
+    end
+}
+
+fn address(dgid: Gid, sgid_index: u8) -> AddressVector {
+    AddressVector {
+        dgid,
+        sgid_index,
+        is_global: true,
+        port: 1,
+        traffic_class: 0x20,
+        ..AddressVector::default()
+    }
+}
+
+fn handle(from: &End, to: &End) -> Arc<AddressHandle> {
+    let av = address(to.gid(), 0);
+    from.context.create_ah(&from.pd, av).unwrap()
+}
+
+fn post_to(
+    from: &End,
+    wr_id: u64,
+    op: SendOp,
+    sges: &[Sge],
+    to: &Destination<'_>,
+) -> Result<(), PostError> {
+    let wr = SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::SIGNALED,
+        payload: Payload::Sges(sges),
+        dest: None,
+    };
+    from.qp.start_posting().post_to(&wr, to)
+}
+
+/// The bytes that the memory holds now.
+fn bytes(buffer: &Buffer) -> Vec<u8> {
+    let words = buffer.now();
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn connected() -> (End, End) {
+    let ends = (
+        End::of(QpType::Uc, None, 256),
+        End::of(QpType::Uc, None, 256),
+    );
+    for (end, peer) in [(&ends.0, &ends.1), (&ends.1, &ends.0)] {
+        end.init();
+        let attr = QpAttr {
+            state: QpState::Rtr,
+            av: address(peer.gid(), 0),
+            path_mtu: Mtu::B1024,
+            dest_qpn: peer.qp.qpn(),
+            rq_psn: Psn::new(5),
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN;
+        end.qp.modify(&attr, mask).unwrap();
+        let attr = QpAttr {
+            state: QpState::Rts,
+            sq_psn: Psn::new(5),
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE | AttrMask::SQ_PSN;
+        end.qp.modify(&attr, mask).unwrap();
+    }
+    ends
+}
+
+#[test]
+fn connection_carries_sends_and_writes_of_many_packets() {
+    const LEN: u32 = 50_000;
+    let (a, b) = connected();
+    let mut from = Buffer::new(&a.pd, LEN as usize, ALL);
+    let to = Buffer::new(&b.pd, LEN as usize, ALL);
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let write = SendOp::WriteImm { addr, rkey, imm: 8 };
+    for (seed, op) in [(3, SendOp::Send), (4, SendOp::SendImm(77)), (5, write)] {
+        from.fill(seed);
+        b.qp.post_receive(1, &[to.sge(0, LEN)]).unwrap();
+        a.post(2, op, &[from.sge(0, LEN)]);
+        assert_eq!(a.completion().status, WcStatus::Success);
+        let received = b.completion();
+        assert_eq!(
+            (received.status, received.byte_len),
+            (WcStatus::Success, LEN)
+        );
+        assert_eq!(to.now(), from.data);
+    }
+}
+
+#[test]
+fn datagram_brings_its_header_sender_and_immediate_data() {
+    let (a, b) = (datagrams(), datagrams());
+    let mut from = Buffer::new(&a.pd, 4096, ALL);
+    let to = Buffer::new(&b.pd, 4096 + Grh::LEN, ALL);
+    from.fill(9);
+    let handle = handle(&a, &b);
+    let dest = Destination {
+        handle: &handle,
+        qpn: b.qp.qpn(),
+        qkey: QKEY,
+    };
+    for len in [0, 1, 5, 4096] {
+        b.qp.post_receive(6, &[to.sge(0, 4096 + Grh::LEN as u32)])
+            .unwrap();
+        post_to(&a, 5, SendOp::SendImm(0xabcd), &[from.sge(0, len)], &dest).unwrap();
+        let received = b.completion();
+        assert_eq!(
+            (received.status, received.wr_id, received.opcode),
+            (WcStatus::Success, 6, WcOpcode::Recv)
+        );
+        assert_eq!(received.byte_len, len + Grh::LEN as u32);
+        assert_eq!(received.src_qp, a.qp.qpn());
+        assert_eq!(received.extra, Extra::Imm(0xabcd));
+        assert!(received.grh);
+        let data = bytes(&to);
+        // An IPv4 header of UDP between loopback addresses, with the handle's type of service.
+        assert_eq!(data[20..22], [0x45, 0x20]);
+        assert_eq!(data[29], 17);
+        assert_eq!(data[32..40], [127, 0, 0, 1, 127, 0, 0, 1]);
+        let len = len as usize;
+        assert_eq!(data[Grh::LEN..][..len], bytes(&from)[..len]);
+        assert_eq!(a.completion().wr_id, 5);
+    }
+}
+
+#[test]
+fn datagrams_to_different_addresses_leave_in_their_order() {
+    let (a, b) = (datagrams(), datagrams());
+    let gids = a.context.device().gids();
+    let handles: Vec<_> = gids
+        .iter()
+        .map(|(index, ip)| {
+            let av = address(Gid::from_ip(*ip), *index as u8);
+            a.context.create_ah(&a.pd, av).unwrap()
+        })
+        .collect();
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 128, ALL));
+    for round in 0..50 {
+        let count = handles.len() as u32 * 2;
+        for _ in 0..count {
+            b.qp.post_receive(0, &[to.sge(0, 128)]).unwrap();
+        }
+        let mut posting = a.qp.start_posting();
+        for i in 0..count {
+            // Each address twice, and all of them in one go.
+            let dest = Destination {
+                handle: &handles[i as usize / 2],
+                qpn: b.qp.qpn(),
+                qkey: QKEY,
+            };
+            let wr = SendWr {
+                wr_id: u64::from(i),
+                op: SendOp::SendImm(round << 8 | i),
+                flags: SendFlags::SIGNALED,
+                payload: Payload::Sges(&[from.sge(0, 8)]),
+                dest: None,
+            };
+            posting.post_to(&wr, &dest).unwrap();
+        }
+        drop(posting);
+        let mut seen: Vec<_> = (0..count).map(|_| b.completion().extra).collect();
+        seen.sort_by_key(|extra| match extra {
+            Extra::Imm(data) => *data,
+            _ => 0,
+        });
+        let expected: Vec<_> = (0..count).map(|i| Extra::Imm(round << 8 | i)).collect();
+        assert_eq!(seen, expected);
+        let completed: Vec<_> = (0..count).map(|_| a.completion().wr_id).collect();
+        assert_eq!(completed, (0..u64::from(count)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn queued_datagrams_go_to_a_handle_that_was_destroyed() {
+    let (a, b) = (datagrams(), datagrams());
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
+    b.qp.post_receive(1, &[to.sge(0, 64)]).unwrap();
+    to_state(&a, QpState::Sqd);
+    let handle = handle(&a, &b);
+    let dest = Destination {
+        handle: &handle,
+        qpn: b.qp.qpn(),
+        qkey: QKEY,
+    };
+    post_to(&a, 2, SendOp::Send, &[from.sge(0, 8)], &dest).unwrap();
+    let weak = Arc::downgrade(&handle);
+    drop(handle);
+    to_state(&a, QpState::Rts);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!(b.completion().wr_id, 1);
+    // Nothing holds it any more once the queue has been looked at again.
+    to_state(&a, QpState::Err);
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn wrong_queue_key_is_dropped_and_counted() {
+    let (a, b) = (datagrams(), datagrams());
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
+    let handle = handle(&a, &b);
+    let (_, before) = b.context.device().key_violations();
+    b.qp.post_receive(1, &[to.sge(0, 64)]).unwrap();
+    for qkey in [QKey(QKEY.0 ^ 1), QKEY] {
+        let dest = Destination {
+            handle: &handle,
+            qpn: b.qp.qpn(),
+            qkey,
+        };
+        post_to(&a, 2, SendOp::SendImm(qkey.0), &[from.sge(0, 8)], &dest).unwrap();
+    }
+    assert_eq!(b.completion().extra, Extra::Imm(QKEY.0));
+    assert_eq!(b.qp.counters().bad_qkey, 1);
+    let (_, after) = b.context.device().key_violations();
+    assert!(after > before);
+}
+
+#[test]
+fn queue_key_with_bit_31_stands_for_the_sender_s_own() {
+    let (a, b) = (datagrams(), datagrams());
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
+    let handle = handle(&a, &b);
+    b.qp.post_receive(1, &[to.sge(0, 64)]).unwrap();
+    let dest = Destination {
+        handle: &handle,
+        qpn: b.qp.qpn(),
+        qkey: QKey(0x8000_0000),
+    };
+    post_to(&a, 2, SendOp::Send, &[from.sge(0, 8)], &dest).unwrap();
+    assert_eq!(b.completion().status, WcStatus::Success);
+}
+
+/// C10-93.1.1: nothing is sent, and no error is made of it.
+#[test]
+fn datagram_beyond_the_mtu_is_not_sent() {
+    let (a, b) = (datagrams(), datagrams());
+    let from = Buffer::new(&a.pd, 8192, ALL);
+    let to = Buffer::new(&b.pd, 8192, ALL);
+    let handle = handle(&a, &b);
+    b.qp.post_receive(1, &[to.sge(0, 8192)]).unwrap();
+    let dest = Destination {
+        handle: &handle,
+        qpn: b.qp.qpn(),
+        qkey: QKEY,
+    };
+    for len in [4097, 8192, 4096] {
+        post_to(&a, 3, SendOp::Send, &[from.sge(0, len)], &dest).unwrap();
+        assert_eq!(a.completion().status, WcStatus::Success);
+    }
+    assert_eq!(b.completion().byte_len, 4096 + Grh::LEN as u32);
+    assert_eq!(a.qp.counters().oversized_datagrams, 2);
+}
+
+#[test]
+fn destination_is_checked_when_posted() {
+    let (a, b) = (datagrams(), datagrams());
+    let from = Buffer::new(&a.pd, 8, ALL);
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[from.sge(0, 8)]),
+        dest: None,
+    };
+    let without = a.qp.start_posting().post(&wr);
+    assert_eq!(without, Err(PostError::Destination));
+    let other = Pd::new();
+    let handle = a.context.create_ah(&other, address(b.gid(), 0)).unwrap();
+    let dest = Destination {
+        handle: &handle,
+        qpn: b.qp.qpn(),
+        qkey: QKEY,
+    };
+    let foreign = a.qp.start_posting().post_to(&wr, &dest);
+    assert_eq!(foreign, Err(PostError::Destination));
+    assert!(
+        a.context
+            .create_ah(&a.pd, address(Gid::default(), 0))
+            .is_err()
+    );
+    assert!(a.context.create_ah(&a.pd, address(b.gid(), 200)).is_err());
+}
