@@ -1,0 +1,154 @@
+//! What is bounded.
+
+use super::*;
+
+/// A REQ of another connection each time.
+fn another(n: u32) -> Message {
+    let mut req = req();
+    req.local_comm_id = 0x8000 + n;
+    req.qpn = Qpn::new(0x8000 + n);
+    Message::Req(req)
+}
+
+#[test]
+fn requests_beyond_the_backlog_are_dropped_and_taken_when_they_are_repeated() {
+    let mut pair = Pair::new();
+    for n in 0..9 {
+        pair.say(SERVER, &another(n));
+    }
+    pair.assert_silence();
+    assert_eq!(pair.counters(SERVER).over_backlog, 1);
+    let first = pair.requested();
+    for _ in 1..8 {
+        pair.requested();
+    }
+    pair.assert_no_event();
+    pair.accept(first);
+    pair.say(SERVER, &another(8));
+    pair.requested();
+    pair.say(SERVER, &another(9));
+    pair.assert_no_event();
+}
+
+#[test]
+fn a_request_that_is_answered_or_taken_back_waits_no_more() {
+    let mut pair = Pair::new();
+    for n in 0..100 {
+        pair.say(SERVER, &another(n));
+        let id = pair.requested();
+        match n % 3 {
+            0 => pair.accept(id),
+            1 => pair.sides[SERVER].abandon(pair.now, id),
+            _ => {
+                let rej = Message::Rej(wire::Rej {
+                    local_comm_id: 0x8000 + n,
+                    remote_comm_id: 0,
+                    answered: wire::Answered::Other,
+                    reason: RejectReason::TIMEOUT,
+                    info: guid(CLIENT).to_be_bytes().into(),
+                    private_data: PrivateData::default(),
+                });
+                pair.say(SERVER, &rej);
+                assert!(matches!(pair.event(SERVER), Event::Rejected { .. }));
+            }
+        }
+    }
+    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+}
+
+#[test]
+fn a_listener_that_is_closed_leaves_its_requests_to_the_program() {
+    let mut manager = Manager::new(Counting(1));
+    let listener = manager.listen(SERVICE, None, 1).unwrap();
+    let mad = Message::Req(req()).to_mad(1);
+    manager.handle_mad(Time(0), address(SERVER), &mad);
+    let id = manager.poll_event().unwrap().id();
+    manager.close(listener);
+    manager.accept(Time(0), id, &accept()).unwrap();
+    assert_eq!(manager.state(id), State::RepSent);
+}
+
+#[test]
+fn identifiers_that_are_zero_or_in_use_are_not_taken() {
+    /// Says 0, then the same number for ever.
+    #[derive(Debug)]
+    struct Stuck(bool);
+    impl Ids for Stuck {
+        fn comm_id(&mut self) -> u32 {
+            if std::mem::replace(&mut self.0, true) {
+                7
+            } else {
+                0
+            }
+        }
+        fn transaction(&mut self) -> u64 {
+            1
+        }
+    }
+    let mut manager = Manager::new(Stuck(false));
+    assert_eq!(manager.connect(Time(0), &connect()), Ok(CommId(7)));
+    assert_eq!(manager.connect(Time(0), &connect()), Err(NoCommId));
+    // A peer is told so.
+    manager.listen(SERVICE, None, 8).unwrap();
+    while manager.poll_transmit().is_some() {}
+    let mad = Message::Req(req()).to_mad(1);
+    manager.handle_mad(Time(0), address(SERVER), &mad);
+    let transmit = manager.poll_transmit().unwrap();
+    let Message::Rej(rej) = Message::parse(&transmit.mad[..]).unwrap().1 else {
+        panic!("no REJ");
+    };
+    assert_eq!(rej.reason, RejectReason::NO_RESOURCES);
+}
+
+#[test]
+fn a_peer_does_not_choose_how_long_we_wait_for_hours() {
+    let mut pair = Pair::new();
+    let mut req = req();
+    req.local_response_timeout = 31;
+    req.primary.local_ack_timeout = 31;
+    pair.say(SERVER, &Message::Req(req));
+    let server = pair.requested();
+    pair.accept(server);
+    assert_eq!(pair.wait_for(SERVER), timing::duration(24));
+    req.local_comm_id += 1;
+    req.qpn = Qpn::new(0x77);
+    req.local_response_timeout = 0;
+    pair.lose();
+    pair.say(SERVER, &Message::Req(req));
+    let server = pair.requested();
+    pair.accept(server);
+    assert_eq!(pair.wait_for(SERVER), Duration::from_millis(1));
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    let mut pair = Pair::new();
+    for n in 0..1000u32 {
+        let wanted = Connect {
+            qpn: Qpn::new(n + 100),
+            ..connect()
+        };
+        let client = pair.connect_as(&wanted);
+        pair.deliver();
+        let server = pair.requested();
+        let answer = Accept {
+            qpn: Qpn::new(n + 100),
+            ..accept()
+        };
+        let now = pair.now;
+        pair.sides[SERVER].accept(now, server, &answer).unwrap();
+        pair.deliver();
+        pair.event(CLIENT);
+        pair.ready(client);
+        pair.deliver();
+        pair.event(SERVER);
+        pair.sides[CLIENT].abandon(now, client);
+        pair.deliver();
+        pair.sides[SERVER].abandon(now, server);
+        pair.deliver();
+        pair.event(SERVER);
+    }
+    assert_eq!(pair.sides[CLIENT].open(), 1000);
+    pair.finish();
+    pair.assert_empty();
+}

@@ -1,0 +1,267 @@
+//! Timeouts, retries and duplicates (12.9.8.1, 12.9.8.2).
+
+use super::*;
+use crate::cm::wire::Answered;
+
+/// How long the RDMA CM waits for an answer: twice the way and the peer's time.
+fn answer_time() -> Duration {
+    timing::duration(16) * 2 + timing::duration(20)
+}
+
+/// How long an MRA with a service timeout of 22 puts off.
+fn mra_time() -> Duration {
+    timing::duration(22) + timing::duration(17)
+}
+
+fn mra(pair: &mut Pair, side: usize, id: CommId, when: MraWhen) {
+    let private_data = PrivateData::new(b"wait").unwrap();
+    pair.sides[side].delay(id, 22, &private_data, when).unwrap();
+}
+
+#[test]
+fn a_req_is_repeated_max_cm_retries_times_12_9_8_1() {
+    let mut pair = Pair::new();
+    let id = pair.connect();
+    for _ in 0..15 {
+        assert!(matches!(pair.take(), (CLIENT, Message::Req(_))));
+        assert_eq!(pair.wait_for(CLIENT), answer_time());
+    }
+    assert!(matches!(pair.take(), (CLIENT, Message::Req(_))));
+    pair.assert_no_event();
+    assert_eq!(pair.wait_for(CLIENT), answer_time());
+    let event = pair.event(CLIENT);
+    let awaited = Awaited::Rep;
+    assert!(matches!(event, Event::TimedOut { awaited: a, .. } if a == awaited));
+    assert!(event.is_last());
+    let rej = rej(&mut pair, CLIENT);
+    assert_eq!(rej.reason, RejectReason::TIMEOUT);
+    assert_eq!(*rej.info, guid(CLIENT).to_be_bytes());
+    assert_eq!(pair.state(CLIENT, id), State::Idle);
+    assert_eq!(pair.counters(CLIENT).repeated, 15);
+    pair.assert_empty();
+}
+
+#[test]
+fn a_rep_is_repeated_and_then_the_connection_given_up_12_9_8_1() {
+    let mut pair = Pair::new();
+    let (_, server) = pair.accepted();
+    for _ in 0..=15 {
+        assert!(matches!(pair.take(), (SERVER, Message::Rep(_))));
+        // A REP waits as long as the REQ said that its sender takes.
+        assert_eq!(pair.wait_for(SERVER), timing::duration(20));
+    }
+    assert!(matches!(
+        pair.event(SERVER),
+        Event::TimedOut {
+            awaited: Awaited::Rtu,
+            ..
+        }
+    ));
+    assert_eq!(rej(&mut pair, SERVER).reason, RejectReason::TIMEOUT);
+    assert_eq!(pair.state(SERVER, server), State::TimeWait);
+    pair.wait_for(SERVER);
+    assert!(matches!(pair.event(SERVER), Event::TimeWaitExit { .. }));
+}
+
+#[test]
+fn a_peer_that_missed_every_rtu_is_told_that_it_is_over() {
+    let mut pair = Pair::new();
+    let ids = pair.accepted();
+    pair.deliver();
+    pair.event(CLIENT);
+    pair.ready(ids.0);
+    // Each REP arrives, and each RTU is lost.
+    for _ in 0..15 {
+        assert_eq!(pair.lose(), 1);
+        pair.wait_for(SERVER);
+        let (_, transmit) = {
+            pair.collect();
+            pair.sent.pop_front().unwrap()
+        };
+        pair.arrive(CLIENT, &transmit.mad[..]);
+    }
+    assert_eq!(pair.lose(), 1);
+    pair.wait_for(SERVER);
+    pair.deliver();
+    assert!(matches!(pair.event(SERVER), Event::TimedOut { .. }));
+    let Event::Rejected { reason, last, .. } = pair.event(CLIENT) else {
+        panic!("not rejected");
+    };
+    assert_eq!((reason, last), (RejectReason::TIMEOUT, false));
+    assert_eq!(pair.states(ids), (State::TimeWait, State::TimeWait));
+}
+
+#[test]
+fn a_dreq_is_repeated_and_then_the_connection_is_over_all_the_same_12_9_8_1() {
+    let mut pair = Pair::new();
+    let (client, _) = pair.established();
+    pair.disconnect(CLIENT, client);
+    for _ in 0..=15 {
+        assert!(matches!(pair.take(), (CLIENT, Message::Dreq(_))));
+        assert_eq!(pair.wait_for(CLIENT), answer_time());
+    }
+    assert!(matches!(
+        pair.event(CLIENT),
+        Event::TimedOut {
+            awaited: Awaited::Drep,
+            ..
+        }
+    ));
+    assert_eq!(pair.state(CLIENT, client), State::TimeWait);
+}
+
+#[test]
+fn a_duplicate_req_is_ignored_while_the_program_thinks_12_9_8_2() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.deliver();
+    let server = pair.requested();
+    pair.wait_for(CLIENT);
+    pair.deliver();
+    pair.assert_no_event();
+    assert_eq!(pair.counters(SERVER).duplicates, 1);
+    assert_eq!(pair.state(SERVER, server), State::ReqReceived);
+}
+
+#[test]
+fn a_duplicate_req_gets_the_rep_again_12_9_8_2() {
+    let mut pair = Pair::new();
+    let (client, _) = pair.accepted();
+    assert_eq!(pair.lose(), 1);
+    pair.wait_for(CLIENT);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Reply { .. }));
+    pair.assert_no_event();
+    assert_eq!(pair.state(CLIENT, client), State::RepReceived);
+}
+
+#[test]
+fn a_duplicate_rep_gets_the_rtu_again_12_9_8_2() {
+    let mut pair = Pair::new();
+    let ids = pair.accepted();
+    pair.deliver();
+    pair.event(CLIENT);
+    pair.ready(ids.0);
+    assert_eq!(pair.lose(), 1);
+    pair.wait_for(SERVER);
+    pair.deliver();
+    assert!(matches!(pair.event(SERVER), Event::Ready { .. }));
+    pair.assert_no_event();
+    assert_eq!(pair.states(ids), (State::Established, State::Established));
+}
+
+#[test]
+fn a_duplicate_rep_is_ignored_while_the_program_thinks_12_9_8_2() {
+    let mut pair = Pair::new();
+    let (client, _) = pair.accepted();
+    pair.deliver();
+    pair.event(CLIENT);
+    pair.wait_for(SERVER);
+    pair.deliver();
+    pair.assert_no_event();
+    assert_eq!(pair.state(CLIENT, client), State::RepReceived);
+    assert_eq!(pair.counters(CLIENT).duplicates, 1);
+}
+
+#[test]
+fn an_mra_for_a_req_puts_its_repetition_off_12_6_6() {
+    let mut pair = Pair::new();
+    let client = pair.connect();
+    pair.deliver();
+    let server = pair.requested();
+    mra(&mut pair, SERVER, server, MraWhen::Now);
+    pair.deliver();
+    let Event::Delayed {
+        service_timeout,
+        private_data,
+        ..
+    } = pair.event(CLIENT)
+    else {
+        panic!("not delayed");
+    };
+    assert_eq!((service_timeout, &private_data[..5]), (22, &b"wait\0"[..]));
+    assert_eq!(pair.state(CLIENT, client), State::MraReqReceived);
+    assert_eq!(pair.wait_for(CLIENT), mra_time());
+    assert_eq!(pair.state(CLIENT, client), State::ReqSent);
+    // The repeated REQ gets the MRA again, which puts off once more.
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Delayed { .. }));
+    assert_eq!(pair.wait_for(CLIENT), mra_time());
+    pair.lose();
+    pair.accept(server);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Reply { .. }));
+}
+
+#[test]
+fn an_mra_counts_once_for_each_req_12_6_6() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.deliver();
+    let server = pair.requested();
+    mra(&mut pair, SERVER, server, MraWhen::Now);
+    pair.collect();
+    let (_, first) = pair.sent.back().cloned().unwrap();
+    pair.deliver();
+    pair.event(CLIENT);
+    let deadline = pair.sides[CLIENT].deadline();
+    pair.now = pair.now + Duration::from_secs(1);
+    pair.arrive(CLIENT, &first.mad[..]);
+    pair.assert_no_event();
+    assert_eq!(pair.sides[CLIENT].deadline(), deadline);
+    assert_eq!(pair.counters(CLIENT).duplicates, 1);
+}
+
+#[test]
+fn an_mra_can_be_kept_until_the_req_is_repeated() {
+    let mut pair = Pair::new();
+    let client = pair.connect();
+    pair.deliver();
+    let server = pair.requested();
+    mra(&mut pair, SERVER, server, MraWhen::IfRepeated);
+    pair.assert_silence();
+    assert_eq!(pair.state(SERVER, server), State::MraReqSent);
+    pair.wait_for(CLIENT);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Delayed { .. }));
+    pair.accept(server);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Reply { .. }));
+    assert_eq!(pair.state(CLIENT, client), State::RepReceived);
+}
+
+#[test]
+fn an_mra_for_a_rep_puts_its_repetition_off_12_6_6() {
+    let mut pair = Pair::new();
+    let ids = pair.accepted();
+    pair.deliver();
+    pair.event(CLIENT);
+    mra(&mut pair, CLIENT, ids.0, MraWhen::Now);
+    pair.deliver();
+    assert!(matches!(pair.event(SERVER), Event::Delayed { .. }));
+    assert_eq!(pair.states(ids), (State::MraRepSent, State::MraRepReceived));
+    assert_eq!(pair.wait_for(SERVER), mra_time());
+    pair.deliver();
+    assert!(matches!(pair.event(SERVER), Event::Delayed { .. }));
+    pair.ready(ids.0);
+    pair.deliver();
+    assert!(matches!(pair.event(SERVER), Event::Ready { .. }));
+}
+
+#[test]
+fn an_mra_never_hastens() {
+    let mut pair = Pair::new();
+    let client = pair.connect();
+    pair.deliver();
+    let before = pair.sides[CLIENT].deadline();
+    let mra = Message::Mra(wire::Mra {
+        local_comm_id: 9,
+        remote_comm_id: client.0,
+        answered: Answered::Req,
+        service_timeout: 0,
+        private_data: PrivateData::default(),
+    });
+    pair.say(CLIENT, &mra);
+    assert_eq!(pair.state(CLIENT, client), State::MraReqReceived);
+    assert_eq!(pair.sides[CLIENT].deadline(), before);
+}

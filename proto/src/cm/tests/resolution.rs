@@ -1,0 +1,194 @@
+//! Service ID resolution (12.11).
+
+use super::*;
+use crate::cm::wire::{Info, SidrRep, SidrStatus};
+use crate::ids::QKey;
+
+fn wanted() -> Resolve {
+    Resolve {
+        address: address(CLIENT),
+        service: SERVICE,
+        response_timeout: 20,
+        max_retries: 15,
+        private_data: PrivateData::new(b"where").unwrap(),
+    }
+}
+
+fn answer() -> SidrAnswer {
+    SidrAnswer {
+        status: SidrStatus::VALID,
+        info: Info::default(),
+        qpn: Qpn::new(0x1234),
+        qkey: QKey(0x0123_4567),
+        private_data: PrivateData::new(b"here").unwrap(),
+    }
+}
+
+fn resolve(pair: &mut Pair) -> CommId {
+    let now = pair.now;
+    pair.sides[CLIENT].resolve(now, &wanted()).unwrap()
+}
+
+/// The server's program gets the question.
+#[track_caller]
+fn asked(pair: &mut Pair) -> CommId {
+    match pair.event(SERVER) {
+        Event::ResolutionRequest { id, req, .. } => {
+            assert_eq!(req.private_data[..6], *b"where\0");
+            id
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn resolved(pair: &mut Pair, expected: CommId) -> SidrRep {
+    let event = pair.event(CLIENT);
+    assert!(event.is_last());
+    match event {
+        Event::Resolved { id, rep } => {
+            assert_eq!(id, expected);
+            *rep
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_request_gets_the_queue_pair_and_its_key_12_11() {
+    let mut pair = Pair::new();
+    let id = resolve(&mut pair);
+    pair.deliver();
+    let question = asked(&mut pair);
+    let now = pair.now;
+    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    pair.deliver();
+    let rep = resolved(&mut pair, id);
+    assert_eq!(rep.status, SidrStatus::VALID);
+    assert_eq!((rep.qpn, rep.qkey), (Qpn::new(0x1234), QKey(0x0123_4567)));
+    assert_eq!(rep.service, SERVICE);
+    assert_eq!(rep.private_data[..5], *b"here\0");
+    assert_eq!(pair.sides[CLIENT].open() + pair.sides[SERVER].open(), 0);
+    pair.finish();
+    pair.assert_empty();
+}
+
+#[test]
+fn a_request_for_a_service_that_nobody_has_is_answered_12_11_2() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    let wanted = Resolve {
+        service: ServiceId::of_port(PortSpace::Udp, 1),
+        ..wanted()
+    };
+    let id = pair.sides[CLIENT].resolve(now, &wanted).unwrap();
+    pair.deliver();
+    assert_eq!(resolved(&mut pair, id).status, SidrStatus::UNSUPPORTED);
+    pair.assert_empty();
+}
+
+#[test]
+fn a_request_is_repeated_max_cm_retries_times() {
+    let mut pair = Pair::new();
+    let id = resolve(&mut pair);
+    for _ in 0..=15 {
+        assert!(matches!(pair.take(), (CLIENT, Message::SidrReq(_))));
+        assert_eq!(pair.wait_for(CLIENT), timing::duration(20));
+    }
+    let event = pair.event(CLIENT);
+    assert_eq!(event.id(), id);
+    assert!(event.is_last());
+    assert!(matches!(
+        event,
+        Event::TimedOut {
+            awaited: Awaited::SidrRep,
+            ..
+        }
+    ));
+    pair.assert_empty();
+}
+
+#[test]
+fn a_repeated_request_gets_the_reply_again_and_troubles_nobody() {
+    let mut pair = Pair::new();
+    let id = resolve(&mut pair);
+    pair.deliver();
+    let question = asked(&mut pair);
+    // It is repeated while the program thinks, and when the reply is lost.
+    pair.wait_for(CLIENT);
+    pair.deliver();
+    pair.assert_no_event();
+    let now = pair.now;
+    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    assert_eq!(pair.lose(), 1);
+    pair.wait_for(CLIENT);
+    pair.deliver();
+    resolved(&mut pair, id);
+    pair.assert_no_event();
+    assert_eq!(pair.counters(SERVER).duplicates, 2);
+    pair.finish();
+    pair.assert_empty();
+}
+
+#[test]
+fn a_request_that_the_program_forgets_is_rejected() {
+    let mut pair = Pair::new();
+    let id = resolve(&mut pair);
+    pair.deliver();
+    let question = asked(&mut pair);
+    pair.sides[SERVER].abandon(pair.now, question);
+    pair.deliver();
+    assert_eq!(resolved(&mut pair, id).status, SidrStatus::REJECTED);
+    let now = pair.now;
+    assert_eq!(
+        pair.sides[SERVER].answer(now, question, &answer()),
+        Err(CallError::Unknown(question))
+    );
+}
+
+#[test]
+fn a_reply_for_nobody_is_dropped() {
+    let mut pair = Pair::new();
+    let id = resolve(&mut pair);
+    pair.deliver();
+    let question = asked(&mut pair);
+    pair.sides[CLIENT].abandon(pair.now, id);
+    let now = pair.now;
+    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    pair.deliver();
+    pair.assert_no_event();
+    assert_eq!(pair.counters(CLIENT).unmatched, 1);
+}
+
+#[test]
+fn questions_count_towards_the_backlog() {
+    let mut pair = Pair::new();
+    for _ in 0..9 {
+        resolve(&mut pair);
+    }
+    pair.deliver();
+    assert_eq!(pair.counters(SERVER).over_backlog, 1);
+    let question = asked(&mut pair);
+    let now = pair.now;
+    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    resolve(&mut pair);
+    pair.deliver();
+    assert_eq!(pair.counters(SERVER).over_backlog, 1);
+}
+
+#[test]
+fn kept_answers_are_bounded() {
+    let mut pair = Pair::new();
+    for _ in 0..1500 {
+        let id = resolve(&mut pair);
+        pair.deliver();
+        let question = asked(&mut pair);
+        let now = pair.now;
+        pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+        pair.deliver();
+        resolved(&mut pair, id);
+    }
+    assert_eq!(pair.sides[SERVER].kept_answers(), 1024);
+    pair.finish();
+    pair.assert_empty();
+}
