@@ -28,6 +28,8 @@ pub enum Subject {
     QueuePair(Qpn),
     /// A completion queue.
     CompletionQueue,
+    /// A shared receive queue.
+    SharedReceiveQueue,
     /// The port of this number.
     Port(u8),
     /// The device.
@@ -103,6 +105,7 @@ impl From<AsyncEvent> for Event {
         let subject = match event.object {
             EventObject::Qp(qp) => Subject::QueuePair(qp.qpn()),
             EventObject::Cq(_) => Subject::CompletionQueue,
+            EventObject::Srq(_) => Subject::SharedReceiveQueue,
             EventObject::Port(port) => Subject::Port(port),
             EventObject::Device => Subject::Device,
         };

@@ -174,6 +174,7 @@ impl<'a> QueuePairBuilder<'a> {
             service: QpType::Rc,
             send_cq: Arc::clone(self.send_cq.driver()),
             recv_cq: Arc::clone(self.recv_cq.driver()),
+            srq: None,
             cap: self.cap,
             signal_all: false,
         };

@@ -8,6 +8,7 @@ use crate::events::AsyncEvents;
 use crate::pd::Pd;
 use crate::qp::{CreateError, Qp, QpInit};
 use crate::route::RouteError;
+use crate::srq::{Srq, SrqAttr, SrqError};
 use std::io;
 use std::sync::Arc;
 use urxe_proto::qp::AddressVector;
@@ -65,6 +66,14 @@ impl Context {
     /// See [`CqError`].
     pub fn create_cq_ex(&self, init: CqInit) -> Result<Arc<Cq>, CqError> {
         Cq::new(init, Arc::clone(&self.events))
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// See [`SrqError`].
+    pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Srq>, SrqError> {
+        Srq::create(&self.events, pd, attr)
     }
 
     /// Makes a queue pair.

@@ -3,6 +3,7 @@
 use crate::cq::Cq;
 use crate::event_queue::EventQueue;
 use crate::qp::Qp;
+use crate::srq::Srq;
 use std::sync::Arc;
 use urxe_proto::host::QpEvent;
 
@@ -28,6 +29,8 @@ pub enum EventType {
     PortActive = 9,
     /// The port's interface went down.
     PortErr = 10,
+    /// Fewer receives wait in a shared queue than its limit says.
+    SrqLimitReached = 15,
     /// No more completions of receives from a shared queue will come.
     QpLastWqeReached = 16,
     /// The port's table of GIDs changed.
@@ -54,6 +57,8 @@ pub enum EventObject {
     Qp(Arc<Qp>),
     /// A completion queue.
     Cq(Arc<Cq>),
+    /// A shared receive queue.
+    Srq(Arc<Srq>),
     /// A port, by its number from 1.
     Port(u8),
     /// The device.
@@ -82,6 +87,12 @@ impl AsyncEvents {
     /// Takes back what is there of a completion queue that is being destroyed.
     pub(crate) fn retract_cq(&self, cq: &Cq) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Cq(other) if std::ptr::eq(&**other, cq));
+        self.retract(is_it);
+    }
+
+    /// Takes back what is there of a shared receive queue that is being destroyed.
+    pub(crate) fn retract_srq(&self, srq: &Srq) {
+        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Srq(other) if std::ptr::eq(&**other, srq));
         self.retract(is_it);
     }
 }

@@ -145,6 +145,11 @@ pub trait Receives {
     /// How many there are, for end-to-end credits; `None` for a shared queue, whose receives no
     /// queue pair can count on (9.7.7.2).
     fn receive_credits(&self) -> Option<u32>;
+
+    /// Copies `data` to where `offset` bytes into the elements of `receive` lie, which was taken
+    /// last. Their keys are of the protection domain of the queue that it came from, which for a
+    /// shared one need not be the queue pair's (10.2.9.2).
+    fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError>;
 }
 
 /// What happens to a queue pair without a work request to complete (11.6.3).

@@ -1,6 +1,5 @@
 //! The queues of a queue pair: rings allocated once, so that posting and sending allocate nothing.
 
-use crate::host::Receives;
 use crate::psn::Psn;
 use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 use crate::{host::Receive, mtu::Mtu};
@@ -26,10 +25,18 @@ pub enum PostError {
     /// This transport has no such operation, or not with such data: EINVAL.
     #[error("this transport has no such operation")]
     Operation,
+    /// Its receives are those of a shared queue: EINVAL.
+    #[error("the queue pair receives from a shared queue: post the receive there")]
+    SharedReceives,
     /// A datagram without a destination: EINVAL.
     #[error("a datagram needs an address handle of its protection domain, and a queue pair there")]
     Destination,
 }
+
+/// A queue cannot become smaller than what waits in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("more receives wait than the new size holds")]
+pub struct QueueInUse;
 
 /// A queue of receives.
 #[derive(Debug)]
@@ -106,19 +113,29 @@ impl RecvQueue {
         true
     }
 
+    /// Changes how many receives it holds at most. Those that wait stay, in their order.
+    ///
+    /// # Errors
+    /// [`QueueInUse`] when more of them wait than it is to hold.
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), QueueInUse> {
+        if max_wr < self.len() {
+            return Err(QueueInUse);
+        }
+        let mut larger = RecvQueue::new(max_wr, self.max_sge());
+        for offset in 0..self.len {
+            let from = (self.head + offset) % self.slots.len();
+            larger.slots[offset] = self.slots[from];
+            let elements = |at: usize| at * self.max_sge..(at + 1) * self.max_sge;
+            larger.sges[elements(offset)].copy_from_slice(&self.sges[elements(from)]);
+        }
+        larger.len = self.len;
+        *self = larger;
+        Ok(())
+    }
+
     /// Forgets every receive without a completion, as the transition to RESET does (10.3.1).
     pub fn clear(&mut self) {
         self.len = 0;
-    }
-}
-
-impl Receives for RecvQueue {
-    fn take_receive(&mut self, into: &mut Receive) -> bool {
-        self.take(into)
-    }
-
-    fn receive_credits(&self) -> Option<u32> {
-        Some(self.len())
     }
 }
 
@@ -365,6 +382,29 @@ mod tests {
         assert!(queue.take(&mut receive) && receive.wr_id == 2 && receive.sges.len() == 2);
         assert!(queue.take(&mut receive) && receive.wr_id == 3 && receive.sges.is_empty());
         assert!(!queue.take(&mut receive));
+    }
+
+    #[test]
+    fn receives_keep_their_order_when_the_queue_is_resized() {
+        let mut queue = RecvQueue::new(3, 2);
+        let mut receive = Receive::default();
+        for id in 0..3 {
+            queue.post(id, &[sge(1), sge(id as u32)]).unwrap();
+        }
+        assert!(queue.take(&mut receive));
+        queue.post(3, &[sge(3)]).unwrap();
+        assert_eq!(queue.resize(2), Err(QueueInUse));
+        assert_eq!((queue.capacity(), queue.len()), (3, 3));
+        queue.resize(4).unwrap();
+        queue.post(4, &[]).unwrap();
+        assert_eq!(queue.post(5, &[]), Err(PostError::Full));
+        for (id, elements) in [(1, 2), (2, 2), (3, 1), (4, 0)] {
+            assert!(queue.take(&mut receive));
+            assert_eq!((receive.wr_id, receive.sges.len()), (id, elements));
+            assert!(elements < 2 || receive.sges[1] == sge(id as u32));
+        }
+        queue.resize(0).unwrap();
+        assert_eq!(queue.post(6, &[]), Err(PostError::Full));
     }
 
     #[test]

@@ -99,6 +99,7 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     context.ops.req_notify_cq = Some(cq::req_notify_cq);
     context.ops.post_send = Some(post::post_send);
     context.ops.post_recv = Some(post::post_recv);
+    context.ops.post_srq_recv = Some(post::post_srq_recv);
     shown
 }
 

@@ -7,6 +7,7 @@ use urxe_driver::cq::CqError;
 use urxe_driver::mr::RegisterError;
 use urxe_driver::qp::{CreateError, ModifyError};
 use urxe_driver::route::RouteError;
+use urxe_driver::srq::SrqError;
 use urxe_proto::queue::PostError;
 
 /// An `errno` value: what a call that failed reports. Never 0.
@@ -40,6 +41,13 @@ impl From<CqError> for Errno {
 impl From<RegisterError> for Errno {
     fn from(error: RegisterError) -> Self {
         tracing::warn!("memory registration: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<SrqError> for Errno {
+    fn from(error: SrqError) -> Self {
+        tracing::warn!("shared receive queue: {error}");
         Self(error.errno())
     }
 }

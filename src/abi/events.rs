@@ -11,6 +11,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::qp::{pair_of, shown_pair};
+use super::srq::{shared_of, shown_shared};
 
 /// What the program is told of an event, which then counts as delivered. `None` for one of an
 /// object that is being destroyed.
@@ -25,6 +26,11 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
             let cq = shown_queue(&queue)?;
             queue.async_acks.delivered();
             ibv_async_event_element { cq }
+        }
+        EventObject::Srq(queue) => {
+            let srq = shown_shared(&queue)?;
+            queue.async_acks.delivered();
+            ibv_async_event_element { srq }
         }
         EventObject::Port(number) => ibv_async_event_element {
             port_num: c_int::from(number),
@@ -71,6 +77,12 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: this event's element is a queue, which lives until it is acknowledged.
                 if let Ok(queue) = unsafe { queue_of(event.element.cq) } {
+                    queue.driver.async_acks.acknowledge(1);
+                }
+            }
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                // SAFETY: these events' element is a shared receive queue, which lives as above.
+                if let Ok(queue) = unsafe { shared_of(event.element.srq) } {
                     queue.driver.async_acks.acknowledge(1);
                 }
             }

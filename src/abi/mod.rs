@@ -29,5 +29,6 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rates;
+mod srq;
 mod sysfs;
 mod unsupported;

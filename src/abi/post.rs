@@ -15,6 +15,7 @@ use super::ffi::*;
 use super::mw;
 use super::object;
 use super::qp::pair_of;
+use super::srq::shared_of;
 
 /// Elements of the work request at hand. They are copied: the program may change its own.
 type Elements = [Sge; MAX_SGE as usize];
@@ -197,19 +198,19 @@ pub(super) unsafe extern "C" fn post_send(
     status
 }
 
-/// `post_recv` of a context.
+/// Posts a list of receives, one by one. Returns what `name` does, and notes in `bad_wr` which
+/// could not be posted.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and a list of requests.
-pub(super) unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
+/// The pointers are null, or a list of requests and room for a pointer.
+unsafe fn post_receives(
+    name: &'static str,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
+    post: impl Fn(u64, &[Sge]) -> Result<(), Errno>,
 ) -> c_int {
     let mut at = wr;
-    let status = entry::status("ibv_post_recv", || {
-        // SAFETY: the caller's promise.
-        let pair = unsafe { pair_of(qp) }?;
+    let status = entry::status(name, || {
         let mut scratch = [Sge::default(); MAX_SGE as usize];
         while !at.is_null() {
             // SAFETY: the caller's promise.
@@ -217,7 +218,7 @@ pub(super) unsafe extern "C" fn post_recv(
                 let wr = entry::read(at)?;
                 (wr, elements(wr.sg_list, wr.num_sge, &mut scratch)?)
             };
-            pair.driver.post_receive(wr.wr_id, sges)?;
+            post(wr.wr_id, sges)?;
             at = wr.next;
         }
         Ok(())
@@ -227,4 +228,38 @@ pub(super) unsafe extern "C" fn post_recv(
         unsafe { blame(bad_wr, at) };
     }
     status
+}
+
+/// `post_recv` of a context.
+///
+/// # Safety
+/// The pointers are null, or a queue pair of ours and a list of requests.
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        post_receives("ibv_post_recv", wr, bad_wr, |wr_id, sges| {
+            Ok(pair_of(qp)?.driver.post_receive(wr_id, sges)?)
+        })
+    }
+}
+
+/// `post_srq_recv` of a context.
+///
+/// # Safety
+/// The pointers are null, or a shared receive queue of ours and a list of requests.
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        post_receives("ibv_post_srq_recv", wr, bad_wr, |wr_id, sges| {
+            Ok(shared_of(srq)?.driver.post_receive(wr_id, sges)?)
+        })
+    }
 }

@@ -19,6 +19,7 @@ use super::ffi::*;
 use super::object::{self, Handle, Place, Use};
 use super::parent_domain::Kind;
 use super::qp_ex::{self, Staging};
+use super::srq::{SharedQueue, shared_of};
 
 impl Handle for ibv_qp_ex {
     type Ours = QueuePair;
@@ -33,6 +34,7 @@ pub(super) struct QueuePair {
     _pd: Use,
     _send_cq: Use,
     _recv_cq: Use,
+    _srq: Option<Use>,
 }
 
 /// What stands behind an `ibv_qp`.
@@ -154,6 +156,8 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
             queue_in(wanted.recv_cq, context)?,
         )
     };
+    // SAFETY: the caller's promise.
+    let srq = unsafe { shared_in(wanted.srq, context) }?;
     // SAFETY: the domain's own context, which outlives it.
     let device = &unsafe { context_of(context) }?.driver;
     let place = Place::from(domain.allocators.as_ref(), Kind::QueuePair)?;
@@ -162,6 +166,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
         service,
         send_cq: Arc::clone(&send_cq.driver),
         recv_cq: Arc::clone(&recv_cq.driver),
+        srq: srq.map(|queue| Arc::clone(&queue.driver)),
         cap: cap_from(&wanted.cap),
         signal_all: wanted.signal_all,
     };
@@ -173,6 +178,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     shown.qp_base.pd = pd;
     shown.qp_base.send_cq = wanted.send_cq;
     shown.qp_base.recv_cq = wanted.recv_cq;
+    shown.qp_base.srq = wanted.srq;
     shown.qp_base.handle = object::number();
     shown.qp_base.qp_num = driver.qpn().get();
     shown.qp_base.state = driver.state() as ibv_qp_state;
@@ -184,6 +190,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
         _pd: domain.users.add(),
         _send_cq: send_cq.users.add(),
         _recv_cq: recv_cq.users.add(),
+        _srq: srq.map(|queue| queue.users.add()),
     };
     let qp = place.make(shown, ours);
     driver.tag.store(qp.expose_provenance(), Ordering::Release);
@@ -191,10 +198,6 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
 }
 
 fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
-    // There are no shared receive queues, so this cannot be one.
-    if !wanted.srq.is_null() {
-        return Err(Errno(libc::EINVAL));
-    }
     let name = match wanted.qp_type {
         IBV_QPT_RC => return Ok(QpType::Rc),
         IBV_QPT_UC => return Ok(QpType::Uc),
@@ -218,6 +221,24 @@ unsafe fn queue_in<'a>(
     let (queue, its) = unsafe { (queue_of(cq)?, (&raw const (*cq).context).read()) };
     if ptr::eq(its, context) {
         Ok(queue)
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
+}
+
+/// # Safety
+/// `srq` is null or a shared receive queue of ours.
+unsafe fn shared_in<'a>(
+    srq: *mut ibv_srq,
+    context: *mut ibv_context,
+) -> Result<Option<&'a SharedQueue>, Errno> {
+    if srq.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise; the second makes no reference.
+    let (queue, its) = unsafe { (shared_of(srq)?, (&raw const (*srq).context).read()) };
+    if ptr::eq(its, context) {
+        Ok(Some(queue))
     } else {
         Err(Errno(libc::EINVAL))
     }

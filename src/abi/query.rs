@@ -7,6 +7,7 @@ use urxe_driver::Device;
 use urxe_driver::cq::MAX_CQE;
 use urxe_driver::device::{GID_TABLE_LEN, PORT, PortState};
 use urxe_driver::qp::{MAX_QP_WR, MAX_SGE};
+use urxe_driver::srq::{MAX_SRQ_SGE, MAX_SRQ_WR};
 use urxe_proto::ids::{Gid, PKey};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::rc::MAX_RD_ATOMIC;
@@ -64,6 +65,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B
         | IBV_DEVICE_MEM_MGT_EXTENSIONS;
@@ -78,6 +80,9 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     attr.max_res_rd_atom = c_int::from(MAX_RD_ATOMIC) * MAX_QP;
     attr.max_qp_init_rd_atom = c_int::from(MAX_RD_ATOMIC);
     attr.atomic_cap = IBV_ATOMIC_HCA;
+    attr.max_srq = PLENTY;
+    attr.max_srq_wr = MAX_SRQ_WR.cast_signed();
+    attr.max_srq_sge = MAX_SRQ_SGE.cast_signed();
     attr.max_ah = PLENTY;
     attr.max_pkeys = PKEYS;
     attr.local_ca_ack_delay = ACK_DELAY;

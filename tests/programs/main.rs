@@ -13,5 +13,6 @@ mod perftest;
 mod pingpong;
 mod places;
 mod processes;
+mod shared_receives;
 mod unreliable;
 mod urxe_run;

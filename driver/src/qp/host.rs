@@ -2,7 +2,6 @@
 //! events.
 
 use super::Qp;
-use crate::event_queue::lock;
 use crate::events::{AsyncEvent, EventObject};
 use crate::regions::RegionTable;
 use urxe_proto::host::{
@@ -72,11 +71,17 @@ impl Memory for QpHost<'_> {
 
 impl Receives for QpHost<'_> {
     fn take_receive(&mut self, into: &mut Receive) -> bool {
-        lock(&self.qp.receives).take(into)
+        self.qp.receives.take(into)
     }
 
     fn receive_credits(&self) -> Option<u32> {
-        Some(lock(&self.qp.receives).len())
+        self.qp.receives.credits()
+    }
+
+    fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let qp = self.qp;
+        qp.receives
+            .fill(self.regions, &qp.pd, receive, offset, data)
     }
 }
 

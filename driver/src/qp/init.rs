@@ -1,6 +1,7 @@
 //! What a queue pair is created with, and the limits.
 
 use crate::cq::Cq;
+use crate::srq::Srq;
 use std::sync::Arc;
 use urxe_proto::qp::QpType;
 
@@ -20,7 +21,9 @@ pub struct QpInit {
     pub send_cq: Arc<Cq>,
     /// Where receives complete.
     pub recv_cq: Arc<Cq>,
-    /// Capacities of the queues.
+    /// Where its messages find receives, if not in a queue of its own.
+    pub srq: Option<Arc<Srq>>,
+    /// Capacities of the queues. Those of receives mean nothing with a shared queue.
     pub cap: QpCap,
     /// Whether every send makes a completion.
     pub signal_all: bool,

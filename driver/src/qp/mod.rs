@@ -10,6 +10,7 @@ mod host;
 mod init;
 mod machine;
 mod posting;
+mod receives;
 
 pub use error::{CreateError, ModifyError};
 pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit};
@@ -27,11 +28,12 @@ use crate::route::{Route, RouteError};
 use destinations::Destinations;
 use host::QpHost;
 use machine::{Machine, Next};
+use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::Qpn;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType};
-use urxe_proto::queue::{PostError, RecvQueue};
+use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
@@ -60,7 +62,7 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     signal_all: bool,
-    receives: Mutex<RecvQueue>,
+    receives: Source,
     inner: Mutex<Inner>,
     /// The state, to be read without a lock.
     state: AtomicU32,
@@ -104,10 +106,13 @@ impl Qp {
         pd: &Arc<Pd>,
         init: QpInit,
     ) -> Result<Arc<Qp>, CreateError> {
-        if !init.cap.is_possible() {
+        let mut cap = init.cap;
+        if init.srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        if !cap.is_possible() {
             return Err(CreateError::Capacity);
         }
-        let cap = init.cap;
         let make = |qpn| {
             let inner = Inner {
                 machine: Machine::new(qpn, &init, device.active_mtu())?,
@@ -128,7 +133,7 @@ impl Qp {
                 send_cq: Arc::clone(&init.send_cq),
                 recv_cq: Arc::clone(&init.recv_cq),
                 signal_all: init.signal_all,
-                receives: Mutex::new(RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)),
+                receives: Source::new(&init),
                 inner: Mutex::new(inner),
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
@@ -263,7 +268,7 @@ impl Qp {
         if !self.state().takes_receives() {
             return Err(PostError::State);
         }
-        lock(&self.receives).post(wr_id, sges)?;
+        self.receives.post(wr_id, sges)?;
         if self.state().flushes_receives() {
             self.flush_posted();
         }

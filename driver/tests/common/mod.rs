@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::qp::{QpCap, QpInit};
-use urxe_driver::{Channel, Context, Cq, Mr, Pd, Qp, device};
+use urxe_driver::{Channel, Context, Cq, Mr, Pd, Qp, Srq, device};
 use urxe_proto::host::Access;
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
@@ -77,6 +77,16 @@ impl End {
     }
 
     pub fn of(service: QpType, channel: Option<Arc<Channel>>, cqe: u32) -> End {
+        Self::sharing(service, channel, cqe, |_| None)
+    }
+
+    /// One that receives from the shared queue that `srq` returns.
+    pub fn sharing(
+        service: QpType,
+        channel: Option<Arc<Channel>>,
+        cqe: u32,
+        srq: impl FnOnce(&Context) -> Option<Arc<Srq>>,
+    ) -> End {
         let devices = device::devices().unwrap();
         let lo = devices
             .iter()
@@ -89,6 +99,7 @@ impl End {
             service,
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
+            srq: srq(&context),
             cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,
@@ -196,7 +207,11 @@ impl Drop for End {
 
 /// Two ends that are ready to send.
 pub fn pair(tune: impl Fn(&mut QpAttr)) -> (End, End) {
-    let (a, b) = (End::new(None, 256), End::new(None, 256));
+    join(End::new(None, 256), End::new(None, 256), tune)
+}
+
+/// Connects two ends.
+pub fn join(a: End, b: End, tune: impl Fn(&mut QpAttr)) -> (End, End) {
     a.init();
     b.init();
     a.connect(&b, &tune);

@@ -314,7 +314,7 @@ impl Responder {
         if total > room || total > MAX_MESSAGE {
             return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
-        host.scatter(&self.receive.sges, u64::from(received), packet.payload)
+        host.fill_receive(&self.receive, u64::from(received), packet.payload)
             .map_err(|_| Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
         let received = total as u32;
         if !info.position.ends() {

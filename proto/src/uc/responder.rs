@@ -137,7 +137,7 @@ impl Responder {
             receive.too_small(cx, host);
             return Err(Refusal::Drop);
         }
-        host.scatter(&receive.receive().sges, u64::from(received), packet.payload)
+        host.fill_receive(receive.receive(), u64::from(received), packet.payload)
             .map_err(|_| Refusal::Fatal(WcStatus::LocProtErr))?;
         let received = total as u32;
         if info.position.ends() {

@@ -180,10 +180,10 @@ impl UdQp {
         }
         let udp_len = UDP_LEN + packet.len() + crate::icrc::LEN;
         let grh = network.bytes(udp_len as u16);
-        let sges = &receive.receive().sges;
+        let into = receive.receive();
         let scattered = host
-            .scatter(sges, 0, &grh)
-            .and_then(|()| host.scatter(sges, Grh::LEN as u64, payload));
+            .fill_receive(into, 0, &grh)
+            .and_then(|()| host.fill_receive(into, Grh::LEN as u64, payload));
         if scattered.is_err() {
             receive.end(cx.qpn, WcStatus::LocProtErr, host);
             core.end(now, host);

@@ -204,6 +204,10 @@ impl Receives for SimHost {
     fn receive_credits(&self) -> Option<u32> {
         (!self.shared).then(|| self.receives.len())
     }
+
+    fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.scatter(&receive.sges, offset, data)
+    }
 }
 
 impl Completions for SimHost {

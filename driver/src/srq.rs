@@ -1,0 +1,381 @@
+//! Shared receive queues: receives that the messages of several queue pairs take (10.2.9).
+//!
+//! A message takes the oldest receive, whichever queue pair it comes by. What a receive's keys may
+//! reach is for the protection domain of the shared queue to say, not for that of the queue pair.
+
+use crate::event_queue::{AckCount, lock};
+use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
+use crate::pd::Pd;
+use crate::regions::RegionTable;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use urxe_proto::host::{MemoryError, Receive};
+use urxe_proto::queue::{PostError, QueueInUse, RecvQueue};
+use urxe_proto::work::Sge;
+
+/// The most receives a shared queue may have.
+pub const MAX_SRQ_WR: u32 = 1 << 16;
+/// The most scatter/gather elements one of its receives may have.
+pub const MAX_SRQ_SGE: u32 = crate::qp::MAX_SGE;
+
+/// The attributes of a shared receive queue (11.2.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqAttr {
+    /// Receives outstanding, 1 to [`MAX_SRQ_WR`].
+    pub max_wr: u32,
+    /// Elements of a receive, at most [`MAX_SRQ_SGE`].
+    pub max_sge: u32,
+    /// When fewer receives than this wait, an event tells so, once; 0 for never.
+    pub limit: u32,
+}
+
+/// What to change of a shared receive queue (11.2.3.3); `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqChange {
+    /// How many receives it holds.
+    pub max_wr: Option<u32>,
+    /// The limit, which arms the event anew; 0 disarms it.
+    pub limit: Option<u32>,
+}
+
+/// Why a shared receive queue cannot be made, or changed. EINVAL each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SrqError {
+    /// Beyond the device's limits.
+    #[error(
+        "a shared receive queue has 1 to {MAX_SRQ_WR} receives of at most {MAX_SRQ_SGE} elements"
+    )]
+    Size,
+    /// The limit would be reached always.
+    #[error("a limit of {limit} receives is more than the {max_wr} that the queue holds")]
+    Limit {
+        /// What was asked for.
+        limit: u32,
+        /// What it holds.
+        max_wr: u32,
+    },
+    /// More receives wait than it is to hold.
+    #[error(transparent)]
+    InUse(#[from] QueueInUse),
+}
+
+impl SrqError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    receives: RecvQueue,
+    /// 0 when the event is not armed.
+    limit: u32,
+}
+
+impl Shared {
+    /// Whether the limit is reached, which disarms it.
+    fn reaches_limit(&mut self) -> bool {
+        let reached = self.receives.len() < self.limit;
+        if reached {
+            self.limit = 0;
+        }
+        reached
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    me: Weak<Srq>,
+    pd: Arc<Pd>,
+    events: Arc<AsyncEvents>,
+    shared: Mutex<Shared>,
+    /// Asynchronous events that the program has not acknowledged.
+    pub async_acks: AckCount,
+    /// A number for whoever made this queue, to find its own object by.
+    pub tag: AtomicUsize,
+}
+
+impl Srq {
+    /// An empty queue. Its event goes to `events`. `attr.limit` means nothing yet: a queue begins
+    /// with its event disarmed (11.2.3.1).
+    ///
+    /// # Errors
+    /// [`SrqError::Size`].
+    pub fn create(
+        events: &Arc<AsyncEvents>,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+    ) -> Result<Arc<Srq>, SrqError> {
+        check_size(attr.max_wr)?;
+        if attr.max_sge > MAX_SRQ_SGE {
+            return Err(SrqError::Size);
+        }
+        let shared = Shared {
+            receives: RecvQueue::new(attr.max_wr, attr.max_sge),
+            limit: 0,
+        };
+        Ok(Arc::new_cyclic(|me| Srq {
+            me: Weak::clone(me),
+            pd: Arc::clone(pd),
+            events: Arc::clone(events),
+            shared: Mutex::new(shared),
+            async_acks: AckCount::default(),
+            tag: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Its attributes. The limit is 0 when its event has come, or was never asked for.
+    pub fn attributes(&self) -> SrqAttr {
+        let shared = lock(&self.shared);
+        SrqAttr {
+            max_wr: shared.receives.capacity(),
+            max_sge: shared.receives.max_sge(),
+            limit: shared.limit,
+        }
+    }
+
+    /// The protection domain of its receives.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Changes its size, or arms its event. When fewer receives than the limit wait already, the
+    /// event comes at once.
+    ///
+    /// # Errors
+    /// See [`SrqError`]; nothing has changed then.
+    pub fn modify(&self, change: SrqChange) -> Result<(), SrqError> {
+        let mut shared = lock(&self.shared);
+        let max_wr = change.max_wr.unwrap_or(shared.receives.capacity());
+        let limit = change.limit.unwrap_or(shared.limit);
+        check_size(max_wr)?;
+        if limit > max_wr {
+            return Err(SrqError::Limit { limit, max_wr });
+        }
+        if max_wr != shared.receives.capacity() {
+            shared.receives.resize(max_wr)?;
+        }
+        shared.limit = limit;
+        self.announce(shared);
+        Ok(())
+    }
+
+    /// Posts a receive (11.4.1.2).
+    ///
+    /// # Errors
+    /// [`PostError::Full`] and [`PostError::TooManySges`].
+    pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        lock(&self.shared).receives.post(wr_id, sges)
+    }
+
+    /// Takes the oldest receive; false when there is none.
+    pub(crate) fn take(&self, into: &mut Receive) -> bool {
+        let mut shared = lock(&self.shared);
+        let taken = shared.receives.take(into);
+        self.announce(shared);
+        taken
+    }
+
+    /// See [`urxe_proto::host::Receives::fill_receive`].
+    pub(crate) fn fill(
+        &self,
+        regions: &RegionTable,
+        receive: &Receive,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        regions.scatter(&self.pd, &receive.sges, offset, data)
+    }
+
+    /// Tells that the limit is reached, if it is.
+    fn announce(&self, mut shared: MutexGuard<'_, Shared>) {
+        let reached = shared.reaches_limit();
+        drop(shared);
+        if reached && let Some(srq) = self.me.upgrade() {
+            self.events.push(AsyncEvent {
+                kind: EventType::SrqLimitReached,
+                object: EventObject::Srq(srq),
+            });
+        }
+    }
+
+    /// Takes back its events, and waits until the program is done with those that it has. To be
+    /// called before the last reference goes.
+    pub fn retire(&self) {
+        self.events.retract_srq(self);
+        self.async_acks.wait();
+    }
+
+    /// The number that whoever made it has set, see [`Srq::tag`].
+    pub fn tag(&self) -> usize {
+        self.tag.load(Ordering::Acquire)
+    }
+}
+
+fn check_size(max_wr: u32) -> Result<(), SrqError> {
+    if (1..=MAX_SRQ_WR).contains(&max_wr) {
+        Ok(())
+    } else {
+        Err(SrqError::Size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_queue::EventQueue;
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use std::io;
+
+    struct Queue {
+        srq: Arc<Srq>,
+        events: Arc<AsyncEvents>,
+        taken: Receive,
+    }
+
+    impl Queue {
+        fn of(max_wr: u32) -> Self {
+            let events = Arc::new(EventQueue::of_rare_events().unwrap());
+            fcntl_setfl(events.fd(), OFlags::NONBLOCK).unwrap();
+            let attr = SrqAttr {
+                max_wr,
+                max_sge: 1,
+                limit: 0,
+            };
+            Queue {
+                srq: Srq::create(&events, &Pd::new(), attr).unwrap(),
+                events,
+                taken: Receive::default(),
+            }
+        }
+
+        fn post(&self, count: u64) {
+            for wr_id in 0..count {
+                self.srq.post_receive(wr_id, &[]).unwrap();
+            }
+        }
+
+        fn take(&mut self) -> bool {
+            self.srq.take(&mut self.taken)
+        }
+
+        fn set_limit(&self, limit: u32) -> Result<(), SrqError> {
+            self.srq.modify(SrqChange {
+                limit: Some(limit),
+                ..SrqChange::default()
+            })
+        }
+
+        fn resize(&self, max_wr: u32) -> Result<(), SrqError> {
+            self.srq.modify(SrqChange {
+                max_wr: Some(max_wr),
+                ..SrqChange::default()
+            })
+        }
+
+        /// Whether its event has come, and no other.
+        fn reached(&self) -> bool {
+            match self.events.next() {
+                Ok(event) => {
+                    assert_eq!(event.kind, EventType::SrqLimitReached);
+                    let EventObject::Srq(srq) = event.object else {
+                        panic!("an event of another object: {:?}", event.object);
+                    };
+                    assert!(Arc::ptr_eq(&srq, &self.srq));
+                    assert!(self.events.next().is_err(), "one event only");
+                    true
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    false
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn limit_event_comes_once_when_fewer_receives_wait() {
+        let mut queue = Queue::of(8);
+        queue.post(4);
+        queue.set_limit(3).unwrap();
+        assert!(queue.take());
+        assert!(!queue.reached(), "3 are not fewer than 3");
+        assert!(queue.take());
+        assert!(queue.reached());
+        assert_eq!(queue.srq.attributes().limit, 0, "disarmed by the event");
+        assert!(queue.take() && queue.take() && !queue.take());
+        assert!(!queue.reached());
+    }
+
+    #[test]
+    fn limit_event_comes_at_once_when_armed_too_late() {
+        let queue = Queue::of(8);
+        queue.post(2);
+        queue.set_limit(2).unwrap();
+        assert!(!queue.reached());
+        queue.set_limit(3).unwrap();
+        assert!(queue.reached());
+        queue.set_limit(0).unwrap();
+        assert!(!queue.reached());
+    }
+
+    #[test]
+    fn refused_change_changes_nothing() {
+        let queue = Queue::of(4);
+        queue.post(3);
+        queue.set_limit(2).unwrap();
+        let before = queue.srq.attributes();
+        assert_eq!(queue.resize(2), Err(SrqError::InUse(QueueInUse)));
+        assert_eq!(queue.resize(0), Err(SrqError::Size));
+        assert_eq!(queue.resize(MAX_SRQ_WR + 1), Err(SrqError::Size));
+        assert!(matches!(queue.set_limit(5), Err(SrqError::Limit { .. })));
+        let both = SrqChange {
+            max_wr: Some(8),
+            limit: Some(9),
+        };
+        assert!(queue.srq.modify(both).is_err());
+        assert_eq!(queue.srq.attributes(), before);
+        assert!(!queue.reached());
+    }
+
+    #[test]
+    fn resized_queue_holds_what_it_says() {
+        let queue = Queue::of(1);
+        queue.post(1);
+        assert_eq!(queue.srq.post_receive(1, &[]), Err(PostError::Full));
+        queue.resize(2).unwrap();
+        queue.srq.post_receive(1, &[]).unwrap();
+        assert_eq!(queue.srq.post_receive(2, &[]), Err(PostError::Full));
+        let elements = [Sge::default(); 2];
+        queue.resize(3).unwrap();
+        let too_many = queue.srq.post_receive(2, &elements);
+        assert_eq!(too_many, Err(PostError::TooManySges));
+    }
+
+    #[test]
+    fn event_of_a_queue_that_is_retired_is_taken_back() {
+        let queue = Queue::of(4);
+        queue.set_limit(1).unwrap();
+        queue.srq.retire();
+        assert!(!queue.reached());
+    }
+
+    #[test]
+    fn sizes_are_checked_at_creation() {
+        let events = Arc::new(EventQueue::of_rare_events().unwrap());
+        let create = |max_wr, max_sge| {
+            let attr = SrqAttr {
+                max_wr,
+                max_sge,
+                limit: 0,
+            };
+            Srq::create(&events, &Pd::new(), attr).map(|srq| srq.attributes())
+        };
+        assert_eq!(create(0, 1), Err(SrqError::Size));
+        assert_eq!(create(1, MAX_SRQ_SGE + 1), Err(SrqError::Size));
+        assert!(create(MAX_SRQ_WR, MAX_SRQ_SGE).is_ok());
+        assert!(create(1, 0).is_ok(), "a receive of no elements is one");
+    }
+}

@@ -1,0 +1,68 @@
+//! Programs whose queue pairs share receives: `ibv_srq_pingpong`, and perftest's `--use-srq`.
+
+use crate::common::perftest::Perftest;
+use crate::common::pingpong::{Pingpong, Side};
+use crate::common::place::Place;
+use crate::common::require::{PERFTEST, PINGPONG, require};
+
+fn srq_pingpong() -> Option<Pingpong> {
+    require(&[PINGPONG])
+        .then(|| Pingpong::over_loopback(&Place::here()).program("ibv_srq_pingpong"))
+}
+
+fn perftest(program: &'static str) -> Option<Perftest> {
+    let side = Side::new(&Place::here(), "urxe_lo");
+    require(&[PERFTEST]).then(|| {
+        Perftest::new(program, side.clone(), side, "127.0.0.1").options("--use-srq -n 1000")
+    })
+}
+
+#[test]
+fn sixteen_connections_share_receives() {
+    let Some(pingpong) = srq_pingpong() else {
+        return;
+    };
+    pingpong.run().success();
+}
+
+#[test]
+fn sixteen_connections_share_receives_and_sleep() {
+    let Some(pingpong) = srq_pingpong() else {
+        return;
+    };
+    pingpong.options("-e").size(20_000).run().success();
+}
+
+#[test]
+fn as_many_receives_as_connections() {
+    let Some(pingpong) = srq_pingpong() else {
+        return;
+    };
+    // The fewest that the program takes: what runs ahead of them comes again.
+    pingpong.options("-r 16 -c").run().success();
+}
+
+#[test]
+fn perftest_with_a_shared_queue() {
+    let Some(bandwidth) = perftest("ib_send_bw") else {
+        return;
+    };
+    let four = bandwidth.clone().options("-q 4").run();
+    four.success(&[65_536], 4000);
+    bandwidth.options("-e").run().success(&[65_536], 1000);
+    let Some(latency) = perftest("ib_send_lat") else {
+        return;
+    };
+    latency.run().success(&[2], 1000);
+}
+
+#[test]
+fn datagrams_and_unreliable_connections_with_a_shared_queue() {
+    let Some(latency) = perftest("ib_send_lat") else {
+        return;
+    };
+    for transport in ["UC", "UD"] {
+        let latency = latency.clone().options("-s 1024 -c").options(transport);
+        latency.run().success(&[1024], 1000);
+    }
+}
