@@ -1,5 +1,6 @@
 //! Devices: one for each network interface that is up (see ARCHITECTURE.md).
 
+use crate::engine;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::net::{Address, Interface, LocalAddress, list_interfaces};
@@ -112,6 +113,13 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
     let device = Arc::new(Device::new(interface));
     known.push(Arc::downgrade(&device));
     device
+}
+
+/// The local addresses of the device of this name, if somebody has it.
+pub(crate) fn addresses_of(name: &str) -> Vec<LocalAddress> {
+    let known: Vec<_> = lock(&KNOWN).iter().filter_map(Weak::upgrade).collect();
+    let devices = known.iter().filter(|device| device.name == name);
+    devices.flat_map(|device| device.sources()).collect()
 }
 
 impl Device {
@@ -260,6 +268,9 @@ impl Device {
             _ => {}
         }
         drop(port);
+        if changes.contains(&EventType::PortErr) {
+            engine::get().counters_of(&self.name).link_downed.add(1);
+        }
         for events in lock(&self.listeners).iter().filter_map(Weak::upgrade) {
             for &kind in &changes {
                 events.push(AsyncEvent {

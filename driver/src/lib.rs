@@ -13,6 +13,7 @@
 pub mod ah;
 pub mod cm;
 pub mod context;
+mod counters;
 pub mod cq;
 pub mod device;
 pub mod engine;
@@ -31,6 +32,7 @@ mod random;
 mod regions;
 pub mod route;
 pub mod srq;
+pub mod stat;
 
 pub use ah::AddressHandle;
 pub use context::Context;

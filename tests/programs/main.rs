@@ -14,5 +14,6 @@ mod pingpong;
 mod places;
 mod processes;
 mod shared_receives;
+mod stat;
 mod unreliable;
 mod urxe_run;

@@ -7,11 +7,15 @@
 //! for reading, the table of memory regions for reading, a queue pair. Destroying a queue pair or
 //! a region takes its table for writing, and so waits for what is being handled.
 
+mod counting;
 mod delayed;
 mod progress;
 mod table;
 mod timers;
 
+pub use counting::EngineCounters;
+
+use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::device;
 use crate::event_queue::lock;
@@ -21,11 +25,13 @@ use crate::net::{
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crate::regions::{RegionTable, regions};
+use crate::stat;
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
 use progress::Progress;
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use std::{io, mem};
@@ -55,17 +61,6 @@ pub(crate) fn forget() {
     ENGINE.forget();
 }
 
-/// What the engine counts, beside [`NetCounters`] and those of each queue pair.
-#[derive(Debug, Default)]
-pub struct EngineCounters {
-    /// Packets that broke a rule of the wire format.
-    pub malformed: AtomicU64,
-    /// Packets for a queue pair that does not exist.
-    pub unknown_qp: AtomicU64,
-    /// Times that the progress thread woke up.
-    pub wakeups: AtomicU64,
-}
-
 /// What moves packets.
 #[derive(Debug)]
 pub struct Engine {
@@ -84,6 +79,8 @@ pub struct Engine {
     /// Polls in a row that found nothing.
     idle_polls: CachePadded<AtomicU32>,
     counters: EngineCounters,
+    /// What is counted of each device, by its name.
+    counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
 }
 
 /// What is there once the first queue pair was made.
@@ -144,6 +141,7 @@ impl Engine {
             armed: AtomicUsize::new(0),
             idle_polls: CachePadded::default(),
             counters: EngineCounters::default(),
+            counted: Mutex::default(),
         }
     }
 
@@ -390,6 +388,7 @@ impl Engine {
                 }
             }
         });
+        network.shared.answer_questions(stat::answer);
         for local in network.locals().iter() {
             self.handle_batch(&mut receiver, |batch, f| {
                 if let Err(error) = local.endpoint.service(batch, f) {
@@ -454,12 +453,15 @@ impl Engine {
             Ok(packet) => packet,
             Err(error) => {
                 tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
-                self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+                self.counters.malformed.add(1);
+                if let Some(network) = self.network.get() {
+                    network.shared.count_bad(datagram.dst);
+                }
                 return;
             }
         };
         let Some(qp) = qps.get(packet.header.bth.dest_qp) else {
-            self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            self.counters.unknown_qp.add(1);
             return;
         };
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,

@@ -177,7 +177,7 @@ impl Progress {
             {
                 seen.watchful_until = net::now() + WATCHFUL;
             }
-            engine.counters.wakeups.fetch_add(1, Ordering::Relaxed);
+            engine.counters.wakeups.add(1);
             if control {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
                 if monitor.as_ref().is_some_and(Monitor::changed) {

@@ -47,6 +47,11 @@ impl QpTable {
         Ok(qp)
     }
 
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
+        self.slots.iter().flatten()
+    }
+
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Arc<Qp>> {
         let at = qpn.get().checked_sub(self.first)? as usize;
         let removed = self.slots.get_mut(at)?.take();

@@ -30,6 +30,7 @@ mod send;
 mod sharing;
 mod slot;
 mod socket;
+mod stat;
 mod steering;
 mod sys;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use send::{DEFAULT_CAPACITY, Path, PathOptions, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
 pub use slot::{QPN_BITS, SLOTS};
 pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
+pub use stat::{Answer, Answers, ask};
 
 use urxe_proto::icrc::{self, FlowIcrc, IpId};
 use urxe_proto::wire::Bth;

@@ -60,6 +60,8 @@ pub(super) struct Message {
     pub(super) len: usize,
     /// Did not fit: what is there is not all.
     pub(super) truncated: bool,
+    /// Which process sent it (Unix sockets only).
+    pub(super) pid: Option<u32>,
     /// Whose process sent it (Unix sockets only).
     pub(super) uid: Option<u32>,
 }
@@ -159,6 +161,7 @@ impl RecvBatch {
                 segment: 0,
                 len: (header.msg_len as usize).min(MESSAGE_ROOM),
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                pid: None,
                 uid: None,
             };
             // SAFETY: recvmmsg filled the header and its control buffer, which nobody has touched.
@@ -197,6 +200,7 @@ impl Message {
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
                 // struct ucred: pid, uid, gid.
+                self.pid = value.get(..4).map(|pid| control_int(pid) as u32);
                 self.uid = value.get(4..8).map(|uid| control_int(uid) as u32);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {

@@ -20,13 +20,14 @@ use super::pcap::Capture;
 use super::receive::{Arrival, Datagram, RecvBatch};
 use super::slot::{Passed, Slot};
 use super::socket::LocalAddress;
+use super::stat::{self, Question};
 use super::wire::Tap;
 use std::env;
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_proto::time::Time;
 
 /// How a process uses the network.
@@ -79,6 +80,8 @@ pub struct Shared {
     options: Options,
     slot: Slot,
     forwarder: Forwarder,
+    /// Questions about the counters that nobody has answered yet.
+    questions: Mutex<Vec<Question>>,
     tap: Arc<Tap>,
 }
 
@@ -107,8 +110,10 @@ impl Shared {
             options,
             slot: Slot::claim()?,
             forwarder: Forwarder::default(),
+            questions: Mutex::default(),
             tap: Arc::new(Tap {
                 counters: Arc::new(NetCounters::default()),
+                bad: Mutex::default(),
                 capture,
             }),
         }))
@@ -173,6 +178,15 @@ impl Shared {
         let user = rustix::process::getuid().as_raw();
         let (messages, senders) = batch.parts();
         for (message, bytes) in messages {
+            if message.uid == Some(user)
+                && let Some(question) = Question::parse(bytes)
+            {
+                let mut questions = self.questions();
+                if questions.len() < stat::MAX_WAITING {
+                    questions.push(question);
+                }
+                continue;
+            }
             let arrival =
                 forward::parse(bytes).filter(|_| message.uid == Some(user) && !message.truncated);
             let Some(arrival) = arrival else {
@@ -188,6 +202,35 @@ impl Shared {
             self.tap.flush_capture();
         }
         Ok(count)
+    }
+
+    /// Answers those who have asked what was counted: whoever calls [`Shared::recv_forwarded`] calls
+    /// this next. `answer` is asked for the text only if anybody wants it.
+    pub fn answer_questions(&self, answer: impl FnOnce() -> Vec<u8>) {
+        let questions = std::mem::take(&mut *self.questions());
+        if questions.is_empty() {
+            return;
+        }
+        let answer = answer();
+        for question in questions {
+            question.answer(&self.slot, &answer);
+        }
+    }
+
+    fn questions(&self) -> MutexGuard<'_, Vec<Question>> {
+        self.questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Datagrams that came to `address` and were dropped for what they were.
+    pub fn bad_datagrams(&self, address: LocalAddress) -> u64 {
+        self.tap.bad().get(&address).copied().unwrap_or(0)
+    }
+
+    /// The packet in a datagram that came to `address` made no sense.
+    pub fn count_bad(&self, address: LocalAddress) {
+        self.tap.count_bad(address);
     }
 
     /// Passes datagrams on to the process in slot `to`.

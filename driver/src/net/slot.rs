@@ -73,6 +73,12 @@ impl Slot {
         self.socket.as_fd()
     }
 
+    /// Sends a message to a socket that is no slot.
+    pub(super) fn answer(&self, to: &SockAddr, message: &[u8]) -> io::Result<()> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        self.socket.send_to_with_flags(message, to, flags).map(drop)
+    }
+
     /// Sends a message to the process in another slot, in two parts.
     pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8]) -> Passed {
         let parts = [IoSlice::new(header), IoSlice::new(bytes)];
@@ -105,6 +111,14 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
         }
     }
     Ok(live)
+}
+
+/// Sends a message to the process in slot `to` from a socket that may have no slot.
+pub(super) fn send(socket: &Socket, to: u8, message: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    socket
+        .send_to_with_flags(message, &address(to)?, flags)
+        .map(drop)
 }
 
 fn address(number: u8) -> io::Result<SockAddr> {

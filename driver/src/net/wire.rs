@@ -7,6 +7,7 @@ use super::receive::{Datagram, Senders};
 use super::send::Path;
 use super::socket::LocalAddress;
 use super::{ROCE_PORT, clock};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,8 @@ use urxe_proto::time::Time;
 /// Counters and capture of the process.
 pub(super) struct Tap {
     pub(super) counters: Arc<NetCounters>,
+    /// Datagrams that came to an address and were dropped for what they were.
+    pub(super) bad: Mutex<HashMap<LocalAddress, u64>>,
     pub(super) capture: Option<Capture>,
 }
 
@@ -64,6 +67,16 @@ impl Tap {
         tracing::debug!(%error, packets, "packets could not be sent");
     }
 
+    /// A datagram that came to `address` was dropped for what it was.
+    #[cold]
+    pub(super) fn count_bad(&self, address: LocalAddress) {
+        *self.bad().entry(address).or_default() += 1;
+    }
+
+    pub(super) fn bad(&self) -> MutexGuard<'_, HashMap<LocalAddress, u64>> {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Checks the ICRC of a datagram for this process, shows it, and passes it on if it is right.
     pub(super) fn deliver(
         &self,
@@ -96,6 +109,7 @@ impl Tap {
                     IcrcError::Length(_) => self.counters.malformed.add(1),
                     IcrcError::Mismatch { .. } => self.counters.icrc_errors.add(1),
                 }
+                self.count_bad(datagram.dst);
                 tracing::debug!(src = %datagram.src, %error, "dropped a datagram");
             }
         }

@@ -2,18 +2,28 @@
 //! events.
 
 use super::Qp;
+use crate::cq::Overrun;
 use crate::events::{AsyncEvent, EventObject};
 use crate::regions::RegionTable;
 use urxe_proto::host::{
     Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
 };
 use urxe_proto::ids::RKey;
-use urxe_proto::work::{Completion, Sge};
+use urxe_proto::work::{Completion, Sge, WcStatus};
 
 /// A queue pair's surroundings, as its state machine sees them.
 pub(super) struct QpHost<'a> {
     pub(super) qp: &'a Qp,
     pub(super) regions: &'a RegionTable,
+}
+
+impl QpHost<'_> {
+    /// An overrun takes the queue pair to error by way of the engine.
+    fn count_overrun(&self, pushed: Result<(), Overrun>) {
+        if pushed.is_err() {
+            self.qp.counters.cq_overruns.add(1);
+        }
+    }
 }
 
 impl Memory for QpHost<'_> {
@@ -87,12 +97,17 @@ impl Receives for QpHost<'_> {
 
 impl Completions for QpHost<'_> {
     fn send_completed(&mut self, completion: Completion) {
-        // An overrun takes the queue pair to error by way of the engine.
-        let _ = self.qp.send_cq.push(completion, false);
+        if completion.status != WcStatus::Success {
+            self.qp.counters.send_failed(completion.status);
+        }
+        self.count_overrun(self.qp.send_cq.push(completion, false));
     }
 
     fn receive_completed(&mut self, completion: Completion, solicited: bool) {
-        let _ = self.qp.recv_cq.push(completion, solicited);
+        if completion.status != WcStatus::Success {
+            self.qp.counters.receive_failed(completion.status);
+        }
+        self.count_overrun(self.qp.recv_cq.push(completion, solicited));
     }
 
     fn event(&mut self, event: QpEvent) {

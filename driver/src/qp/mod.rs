@@ -16,12 +16,13 @@ pub use error::{CreateError, ModifyError};
 pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit};
 pub use posting::Posting;
 
+use crate::counters::{DeviceCounters, QpTotals, Traffic};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::engine;
 use crate::event_queue::{AckCount, lock};
 use crate::events::AsyncEvents;
-use crate::net::{NetCounters, SendBatch, now};
+use crate::net::{NetCounters, Path, SendBatch, now};
 use crate::pd::Pd;
 use crate::regions::{RegionTable, regions};
 use crate::route::{Route, RouteError};
@@ -58,6 +59,7 @@ pub struct Qp {
     cap: QpCap,
     pd: Arc<Pd>,
     device: Arc<Device>,
+    counters: Arc<DeviceCounters>,
     events: Arc<AsyncEvents>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
@@ -74,6 +76,8 @@ pub struct Qp {
 
 struct Inner {
     machine: Machine,
+    /// What went over the network.
+    traffic: Traffic,
     /// A connected queue pair's way to its peer, from RTR on.
     route: Option<Route>,
     /// Where the datagrams go that a datagram queue pair has to send.
@@ -116,6 +120,7 @@ impl Qp {
         let make = |qpn| {
             let inner = Inner {
                 machine: Machine::new(qpn, &init, device.active_mtu())?,
+                traffic: Traffic::default(),
                 route: None,
                 destinations: Destinations::default(),
                 armed: Time::NEVER,
@@ -129,6 +134,7 @@ impl Qp {
                 cap,
                 pd: Arc::clone(pd),
                 device: Arc::clone(device),
+                counters: engine::get().counters_of(device.name()),
                 events: Arc::clone(events),
                 send_cq: Arc::clone(&init.send_cq),
                 recv_cq: Arc::clone(&init.recv_cq),
@@ -181,6 +187,20 @@ impl Qp {
     /// What happened on it.
     pub fn counters(&self) -> Counters {
         *lock(&self.inner).machine.counters()
+    }
+
+    /// The device that it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// All that is counted on it.
+    pub(crate) fn totals(&self) -> QpTotals {
+        let inner = lock(&self.inner);
+        QpTotals {
+            transport: *inner.machine.counters(),
+            traffic: inner.traffic,
+        }
     }
 
     /// The number that whoever made it has set, see [`Qp::tag`].
@@ -292,6 +312,7 @@ impl Qp {
         regions: &RegionTable,
     ) -> bool {
         let mut inner = lock(&self.inner);
+        inner.traffic.received(packet);
         let violations = |counters: &Counters| (counters.bad_pkey, counters.bad_qkey);
         let before = violations(inner.machine.counters());
         inner
@@ -354,7 +375,10 @@ impl Qp {
         // Without a way to the peer it carries out no work request any more, and binds no window.
         lock(&self.inner).route = None;
         regions().table().free_windows_of(self.qpn);
+        let mut past = lock(&self.counters.past);
         engine.remove_qp(self.qpn);
+        *past += &self.totals();
+        drop(past);
         engine.wait_for_delayed();
         self.send_cq.purge(self);
         self.recv_cq.purge(self);
@@ -370,6 +394,7 @@ impl Qp {
     fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
         let Inner {
             machine,
+            traffic,
             route,
             destinations,
             queued,
@@ -386,7 +411,7 @@ impl Qp {
             let batch = batch.get_or_insert_with(|| engine::get().take_batch());
             batch.begin(path);
             more = machine.poll_transmit(now(), &mut self.host(regions), batch);
-            let sent = flush(batch);
+            let sent = flush(batch, path, traffic);
             let held_until = local.endpoint().held_until();
             if held_until != Time::NEVER {
                 engine::get().deadline_moved(held_until);
@@ -442,10 +467,11 @@ fn next_way<'a>(
 /// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go
 /// then is lost, and repeated like anything lost. Returns how many bytes went; `None` when there was
 /// no room to the end: then it is for others to have the locks.
-fn flush(batch: &mut SendBatch) -> Option<u64> {
+fn flush(batch: &mut SendBatch, path: &Path, traffic: &mut Traffic) -> Option<u64> {
     let mut bytes = 0;
     for _ in 0..PATIENCE {
         let report = batch.flush();
+        traffic.sent(&report, path.peer().ip().is_multicast());
         bytes += report.bytes;
         if let Some(error) = &report.error {
             tracing::debug!(%error, lost = report.lost, "packets could not be sent");
@@ -454,6 +480,7 @@ fn flush(batch: &mut SendBatch) -> Option<u64> {
             return Some(bytes);
         }
     }
+    traffic.gave_up(batch.packets() as u64);
     batch.discard();
     None
 }

@@ -1,11 +1,12 @@
-//! The `urxe` command: what this host's devices are, how to run programs over urxe, and a
-//! demonstration that needs nothing else. A file a subcommand.
+//! The `urxe` command: what this host's devices are, how to run programs over urxe, what
+//! these count, and a demonstration that needs nothing else. A file a subcommand.
 
 mod demo;
 mod devices;
 mod launch;
 mod library;
 mod run;
+mod stat;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ enum Command {
     /// Show the devices of this host, and why the other interfaces have none
     Devices,
     Run(run::Arguments),
+    Stat(stat::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoPeer(demo::PeerArguments),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),
+        Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),
     }

@@ -1,0 +1,248 @@
+//! What is counted of a device in this process, and the names under which the world knows it: those
+//! of Linux's sysfs for a port, those of the kernel's rxe, and those of NIC vendors' diagnostics.
+//!
+//! Where packets pass, queue pairs count for themselves, under the lock that they hold anyway. Who
+//! reads adds up; a queue pair that is destroyed leaves what it counted with its device. Only what
+//! is rare is counted with the device at once.
+
+use crate::event_queue::lock;
+use crate::net::{Counter, SendReport};
+use std::ops::AddAssign;
+use std::sync::Mutex;
+use urxe_proto::ids::Qpn;
+use urxe_proto::qp::Counters;
+use urxe_proto::wire::Packet;
+use urxe_proto::work::WcStatus;
+
+/// Packets and bytes of a queue pair, from the BTH to the ICRC.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Traffic {
+    sent: Amount,
+    sent_multicast: u64,
+    /// Packets that the kernel did not take.
+    not_sent: u64,
+    received: Amount,
+    received_multicast: u64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Amount {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Traffic {
+    /// What became of a batch.
+    pub(crate) fn sent(&mut self, report: &SendReport, multicast: bool) {
+        self.sent.packets += report.packets;
+        self.sent.bytes += report.bytes;
+        self.not_sent += report.lost;
+        if multicast {
+            self.sent_multicast += report.packets;
+        }
+    }
+
+    /// Packets that waited too long for room in the socket.
+    pub(crate) fn gave_up(&mut self, packets: u64) {
+        self.not_sent += packets;
+    }
+
+    /// A packet came for the queue pair.
+    pub(crate) fn received(&mut self, packet: &Packet<'_>) {
+        self.received.packets += 1;
+        self.received.bytes += (packet.len() + urxe_proto::icrc::LEN) as u64;
+        if packet.header.bth.dest_qp == Qpn::MULTICAST {
+            self.received_multicast += 1;
+        }
+    }
+}
+
+/// All that queue pairs counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct QpTotals {
+    /// By the state machine.
+    pub(crate) transport: Counters,
+    /// On the way to and from the network.
+    pub(crate) traffic: Traffic,
+}
+
+impl AddAssign<&QpTotals> for QpTotals {
+    fn add_assign(&mut self, other: &QpTotals) {
+        self.transport += &other.transport;
+        let (mine, other) = (&mut self.traffic, &other.traffic);
+        mine.sent.packets += other.sent.packets;
+        mine.sent.bytes += other.sent.bytes;
+        mine.sent_multicast += other.sent_multicast;
+        mine.not_sent += other.not_sent;
+        mine.received.packets += other.received.packets;
+        mine.received.bytes += other.received.bytes;
+        mine.received_multicast += other.received_multicast;
+    }
+}
+
+/// Completions in error, by their status.
+#[derive(Default, Debug)]
+struct Failures([Counter; WcStatus::GeneralErr as usize + 1]);
+
+impl Failures {
+    fn add(&self, status: WcStatus) {
+        self.0[status as usize].add(1);
+    }
+
+    fn of(&self, status: WcStatus) -> u64 {
+        self.0[status as usize].get()
+    }
+}
+
+/// What is counted of one device since the process started, whoever opened it and when.
+#[derive(Default, Debug)]
+pub(crate) struct DeviceCounters {
+    /// What queue pairs counted that are gone. Whoever adds up holds it the while, and so does a
+    /// queue pair while it goes, so that none is counted twice or not at all.
+    pub(crate) past: Mutex<QpTotals>,
+    sends_failed: Failures,
+    receives_failed: Failures,
+    /// Completions for which their queue had no room.
+    pub(crate) cq_overruns: Counter,
+    /// Times that the interface went down.
+    pub(crate) link_downed: Counter,
+}
+
+impl DeviceCounters {
+    /// A send ended in error.
+    #[cold]
+    pub(crate) fn send_failed(&self, status: WcStatus) {
+        self.sends_failed.add(status);
+    }
+
+    /// A receive ended in error.
+    #[cold]
+    pub(crate) fn receive_failed(&self, status: WcStatus) {
+        self.receives_failed.add(status);
+    }
+
+    /// What is counted now. `live` gives what the living queue pairs counted, and is called when
+    /// none can go; `bad` are datagrams for the device's addresses that were dropped.
+    pub(crate) fn read(&self, live: impl FnOnce() -> QpTotals, bad: u64) -> DeviceReadings {
+        let past = lock(&self.past);
+        let mut totals = live();
+        totals += &past;
+        drop(past);
+        DeviceReadings {
+            port: self.port(&totals.traffic, bad),
+            hw: self.hw(&totals),
+            diagnostic: self.diagnostic(&totals.transport),
+            transport: totals.transport.named().collect(),
+        }
+    }
+
+    /// The names of `ports/N/counters` in sysfs. What belongs to a cable or a switch is 0: there
+    /// is none.
+    fn port(&self, traffic: &Traffic, bad: u64) -> Readings {
+        /// Data is counted in words of 4 bytes (16.1.3.5).
+        const WORD: u64 = 4;
+        vec![
+            ("VL15_dropped", 0),
+            ("excessive_buffer_overrun_errors", 0),
+            ("link_downed", self.link_downed.get()),
+            ("link_error_recovery", 0),
+            ("local_link_integrity_errors", 0),
+            ("multicast_rcv_packets", traffic.received_multicast),
+            ("multicast_xmit_packets", traffic.sent_multicast),
+            ("port_rcv_constraint_errors", 0),
+            ("port_rcv_data", traffic.received.bytes / WORD),
+            ("port_rcv_errors", bad),
+            ("port_rcv_packets", traffic.received.packets),
+            ("port_rcv_remote_physical_errors", 0),
+            ("port_rcv_switch_relay_errors", 0),
+            ("port_xmit_constraint_errors", 0),
+            ("port_xmit_data", traffic.sent.bytes / WORD),
+            ("port_xmit_discards", traffic.not_sent),
+            ("port_xmit_packets", traffic.sent.packets),
+            ("port_xmit_wait", 0),
+            ("symbol_error", 0),
+            (
+                "unicast_rcv_packets",
+                traffic.received.packets - traffic.received_multicast,
+            ),
+            (
+                "unicast_xmit_packets",
+                traffic.sent.packets - traffic.sent_multicast,
+            ),
+        ]
+    }
+
+    /// The names of the kernel's rxe in `ports/N/hw_counters`.
+    fn hw(&self, totals: &QpTotals) -> Readings {
+        let QpTotals { transport, traffic } = totals;
+        let retries =
+            transport.timeouts + transport.responses_lost + transport.sequence_naks_received;
+        vec![
+            ("sent_pkts", traffic.sent.packets),
+            ("rcvd_pkts", transport.received_packets),
+            ("duplicate_request", transport.duplicates),
+            ("out_of_seq_request", transport.out_of_sequence),
+            ("rcvd_rnr_err", transport.rnr_naks_received),
+            ("send_rnr_err", transport.rnr_naks_sent),
+            ("rcvd_seq_err", transport.sequence_naks_received),
+            ("ack_deferred", transport.answers_deferred),
+            ("retry_exceeded_err", transport.retries_exceeded),
+            ("retry_rnr_exceeded_err", transport.rnr_retries_exceeded),
+            ("completer_retry_err", retries),
+            ("send_err", traffic.not_sent),
+            ("link_downed", self.link_downed.get()),
+            ("rdma_sends", transport.sends_done),
+            ("rdma_recvs", transport.receives_done),
+        ]
+    }
+
+    /// The names of NIC vendors' diagnostic counters: of the responder (`rq`) and of the requester
+    /// (`sq`).
+    fn diagnostic(&self, transport: &Counters) -> Readings {
+        use WcStatus as S;
+        let (rq, sq) = (&self.receives_failed, &self.sends_failed);
+        vec![
+            // Local length, queue pair operation and protection errors; flushed work requests.
+            ("rq_num_lle", rq.of(S::LocLenErr)),
+            ("rq_num_lqpoe", rq.of(S::LocQpOpErr)),
+            ("rq_num_lpe", rq.of(S::LocProtErr)),
+            ("rq_num_wrfe", rq.of(S::WrFlushErr)),
+            // Local access errors: of the peer's write with immediate.
+            ("rq_num_lae", rq.of(S::LocAccessErr)),
+            // NAKs that the responder gave: invalid request, remote access, remote operation.
+            ("rq_num_rire", transport.invalid_request_naks_sent),
+            ("rq_num_rae", transport.remote_access_naks_sent),
+            ("rq_num_roe", transport.remote_operation_naks_sent),
+            ("rq_num_rnr", transport.rnr_naks_sent),
+            ("rq_num_oos", transport.out_of_sequence),
+            ("rq_num_dup", transport.duplicates),
+            ("sq_num_lle", sq.of(S::LocLenErr)),
+            ("sq_num_lqpoe", sq.of(S::LocQpOpErr)),
+            ("sq_num_lpe", sq.of(S::LocProtErr)),
+            ("sq_num_wrfe", sq.of(S::WrFlushErr)),
+            ("sq_num_mwbe", sq.of(S::MwBindErr)),
+            ("sq_num_bre", sq.of(S::BadRespErr)),
+            ("sq_num_rire", sq.of(S::RemInvReqErr)),
+            ("sq_num_rae", sq.of(S::RemAccessErr)),
+            ("sq_num_roe", sq.of(S::RemOpErr)),
+            ("sq_num_rnr", transport.rnr_naks_received),
+            ("sq_num_oos", transport.sequence_naks_received),
+            ("sq_num_to", transport.timeouts),
+            ("sq_num_tree", sq.of(S::RetryExcErr)),
+            ("sq_num_rree", sq.of(S::RnrRetryExcErr)),
+            ("num_cqovf", self.cq_overruns.get()),
+        ]
+    }
+}
+
+/// Counters by name.
+pub(crate) type Readings = Vec<(&'static str, u64)>;
+
+/// What was counted of a device, by group.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceReadings {
+    pub(crate) port: Readings,
+    pub(crate) hw: Readings,
+    pub(crate) diagnostic: Readings,
+    pub(crate) transport: Readings,
+}

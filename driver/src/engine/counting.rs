@@ -1,0 +1,76 @@
+//! What the engine counts, and the adding up when somebody asks.
+
+use super::Engine;
+use crate::counters::{DeviceCounters, DeviceReadings, QpTotals};
+use crate::device;
+use crate::event_queue::lock;
+use crate::net::Counter;
+use std::sync::Arc;
+
+/// What the engine counts, beside [`crate::net::NetCounters`] and those of each queue pair.
+#[derive(Debug, Default)]
+pub struct EngineCounters {
+    /// Packets that broke a rule of the wire format.
+    pub malformed: Counter,
+    /// Packets for a queue pair that does not exist.
+    pub unknown_qp: Counter,
+    /// Times that the progress thread woke up.
+    pub wakeups: Counter,
+}
+
+impl Engine {
+    /// The counters of a device, which stay when it is closed.
+    pub(crate) fn counters_of(&self, device: &str) -> Arc<DeviceCounters> {
+        let mut counted = lock(&self.counted);
+        Arc::clone(counted.entry(device.to_owned()).or_default())
+    }
+
+    /// What was counted of each device, by its name.
+    pub(crate) fn read_devices(&self) -> Vec<(String, DeviceReadings)> {
+        let counted: Vec<_> = lock(&self.counted)
+            .iter()
+            .map(|(name, counters)| (name.clone(), Arc::clone(counters)))
+            .collect();
+        let read = |(name, counters): (String, Arc<DeviceCounters>)| {
+            let readings = counters.read(|| self.live_totals(&name), self.bad_datagrams(&name));
+            (name, readings)
+        };
+        counted.into_iter().map(read).collect()
+    }
+
+    /// What was counted of the process.
+    pub(crate) fn read_process(&self) -> Vec<(&'static str, u64)> {
+        let mut readings = vec![
+            ("malformed_packets", self.counters.malformed.get()),
+            ("unknown_qp", self.counters.unknown_qp.get()),
+            ("wakeups", self.counters.wakeups.get()),
+        ];
+        if let Some(counters) = self.net_counters() {
+            readings.extend(counters.snapshot());
+        }
+        readings
+    }
+
+    /// What the queue pairs of a device counted that are there now.
+    fn live_totals(&self, device: &str) -> QpTotals {
+        let mut totals = QpTotals::default();
+        for qp in self.qps().iter() {
+            if qp.device().name() == device {
+                totals += &qp.totals();
+            }
+        }
+        totals
+    }
+
+    /// Datagrams that came to a device's addresses and were dropped for what they were.
+    fn bad_datagrams(&self, device: &str) -> u64 {
+        let Some(network) = self.network.get() else {
+            return 0;
+        };
+        let addresses = device::addresses_of(device);
+        let counts = addresses
+            .into_iter()
+            .map(|address| network.shared.bad_datagrams(address));
+        counts.sum()
+    }
+}

@@ -1,0 +1,174 @@
+//! Asking the processes of a network namespace what they counted.
+//!
+//! Who asks sends [`Question`] to the Unix sockets that are the slots, and listens on one whose name
+//! has the question's number in it; nobody else can know that number. Each process answers with one
+//! message. The kernel vouches for who sent what: a process answers its own user only, and only its
+//! answers are believed. Nobody waits for one that is stopped longer than for the others.
+
+use super::names;
+use super::receive::RecvBatch;
+use super::slot::{self, Slot};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{SockAddr, Socket};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 4] = *b"urxq";
+
+/// How many questions wait at most for the progress thread. Nobody asks so often in earnest.
+pub(super) const MAX_WAITING: usize = 16;
+
+/// «What did you count? Answer to this number.»
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Question {
+    magic: [u8; 4],
+    number: [u8; 16],
+}
+
+impl Question {
+    fn new() -> Self {
+        Question {
+            magic: MAGIC,
+            number: std::array::from_fn(|_| crate::random::any::<u32>() as u8),
+        }
+    }
+
+    /// The question in a message, if it is one.
+    pub(super) fn parse(message: &[u8]) -> Option<Self> {
+        let question = Self::read_from_bytes(message).ok()?;
+        (question.magic == MAGIC).then_some(question)
+    }
+
+    /// Where the answer goes.
+    fn return_address(&self) -> io::Result<SockAddr> {
+        let number = u128::from_ne_bytes(self.number);
+        names::address(&format!("stat/{number:032x}"))
+    }
+
+    /// Answers it. Who does not listen any more, or has no room, gets nothing.
+    pub(super) fn answer(&self, slot: &Slot, answer: &[u8]) {
+        if let Err(error) = self
+            .return_address()
+            .and_then(|to| slot.answer(&to, answer))
+        {
+            tracing::debug!(%error, "a question about the counters stays without an answer");
+        }
+    }
+}
+
+/// What a process answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The process, as the kernel numbers it here.
+    pub pid: u32,
+    /// What it sent. Anything of this user's may have sent it.
+    pub bytes: Vec<u8>,
+}
+
+/// What came of asking.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// One for each process that answered.
+    pub given: Vec<Answer>,
+    /// How many slots were held by processes that did not: another user's, stopped ones, or those of
+    /// a urxe that does not know the question.
+    pub silent: usize,
+}
+
+/// Asks every process of this network namespace and user. Those that have not answered after
+/// `patience` are not waited for.
+///
+/// # Errors
+/// When no Unix socket can be had.
+pub fn ask(patience: Duration) -> io::Result<Answers> {
+    let deadline = Instant::now() + patience;
+    let question = Question::new();
+    let socket = names::socket()?;
+    socket.set_passcred(true)?;
+    socket.bind(&question.return_address()?)?;
+    let mut answers = Answers::default();
+    let mut batch = RecvBatch::new();
+    // The queue of a socket is short, so what was answered is taken between the questions.
+    for number in slot::live_slots()? {
+        if slot::send(&socket, number, question.as_bytes()).is_ok() {
+            answers.silent += 1;
+        }
+        take(&socket, &mut batch, &mut answers)?;
+    }
+    while answers.silent > 0 {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(
+            &mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)],
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        take(&socket, &mut batch, &mut answers)?;
+    }
+    Ok(answers)
+}
+
+/// Takes the answers that are there.
+fn take(socket: &Socket, batch: &mut RecvBatch, answers: &mut Answers) -> io::Result<()> {
+    let user = rustix::process::getuid().as_raw();
+    while batch.fill(socket.as_fd())? > 0 {
+        let (messages, _) = batch.parts();
+        for (message, bytes) in messages {
+            let Some(pid) = message.pid.filter(|_| message.uid == Some(user)) else {
+                continue;
+            };
+            if message.truncated || answers.given.iter().any(|answer| answer.pid == pid) {
+                continue;
+            }
+            answers.silent = answers.silent.saturating_sub(1);
+            answers.given.push(Answer {
+                pid,
+                bytes: bytes.to_vec(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_question_is_one() {
+        let question = Question::new();
+        assert!(Question::parse(question.as_bytes()).is_some());
+        assert!(Question::parse(&question.as_bytes()[..19]).is_none());
+        assert!(Question::parse(&[question.as_bytes(), &[0]].concat()).is_none());
+        assert!(Question::parse(&[0; 20]).is_none());
+    }
+
+    #[test]
+    fn who_is_silent_is_not_waited_for() {
+        // Nobody serves this slot: it is as if its process were stopped.
+        let stopped = Slot::claim().unwrap();
+        let answers = ask(Duration::from_millis(50)).unwrap();
+        assert!(answers.silent >= 1, "{answers:?}");
+        drop(stopped);
+    }
+
+    #[test]
+    fn question_with_a_full_queue_in_its_way_is_counted_as_silent_or_not_at_all() {
+        let stopped = Slot::claim().unwrap();
+        let noise = names::socket().unwrap();
+        while slot::send(&noise, stopped.number(), b"noise").is_ok() {}
+        // It ends, which is the point.
+        ask(Duration::from_millis(50)).unwrap();
+    }
+}

@@ -1,0 +1,162 @@
+//! What the urxe processes of this user counted, for whoever asks: `urxe stat`, and the files that
+//! `urxe run` shows as sysfs.
+//!
+//! A process tells it as JSON, so that a command of another version can read it.
+
+use crate::counters::Readings;
+use crate::engine;
+use crate::net;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// Counters by name.
+pub type Counts = BTreeMap<String, u64>;
+
+/// What one process counted since it started.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct Report {
+    /// The program's name.
+    pub program: String,
+    /// By the name of the device.
+    pub devices: BTreeMap<String, DeviceReport>,
+    /// What belongs to no device: system calls, port sharing, injected faults.
+    pub process: Counts,
+}
+
+/// What a process counted of one device. A device that it never used is not there.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct DeviceReport {
+    /// As in sysfs, below `ports/1/counters`.
+    pub port: Counts,
+    /// By the names of the kernel's rxe.
+    pub hw: Counts,
+    /// By the names of NIC vendors' diagnostics.
+    pub diagnostic: Counts,
+    /// By urxe's own names.
+    pub transport: Counts,
+}
+
+impl DeviceReport {
+    /// The groups, with their names.
+    pub fn groups(&self) -> [(&'static str, &Counts); 4] {
+        [
+            ("port", &self.port),
+            ("hw", &self.hw),
+            ("diagnostic", &self.diagnostic),
+            ("transport", &self.transport),
+        ]
+    }
+
+    /// Counts together with another process.
+    pub fn add(&mut self, other: &DeviceReport) {
+        let groups = [
+            (&mut self.port, &other.port),
+            (&mut self.hw, &other.hw),
+            (&mut self.diagnostic, &other.diagnostic),
+            (&mut self.transport, &other.transport),
+        ];
+        for (mine, others) in groups {
+            for (name, count) in others {
+                let mine = mine.entry(name.clone()).or_default();
+                *mine = mine.wrapping_add(*count);
+            }
+        }
+    }
+
+    /// That of a device of which nobody has counted anything.
+    pub fn zero() -> DeviceReport {
+        crate::counters::DeviceCounters::default()
+            .read(Default::default, 0)
+            .into()
+    }
+}
+
+impl From<crate::counters::DeviceReadings> for DeviceReport {
+    fn from(readings: crate::counters::DeviceReadings) -> Self {
+        DeviceReport {
+            port: counts(readings.port),
+            hw: counts(readings.hw),
+            diagnostic: counts(readings.diagnostic),
+            transport: counts(readings.transport),
+        }
+    }
+}
+
+/// A process that told what it counted.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// What it told.
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+/// What came of asking all processes.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Debug)]
+pub struct Survey {
+    /// Those that answered, by their numbers.
+    pub processes: Vec<Process>,
+    /// How many did not: they are another user's, stopped, or of a urxe that cannot.
+    pub silent: usize,
+}
+
+/// Asks all urxe processes of this user in this network namespace. Those that have not answered
+/// after `patience` are not waited for.
+///
+/// # Errors
+/// When no Unix socket can be had.
+pub fn survey(patience: Duration) -> io::Result<Survey> {
+    let answers = net::ask(patience)?;
+    let mut survey = Survey {
+        processes: Vec::new(),
+        silent: answers.silent,
+    };
+    for answer in answers.given {
+        match serde_json::from_slice(&answer.bytes) {
+            Ok(report) => survey.processes.push(Process {
+                pid: answer.pid,
+                report,
+            }),
+            Err(error) => {
+                tracing::debug!(pid = answer.pid, %error, "an answer that makes no sense");
+                survey.silent += 1;
+            }
+        }
+    }
+    survey.processes.sort_by_key(|process| process.pid);
+    Ok(survey)
+}
+
+/// What this process counted.
+pub fn report() -> Report {
+    let engine = engine::get();
+    let devices = engine.read_devices().into_iter();
+    Report {
+        program: program(),
+        devices: devices
+            .map(|(name, readings)| (name, readings.into()))
+            .collect(),
+        process: counts(engine.read_process()),
+    }
+}
+
+/// The answer to who asks this process.
+pub(crate) fn answer() -> Vec<u8> {
+    serde_json::to_vec(&report()).expect("names and numbers are JSON")
+}
+
+fn counts(readings: Readings) -> Counts {
+    let own = |(name, count): (&str, u64)| (name.to_owned(), count);
+    readings.into_iter().map(own).collect()
+}
+
+/// The name under which this program was started.
+fn program() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

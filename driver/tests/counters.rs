@@ -1,0 +1,84 @@
+//! Counters are true: what went over the wire is what they say. One test, since all queue pairs of
+//! the process count for the same device.
+
+mod common;
+
+use common::{ALL, Buffer, pair};
+use std::time::Duration;
+use urxe_driver::stat::{self, Counts, Report};
+use urxe_proto::ids::RKey;
+use urxe_proto::mtu::Mtu;
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// BTH and ICRC, in bytes.
+const OVERHEAD: u64 = 12 + 4;
+/// The AETH of an acknowledgement, in bytes.
+const AETH: u64 = 4;
+const PACKETS: u64 = 5;
+const MTU: u64 = 1024;
+
+fn hw(report: &Report) -> &Counts {
+    &report.devices["urxe_lo"].hw
+}
+
+fn port(report: &Report) -> &Counts {
+    &report.devices["urxe_lo"].port
+}
+
+fn diagnostic(report: &Report) -> &Counts {
+    &report.devices["urxe_lo"].diagnostic
+}
+
+#[test]
+fn counters_say_what_went_over_the_wire() {
+    let (a, b) = pair(|attr| attr.path_mtu = Mtu::B1024);
+    let from = Buffer::new(&a.pd, (PACKETS * MTU) as usize, ALL);
+    let to = Buffer::new(&b.pd, (PACKETS * MTU) as usize, ALL);
+    let len = (PACKETS * MTU) as u32;
+
+    b.qp.post_receive(1, &[to.sge(0, len)]).unwrap();
+    a.post(2, SendOp::Send, &[from.sge(0, len)]);
+    assert_eq!(b.completion().status, WcStatus::Success);
+    assert_eq!(a.completion().status, WcStatus::Success);
+
+    let report = stat::report();
+    let (hw_, port_) = (hw(&report), port(&report));
+    assert_eq!((hw_["rdma_sends"], hw_["rdma_recvs"]), (1, 1));
+    let sent = hw_["sent_pkts"];
+    // At least one acknowledgement, and anything that had to be said again.
+    assert!(sent > PACKETS, "{report:?}");
+    assert_eq!(port_["port_xmit_packets"], sent);
+    assert_eq!(port_["port_rcv_packets"], sent);
+    let again = report.devices["urxe_lo"].transport["retransmitted"];
+    let acks = sent - PACKETS - again;
+    let bytes = (PACKETS + again) * (MTU + OVERHEAD) + acks * (AETH + OVERHEAD);
+    assert_eq!(port_["port_xmit_data"], bytes / 4);
+    assert_eq!(port_["port_rcv_data"], bytes / 4);
+    assert_eq!(report.process["bytes_out"], bytes);
+
+    // The peer refuses a WRITE without the right to the memory; its NAK and our completion count.
+    let (addr, rkey) = (to.mr.addr(), RKey(to.mr.rkey().0 ^ 0xff));
+    a.post(3, SendOp::Write { addr, rkey }, &[from.sge(0, 8)]);
+    a.post(4, SendOp::Send, &[from.sge(0, 8)]);
+    b.qp.post_receive(5, &[to.sge(0, 8)]).unwrap();
+    assert_eq!(a.completion().status, WcStatus::RemAccessErr);
+    assert_eq!(a.completion().status, WcStatus::WrFlushErr);
+    assert_eq!(b.completion().status, WcStatus::WrFlushErr);
+    let report = stat::report();
+    let counts = diagnostic(&report);
+    assert_eq!((counts["rq_num_rae"], counts["sq_num_rae"]), (1, 1));
+    assert_eq!((counts["sq_num_wrfe"], counts["rq_num_wrfe"]), (1, 1));
+
+    // What queue pairs counted stays with the device when they and it are gone.
+    drop((a, b));
+    let after = stat::report();
+    assert_eq!(after.devices, report.devices);
+
+    // A process asks itself like any other, and another kind of error is told from silence.
+    let survey = stat::survey(Duration::from_secs(20)).unwrap();
+    let own = survey
+        .processes
+        .iter()
+        .find(|p| p.pid == std::process::id());
+    assert_eq!(own.expect("it answers").report.devices, report.devices);
+}

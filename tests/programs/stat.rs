@@ -1,0 +1,159 @@
+//! `urxe stat` while programs run.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::namespace::Namespace;
+use crate::common::pingpong::{Pair, Pingpong, turn};
+use crate::common::place::Place;
+use crate::common::require::{IP, Need, PINGPONG, require};
+use crate::common::run::{LOOK, run};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// So many messages that the pair never ends by itself.
+const ENDLESS: u32 = 1_000_000_000;
+
+fn stat(place: &Place, arguments: &[&str]) -> Value {
+    let mut command = place.urxe();
+    command.args(["stat", "--json"]).args(arguments);
+    let text = run("urxe stat", command, LIMIT).success().stdout;
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn processes(survey: &Value) -> &[Value] {
+    survey["processes"].as_array().expect("a list")
+}
+
+/// How many messages a process has received.
+fn received(process: &Value) -> u64 {
+    let count = &process["devices"]["urxe_lo"]["hw"]["rdma_recvs"];
+    count.as_u64().unwrap_or(0)
+}
+
+/// A pair that goes on for ever, in a namespace of its own, and has begun.
+fn endless(place: &Place) -> Pair {
+    let mut pair = Pingpong::over_loopback(place)
+        .options("-e")
+        .iterations(ENDLESS)
+        .start();
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let survey = stat(place, &[]);
+        let busy = |process: &&Value| received(process) > 0;
+        if processes(&survey).iter().filter(busy).count() == 2 {
+            return pair;
+        }
+        assert!(pair.is_running() && Instant::now() < deadline, "{survey}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[test]
+fn counters_of_running_programs_grow() {
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let _turn = turn();
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let place = namespace.place();
+    let pair = endless(place);
+    let before = stat(place, &["urxe_lo"]);
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let after = stat(place, &["urxe_lo"]);
+        let grown = processes(&before)
+            .iter()
+            .zip(processes(&after))
+            .all(|(before, after)| received(before) < received(after));
+        if grown {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{before}\n{after}");
+        std::thread::sleep(LOOK);
+    }
+    for process in processes(&before) {
+        assert_eq!(process["program"], "ibv_rc_pingpong");
+    }
+    assert!(processes(&stat(place, &["urxe_none"])).is_empty());
+    drop(pair);
+}
+
+#[test]
+fn zeros_are_there_when_asked_for() {
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let _turn = turn();
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let _pair = endless(namespace.place());
+    let all = stat(namespace.place(), &["--all"]);
+    let few = stat(namespace.place(), &[]);
+    let zero = |survey: &Value| {
+        processes(survey)[0]["devices"]["urxe_lo"]["diagnostic"]["num_cqovf"].clone()
+    };
+    assert_eq!((zero(&all), zero(&few)), (Value::from(0), Value::Null));
+}
+
+#[test]
+fn stopped_process_does_not_hold_up_the_others() {
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let _turn = turn();
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let pair = endless(namespace.place());
+    pair.server.signal("STOP");
+    let deadline = Instant::now() + LIMIT;
+    // The signal may take a moment.
+    loop {
+        let survey = stat(namespace.place(), &[]);
+        if survey["silent"] == 1 {
+            assert_eq!(processes(&survey).len(), 1, "{survey}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{survey}");
+    }
+}
+
+#[test]
+fn another_user_s_counters_are_not_told() {
+    if !require(&[PINGPONG, IP, Need::Root, Need::NetworkNamespaces]) {
+        return;
+    }
+    let _turn = turn();
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let _pair = endless(namespace.place());
+    let words = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "--",
+    ];
+    let other = Place::unprivileged();
+    // The last word of that place is the command, installed where every user may read it.
+    let urxe = other.urxe();
+    let installed = urxe.get_args().last().expect("the command");
+    let mut command = namespace.place().through(words).command(installed);
+    command.args(["stat", "--json"]);
+    let text = run("urxe stat", command, LIMIT).success().stdout;
+    let survey: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(processes(&survey).is_empty(), "{survey}");
+    assert_eq!(survey["silent"], 2, "{survey}");
+}
+
+#[test]
+fn nothing_runs_and_that_is_said() {
+    if !require(&[IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let mut command = namespace.place().urxe();
+    command.arg("stat");
+    let finished = run("urxe stat", command, LIMIT).success();
+    assert!(finished.stdout.is_empty(), "{finished}");
+    assert!(finished.stderr.contains("no urxe process"), "{finished}");
+}
