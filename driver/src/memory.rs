@@ -3,7 +3,11 @@
 //! What is registered belongs to the program, which reads and writes it while we do. So no reference
 //! to it is ever made: bytes move through raw pointers, and atomics through [`AtomicU64`], the same
 //! instructions that the program's own atomics use.
+//!
+//! Where the program has not promised that memory stays mapped, which is what on-demand paging is
+//! about, the kernel copies: it finds out whether the memory is there, and says so.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_proto::host::AtomicOp;
 
@@ -51,6 +55,81 @@ pub(crate) unsafe fn atomic(addr: u64, op: AtomicOp) -> u64 {
                 Ok(original) | Err(original) => original,
             }
         }
+    }
+}
+
+/// Part of a range is not mapped, or not with the rights that are needed.
+#[derive(Debug)]
+pub(crate) struct Fault;
+
+/// Copies from memory of the program's that may not be there.
+pub(crate) fn try_copy_out(addr: u64, out: &mut [u8]) -> Result<(), Fault> {
+    let local = libc::iovec {
+        iov_base: out.as_mut_ptr().cast(),
+        iov_len: out.len(),
+    };
+    let remote = foreign(addr, out.len());
+    // SAFETY: it writes to `out` only, and fails where nothing can be read.
+    let copied = unsafe { libc::process_vm_readv(own_process(), &local, 1, &remote, 1, 0) };
+    whole(copied, out.len())
+}
+
+/// Copies to memory of the program's that may not be there. Part of it may have been written when it
+/// fails.
+///
+/// # Safety
+/// Whoever else uses what is mapped there expects it to change.
+pub(crate) unsafe fn try_copy_in(addr: u64, data: &[u8]) -> Result<(), Fault> {
+    let local = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
+    let remote = foreign(addr, data.len());
+    // SAFETY: it only reads from `data`; that the other side changes is the caller's promise.
+    let copied = unsafe { libc::process_vm_writev(own_process(), &local, 1, &remote, 1, 0) };
+    whole(copied, data.len())
+}
+
+/// Does an atomic in memory of the program's that may not be there. The kernel has no atomic that
+/// could fail, so the page is brought in first: a program that unmaps it between the two gets the
+/// fault itself.
+///
+/// # Safety
+/// As for [`try_copy_in`]; `addr` is a multiple of 8.
+pub(crate) unsafe fn try_atomic(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
+    populate(addr, 8, true).map_err(|_| Fault)?;
+    // SAFETY: the 8 bytes, which lie in one page, can be written; the rest is the caller's promise.
+    Ok(unsafe { atomic(addr, op) })
+}
+
+/// Whether memory can be reached that may not be there: since Linux 5.14, and unless a sandbox
+/// forbids it.
+pub fn can_fault() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let here = 1_u8;
+        let mut there = [0_u8];
+        let copies = try_copy_out(&raw const here as u64, &mut there).is_ok();
+        copies && can_populate(rustix::param::page_size() as u64)
+    })
+}
+
+fn own_process() -> libc::pid_t {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn foreign(addr: u64, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(addr as usize),
+        iov_len: len,
+    }
+}
+
+/// Copying stops at the first byte that cannot be reached.
+fn whole(copied: isize, len: usize) -> Result<(), Fault> {
+    match usize::try_from(copied) {
+        Ok(copied) if copied == len => Ok(()),
+        _ => Err(Fault),
     }
 }
 
@@ -142,6 +221,44 @@ mod tests {
             populate(u64::MAX - 10, 100, false),
             Err(PinError::Fault)
         ));
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_an_error_and_not_a_signal() {
+        assert!(can_fault());
+        let page = rustix::param::page_size();
+        let mut map = memmap2::MmapMut::map_anon(2 * page).unwrap();
+        map[page - 1] = 9;
+        let addr = map.as_ptr() as u64;
+        let end = addr + page as u64;
+        // SAFETY: the second page is given up while nothing refers to it; the first is `map`'s.
+        assert_eq!(0, unsafe {
+            libc::mprotect(end as *mut libc::c_void, page, libc::PROT_NONE)
+        });
+        let mut out = [0; 2];
+        assert!(try_copy_out(end - 1, &mut out).is_err());
+        try_copy_out(end - 2, &mut out).unwrap();
+        assert_eq!(out, [0, 9]);
+        // SAFETY: nothing else uses the mapping.
+        unsafe {
+            assert!(try_copy_in(end - 1, &[1, 1]).is_err());
+            assert!(try_atomic(end, AtomicOp::FetchAdd(1)).is_err());
+            assert_eq!(try_atomic(end - 16, AtomicOp::FetchAdd(5)).unwrap(), 0);
+            try_copy_in(end - 2, &[7, 8]).unwrap();
+        }
+        assert_eq!(map[page - 16..page - 14], [5, 0]);
+        assert_eq!(map[page - 2..page], [7, 8]);
+    }
+
+    #[test]
+    fn constants_cannot_be_written_by_way_of_the_kernel_either() {
+        static CONSTANT: [u64; 2] = [7; 2];
+        let addr = CONSTANT.as_ptr() as u64;
+        // SAFETY: it fails.
+        unsafe {
+            assert!(try_copy_in(addr, &[1]).is_err());
+            assert!(try_atomic(addr, AtomicOp::FetchAdd(1)).is_err());
+        }
     }
 
     #[test]

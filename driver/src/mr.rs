@@ -2,7 +2,7 @@
 
 use crate::memory::{self, PinError};
 use crate::pd::Pd;
-use crate::regions::{Region, regions, regions_mut};
+use crate::regions::{Backing, Region, regions, regions_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_proto::host::Access;
@@ -17,9 +17,15 @@ pub enum RegisterError {
     /// A kind of access that is not supported: EOPNOTSUPP.
     #[error("{0:?} is not supported")]
     Unsupported(Access),
+    /// The kernel does not let memory be reached that may not be there: EOPNOTSUPP.
+    #[error("on-demand paging needs Linux 5.14 and leave to use process_vm_readv on oneself")]
+    NoPaging,
     /// The range wraps around the end of the address space: EINVAL.
     #[error("the range is longer than the address space")]
     Range,
+    /// Memory windows are bound to the region that is to be changed (10.6.3.4): EBUSY.
+    #[error("memory windows are bound to the region: unbind or invalidate them first")]
+    Bound,
     /// The memory itself: EFAULT or ENOMEM.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -30,22 +36,92 @@ impl RegisterError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NeedsLocalWrite | Self::Range => libc::EINVAL,
-            Self::Unsupported(_) => libc::EOPNOTSUPP,
+            Self::Unsupported(_) | Self::NoPaging => libc::EOPNOTSUPP,
+            Self::Bound => libc::EBUSY,
             Self::Pin(PinError::Fault) => libc::EFAULT,
             Self::Pin(PinError::NoMemory) => libc::ENOMEM,
         }
     }
 }
 
-/// Access that needs nothing done here, beside the four that are checked.
+/// What is granted, and what needs nothing done: advice, and orders that are kept anyhow.
 const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND)
     .union(Access::ZERO_BASED)
+    .union(Access::ON_DEMAND)
     .union(Access::HUGETLB)
     .union(Access::RELAXED_ORDERING);
+
+/// What is to be changed of a region.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Change<'a> {
+    /// Where it lies, and its bytes.
+    pub place: Option<(u64, u64)>,
+    /// What may be done to it.
+    pub access: Option<Access>,
+    /// Whose it is.
+    pub pd: Option<&'a Arc<Pd>>,
+}
+
+/// Checks what a region of the program's memory shall be, and brings the memory in.
+fn prepare(
+    pd: &Pd,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    access: Access,
+) -> Result<Region, RegisterError> {
+    check(pd, addr, len, iova, access, |access| {
+        if access.contains(Access::ON_DEMAND) {
+            // All of the address space, if the program wants that: the implicit region.
+            return match memory::can_fault() {
+                true => Ok(Backing::OnDemand),
+                false => Err(RegisterError::NoPaging),
+            };
+        }
+        memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        Ok(Backing::Present)
+    })
+}
+
+/// Checks what a region shall be; `back` finds out what lies behind it.
+fn check(
+    pd: &Pd,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    access: Access,
+    back: impl FnOnce(Access) -> Result<Backing, RegisterError>,
+) -> Result<Region, RegisterError> {
+    let written = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(written) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(RegisterError::NeedsLocalWrite);
+    }
+    // The upper bits name access that a program can do without (`IBV_ACCESS_OPTIONAL_RANGE`).
+    let unsupported = access - SUPPORTED;
+    if !unsupported.is_empty() {
+        return Err(RegisterError::Unsupported(unsupported));
+    }
+    let iova = match access.contains(Access::ZERO_BASED) {
+        true => 0,
+        false => iova,
+    };
+    if iova.checked_add(len).is_none() || addr.checked_add(len).is_none() {
+        return Err(RegisterError::Range);
+    }
+    Ok(Region {
+        pd: pd.id(),
+        access,
+        iova,
+        len,
+        base: addr,
+        backing: back(access)?,
+        windows: AtomicU32::new(0),
+    })
+}
 
 /// A registered memory region. Dropping it deregisters it.
 #[derive(Debug)]
@@ -76,39 +152,86 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Mr, RegisterError> {
-        let written = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(written) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(RegisterError::NeedsLocalWrite);
-        }
-        // The upper bits name access that a program can do without (`IBV_ACCESS_OPTIONAL_RANGE`).
-        let unsupported = access - SUPPORTED;
-        if !unsupported.is_empty() {
-            return Err(RegisterError::Unsupported(unsupported));
-        }
-        let iova = if access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            iova
-        };
-        if iova.checked_add(len).is_none() || addr.checked_add(len).is_none() {
-            return Err(RegisterError::Range);
-        }
-        memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        let region = prepare(pd, addr, len, iova, access)?;
+        Ok(Self::insert(pd, addr, len, region))
+    }
+
+    /// Registers memory of which it is known that it is there and can be written: device memory, or
+    /// what is mapped of a DMA buffer, whose pages cannot be asked for in advance.
+    ///
+    /// # Safety
+    /// As for [`Mr::register`], and the memory is mapped for the access that is asked for.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub unsafe fn register_mapped(
+        pd: &Arc<Pd>,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr, RegisterError> {
+        let backing = |_| Ok(Backing::Present);
+        let region = check(pd, addr, len, iova, access, backing)?;
+        Ok(Self::insert(pd, addr, len, region))
+    }
+
+    /// A region without memory, for local use: it reads as zeros, and what is written to it vanishes.
+    /// It has every address.
+    pub fn null(pd: &Arc<Pd>) -> Mr {
         let region = Region {
             pd: pd.id(),
-            access,
-            iova,
-            len,
-            base: addr,
+            access: Access::LOCAL_WRITE,
+            iova: 0,
+            len: u64::MAX,
+            base: 0,
+            backing: Backing::Null,
             windows: AtomicU32::new(0),
         };
-        let key = regions_mut().insert(region);
-        Ok(Mr {
+        Self::insert(pd, 0, u64::MAX, region)
+    }
+
+    fn insert(pd: &Arc<Pd>, addr: u64, len: u64, region: Region) -> Mr {
+        Mr {
             pd: Arc::clone(pd),
-            key,
+            key: regions_mut().insert(region),
             addr,
             len,
-        })
+        }
+    }
+
+    /// Changes what the region is, but not its keys (11.2.8.4). What is not to be changed stays as it
+    /// is, and so does everything when it fails. With a new place, peers and work requests name it
+    /// by its own addresses.
+    ///
+    /// # Safety
+    /// As for [`Mr::register`].
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub unsafe fn reregister(&mut self, change: &Change<'_>) -> Result<(), RegisterError> {
+        let (access, iova) = {
+            let held = regions();
+            let region = held.table().region(self.lkey());
+            region.map_or((Access::empty(), 0), |region| (region.access, region.iova))
+        };
+        let (addr, len) = change.place.unwrap_or((self.addr, self.len));
+        let iova = match change.place {
+            Some(_) => addr,
+            // Counting from 0 may end, too.
+            None if access.contains(Access::ZERO_BASED) => addr,
+            None => iova,
+        };
+        let pd = change.pd.unwrap_or(&self.pd);
+        let region = prepare(pd, addr, len, iova, change.access.unwrap_or(access))?;
+        if !regions_mut().replace(self.key, region) {
+            return Err(RegisterError::Bound);
+        }
+        if let Some(pd) = change.pd {
+            self.pd = Arc::clone(pd);
+        }
+        (self.addr, self.len) = (addr, len);
+        Ok(())
     }
 
     /// The key for work requests.
@@ -274,6 +397,179 @@ mod tests {
             .unwrap();
         drop(mr);
         assert_eq!(data, [0, u64::from_ne_bytes([2; 8])]);
+    }
+
+    /// Reads through the region's local key.
+    fn read(pd: &Pd, mr: &Mr, addr: u64, len: u32) -> Result<Vec<u8>, MemoryError> {
+        let mut out = vec![0xee; len as usize];
+        let sge = Sge {
+            addr,
+            length: len,
+            lkey: mr.lkey(),
+        };
+        regions().table().gather(pd, &[sge], 0, &mut out)?;
+        Ok(out)
+    }
+
+    fn write(pd: &Pd, mr: &Mr, addr: u64) -> Result<(), MemoryError> {
+        let sge = Sge {
+            addr,
+            length: 8,
+            lkey: mr.lkey(),
+        };
+        regions().table().scatter(pd, &[sge], 0, &[7; 8])
+    }
+
+    #[test]
+    fn a_null_region_reads_as_zeros_and_forgets_and_is_local() {
+        let pd = Pd::new();
+        let mr = Mr::null(&pd);
+        for addr in [0, 12345, u64::MAX - 8] {
+            write(&pd, &mr, addr).unwrap();
+            assert_eq!(read(&pd, &mr, addr, 8), Ok(vec![0; 8]));
+        }
+        assert_eq!(read(&Pd::new(), &mr, 0, 8), Err(MemoryError::Key));
+        let held = regions();
+        let peer = held.table().remote_read(&pd, QPN, mr.rkey(), 0, &mut [1]);
+        assert_eq!(peer, Err(MemoryError::Permission));
+    }
+
+    #[test]
+    fn an_on_demand_region_needs_no_memory_until_it_is_used() {
+        let pd = Pd::new();
+        let page = rustix::param::page_size();
+        let map = memmap2::MmapMut::map_anon(2 * page).unwrap();
+        let (addr, second) = (map.as_ptr() as u64, map.as_ptr() as u64 + page as u64);
+        // SAFETY: the second page is given up while nothing refers to it.
+        assert_eq!(0, unsafe {
+            libc::mprotect(second as *mut libc::c_void, page, libc::PROT_NONE)
+        });
+        // SAFETY: the memory goes after the region; on demand it may be there or not.
+        let mr = unsafe { Mr::register(&pd, addr, 2 * page as u64, addr, ALL | Access::ON_DEMAND) };
+        let mr = mr.unwrap();
+        write(&pd, &mr, addr).unwrap();
+        assert_eq!(
+            read(&pd, &mr, addr + 4, 8),
+            Ok(vec![7, 7, 7, 7, 0, 0, 0, 0])
+        );
+        assert_eq!(read(&pd, &mr, second, 1), Err(MemoryError::Fault));
+        assert_eq!(write(&pd, &mr, second - 4), Err(MemoryError::Fault));
+        let held = regions();
+        let add = |addr| {
+            let add = AtomicOp::FetchAdd(1);
+            held.table().remote_atomic(&pd, QPN, mr.rkey(), addr, add)
+        };
+        assert_eq!(add(addr + 8), Ok(0));
+        assert_eq!(add(addr + 8), Ok(1));
+        assert_eq!(add(second), Err(MemoryError::Fault));
+        drop(held);
+        drop(mr);
+    }
+
+    #[test]
+    fn the_implicit_region_is_all_of_the_address_space() {
+        let pd = Pd::new();
+        let mut data = [5_u64, 6];
+        let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
+        // SAFETY: what is used of it is `data`.
+        let mr = unsafe { Mr::register(&pd, 0, u64::MAX, 0, access) }.unwrap();
+        let addr = &raw mut data as u64;
+        assert_eq!(read(&pd, &mr, addr, 1), Ok(vec![5]));
+        write(&pd, &mr, addr + 8).unwrap();
+        assert_eq!(read(&pd, &mr, 8, 1), Err(MemoryError::Fault));
+        drop(mr);
+        assert_eq!(data[1], u64::from_ne_bytes([7; 8]));
+        // SAFETY: refused before the memory matters.
+        let pinned = unsafe { Mr::register(&pd, 0, u64::MAX, 0, Access::LOCAL_WRITE) };
+        assert_eq!(pinned.unwrap_err().errno(), libc::EFAULT);
+    }
+
+    #[test]
+    fn reregistering_changes_what_it_is_told_and_nothing_else() {
+        let (pd, other_pd) = (Pd::new(), Pd::new());
+        let (mut data, mut other) = (vec![1_u64; 2], vec![2_u64; 4]);
+        let mut mr = register(&pd, &mut data, Access::LOCAL_WRITE);
+        let (lkey, addr, other_addr) = (mr.lkey(), mr.addr(), other.as_mut_ptr() as u64);
+        let peer = |pd: &Pd, addr| {
+            let held = regions();
+            let key = RKey(lkey.0);
+            held.table().remote_write(pd, QPN, key, addr, &[9; 8])
+        };
+        assert_eq!(peer(&pd, addr), Err(MemoryError::Permission));
+        let access = Change {
+            access: Some(ALL),
+            ..Change::default()
+        };
+        // SAFETY: all memory here outlives the region; so below.
+        unsafe { mr.reregister(&access) }.unwrap();
+        peer(&pd, addr).unwrap();
+        let place = Change {
+            place: Some((other_addr, 32)),
+            ..Change::default()
+        };
+        // SAFETY: as above.
+        unsafe { mr.reregister(&place) }.unwrap();
+        assert_eq!((mr.addr(), mr.len(), mr.lkey()), (other_addr, 32, lkey));
+        assert_eq!(peer(&pd, addr), Err(MemoryError::Range));
+        peer(&pd, other_addr + 24).unwrap();
+        let domain = Change {
+            pd: Some(&other_pd),
+            ..Change::default()
+        };
+        // SAFETY: as above.
+        unsafe { mr.reregister(&domain) }.unwrap();
+        assert_eq!(peer(&pd, other_addr), Err(MemoryError::Key));
+        peer(&other_pd, other_addr).unwrap();
+        assert_eq!(mr.pd().id(), other_pd.id());
+        drop(mr);
+        let nines = u64::from_ne_bytes([9; 8]);
+        assert_eq!((data[0], other), (nines, vec![nines, 2, 2, nines]));
+    }
+
+    #[test]
+    fn what_cannot_be_reregistered_stays_as_it_was() {
+        let pd = Pd::new();
+        let mut data = vec![1_u64; 2];
+        let mut mr = register(&pd, &mut data, ALL);
+        let addr = mr.addr();
+        let changes = [
+            (Some((8, 4096)), None, libc::EFAULT),
+            (None, Some(Access::REMOTE_WRITE), libc::EINVAL),
+            (
+                None,
+                Some(Access::from_bits_retain(1 << 15)),
+                libc::EOPNOTSUPP,
+            ),
+            (Some((addr, u64::MAX)), None, libc::EINVAL),
+        ];
+        for (place, access, errno) in changes {
+            let change = Change {
+                place,
+                access,
+                pd: None,
+            };
+            // SAFETY: refused before the memory matters.
+            let refused = unsafe { mr.reregister(&change) };
+            assert_eq!(refused.unwrap_err().errno(), errno);
+            assert_eq!((mr.addr(), mr.len()), (addr, 16));
+            write(&pd, &mr, addr + 8).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_region_that_stops_counting_from_0_has_its_own_addresses() {
+        let pd = Pd::new();
+        let mut data = vec![0_u64; 2];
+        let mut mr = register(&pd, &mut data, ALL | Access::ZERO_BASED);
+        write(&pd, &mr, 0).unwrap();
+        let change = Change {
+            access: Some(ALL),
+            ..Change::default()
+        };
+        // SAFETY: the memory outlives the region.
+        unsafe { mr.reregister(&change) }.unwrap();
+        assert_eq!(write(&pd, &mr, 0), Err(MemoryError::Range));
+        write(&pd, &mr, mr.addr() + 8).unwrap();
     }
 
     #[test]

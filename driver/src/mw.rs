@@ -10,7 +10,7 @@
 
 use crate::event_queue::lock;
 use crate::pd::Pd;
-use crate::regions::{KEY_VARIANT, RegionTable, regions, regions_mut};
+use crate::regions::{KEY_VARIANT, Place, RegionTable, regions, regions_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{Access, MemoryError, WindowBind};
@@ -192,7 +192,7 @@ impl RegionTable {
         addr: u64,
         len: u64,
         access: Access,
-    ) -> Result<u64, MemoryError> {
+    ) -> Result<Place, MemoryError> {
         let window = self.window(rkey.0)?;
         let state = lock(&window.state);
         let bound = match state.bound {
@@ -217,7 +217,7 @@ impl RegionTable {
         region.locate(bound.addr + offset, len)
     }
 
-    fn window(&self, key: u32) -> Result<&Window, MemoryError> {
+    pub(crate) fn window(&self, key: u32) -> Result<&Window, MemoryError> {
         let window = self.windows.get(&(key & !KEY_VARIANT));
         window.ok_or(MemoryError::Key)
     }
@@ -291,7 +291,7 @@ impl Drop for Mw {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mr::Mr;
+    use crate::mr::{Change, Mr};
     use urxe_proto::host::AtomicOp;
 
     const QPN: Qpn = Qpn::new(0x11);
@@ -571,6 +571,20 @@ mod tests {
         assert_eq!(fixture.mw.rkey(), key);
         fixture.write(16, 8).unwrap();
         assert!(fixture.mr.has_windows());
+    }
+
+    #[test]
+    fn a_region_with_windows_is_not_reregistered() {
+        let mut fixture = Fixture::new(WindowType::One, BINDABLE);
+        fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+        let change = Change {
+            access: Some(Access::LOCAL_WRITE),
+            ..Change::default()
+        };
+        // SAFETY: the memory outlives the region.
+        let refused = unsafe { fixture.mr.reregister(&change) };
+        assert_eq!(refused.unwrap_err().errno(), libc::EBUSY);
+        fixture.write(16, 8).unwrap();
     }
 
     #[test]

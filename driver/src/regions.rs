@@ -15,6 +15,80 @@ use urxe_proto::host::{Access, AtomicOp, MemoryError};
 use urxe_proto::ids::{LKey, Qpn, RKey};
 use urxe_proto::work::Sge;
 
+/// What lies behind a region's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Backing {
+    /// Memory that was there when it was registered, and that the program keeps there.
+    Present,
+    /// Memory that may be there or not: on-demand paging.
+    OnDemand,
+    /// Nothing: it reads as zeros, and what is written to it vanishes.
+    Null,
+}
+
+/// Where bytes of a region lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) addr: u64,
+    backing: Backing,
+}
+
+impl Place {
+    /// The place `bytes` further on.
+    fn skip(self, bytes: u64) -> Self {
+        let addr = self.addr + bytes;
+        Place { addr, ..self }
+    }
+
+    /// # Safety
+    /// As many bytes from here on lie in a region that nobody can deregister now.
+    unsafe fn read(self, out: &mut [u8]) -> Result<(), MemoryError> {
+        match self.backing {
+            // SAFETY: it was mapped when it was registered, and the program promised to keep it so.
+            Backing::Present => unsafe { memory::copy_out(self.addr, out) },
+            Backing::OnDemand => {
+                memory::try_copy_out(self.addr, out).map_err(|_| MemoryError::Fault)?;
+            }
+            Backing::Null => out.fill(0),
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As many bytes from here on lie in a region that nobody can deregister now, and that was
+    /// registered for writing.
+    unsafe fn write(self, data: &[u8]) -> Result<(), MemoryError> {
+        match self.backing {
+            // SAFETY: as in `read`, and it was checked to be writable.
+            Backing::Present => unsafe { memory::copy_in(self.addr, data) },
+            Backing::OnDemand => {
+                // SAFETY: who registers memory promises to expect that it changes.
+                unsafe { memory::try_copy_in(self.addr, data) }.map_err(|_| MemoryError::Fault)?;
+            }
+            Backing::Null => {}
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Place::write`], of 8 bytes.
+    unsafe fn atomic(self, op: AtomicOp) -> Result<u64, MemoryError> {
+        // A region may be known to peers by addresses that are aligned otherwise than its memory.
+        if !self.addr.is_multiple_of(8) {
+            return Err(MemoryError::Range);
+        }
+        match self.backing {
+            // SAFETY: as in `write`, and it is aligned.
+            Backing::Present => Ok(unsafe { memory::atomic(self.addr, op) }),
+            // SAFETY: as in `write`, and it is aligned.
+            Backing::OnDemand => {
+                unsafe { memory::try_atomic(self.addr, op) }.map_err(|_| MemoryError::Fault)
+            }
+            Backing::Null => Ok(0),
+        }
+    }
+}
+
 /// What is known of a region.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -26,16 +100,20 @@ pub(crate) struct Region {
     pub(crate) len: u64,
     /// Where the first byte lies.
     pub(crate) base: u64,
+    pub(crate) backing: Backing,
     /// How many memory windows are bound to it.
     pub(crate) windows: AtomicU32,
 }
 
 impl Region {
     /// Where `len` bytes at `addr` lie in the process.
-    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
+    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<Place, MemoryError> {
         let offset = addr.checked_sub(self.iova).ok_or(MemoryError::Range)?;
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.base + offset),
+            Some(end) if end <= self.len => Ok(Place {
+                addr: self.base + offset,
+                backing: self.backing,
+            }),
             _ => Err(MemoryError::Range),
         }
     }
@@ -84,6 +162,12 @@ impl RegionTable {
         }
     }
 
+    /// The region with this very key, of any protection domain.
+    pub(crate) fn exactly(&self, key: LKey) -> Option<&Region> {
+        let (full, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
+        (*full == key.0).then_some(region)
+    }
+
     /// A region of any protection domain.
     pub(crate) fn region(&self, key: LKey) -> Option<&Region> {
         let (_, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
@@ -103,7 +187,7 @@ impl RegionTable {
         Ok(())
     }
 
-    fn local(&self, pd: &Pd, sge: &Sge, access: Access) -> Result<u64, MemoryError> {
+    fn local(&self, pd: &Pd, sge: &Sge, access: Access) -> Result<Place, MemoryError> {
         let region = self.find(sge.lkey.0, pd.id())?;
         if !region.access.contains(access) {
             return Err(MemoryError::Permission);
@@ -123,12 +207,12 @@ impl RegionTable {
             if out.is_empty() {
                 return Ok(());
             }
-            let base = self.local(pd, sge, Access::empty())?;
+            let place = self.local(pd, sge, Access::empty())?;
             let len = out.len().min((u64::from(sge.length) - skip) as usize);
             let (now, later) = out.split_at_mut(len);
-            // SAFETY: the element lies in a region, which was mapped when it was registered and
-            // which nobody can deregister while the table is held.
-            unsafe { memory::copy_out(base + skip, now) };
+            // SAFETY: the element lies in a region, which nobody can deregister while the table is
+            // held.
+            unsafe { place.skip(skip).read(now) }?;
             out = later;
         }
         if out.is_empty() {
@@ -150,11 +234,11 @@ impl RegionTable {
             if data.is_empty() {
                 return Ok(());
             }
-            let base = self.local(pd, sge, Access::LOCAL_WRITE)?;
+            let place = self.local(pd, sge, Access::LOCAL_WRITE)?;
             let (now, later) =
                 data.split_at(data.len().min((u64::from(sge.length) - skip) as usize));
-            // SAFETY: as in `gather`; the region was checked to be writable when registered.
-            unsafe { memory::copy_in(base + skip, now) };
+            // SAFETY: as in `gather`; the region has local write access.
+            unsafe { place.skip(skip).write(now) }?;
             data = later;
         }
         if data.is_empty() {
@@ -173,7 +257,7 @@ impl RegionTable {
         addr: u64,
         len: u64,
         access: Access,
-    ) -> Result<u64, MemoryError> {
+    ) -> Result<Place, MemoryError> {
         let Ok(region) = self.find(rkey.0, pd.id()) else {
             return self.through_window(pd, qpn, rkey, addr, len, access);
         };
@@ -194,8 +278,7 @@ impl RegionTable {
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: the range lies in a region, as in `gather`.
-        unsafe { memory::copy_out(at, out) };
-        Ok(())
+        unsafe { at.read(out) }
     }
 
     /// See [`urxe_proto::host::Memory::remote_write`].
@@ -209,8 +292,7 @@ impl RegionTable {
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: the range lies in a region that was registered for writing, as in `scatter`.
-        unsafe { memory::copy_in(at, data) };
-        Ok(())
+        unsafe { at.write(data) }
     }
 
     /// See [`urxe_proto::host::Memory::remote_atomic`].
@@ -223,12 +305,8 @@ impl RegionTable {
         op: AtomicOp,
     ) -> Result<u64, MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
-        // A region may be known to peers by addresses that are aligned otherwise than its memory.
-        if !at.is_multiple_of(8) {
-            return Err(MemoryError::Range);
-        }
-        // SAFETY: the 8 bytes lie in a region that was registered for writing, and are aligned.
-        Ok(unsafe { memory::atomic(at, op) })
+        // SAFETY: the 8 bytes lie in a region that was registered for writing.
+        unsafe { at.atomic(op) }
     }
 
     /// A key that nothing has.
@@ -241,6 +319,18 @@ impl RegionTable {
             if index != 0 && !taken {
                 return key;
             }
+        }
+    }
+
+    /// Puts another region in the place of the one with this key, unless windows are bound to that.
+    /// False if they are.
+    pub(crate) fn replace(&mut self, key: u32, region: Region) -> bool {
+        match self.regions.get_mut(&(key & !KEY_VARIANT)) {
+            Some((_, old)) if old.windows.load(Ordering::Acquire) == 0 => {
+                *old = region;
+                true
+            }
+            _ => false,
         }
     }
 

@@ -51,6 +51,9 @@ pub enum MemoryError {
     /// Part of the range lies outside the region.
     #[error("the range lies outside the memory region")]
     Range,
+    /// There is no memory behind part of the range, or not with these rights.
+    #[error("part of the range is not mapped, or may not be written")]
+    Fault,
     /// The memory window is of a kind, or in a state, that does not allow it.
     #[error("the memory window's type or state does not allow this")]
     Window,

@@ -1,0 +1,135 @@
+//! DMA buffers: memory of another device's driver, known by a file descriptor. A device would reach
+//! it over the bus; here it is mapped, which its exporter has to allow.
+
+use memmap2::{MmapOptions, MmapRaw};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What `fstatfs` says of the file system where DMA buffers live (`DMA_BUF_MAGIC`, "DMAB").
+const DMA_BUF_MAGIC: i64 = 0x444d_4142;
+
+/// Why a DMA buffer cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum DmaBufError {
+    /// It is no file at all: mostly EBADF.
+    #[error("{0}")]
+    File(io::Error),
+    /// It is another kind of file: EINVAL.
+    #[error("the file descriptor is not a DMA buffer's")]
+    NotDmaBuf,
+    /// The range is empty, or reaches beyond the end: EINVAL.
+    #[error("the range is empty, or reaches beyond the end of the DMA buffer")]
+    Range,
+    /// Its exporter has it not be mapped, or not for this access: EOPNOTSUPP.
+    #[error("the DMA buffer cannot be mapped ({0}), and there is no other way to it here")]
+    Map(io::Error),
+}
+
+impl DmaBufError {
+    /// What verbs programs get.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::File(error) => error.raw_os_error().unwrap_or(libc::EBADF),
+            Self::NotDmaBuf | Self::Range => libc::EINVAL,
+            Self::Map(_) => libc::EOPNOTSUPP,
+        }
+    }
+}
+
+/// A part of a DMA buffer, mapped while this lives.
+#[derive(Debug)]
+pub struct DmaBuf(MmapRaw);
+
+impl DmaBuf {
+    /// Maps `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// See [`DmaBufError`].
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<DmaBuf, DmaBufError> {
+        let file_system =
+            rustix::fs::fstatfs(fd).map_err(|error| DmaBufError::File(error.into()))?;
+        if i64::from(file_system.f_type) != DMA_BUF_MAGIC {
+            return Err(DmaBufError::NotDmaBuf);
+        }
+        Self::map_file(fd, offset, len, writable)
+    }
+
+    /// Maps a part of any file whose end can be found by seeking, which is how DMA buffers tell
+    /// their size.
+    fn map_file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<DmaBuf, DmaBufError> {
+        let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))
+            .map_err(|error| DmaBufError::File(error.into()))?;
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= size && len > 0 => {}
+            _ => return Err(DmaBufError::Range),
+        }
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(len);
+        let map = match writable {
+            true => options.map_raw(fd.as_raw_fd()),
+            false => options.map_raw_read_only(fd.as_raw_fd()),
+        };
+        map.map(DmaBuf).map_err(DmaBufError::Map)
+    }
+
+    /// Where the first byte lies in the process.
+    pub fn addr(&self) -> u64 {
+        self.0.as_mut_ptr().expose_provenance() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    fn file(len: u64) -> std::fs::File {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = std::fs::File::from(rustix::fs::memfd_create("urxe-test", flags).unwrap());
+        file.set_len(len).unwrap();
+        file
+    }
+
+    #[test]
+    fn only_dma_buffers_are_mapped() {
+        let refused = DmaBuf::map(file(4096).as_fd(), 0, 4096, true).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL);
+    }
+
+    #[test]
+    fn a_part_is_mapped_where_it_begins() {
+        let file = file(10_000);
+        file.write_all_at(b"here", 5000).unwrap();
+        let map = DmaBuf::map_file(file.as_fd(), 5000, 4, true).unwrap();
+        let mut out = [0; 4];
+        // SAFETY: four bytes are mapped there.
+        unsafe {
+            crate::memory::copy_out(map.addr(), &mut out);
+            crate::memory::copy_in(map.addr(), b"gone");
+        }
+        assert_eq!(&out, b"here");
+        file.read_exact_at(&mut out, 5000).unwrap();
+        assert_eq!(&out, b"gone");
+    }
+
+    #[test]
+    fn the_range_has_to_lie_within_it() {
+        let file = file(10_000);
+        for (offset, len) in [(0, 10_001), (10_000, 1), (u64::MAX, 8), (5, 0)] {
+            let refused = DmaBuf::map_file(file.as_fd(), offset, len, false).unwrap_err();
+            assert_eq!(refused.errno(), libc::EINVAL);
+        }
+        DmaBuf::map_file(file.as_fd(), 9_999, 1, false).unwrap();
+    }
+}
