@@ -58,9 +58,8 @@ pub struct Stats {
     pub time: Duration,
 }
 
-impl Stats {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Stats) {
+impl crate::seeds::Stats for Stats {
+    fn add(&mut self, other: &Stats) {
         self.delivered += other.delivered;
         self.bad_icrc += other.bad_icrc;
         self.damaged += other.damaged;
@@ -75,7 +74,9 @@ impl Stats {
         self.timeouts += other.timeouts;
         self.time += other.time;
     }
+}
 
+impl Stats {
     fn count(&mut self, counters: &Counters) {
         self.retransmitted += counters.retransmitted;
         self.duplicates += counters.duplicates;

@@ -1,0 +1,367 @@
+//! Some hosts, the network between them, and what is true of all of it.
+
+use super::host::{Host, Step, gid};
+use super::record::{Role, Told};
+use rand::{RngExt, SeedableRng};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+use urxe_proto::cm::wire::Mad;
+use urxe_proto::cm::{Address, CommId, Event};
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+
+pub type Rng = rand::rngs::Xoshiro256PlusPlus;
+
+/// The longest that a message is under way: less than the packet life time that the hosts believe in,
+/// 268 ms.
+const SLOWEST: Duration = Duration::from_millis(250);
+/// The longest that a run may take, in virtual time.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// Attempts begin within this time.
+const BUSY: Duration = Duration::from_secs(60);
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Stats {
+    pub established: u64,
+    pub rejected: u64,
+    pub timed_out: u64,
+    pub delayed: u64,
+    pub resolved: u64,
+    pub stale: u64,
+    pub crashes: u64,
+    pub abandoned: u64,
+    pub taken_back: u64,
+    pub duplicates: u64,
+    pub repeated: u64,
+    pub over_backlog: u64,
+    pub delivered: u64,
+}
+
+impl super::seeds::Stats for Stats {
+    fn add(&mut self, other: &Stats) {
+        self.established += other.established;
+        self.rejected += other.rejected;
+        self.timed_out += other.timed_out;
+        self.delayed += other.delayed;
+        self.resolved += other.resolved;
+        self.stale += other.stale;
+        self.crashes += other.crashes;
+        self.abandoned += other.abandoned;
+        self.taken_back += other.taken_back;
+        self.duplicates += other.duplicates;
+        self.repeated += other.repeated;
+        self.over_backlog += other.over_backlog;
+        self.delivered += other.delivered;
+    }
+}
+
+/// What is going to happen.
+#[derive(Debug)]
+enum Action {
+    /// A MAD arrives.
+    Arrive {
+        to: usize,
+        address: Address,
+        mad: Box<Mad>,
+    },
+    /// A program does something, if its host has not crashed since.
+    Act {
+        host: usize,
+        incarnation: u32,
+        step: Step,
+    },
+    /// A host loses all that it knows. It begins anew, or is gone for good.
+    /// A host loses all that it knows. It begins anew, or is gone for good.
+    Crash { host: usize, gone: bool },
+}
+
+struct Queued {
+    when: Time,
+    order: u64,
+    action: Action,
+}
+
+impl PartialEq for Queued {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Queued {}
+impl PartialOrd for Queued {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Queued {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.when, self.order).cmp(&(other.when, other.order))
+    }
+}
+
+struct World {
+    rng: Rng,
+    hosts: Vec<Host>,
+    queue: BinaryHeap<Reverse<Queued>>,
+    order: u64,
+    now: Time,
+    /// Of a hundred messages, how many are lost, and how many arrive twice.
+    loss: u32,
+    duplication: u32,
+    crashes: bool,
+    stats: Stats,
+    loud: bool,
+}
+
+/// A run. All that is random in it comes from `seed`.
+///
+/// # Panics
+/// When anything is not as it should be.
+pub fn run(seed: u64, loud: bool) -> Stats {
+    let mut rng = Rng::seed_from_u64(seed);
+    let hosts = rng.random_range(2..=4);
+    let mut world = World {
+        hosts: (0..hosts)
+            .map(|index| Host::new(index, Rng::seed_from_u64(rng.random())))
+            .collect(),
+        queue: BinaryHeap::new(),
+        order: 0,
+        now: Time(0),
+        loss: rng.random_range(0..=20),
+        duplication: rng.random_range(0..=20),
+        crashes: rng.random_range(0..2) == 0,
+        stats: Stats::default(),
+        loud,
+        rng,
+    };
+    world.plan();
+    while world.step() {}
+    world.conclude();
+    world.stats
+}
+
+impl World {
+    /// Plans the attempts, and the crashes.
+    fn plan(&mut self) {
+        for _ in 0..self.rng.random_range(1..40) {
+            let host = self.rng.random_range(0..self.hosts.len());
+            let step = match self.rng.random_range(0..5) {
+                0 => Step::Resolve,
+                _ => Step::Connect,
+            };
+            let when = Time(0) + BUSY.mul_f64(self.rng.random());
+            let incarnation = u32::MAX;
+            self.put(
+                when,
+                Action::Act {
+                    host,
+                    incarnation,
+                    step,
+                },
+            );
+        }
+        if self.crashes {
+            for _ in 0..self.rng.random_range(1..4) {
+                let host = self.rng.random_range(0..self.hosts.len());
+                let when = Time(0) + BUSY.mul_f64(self.rng.random());
+                let gone = self.rng.random_range(0..3) == 0;
+                self.put(when, Action::Crash { host, gone });
+            }
+        }
+    }
+
+    fn put(&mut self, when: Time, action: Action) {
+        self.order += 1;
+        let order = self.order;
+        self.queue.push(Reverse(Queued {
+            when,
+            order,
+            action,
+        }));
+    }
+
+    /// The next thing happens. False when there is none.
+    fn step(&mut self) -> bool {
+        let queued = self.queue.peek().map_or(Time::NEVER, |Reverse(q)| q.when);
+        let timers = self.hosts.iter().map(|host| host.manager.deadline());
+        let timer = timers.min().unwrap_or(Time::NEVER);
+        let when = queued.min(timer);
+        if when == Time::NEVER {
+            return false;
+        }
+        assert!(when.since(Time(0)) < LONGEST, "there is no end to it");
+        assert!(when >= self.now, "time goes back");
+        self.now = when;
+        if timer <= queued {
+            for host in &mut self.hosts {
+                host.manager.handle_timeout(when);
+            }
+        } else if let Some(Reverse(queued)) = self.queue.pop() {
+            self.happen(queued.action);
+        }
+        self.collect();
+        true
+    }
+
+    fn happen(&mut self, action: Action) {
+        if self.loud && !matches!(action, Action::Arrive { .. }) {
+            eprintln!("{:?} {action:?}", self.now.since(Time(0)));
+        }
+        match action {
+            Action::Arrive { to, .. } if self.hosts[to].gone => {}
+            Action::Arrive { to, address, mad } => {
+                self.stats.delivered += 1;
+                self.hosts[to]
+                    .manager
+                    .handle_mad(self.now, address, &mad[..]);
+            }
+            Action::Act {
+                host,
+                incarnation,
+                step,
+            } => {
+                let hosts = self.hosts.len();
+                let at = &mut self.hosts[host];
+                let another = incarnation != u32::MAX && incarnation != at.incarnation;
+                if at.gone || another {
+                    return;
+                }
+                let next = at.act(step, self.now, hosts, &mut self.rng, &mut self.stats);
+                self.think(host, next);
+            }
+            Action::Crash { host, gone } => {
+                self.stats.crashes += 1;
+                self.hosts[host].gone |= gone;
+                let ids = Rng::seed_from_u64(self.rng.random());
+                self.count(host);
+                self.hosts[host].crash(ids);
+            }
+        }
+    }
+
+    fn think(&mut self, host: usize, steps: Vec<(Duration, Step)>) {
+        let incarnation = self.hosts[host].incarnation;
+        for (after, step) in steps {
+            let when = self.now + after;
+            self.put(
+                when,
+                Action::Act {
+                    host,
+                    incarnation,
+                    step,
+                },
+            );
+        }
+    }
+
+    /// Takes what came out of the managers.
+    fn collect(&mut self) {
+        for index in 0..self.hosts.len() {
+            while let Some(transmit) = self.hosts[index].manager.poll_transmit() {
+                let to = (0..self.hosts.len()).find(|to| gid(*to) == transmit.address.remote);
+                assert_eq!(transmit.address.local, gid(index));
+                assert_eq!(transmit.address.remote_qpn, Qpn::GSI);
+                self.carry(to.expect("a host"), &transmit.address, &transmit.mad);
+            }
+            while let Some(event) = self.hosts[index].manager.poll_event() {
+                if self.loud {
+                    eprintln!("{:?} {index}: {event:?}", self.now.since(Time(0)));
+                }
+                self.check(index, &event);
+                let host = &mut self.hosts[index];
+                let steps = host.on_event(&event, &mut self.rng, &mut self.stats);
+                self.think(index, steps);
+            }
+        }
+    }
+
+    /// Takes a message to where it goes, once, twice or never.
+    fn carry(&mut self, to: usize, address: &Address, mad: &Mad) {
+        let mut times = u32::from(self.rng.random_range(0..100) >= self.loss);
+        times += u32::from(self.rng.random_range(0..100) < self.duplication);
+        for _ in 0..times {
+            let when = self.now + SLOWEST.mul_f64(self.rng.random());
+            let address = Address {
+                local: address.remote,
+                remote: address.local,
+                ..*address
+            };
+            let mad = Box::new(*mad);
+            self.put(when, Action::Arrive { to, address, mad });
+        }
+    }
+
+    /// What one side is told must be true of the other, as long as neither crashed.
+    fn check(&self, index: usize, event: &Event) {
+        let host = &self.hosts[index];
+        let Some(record) = host.records.get(&event.id()) else {
+            return;
+        };
+        match event {
+            Event::Ready { id, .. } => self.check_agreement(index, *id),
+            Event::Rejected { id, reason, .. } if record.role == Role::Client => {
+                let consumer = urxe_proto::cm::wire::RejectReason::CONSUMER;
+                if *reason == consumer && !self.crashes {
+                    let guilty = self.hosts.iter().flat_map(|host| host.records.values());
+                    assert!(
+                        { guilty }.any(|r| r.peer == Some(*id) && (r.rejected || r.abandoned)),
+                        "nobody rejected {id}"
+                    );
+                }
+            }
+            Event::TimedOut { .. } if record.role != Role::Asking => {
+                assert!(self.crashes, "nobody crashed, and {event:?}");
+            }
+            _ => {}
+        }
+    }
+
+    /// The server is told that its connection is established: so the client said, of this one, and
+    /// both know the same of it.
+    fn check_agreement(&self, index: usize, id: CommId) {
+        let record = &self.hosts[index].records[&id];
+        let client = record.peer.expect("a server knows its peer");
+        let at = self.hosts.iter().find_map(|host| {
+            let record = host.records.get(&client)?;
+            Some((host, record))
+        });
+        let Some((host, peer)) = at else {
+            assert!(self.crashes, "the client does not exist");
+            return;
+        };
+        assert!(peer.ready && peer.peer == Some(id));
+        let (Some(mine), Some(theirs)) =
+            (self.hosts[index].parameters(id), host.parameters(client))
+        else {
+            return;
+        };
+        assert_eq!(mine.local_qpn, theirs.remote_qpn);
+        assert_eq!(mine.remote_qpn, theirs.local_qpn);
+        assert_eq!((mine.sq_psn, mine.rq_psn), (theirs.rq_psn, theirs.sq_psn));
+        assert_eq!(mine.path_mtu, theirs.path_mtu);
+        assert_eq!(mine.initiator_depth, theirs.responder_resources);
+        assert_eq!(mine.responder_resources, theirs.initiator_depth);
+    }
+
+    fn count(&mut self, host: usize) {
+        let counters = self.hosts[host].manager.counters();
+        self.stats.duplicates += counters.duplicates;
+        self.stats.repeated += counters.repeated;
+        self.stats.over_backlog += counters.over_backlog;
+        assert_eq!(counters.malformed, 0);
+    }
+
+    /// Nothing happens any more: everything has come to its end, and nothing is left.
+    fn conclude(&mut self) {
+        for index in 0..self.hosts.len() {
+            self.count(index);
+            let host = &self.hosts[index];
+            for (id, record) in &host.records {
+                let ended = record.told == Told::End || record.abandoned;
+                assert!(ended, "host {index}: {id} has no end: {record:?}");
+            }
+            assert!(host.manager.is_empty(), "host {index}: {:?}", host.manager);
+        }
+    }
+}
