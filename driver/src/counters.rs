@@ -121,13 +121,19 @@ impl DeviceCounters {
         self.receives_failed.add(status);
     }
 
-    /// What is counted now. `live` gives what the living queue pairs counted, and is called when
-    /// none can go; `bad` are datagrams for the device's addresses that were dropped.
-    pub(crate) fn read(&self, live: impl FnOnce() -> QpTotals, bad: u64) -> DeviceReadings {
+    /// What queue pairs have counted, those that are gone included. `live` gives what the living
+    /// ones counted, and is called when none can go.
+    pub(crate) fn totals(&self, live: impl FnOnce() -> QpTotals) -> QpTotals {
         let past = lock(&self.past);
         let mut totals = live();
         totals += &past;
-        drop(past);
+        totals
+    }
+
+    /// What is counted now. `live` gives what the living queue pairs counted, and is called when
+    /// none can go; `bad` are datagrams for the device's addresses that were dropped.
+    pub(crate) fn read(&self, live: impl FnOnce() -> QpTotals, bad: u64) -> DeviceReadings {
+        let totals = self.totals(live);
         DeviceReadings {
             port: self.port(&totals.traffic, bad),
             hw: self.hw(&totals),

@@ -6,7 +6,6 @@ use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::net::{Address, Interface, LocalAddress, list_interfaces};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
@@ -39,16 +38,8 @@ pub struct Device {
     loopback: bool,
     guid: [u8; 8],
     port: RwLock<Port>,
-    violations: Violations,
     /// Where changes are told: the events of those who have it open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
-}
-
-/// Packets with a key that the queue pair does not have.
-#[derive(Debug, Default)]
-struct Violations {
-    pkey: AtomicU64,
-    qkey: AtomicU64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,7 +128,6 @@ impl Device {
             loopback: interface.loopback,
             guid: eui64(mac(interface)),
             port: RwLock::new(port),
-            violations: Violations::default(),
             listeners: Mutex::new(Vec::new()),
         }
     }
@@ -185,13 +175,8 @@ impl Device {
     /// Packets for queue pairs of this process that had a partition key or a queue key that is not
     /// theirs (`P_KeyViolations` and `Q_KeyViolations` of 14.2.5.6, beyond whose 16 bits they count).
     pub fn key_violations(&self) -> (u64, u64) {
-        let Violations { pkey, qkey } = &self.violations;
-        (pkey.load(Ordering::Relaxed), qkey.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn count_key_violations(&self, pkey: u64, qkey: u64) {
-        self.violations.pkey.fetch_add(pkey, Ordering::Relaxed);
-        self.violations.qkey.fetch_add(qkey, Ordering::Relaxed);
+        let counted = engine::get().totals_of(&self.name).transport;
+        (counted.bad_pkey, counted.bad_qkey)
     }
 
     /// The GID with this index; `None` where the table has an empty entry or ends.

@@ -67,6 +67,7 @@ impl Route {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             flow_label: av.flow_label,
+            interface: device.interface_index(),
         };
         let path = local.endpoint().path(av.dgid.to_ip(), options)?;
         Ok(Route { local, path })

@@ -5,8 +5,9 @@ mod common;
 use common::{ALL, Buffer, End};
 use std::sync::Arc;
 use urxe_driver::ah::Destination;
+use urxe_driver::qp::MulticastError;
 use urxe_driver::{AddressHandle, Pd};
-use urxe_proto::ids::{Gid, QKey};
+use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
@@ -330,4 +331,94 @@ fn destination_is_checked_when_posted() {
             .is_err()
     );
     assert!(a.context.create_ah(&a.pd, address(b.gid(), 200)).is_err());
+}
+
+fn multicast(group: &str) -> Gid {
+    Gid::from_ip(group.parse().unwrap())
+}
+
+fn send_to_group(from: &End, group: Gid, imm: u32) {
+    let data = Buffer::new(&from.pd, 8, ALL);
+    let handle = from.context.create_ah(&from.pd, address(group, 0)).unwrap();
+    let dest = Destination {
+        handle: &handle,
+        qpn: Qpn::MULTICAST,
+        qkey: QKEY,
+    };
+    post_to(from, 0, SendOp::SendImm(imm), &[data.sge(0, 8)], &dest).unwrap();
+    assert_eq!(from.completion().opcode, WcOpcode::Send);
+}
+
+/// 10.5.2.2: each queue pair that is attached gets a copy, the sender's own too.
+#[test]
+fn each_attached_queue_pair_gets_each_datagram_of_its_groups() {
+    let ends = [datagrams(), datagrams(), datagrams()];
+    let (group, other) = (multicast("239.47.91.1"), multicast("239.47.91.2"));
+    let buffers: Vec<_> = ends.iter().map(|e| Buffer::new(&e.pd, 64, ALL)).collect();
+    for (end, buffer) in ends.iter().zip(&buffers) {
+        for _ in 0..4 {
+            end.qp.post_receive(0, &[buffer.sge(0, 64)]).unwrap();
+        }
+    }
+    for end in &ends[..2] {
+        end.qp.attach(group).unwrap();
+        // Once more is not twice.
+        end.qp.attach(group).unwrap();
+    }
+    ends[2].qp.attach(other).unwrap();
+    send_to_group(&ends[0], group, 1);
+    send_to_group(&ends[0], other, 2);
+    for (end, imm) in ends.iter().zip([1, 1, 2]) {
+        let received = end.completion();
+        assert_eq!(received.extra, Extra::Imm(imm));
+        assert_eq!(received.src_qp, ends[0].qp.qpn());
+    }
+    // The header tells the group.
+    assert_eq!(bytes(&buffers[2])[36..40], [239, 47, 91, 2]);
+
+    ends[1].qp.detach(group).unwrap();
+    ends[2].qp.attach(group).unwrap();
+    send_to_group(&ends[0], group, 3);
+    send_to_group(&ends[0], other, 4);
+    let seen = |end: &End| end.completion().extra;
+    assert_eq!(seen(&ends[0]), Extra::Imm(3));
+    assert_eq!(
+        [seen(&ends[2]), seen(&ends[2])].map(|e| matches!(e, Extra::Imm(3 | 4))),
+        [true, true]
+    );
+    assert_eq!(ends[1].cq.poll(&mut [None]), 0);
+}
+
+#[test]
+fn datagram_to_a_group_needs_the_queue_key_of_each_member() {
+    let (a, b) = (datagrams(), datagrams());
+    let group = multicast("239.47.91.3");
+    let to = Buffer::new(&b.pd, 64, ALL);
+    b.qp.post_receive(0, &[to.sge(0, 64)]).unwrap();
+    let attr = QpAttr {
+        qkey: QKey(5),
+        ..QpAttr::default()
+    };
+    b.qp.modify(&attr, AttrMask::QKEY).unwrap();
+    // In this order they are handed the datagram.
+    b.qp.attach(group).unwrap();
+    a.qp.attach(group).unwrap();
+    let here = Buffer::new(&a.pd, 64, ALL);
+    a.qp.post_receive(0, &[here.sge(0, 64)]).unwrap();
+    send_to_group(&a, group, 9);
+    assert_eq!(a.completion().extra, Extra::Imm(9));
+    assert_eq!(b.qp.counters().bad_qkey, 1);
+}
+
+#[test]
+fn attaching_what_cannot_be_attached_is_refused() {
+    let (uc, ud) = (End::of(QpType::Uc, None, 1), datagrams());
+    let group = multicast("239.47.91.4");
+    let refused = |result: Result<(), MulticastError>| result.unwrap_err().errno();
+    assert_eq!(refused(uc.qp.attach(group)), libc::EINVAL);
+    assert_eq!(refused(ud.qp.attach(ud.gid())), libc::EINVAL);
+    assert_eq!(refused(ud.qp.detach(group)), libc::EINVAL);
+    ud.qp.attach(group).unwrap();
+    ud.qp.detach(group).unwrap();
+    assert_eq!(refused(ud.qp.detach(group)), libc::EINVAL);
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use libc::c_int;
 use urxe_driver::cq::CqError;
 use urxe_driver::mr::RegisterError;
-use urxe_driver::qp::{CreateError, ModifyError};
+use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
 use urxe_driver::route::RouteError;
 use urxe_driver::srq::SrqError;
 use urxe_proto::queue::PostError;
@@ -74,6 +74,13 @@ impl From<ModifyError> for Errno {
 impl From<RouteError> for Errno {
     fn from(error: RouteError) -> Self {
         tracing::warn!("address handle: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<MulticastError> for Errno {
+    fn from(error: MulticastError) -> Self {
+        tracing::warn!("multicast: {error}");
         Self(error.errno())
     }
 }

@@ -12,7 +12,7 @@
 )]
 use super::{
     ah::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*, memory::*,
-    names::*, qp::*, qp_ex::*, query::*, rates::*, srq::*, sysfs::*, unsupported,
+    multicast::*, names::*, qp::*, qp_ex::*, query::*, rates::*, srq::*, sysfs::*, unsupported,
 };
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -20,6 +20,7 @@ pub mod ffi;
 mod fork;
 mod log;
 mod memory;
+mod multicast;
 mod mw;
 mod names;
 mod object;

@@ -317,7 +317,8 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Waits until the program has acknowledged the events that it has of it.
+/// `EBUSY` while it is attached to a multicast group. Waits until the program has acknowledged the
+/// events that it has of it.
 ///
 /// # Safety
 /// `qp` is null or a queue pair of ours, and used for nothing else any more.
@@ -325,6 +326,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     entry::status("ibv_destroy_qp", || {
         // SAFETY: the caller's promise.
         let pair = unsafe { pair_of(qp) }?;
+        if !pair.driver.groups().is_empty() {
+            return Err(Errno(libc::EBUSY));
+        }
         pair.driver.tag.store(0, Ordering::Release);
         pair.driver.destroy();
         // SAFETY: as above; no event points at it.

@@ -83,6 +83,9 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     attr.max_srq = PLENTY;
     attr.max_srq_wr = MAX_SRQ_WR.cast_signed();
     attr.max_srq_sge = MAX_SRQ_SGE.cast_signed();
+    attr.max_mcast_grp = PLENTY;
+    attr.max_mcast_qp_attach = MAX_QP;
+    attr.max_total_mcast_qp_attach = PLENTY;
     attr.max_ah = PLENTY;
     attr.max_pkeys = PKEYS;
     attr.local_ca_ack_delay = ACK_DELAY;

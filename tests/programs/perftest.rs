@@ -1,9 +1,11 @@
-//! perftest over the loopback interface.
+//! perftest over the loopback interface, and multicast between namespaces.
 
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::Cable;
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::Side;
 use crate::common::place::Place;
-use crate::common::require::{PERFTEST, require};
+use crate::common::require::{DEVINFO, IP, Need, PERFTEST, require};
 
 fn loopback(program: &'static str) -> Option<Perftest> {
     let side = Side::new(&Place::here(), "urxe_lo");
@@ -70,4 +72,40 @@ fn send_bandwidth_of_many_datagram_queue_pairs() {
 fn send_latency_of_datagrams() {
     passes("ib_send_lat", "-c UD", &[1, 64, 4096]);
     passes("ib_send_lat", "-c UD -e", &[64]);
+}
+
+/// A group as perftest takes it: the GID byte by byte, in decimal.
+fn group(address: &str) -> String {
+    let gid = match address.parse().expect("an address") {
+        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        std::net::IpAddr::V6(ip) => ip,
+    };
+    gid.octets().map(|byte| byte.to_string()).join(":")
+}
+
+#[test]
+fn multicast_between_processes_of_a_host() {
+    let group = group("239.47.91.10");
+    let options = format!("-c UD -g -M {group}");
+    passes("ib_send_bw", &options, &[1, 1024]);
+    passes("ib_send_lat", &options, &[64]);
+}
+
+#[test]
+fn multicast_between_hosts() {
+    if !require(&[PERFTEST, DEVINFO, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let mut server = Side::new(cable.a.place(), "urxe_va");
+    let mut client = Side::new(cable.b.place(), "urxe_vb");
+    let run = |server: &Side, client: &Side, address: &str| {
+        let perftest = Perftest::new("ib_send_bw", server.clone(), client.clone(), Cable::A);
+        let options = format!("-n {ITERATIONS} -s 512 -c UD -g -M {}", group(address));
+        perftest.options(&options).run().success(&[512], ITERATIONS);
+    };
+    run(&server, &client, "239.47.91.11");
+    server.gid_index = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
+    client.gid_index = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+    run(&server, &client, "ff0e::47:91");
 }

@@ -25,6 +25,11 @@ impl Engine {
         Arc::clone(counted.entry(device.to_owned()).or_default())
     }
 
+    /// What the queue pairs of a device have counted.
+    pub(crate) fn totals_of(&self, device: &str) -> QpTotals {
+        self.counters_of(device).totals(|| self.live_totals(device))
+    }
+
     /// What was counted of each device, by its name.
     pub(crate) fn read_devices(&self) -> Vec<(String, DeviceReadings)> {
         let counted: Vec<_> = lock(&self.counted)

@@ -3,12 +3,14 @@
 //! Whoever calls in does the work: posting sends at once, polling and waiting receive. The progress
 //! thread (`progress`) does it while nobody calls.
 //!
-//! Locks, in the order in which they are taken: a socket's receive buffers, the table of queue pairs
-//! for reading, the table of memory regions for reading, a queue pair. Destroying a queue pair or
-//! a region takes its table for writing, and so waits for what is being handled.
+//! Locks, in the order in which they are taken: the list of local addresses or of multicast groups for
+//! reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
+//! regions for reading, a queue pair. Destroying a queue pair or a region takes its table for writing,
+//! and so waits for what is being handled.
 
 mod counting;
 mod delayed;
+mod groups;
 mod progress;
 mod table;
 mod timers;
@@ -28,6 +30,7 @@ use crate::regions::{RegionTable, regions};
 use crate::stat;
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
+use groups::Groups;
 use progress::Progress;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -87,6 +90,7 @@ pub struct Engine {
 struct Network {
     shared: Arc<Shared>,
     locals: RwLock<Vec<Arc<Local>>>,
+    groups: Groups,
     /// For datagrams that other processes passed on.
     forwarded: Mutex<Receiver>,
     progress: Arc<Progress>,
@@ -175,6 +179,7 @@ impl Engine {
         Ok(self.network.get_or_init(|| Network {
             shared,
             locals: RwLock::default(),
+            groups: Groups::default(),
             forwarded: Mutex::default(),
             progress,
         }))
@@ -371,6 +376,9 @@ impl Engine {
         for local in network.locals().iter() {
             worked |= self.receive(local);
         }
+        for joined in network.groups.list().iter() {
+            worked |= self.receive_group(joined);
+        }
         worked |= self.run_timers();
         worked | self.run_leftovers()
     }
@@ -460,14 +468,23 @@ impl Engine {
                 return;
             }
         };
-        let Some(qp) = qps.get(packet.header.bth.dest_qp) else {
+        let dest_qp = packet.header.bth.dest_qp;
+        let receivers = match qps.get(dest_qp) {
+            Some(qp) => std::slice::from_ref(qp),
+            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
+            None => &[],
+        };
+        if receivers.is_empty() {
             self.counters.unknown_qp.add(1);
             return;
-        };
-        tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
-            psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-        if qp.handle(now, &network_header(datagram), &packet, regions) {
-            touched.push(Arc::clone(qp));
+        }
+        let network = network_header(datagram);
+        for qp in receivers {
+            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+            if qp.handle(now, &network, &packet, regions) {
+                touched.push(Arc::clone(qp));
+            }
         }
     }
 

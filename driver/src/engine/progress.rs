@@ -122,8 +122,13 @@ impl Progress {
 
     /// Watches the sockets of an address too.
     pub(super) fn watch(&self, packets: BorrowedFd<'_>, service: BorrowedFd<'_>) -> io::Result<()> {
-        add(&self.sockets, packets)?;
+        self.watch_packets(packets)?;
         add(&self.control, service)
+    }
+
+    /// Watches one more socket that packets arrive on.
+    pub(super) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
+        add(&self.sockets, packets)
     }
 
     /// The program polled.

@@ -1,6 +1,8 @@
 //! Queue pairs by number.
 
+use crate::net::LocalAddress;
 use crate::qp::{CreateError, Qp};
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
@@ -12,6 +14,8 @@ pub(super) struct QpTable {
     slots: Vec<Option<Arc<Qp>>>,
     first: u32,
     count: usize,
+    /// Who is attached to each multicast group.
+    groups: HashMap<LocalAddress, Vec<Arc<Qp>>>,
 }
 
 impl QpTable {
@@ -19,6 +23,33 @@ impl QpTable {
         self.slots
             .get(qpn.get().checked_sub(self.first)? as usize)?
             .as_ref()
+    }
+
+    /// Those attached to a multicast group.
+    pub(super) fn members(&self, group: LocalAddress) -> &[Arc<Qp>] {
+        self.groups.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    /// Attaches a queue pair to a group, once.
+    pub(super) fn attach(&mut self, group: LocalAddress, qp: &Arc<Qp>) {
+        let members = self.groups.entry(group).or_default();
+        if !members.iter().any(|member| Arc::ptr_eq(member, qp)) {
+            members.push(Arc::clone(qp));
+        }
+    }
+
+    /// Detaches it. False when it was not attached.
+    pub(super) fn detach(&mut self, group: LocalAddress, qp: &Qp) -> bool {
+        let Some(members) = self.groups.get_mut(&group) else {
+            return false;
+        };
+        let before = members.len();
+        members.retain(|member| !std::ptr::eq(&**member, qp));
+        let found = members.len() < before;
+        if members.is_empty() {
+            self.groups.remove(&group);
+        }
+        found
     }
 
     /// Adds what `make` makes of a free number in `range`, chosen at random so that nobody can

@@ -2,13 +2,14 @@
 
 use super::clock;
 use super::error::OpenError;
+use super::group::Group;
 use super::receive::{Arrival, Datagram, RecvBatch, Senders};
 use super::send::{Path, PathOptions};
 use super::sharing::Shared;
 use super::slot::Passed;
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
 use super::steering::{PROBE_SLOT, Steering};
-use super::wire::{Incoming, Wire};
+use super::wire::Wire;
 use socket2::Socket;
 use std::fmt;
 use std::io;
@@ -97,6 +98,9 @@ impl Endpoint {
                 peer: peer.ip(),
             });
         };
+        if peer.ip().is_multicast() {
+            socket.multicast_by(options.interface)?;
+        }
         let wire = self.wire.clone();
         Ok(Path::new(
             socket,
@@ -104,6 +108,15 @@ impl Endpoint {
             (peer, FlowIcrc::new(&flow)),
             options,
         ))
+    }
+
+    /// Joins a multicast group on an interface.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn join(&self, group: IpAddr, interface: u32) -> Result<Group, OpenError> {
+        let group = LocalAddress::group(group, interface);
+        Group::join(self.shared.clone(), self.wire.clone(), group)
     }
 
     /// The socket for a flow; opened when the first flow needs it.
@@ -180,7 +193,7 @@ impl Endpoint {
         self.wire.release(now, &mut arrivals);
         if !arrivals.is_empty() {
             let (_, senders) = batch.parts();
-            self.deliver_all(&arrivals, senders, &mut f);
+            self.wire.deliver_all(senders, &arrivals, &mut f);
             self.shared.tap().flush_capture();
         }
         Ok(())
@@ -205,35 +218,6 @@ impl Endpoint {
         }
     }
 
-    /// A datagram is for this process.
-    fn deliver(
-        &self,
-        datagram: Datagram<'_>,
-        senders: &mut Senders,
-        f: &mut impl FnMut(&Datagram<'_>),
-    ) {
-        if self.wire.receives_through_faults() {
-            let mut arrivals = Vec::new();
-            self.wire.receive_through_faults(&datagram, &mut arrivals);
-            self.deliver_all(&arrivals, senders, f);
-        } else {
-            self.shared.tap().deliver(senders, datagram, f);
-        }
-    }
-
-    fn deliver_all(
-        &self,
-        arrivals: &[Incoming],
-        senders: &mut Senders,
-        f: &mut impl FnMut(&Datagram<'_>),
-    ) {
-        for incoming in arrivals {
-            self.shared
-                .tap()
-                .deliver(senders, incoming.as_datagram(), f);
-        }
-    }
-
     /// Sorts the datagrams of a batch by whom they are for. Runs for the same other process go on
     /// in one piece.
     fn take(
@@ -252,7 +236,7 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(arrival, start), senders, f);
             }
             match owner {
-                Owner::Mine => self.deliver(datagram, senders, f),
+                Owner::Mine => self.wire.deliver(senders, datagram, f),
                 Owner::Other(slot) => {
                     run.get_or_insert(Run {
                         slot,
@@ -319,7 +303,7 @@ impl Endpoint {
     ) {
         for datagram in run.datagrams() {
             if self.owner(datagram.bytes) == Owner::Mine {
-                self.deliver(datagram, senders, f);
+                self.wire.deliver(senders, datagram, f);
             } else {
                 self.shared.counters().no_such_slot.add(1);
             }

@@ -22,6 +22,7 @@ mod endpoint;
 mod error;
 mod faults;
 mod forward;
+mod group;
 mod interfaces;
 pub(crate) mod names;
 mod pcap;
@@ -44,6 +45,7 @@ pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};
 pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
+pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, RecvBatch};

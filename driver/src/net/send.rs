@@ -55,6 +55,8 @@ pub struct PathOptions {
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 leaves it to the kernel.
     pub flow_label: u32,
+    /// The interface by which a multicast datagram leaves; 0 leaves it to the kernel.
+    pub interface: u32,
 }
 
 impl Default for PathOptions {
@@ -64,6 +66,7 @@ impl Default for PathOptions {
             traffic_class: 0,
             hop_limit: super::DEFAULT_TTL,
             flow_label: 0,
+            interface: 0,
         }
     }
 }

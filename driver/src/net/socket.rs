@@ -7,7 +7,7 @@
 
 use super::error::OpenError;
 use super::sys::{is_link_local, set_option};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -44,12 +44,20 @@ impl LocalAddress {
         LocalAddress { ip, scope_id }
     }
 
+    /// A multicast group on an interface: the same group on another interface is another one.
+    pub fn group(ip: IpAddr, interface_index: u32) -> Self {
+        LocalAddress {
+            ip,
+            scope_id: interface_index,
+        }
+    }
+
     /// The bare address.
     pub fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// The interface of a link-local address, else 0.
+    /// The interface of a link-local address or a group, else 0.
     pub fn scope_id(self) -> u32 {
         self.scope_id
     }
@@ -105,8 +113,45 @@ fn udp(address: LocalAddress) -> Result<Socket, OpenError> {
 /// Opens the socket on which `address` receives. `gro` asks for whole batches.
 pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<Socket, OpenError> {
     let socket = udp(address)?;
+    socket
+        .set_reuse_port(true)
+        .map_err(|e| OpenError::system("sharing a UDP port", e))?;
+    receive_with_headers(socket, address, gro)
+}
+
+/// Opens a socket that receives what goes to a multicast group, and joins the group. The kernel gives
+/// each such socket of each process a copy, whoever's the processes are.
+pub(super) fn open_group_receiver(group: LocalAddress, gro: bool) -> Result<Socket, OpenError> {
+    let socket = udp(group)?;
+    socket
+        .set_reuse_address(true)
+        .map_err(|e| OpenError::system("sharing a UDP port", e))?;
+    let socket = receive_with_headers(socket, group, gro)?;
+    let join = || -> io::Result<()> {
+        let fd = socket.as_fd();
+        match group.ip {
+            IpAddr::V4(ip) => {
+                // Otherwise it gets what others joined the group for on other interfaces.
+                set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
+                let interface = InterfaceIndexOrAddress::Index(group.scope_id);
+                socket.join_multicast_v4_n(&ip, &interface)
+            }
+            IpAddr::V6(ip) => {
+                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0_i32)?;
+                socket.join_multicast_v6(&ip, group.scope_id)
+            }
+        }
+    };
+    join().map_err(|e| OpenError::system("joining a multicast group", e))?;
+    Ok(socket)
+}
+
+fn receive_with_headers(
+    socket: Socket,
+    address: LocalAddress,
+    gro: bool,
+) -> Result<Socket, OpenError> {
     let configure = || -> io::Result<()> {
-        socket.set_reuse_port(true)?;
         let fd = socket.as_fd();
         match address.ip {
             IpAddr::V4(_) => {
@@ -199,6 +244,22 @@ impl TxSocket {
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Multicast datagrams leave by this interface.
+    pub(super) fn multicast_by(&self, interface_index: u32) -> Result<(), OpenError> {
+        let set = match self.address.ip {
+            IpAddr::V4(_) => {
+                let request = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr { s_addr: 0 },
+                    imr_address: libc::in_addr { s_addr: 0 },
+                    imr_ifindex: interface_index.cast_signed(),
+                };
+                set_option(self.fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, request)
+            }
+            IpAddr::V6(_) => self.socket.set_multicast_if_v6(interface_index),
+        };
+        set.map_err(|e| OpenError::system("choosing the interface for multicast", e))
     }
 
     pub(super) fn has_gso(&self) -> bool {

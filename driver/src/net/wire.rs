@@ -198,10 +198,6 @@ impl Wire {
         self.tx_faults.is_some()
     }
 
-    pub(super) fn receives_through_faults(&self) -> bool {
-        self.rx_faults.is_some()
-    }
-
     /// Takes over a sealed packet.
     pub(super) fn send_through_faults(&self, path: &Path, bytes: &[u8]) {
         let Some(injector) = &self.tx_faults else {
@@ -214,10 +210,15 @@ impl Wire {
         lock(injector).pass(packet, clock::now(), &mut Outgoing::send);
     }
 
-    /// Takes over a datagram that arrived; what comes of it goes to `out`.
-    pub(super) fn receive_through_faults(&self, datagram: &Datagram<'_>, out: &mut Vec<Incoming>) {
+    /// A datagram is for this process: what faults leave of it is checked and passed on.
+    pub(super) fn deliver(
+        &self,
+        senders: &mut Senders,
+        datagram: Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
         let Some(injector) = &self.rx_faults else {
-            return;
+            return self.tap.deliver(senders, datagram, f);
         };
         let packet = Incoming {
             src: datagram.src,
@@ -227,7 +228,21 @@ impl Wire {
             index: datagram.index,
             bytes: datagram.bytes.to_vec(),
         };
-        lock(injector).pass(packet, clock::now(), &mut |p| out.push(p));
+        let mut arrivals = Vec::new();
+        lock(injector).pass(packet, clock::now(), &mut |p| arrivals.push(p));
+        self.deliver_all(senders, &arrivals, f);
+    }
+
+    /// The same for those that were delayed on their way in.
+    pub(super) fn deliver_all(
+        &self,
+        senders: &mut Senders,
+        arrivals: &[Incoming],
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        for incoming in arrivals {
+            self.tap.deliver(senders, incoming.as_datagram(), f);
+        }
     }
 
     /// When [`Wire::release`] has something to do.

@@ -9,11 +9,13 @@ mod error;
 mod host;
 mod init;
 mod machine;
+mod multicast;
 mod posting;
 mod receives;
 
 pub use error::{CreateError, ModifyError};
 pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit};
+pub use multicast::MulticastError;
 pub use posting::Posting;
 
 use crate::counters::{DeviceCounters, QpTotals, Traffic};
@@ -32,7 +34,7 @@ use machine::{Machine, Next};
 use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use urxe_proto::ids::Qpn;
+use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
@@ -66,6 +68,8 @@ pub struct Qp {
     signal_all: bool,
     receives: Source,
     inner: Mutex<Inner>,
+    /// The multicast groups that it is attached to.
+    groups: Mutex<Vec<Gid>>,
     /// The state, to be read without a lock.
     state: AtomicU32,
     /// Asynchronous events that the program has not acknowledged.
@@ -141,6 +145,7 @@ impl Qp {
                 signal_all: init.signal_all,
                 receives: Source::new(&init),
                 inner: Mutex::new(inner),
+                groups: Mutex::default(),
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
                 tag: AtomicUsize::new(0),
@@ -313,16 +318,9 @@ impl Qp {
     ) -> bool {
         let mut inner = lock(&self.inner);
         inner.traffic.received(packet);
-        let violations = |counters: &Counters| (counters.bad_pkey, counters.bad_qkey);
-        let before = violations(inner.machine.counters());
         inner
             .machine
             .handle_packet(now, network, packet, &mut self.host(regions));
-        let (pkey, qkey) = violations(inner.machine.counters());
-        if (pkey, qkey) != before {
-            self.device
-                .count_key_violations(pkey - before.0, qkey - before.1);
-        }
         !std::mem::replace(&mut inner.touched, true)
     }
 
@@ -375,6 +373,7 @@ impl Qp {
         // Without a way to the peer it carries out no work request any more, and binds no window.
         lock(&self.inner).route = None;
         regions().table().free_windows_of(self.qpn);
+        self.leave_groups();
         let mut past = lock(&self.counters.past);
         engine.remove_qp(self.qpn);
         *past += &self.totals();

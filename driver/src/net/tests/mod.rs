@@ -416,6 +416,7 @@ fn headers_are_as_the_path_says() {
             traffic_class: 0x29,
             hop_limit: 7,
             flow_label: 0x1_2345,
+            ..PathOptions::default()
         };
         let path = node.endpoint.path(address.ip(), options).unwrap();
         assert_eq!(path.options(), options);

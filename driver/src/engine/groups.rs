@@ -1,0 +1,100 @@
+//! Multicast groups: one socket for each group on each interface that queue pairs of this process
+//! are attached to.
+
+use super::{Engine, Receiver};
+use crate::net::{Group, LocalAddress, OpenError};
+use crate::qp::Qp;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+/// A group that is joined, and what it is received with.
+pub(super) struct Joined {
+    pub(super) group: Group,
+    pub(super) receiver: Mutex<Receiver>,
+}
+
+/// All of them. Whoever changes the list also changes who is attached: the list is locked first.
+#[derive(Default)]
+pub(super) struct Groups(RwLock<Vec<Arc<Joined>>>);
+
+impl Groups {
+    pub(super) fn list(&self) -> RwLockReadGuard<'_, Vec<Arc<Joined>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// Attaches a queue pair to a group on an interface, which is joined by way of the local address
+    /// `from` unless it is already.
+    pub(crate) fn attach(
+        &self,
+        qp: &Arc<Qp>,
+        from: LocalAddress,
+        (ip, interface): (IpAddr, u32),
+    ) -> Result<(), OpenError> {
+        let local = self.local(from)?;
+        let network = self.network()?;
+        let group = LocalAddress::group(ip, interface);
+        let mut list = network
+            .groups
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !list.iter().any(|joined| joined.group.address() == group) {
+            let joined = Joined {
+                group: local.endpoint.join(ip, interface)?,
+                receiver: Mutex::default(),
+            };
+            network
+                .progress
+                .watch_packets(joined.group.fd())
+                .map_err(|source| OpenError::System {
+                    what: "watching a socket",
+                    source,
+                })?;
+            tracing::debug!(%group, "joined a multicast group");
+            list.push(Arc::new(joined));
+        }
+        let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        qps.attach(group, qp);
+        Ok(())
+    }
+
+    /// Detaches a queue pair. When this returns, it gets nothing more from the group, and the group
+    /// is left if nobody else is attached. False when it was not attached.
+    pub(crate) fn detach(&self, qp: &Qp, (ip, interface): (IpAddr, u32)) -> bool {
+        let Some(network) = self.network.get() else {
+            return false;
+        };
+        let group = LocalAddress::group(ip, interface);
+        let mut list = network
+            .groups
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let found = qps.detach(group, qp);
+        if qps.members(group).is_empty() {
+            list.retain(|joined| joined.group.address() != group);
+        }
+        found
+    }
+
+    /// Receives one batch from a group, unless another thread is at it.
+    pub(super) fn receive_group(&self, joined: &Joined) -> bool {
+        let mut receiver = match joined.receiver.try_lock() {
+            Ok(receiver) => receiver,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return false,
+        };
+        self.handle_batch(&mut receiver, |batch, f| {
+            match joined.group.recv(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, group = %joined.group.address(), "receiving failed");
+                    false
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! A multicast group that this process is in.
+//!
+//! Unicast goes to one socket of those that share port 4791; multicast goes to each socket that is
+//! bound to the group. So nothing has to be steered, or passed on to another process.
+
+use super::error::OpenError;
+use super::receive::{Arrival, Datagram, RecvBatch};
+use super::sharing::Shared;
+use super::socket::{LocalAddress, open_group_receiver};
+use super::wire::Wire;
+use socket2::Socket;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// A multicast group on an interface, joined. Dropping it leaves the group.
+pub struct Group {
+    shared: Arc<Shared>,
+    wire: Arc<Wire>,
+    address: LocalAddress,
+    receiver: Socket,
+}
+
+impl Group {
+    pub(super) fn join(
+        shared: Arc<Shared>,
+        wire: Arc<Wire>,
+        address: LocalAddress,
+    ) -> Result<Self, OpenError> {
+        let receiver = open_group_receiver(address, shared.options().gro)?;
+        Ok(Group {
+            shared,
+            wire,
+            address,
+            receiver,
+        })
+    }
+
+    /// The group, as the destination of its datagrams tells it.
+    pub fn address(&self) -> LocalAddress {
+        self.address
+    }
+
+    /// Packets arrive here: when it is readable, call [`Group::recv`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+
+    /// Receives once, and calls `f` with each datagram whose ICRC is right. Returns how many messages
+    /// the kernel passed up: 0 when there was nothing, and else there may be more.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn recv(
+        &self,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Datagram<'_>),
+    ) -> io::Result<usize> {
+        let counters = self.shared.counters();
+        counters.receive_calls.add(1);
+        let count = batch.fill(self.receiver.as_fd())?;
+        if count == 0 {
+            return Ok(0);
+        }
+        counters.messages_in.add(count as u64);
+        let (messages, senders) = batch.parts();
+        for (message, bytes) in messages {
+            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
+                counters.malformed.add(1);
+                continue;
+            };
+            let arrival = Arrival {
+                src,
+                dst: self.address,
+                tos: message.tos,
+                ttl: message.ttl,
+                first_index: 0,
+                segment: message.segment,
+                bytes,
+            };
+            for datagram in arrival.datagrams() {
+                self.wire.deliver(senders, datagram, &mut f);
+            }
+        }
+        self.shared.tap().flush_capture();
+        Ok(count)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Group").field(&self.address).finish()
+    }
+}
