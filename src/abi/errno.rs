@@ -3,6 +3,7 @@
 use std::fmt;
 
 use libc::c_int;
+use urxe_driver::cm::CmError;
 use urxe_driver::cq::CqError;
 use urxe_driver::mr::RegisterError;
 use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
@@ -93,6 +94,35 @@ impl From<PostError> for Errno {
             PostError::Full => Self(libc::ENOMEM),
             _ => Self(libc::EINVAL),
         }
+    }
+}
+
+impl From<CmError> for Errno {
+    fn from(error: CmError) -> Self {
+        tracing::warn!("connection manager: {error}");
+        Self(error.errno())
+    }
+}
+
+/// What a function of ours returned that says why in `errno`.
+///
+/// # Errors
+/// `errno`, if the pointer is null.
+pub fn unless_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
+    match pointer.is_null() {
+        true => Err(std::io::Error::last_os_error().into()),
+        false => Ok(pointer),
+    }
+}
+
+/// What a function returned that returns 0 or an `errno`.
+///
+/// # Errors
+/// That, unless it is 0.
+pub fn unless_zero(status: c_int) -> Result<(), Errno> {
+    match status {
+        0 => Ok(()),
+        error => Err(Errno(error)),
     }
 }
 

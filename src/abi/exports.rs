@@ -10,6 +10,10 @@
     unused_imports,
     reason = "which of them serve a symbol is up to the list"
 )]
+use super::cm::{
+    address::*, addrinfo::*, channel::*, devices::*, endpoint::*, event::*, id::*, option::*, qp::*,
+};
+#[allow(unused_imports, reason = "as above")]
 use super::{
     ah::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*, memory::*,
     multicast::*, names::*, qp::*, qp_ex::*, query::*, rates::*, srq::*, sysfs::*, unsupported,

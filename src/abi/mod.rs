@@ -7,6 +7,7 @@
 mod ah;
 mod attributes;
 mod channel;
+mod cm;
 mod context;
 mod convert;
 mod cq;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::library;
-use super::require::{SYSTEM_HEADER, have_file, have_program};
+use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 
 /// A program by the name of its source, without the extension. It takes the name of a case.
 #[derive(Clone, Copy)]
@@ -17,7 +17,10 @@ impl CProgram {
     /// The binaries with our headers and with the system's, or `None` where they cannot be made.
     pub fn compiled(self) -> Option<[PathBuf; 2]> {
         static COMPILED: Mutex<Option<HashMap<&'static str, [PathBuf; 2]>>> = Mutex::new(None);
-        if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
+        let complete = have_program("cc", "gcc")
+            && have_file(SYSTEM_HEADER, "libibverbs-dev")
+            && have_file(SYSTEM_CM_HEADER, "librdmacm-dev");
+        if !complete {
             return None;
         }
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +50,7 @@ impl CProgram {
             .arg(&binary)
             .arg("-L")
             .arg(library::under_both_names())
-            .arg("-l:libibverbs.so.1")
+            .args(["-l:librdmacm.so.1", "-l:libibverbs.so.1"])
             .output()
             .expect("cc runs");
         let said = String::from_utf8_lossy(&compiled.stderr);

@@ -7,6 +7,7 @@ mod left_out;
 mod c_program;
 mod extended;
 mod headers;
+mod identifiers;
 mod inline_calls;
 mod layout;
 mod layout_cm;

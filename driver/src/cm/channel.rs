@@ -14,6 +14,8 @@ pub enum EventKind {
     AddressError = 1,
     /// The path is known.
     RouteResolved = 2,
+    /// What a name stands for is known.
+    AddressInfoResolved = 16,
     /// A program put it there, with a number of its own.
     User = 18,
 }

@@ -353,6 +353,11 @@ impl Id {
         }
     }
 
+    /// Tells that what a name stands for is known: finding it out is not done here.
+    pub fn address_info_resolved(&self) {
+        self.tell(EventKind::AddressInfoResolved, 0, Details::None);
+    }
+
     /// Puts an event of the program's own into the channel.
     pub fn write_event(&self, status: i32, number: u64) {
         self.tell(EventKind::User, status, Details::User(number));

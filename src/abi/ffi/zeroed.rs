@@ -18,7 +18,7 @@ pub unsafe trait Zeroed: Sized {
 }
 
 macro_rules! zeroed {
-    ($($name:ident),* $(,)?) => {
+    ($($name:path),* $(,)?) => {
         // SAFETY: their members, above in this directory, are as the trait demands.
         $(unsafe impl Zeroed for $name {})*
     };
@@ -44,9 +44,16 @@ zeroed!(
     ibv_qp_attr,
     ibv_qp_ex,
     ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
     ibv_srq,
     ibv_wc,
     ibv_xrcd,
     verbs_context,
     verbs_device,
+    rdma_cm_event,
+    rdma_cm_id,
+    libc::addrinfo,
+    libc::sockaddr_in,
+    libc::sockaddr_in6,
+    libc::sockaddr_storage,
 );

@@ -1,0 +1,506 @@
+/*
+ * Identifiers of the connection manager, as a program meets them: states, addresses and ports,
+ * events, queue pairs, names. The argument names the case.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+static int failures;
+
+#define CHECK(condition) \
+	do { \
+		errno = 0; \
+		if (!(condition)) { \
+			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
+			failures++; \
+		} \
+	} while (0)
+#define MINUS_ONE(call, code) CHECK((call) == -1 && errno == (code))
+#define MUST(condition) \
+	do { \
+		errno = 0; \
+		if (!(condition)) { \
+			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
+			exit(2); \
+		} \
+	} while (0)
+
+/* An address of either family; good until the third call after it. */
+static struct sockaddr *address(const char *text, uint16_t port)
+{
+	static struct sockaddr_storage storage[3];
+	static unsigned int next;
+	struct sockaddr_storage *at = &storage[next++ % 3];
+	struct sockaddr_in *v4 = (struct sockaddr_in *)at;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)at;
+
+	memset(at, 0, sizeof(*at));
+	if (strchr(text, ':')) {
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons(port);
+		MUST(inet_pton(AF_INET6, text, &v6->sin6_addr) == 1);
+	} else {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(port);
+		MUST(inet_pton(AF_INET, text, &v4->sin_addr) == 1);
+	}
+	return (struct sockaddr *)at;
+}
+
+static struct rdma_cm_id *new_id(struct rdma_event_channel *channel, enum rdma_port_space ps)
+{
+	struct rdma_cm_id *id;
+
+	MUST(!rdma_create_id(channel, &id, NULL, ps));
+	return id;
+}
+
+/* Takes the next event, and says whether it is the one that is expected. */
+static int event_is(struct rdma_event_channel *channel, struct rdma_cm_id *id,
+		    enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event;
+	int right;
+
+	MUST(!rdma_get_cm_event(channel, &event));
+	right = event->id == id && event->event == kind && event->status == 0;
+	if (!right)
+		printf("%s, status %d\n", rdma_event_str(event->event), event->status);
+	MUST(!rdma_ack_cm_event(event));
+	return right;
+}
+
+static int is_readable(struct rdma_event_channel *channel)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+	return poll(&fd, 1, 0) == 1;
+}
+
+static void states(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id = NULL;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
+	int mask;
+
+	MUST(channel);
+	MINUS_ONE(rdma_create_id(channel, &id, NULL, (enum rdma_port_space)7), EINVAL);
+	MINUS_ONE(rdma_create_id(channel, NULL, NULL, RDMA_PS_TCP), EINVAL);
+	MUST(!rdma_create_id(channel, &id, &failures, RDMA_PS_TCP));
+	CHECK(id->context == &failures && id->channel == channel && id->ps == RDMA_PS_TCP);
+	CHECK(id->qp_type == IBV_QPT_RC && !id->verbs && !id->qp && !id->event);
+	CHECK(rdma_get_src_port(id) == 0 && rdma_get_dst_port(id) == 0);
+
+	MINUS_ONE(rdma_resolve_route(id, 100), EINVAL);
+	MINUS_ONE(rdma_init_qp_attr(id, &attr, &mask), EINVAL);
+	MINUS_ONE(rdma_bind_addr(id, NULL), EINVAL);
+	MINUS_ONE(rdma_resolve_addr(id, NULL, NULL, 100), EINVAL);
+
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 7174), 2000));
+	CHECK(rdma_get_dst_port(id) == htons(7174));
+	MINUS_ONE(rdma_bind_addr(id, address("127.0.0.1", 0)), EINVAL);
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(id->verbs && id->pd && id->port_num == 1 && id->pd->context == id->verbs);
+	CHECK(!strcmp(ibv_get_device_name(id->verbs->device), "urxe_lo"));
+	CHECK(rdma_get_src_port(id) != 0);
+	CHECK(rdma_get_local_addr(id)->sa_family == AF_INET);
+	CHECK(id->route.addr.src_sin.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	CHECK(id->route.addr.addr.ibaddr.dgid.raw[15] == 1);
+	MINUS_ONE(rdma_resolve_addr(id, NULL, address("127.0.0.1", 7174), 2000), EINVAL);
+
+	CHECK(!rdma_resolve_route(id, 2000));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(id->route.num_paths == 1 && id->route.path_rec[0].mtu_selector == 2);
+	CHECK(!memcmp(&id->route.path_rec[0].dgid, &id->route.addr.addr.ibaddr.dgid, 16));
+	CHECK(id->route.path_rec[0].pkey == htons(0xffff));
+	MINUS_ONE(rdma_resolve_route(id, 2000), EINVAL);
+
+	CHECK(!rdma_init_qp_attr(id, &attr, &mask));
+	CHECK(mask == (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	CHECK(attr.qp_state == IBV_QPS_INIT && attr.port_num == 1);
+	CHECK(!rdma_destroy_id(id));
+
+	id = new_id(channel, RDMA_PS_UDP);
+	CHECK(id->qp_type == IBV_QPT_UD);
+	MINUS_ONE(rdma_destroy_id(NULL), EINVAL);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+static void addresses(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *first, *second, *other;
+	uint16_t port;
+
+	MUST(channel);
+	first = new_id(channel, RDMA_PS_TCP);
+	MINUS_ONE(rdma_bind_addr(first, address("192.0.2.1", 0)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(first, address("127.9.9.9", 0)), ENODEV);
+	MINUS_ONE(rdma_bind_addr(first, address("fe80::1", 0)), EINVAL);
+	address("::1", 0)->sa_family = AF_UNIX;
+	CHECK(!rdma_bind_addr(first, address("127.0.0.1", 0)));
+	CHECK(first->verbs && rdma_get_local_addr(first)->sa_family == AF_INET);
+	CHECK(rdma_get_peer_addr(first)->sa_family == AF_INET);
+	port = ntohs(rdma_get_src_port(first));
+	CHECK(port != 0);
+
+	second = new_id(channel, RDMA_PS_TCP);
+	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRINUSE);
+	MINUS_ONE(rdma_resolve_addr(second, address("127.0.0.1", port), address("127.0.0.1", 9), 100),
+		  EADDRINUSE);
+	other = new_id(channel, RDMA_PS_UDP);
+	CHECK(!rdma_bind_addr(other, address("0.0.0.0", port)));
+	CHECK(!other->verbs && ntohs(rdma_get_src_port(other)) == port);
+	MINUS_ONE(rdma_resolve_addr(other, NULL, address("::1", 9), 100), EINVAL);
+	CHECK(!rdma_resolve_addr(other, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, other, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(other->verbs == first->verbs && ntohs(rdma_get_src_port(other)) == port);
+
+	CHECK(!rdma_destroy_id(first));
+	CHECK(!rdma_bind_addr(second, address("127.0.0.1", port)));
+	CHECK(!rdma_destroy_id(second));
+	CHECK(!rdma_destroy_id(other));
+
+	/* Whoever wants to share says so before; who listens shares with nobody. */
+	for (int reuse = 0; reuse < 2; reuse++) {
+		first = new_id(channel, RDMA_PS_TCP);
+		second = new_id(channel, RDMA_PS_TCP);
+		CHECK(!rdma_set_option(first, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse,
+				       sizeof(reuse)));
+		CHECK(!rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse,
+				       sizeof(reuse)));
+		CHECK(!rdma_bind_addr(first, address("127.0.0.1", 0)));
+		port = ntohs(rdma_get_src_port(first));
+		if (reuse)
+			CHECK(!rdma_bind_addr(second, address("127.0.0.1", port)));
+		else
+			MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
+		CHECK(!rdma_destroy_id(first));
+		CHECK(!rdma_destroy_id(second));
+	}
+
+	/* The program chooses a source, or an unspecified destination, which is this host. */
+	first = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_resolve_addr(first, address("127.0.0.1", 0), address("0.0.0.0", 9), 100));
+	CHECK(event_is(channel, first, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(first->route.addr.dst_sin.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	CHECK(!rdma_destroy_id(first));
+	rdma_destroy_event_channel(channel);
+}
+
+/* Gives an event back, a moment after it was asked to. */
+static void *acknowledge(void *event)
+{
+	usleep(50000);
+	__atomic_store_n(&failures, failures + 1000, __ATOMIC_SEQ_CST);
+	rdma_ack_cm_event(event);
+	return NULL;
+}
+
+static void events(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_event_channel *second = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id, *other;
+	pthread_t thread;
+
+	MUST(channel && second);
+	CHECK(!is_readable(channel));
+	MUST(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
+	MINUS_ONE(rdma_get_cm_event(channel, &event), EAGAIN);
+	MINUS_ONE(rdma_get_cm_event(channel, NULL), EINVAL);
+	MINUS_ONE(rdma_ack_cm_event(NULL), EINVAL);
+	CHECK(!strcmp(rdma_event_str(RDMA_CM_EVENT_ADDR_ERROR), "RDMA_CM_EVENT_ADDR_ERROR"));
+
+	id = new_id(channel, RDMA_PS_TCP);
+	other = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
+	CHECK(!rdma_resolve_addr(other, NULL, address("127.0.0.1", 9), 100));
+	CHECK(is_readable(channel));
+
+	/* Events move with their identifier, and those of one that ends are no more. */
+	CHECK(!rdma_migrate_id(id, second));
+	CHECK(id->channel == second && is_readable(second));
+	CHECK(!rdma_destroy_id(other));
+	CHECK(!is_readable(channel));
+	MINUS_ONE(rdma_get_cm_event(channel, &event), EAGAIN);
+
+	/* An identifier waits with its end until its events are given back. */
+	CHECK(!rdma_get_cm_event(second, &event));
+	CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && event->id == id && !event->listen_id);
+	CHECK(!is_readable(second));
+	MUST(!pthread_create(&thread, NULL, acknowledge, event));
+	CHECK(!rdma_destroy_id(id));
+	CHECK(__atomic_load_n(&failures, __ATOMIC_SEQ_CST) >= 1000);
+	MUST(!pthread_join(thread, NULL));
+	failures -= 1000;
+	rdma_destroy_event_channel(second);
+	rdma_destroy_event_channel(channel);
+}
+
+static void synchronous(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *res;
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct rdma_cm_id *id = new_id(NULL, RDMA_PS_TCP), *request;
+
+	MUST(channel);
+	CHECK(id->channel && id->channel != channel);
+	MINUS_ONE(rdma_migrate_id(id, NULL), EINVAL);
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_RESOLVED && id->verbs);
+	CHECK(!rdma_migrate_id(id, channel));
+	CHECK(!id->event && id->channel == channel);
+	MINUS_ONE(rdma_get_request(id, &request), EINVAL);
+	CHECK(!rdma_resolve_route(id, 100));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(!rdma_migrate_id(id, NULL));
+	CHECK(id->channel != channel);
+	CHECK(!rdma_destroy_id(id));
+
+	/* An endpoint of each kind. */
+	MUST(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res));
+	CHECK(!rdma_create_ep(&id, res, NULL, &attr));
+	CHECK(attr.qp_type == IBV_QPT_RC && id->qp && id->qp->state == IBV_QPS_INIT);
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(ntohs(rdma_get_dst_port(id)) == 7471);
+	rdma_destroy_ep(id);
+	rdma_freeaddrinfo(res);
+	hints.ai_flags = RAI_PASSIVE;
+	MUST(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &res));
+	CHECK(!rdma_create_ep(&id, res, NULL, &attr));
+	CHECK(!id->qp && rdma_get_src_port(id) != 0);
+	rdma_destroy_ep(id);
+	rdma_freeaddrinfo(res);
+	rdma_destroy_event_channel(channel);
+}
+
+static void queue_pairs(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id, *datagrams;
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_qp_attr queried;
+	struct ibv_qp_init_attr init;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	char buffer[64];
+
+	MUST(channel);
+	id = new_id(channel, RDMA_PS_TCP);
+	MINUS_ONE(rdma_create_qp(id, NULL, &attr), EINVAL);
+	CHECK(!rdma_bind_addr(id, address("127.0.0.1", 0)));
+	MINUS_ONE(rdma_create_qp(id, NULL, NULL), EINVAL);
+	attr.qp_type = (enum ibv_qp_type)99;
+	CHECK(rdma_create_qp(id, NULL, &attr) == -1);
+	CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->send_cq_channel);
+	attr.qp_type = IBV_QPT_RC;
+	CHECK(!rdma_create_qp(id, NULL, &attr));
+	CHECK(id->qp && id->qp->pd == id->pd && id->qp->state == IBV_QPS_INIT);
+	CHECK(id->send_cq && id->recv_cq && id->send_cq != id->recv_cq);
+	CHECK(attr.send_cq == id->send_cq && id->send_cq->cq_context == id);
+	CHECK(id->send_cq->channel == id->send_cq_channel);
+	MINUS_ONE(rdma_create_qp(id, NULL, &attr), EINVAL);
+	mr = rdma_reg_msgs(id, buffer, sizeof(buffer));
+	CHECK(mr && !rdma_post_recv(id, NULL, buffer, sizeof(buffer), mr));
+	MINUS_ONE(rdma_post_send(id, NULL, buffer, sizeof(buffer), mr, 0), EINVAL);
+	rdma_destroy_qp(id);
+	CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->recv_cq_channel);
+	CHECK(!rdma_dereg_mr(mr));
+
+	/* A domain of the program's own, and completion queues that are one. */
+	pd = ibv_alloc_pd(id->verbs);
+	MUST(pd);
+	attr.send_cq = attr.recv_cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+	MUST(attr.send_cq);
+	CHECK(!rdma_create_qp(id, pd, &attr));
+	CHECK(id->qp->pd == pd && id->pd == pd && !id->send_cq);
+	rdma_destroy_qp(id);
+	CHECK(!ibv_destroy_cq(attr.send_cq));
+	CHECK(!rdma_destroy_id(id));
+	CHECK(!ibv_dealloc_pd(pd));
+
+	/* Datagrams need no peer. */
+	datagrams = new_id(channel, RDMA_PS_UDP);
+	CHECK(!rdma_bind_addr(datagrams, address("127.0.0.1", 0)));
+	attr.send_cq = attr.recv_cq = NULL;
+	attr.qp_type = IBV_QPT_UD;
+	CHECK(!rdma_create_qp(datagrams, NULL, &attr));
+	CHECK(!ibv_query_qp(datagrams->qp, &queried, IBV_QP_STATE | IBV_QP_QKEY, &init));
+	CHECK(queried.qp_state == IBV_QPS_RTS && queried.qkey == RDMA_UDP_QKEY);
+	rdma_destroy_ep(datagrams);
+	rdma_destroy_event_channel(channel);
+}
+
+static void names(void)
+{
+	struct rdma_addrinfo hints = { 0 }, *res = NULL;
+	struct sockaddr_in source = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	MINUS_ONE(rdma_getaddrinfo(NULL, NULL, NULL, &res), EINVAL);
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "7", NULL, &res));
+	CHECK(res->ai_family == AF_INET && res->ai_dst_len == sizeof(struct sockaddr_in));
+	CHECK(((struct sockaddr_in *)res->ai_dst_addr)->sin_port == htons(7));
+	CHECK(res->ai_qp_type == IBV_QPT_RC && res->ai_port_space == RDMA_PS_TCP);
+	CHECK(!res->ai_src_addr && !res->ai_route_len && !res->ai_connect_len && !res->ai_next);
+	rdma_freeaddrinfo(res);
+
+	hints.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST;
+	hints.ai_port_space = RDMA_PS_UDP;
+	CHECK(!rdma_getaddrinfo("::1", "9", &hints, &res));
+	CHECK(res->ai_flags == RAI_PASSIVE && res->ai_family == AF_INET6);
+	CHECK(res->ai_qp_type == IBV_QPT_UD && res->ai_port_space == RDMA_PS_UDP);
+	CHECK(res->ai_src_len == sizeof(struct sockaddr_in6) && !res->ai_dst_addr);
+	rdma_freeaddrinfo(res);
+
+	/* Numbers alone are asked for, and this is a name. */
+	CHECK(rdma_getaddrinfo("localhost", "9", &hints, &res) == EAI_NONAME);
+	/* Where it is to come from is copied. */
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_src_addr = (struct sockaddr *)&source;
+	hints.ai_src_len = sizeof(source);
+	hints.ai_qp_type = IBV_QPT_UC;
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "7", &hints, &res));
+	CHECK(res->ai_src_len == sizeof(source) && res->ai_src_addr != hints.ai_src_addr);
+	CHECK(!memcmp(res->ai_src_addr, &source, sizeof(source)) && res->ai_qp_type == IBV_QPT_UC);
+	rdma_freeaddrinfo(res);
+	hints.ai_family = AF_INET;
+	hints.ai_dst_addr = (struct sockaddr *)&source;
+	hints.ai_dst_len = sizeof(source);
+	CHECK(!rdma_getaddrinfo(NULL, NULL, &hints, &res));
+	CHECK(res->ai_dst_len == sizeof(source) && res->ai_family == AF_INET);
+	rdma_freeaddrinfo(res);
+	rdma_freeaddrinfo(NULL);
+}
+
+static void options(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id, *datagrams;
+	uint8_t byte = 46;
+	int flag = 1;
+	struct ibv_path_data path[2];
+
+	MUST(channel);
+	id = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, 1));
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &flag, sizeof(flag)), EINVAL);
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &byte, 1), EINVAL);
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &flag, sizeof(flag)));
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, 77, &flag, sizeof(flag)), ENOSYS);
+	MINUS_ONE(rdma_set_option(id, 77, 0, &flag, sizeof(flag)), ENOSYS);
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1), EINVAL);
+	byte = 14;
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1));
+	datagrams = new_id(channel, RDMA_PS_UDP);
+	MINUS_ONE(rdma_set_option(datagrams, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1),
+		  EINVAL);
+
+	/* The type of service is that of the path, unless the program brings a path of its own. */
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &flag, sizeof(flag)), EINVAL);
+	CHECK(!rdma_resolve_route(id, 100));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(id->route.path_rec->traffic_class == 46);
+
+	memset(path, 0, sizeof(path));
+	path[1].flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+	path[1].path.mtu = 0x80 | IBV_MTU_1024;
+	path[1].path.tclass = 8;
+	path[1].path.flowlabel_hoplimit = htonl(0x12345 << 8 | 33);
+	path[1].path.sgid = path[1].path.dgid = id->route.addr.addr.ibaddr.sgid;
+	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path, sizeof(path)), EINVAL);
+	CHECK(!rdma_resolve_addr(datagrams, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, datagrams, RDMA_CM_EVENT_ADDR_RESOLVED));
+	MINUS_ONE(rdma_set_option(datagrams, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path, 7), EINVAL);
+	MINUS_ONE(rdma_set_option(datagrams, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path,
+				  sizeof(path[0])), EINVAL);
+	CHECK(!rdma_set_option(datagrams, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, path, sizeof(path)));
+	CHECK(event_is(channel, datagrams, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(datagrams->route.path_rec->mtu == IBV_MTU_1024);
+	CHECK(datagrams->route.path_rec->hop_limit == 33);
+	CHECK(datagrams->route.path_rec->flow_label == htonl(0x12345));
+	CHECK(!rdma_destroy_id(datagrams));
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+static void devices(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct ibv_ece ece = { .vendor_id = 1, .options = 2 };
+	struct rdma_cm_id *id;
+	struct ibv_context **list, **again;
+	int count = -1, loopback = -1;
+
+	MUST(channel);
+	list = rdma_get_devices(&count);
+	MUST(list && count > 0 && !list[count]);
+	again = rdma_get_devices(NULL);
+	MUST(again);
+	for (int i = 0; i < count; i++) {
+		CHECK(list[i] == again[i]);
+		if (!strcmp(ibv_get_device_name(list[i]->device), "urxe_lo"))
+			loopback = i;
+	}
+	CHECK(loopback >= 0);
+	id = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(id, address("127.0.0.1", 0)));
+	CHECK(id->verbs == list[loopback]);
+	rdma_free_devices(again);
+	rdma_free_devices(list);
+
+	CHECK(!rdma_set_local_ece(id, &ece));
+	ece.vendor_id = 0;
+	MINUS_ONE(rdma_set_local_ece(id, &ece), EINVAL);
+	CHECK(!rdma_get_remote_ece(id, &ece) && !ece.vendor_id && !ece.options);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = {
+		{ "states", states },
+		{ "addresses", addresses },
+		{ "events", events },
+		{ "synchronous", synchronous },
+		{ "queue_pairs", queue_pairs },
+		{ "names", names },
+		{ "options", options },
+		{ "devices", devices },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (argc > 1 && !strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			return failures ? 1 : 0;
+		}
+	printf("no such case\n");
+	return 2;
+}
