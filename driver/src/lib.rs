@@ -21,6 +21,7 @@ pub mod dmabuf;
 pub mod engine;
 pub mod event_queue;
 pub mod events;
+pub mod isolation;
 mod memory;
 pub mod moderation;
 pub mod mr;

@@ -9,6 +9,7 @@ use crate::net;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Counters by name.
@@ -129,6 +130,39 @@ pub fn survey(patience: Duration) -> io::Result<Survey> {
     }
     survey.processes.sort_by_key(|process| process.pid);
     Ok(survey)
+}
+
+/// Hears what processes of this user counted that end.
+#[derive(Debug)]
+pub struct Farewells(net::Listener);
+
+impl Farewells {
+    /// Begins to listen. `None` when too many do.
+    ///
+    /// # Errors
+    /// When no Unix socket can be had.
+    pub fn listen() -> io::Result<Option<Farewells>> {
+        Ok(net::Listener::new()?.map(Farewells))
+    }
+
+    /// Readable when one has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// The processes that have ended since the last time, by number, and what they counted.
+    pub fn take(&self) -> Vec<(u32, Report)> {
+        let told = self.0.take().unwrap_or_default().into_iter();
+        told.filter_map(|answer| Some((answer.pid, serde_json::from_slice(&answer.bytes).ok()?)))
+            .collect()
+    }
+}
+
+/// This process ends: tells who listens what it counted.
+pub(crate) fn say_farewell() {
+    if let Err(error) = net::tell_listeners(answer) {
+        tracing::debug!(%error, "nobody is told what was counted");
+    }
 }
 
 /// What this process counted.

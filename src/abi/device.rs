@@ -119,7 +119,7 @@ static OPS: DeviceOps = DeviceOps {
 };
 
 /// What a program sees of a device. The paths are what they would be of a device of the kernel's;
-/// there is nothing under them, so that nobody takes another device's files for this one's.
+/// under `urxe run` the files are there.
 fn describe(device: &Device) -> verbs_device {
     let mut shown = verbs_device::zeroed();
     shown.device.node_type = IBV_NODE_CA;

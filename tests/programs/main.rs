@@ -15,5 +15,6 @@ mod places;
 mod processes;
 mod shared_receives;
 mod stat;
+mod sysfs;
 mod unreliable;
 mod urxe_run;

@@ -576,6 +576,7 @@ fn leave_endpoints() {
         && network.shared.is_ours()
         && let Ok(locals) = network.locals.try_read()
     {
+        stat::say_farewell();
         for local in locals.iter() {
             local.endpoint.leave();
         }

@@ -11,7 +11,7 @@ use super::slot::{self, Slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockAddr, Socket};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -139,6 +139,76 @@ fn take(socket: &Socket, batch: &mut RecvBatch, answers: &mut Answers) -> io::Re
         }
     }
     Ok(())
+}
+
+/// How many can listen to what processes say when they end.
+const LISTENERS: u8 = 64;
+
+/// Hears what processes counted that end.
+#[derive(Debug)]
+pub struct Listener(Socket);
+
+impl Listener {
+    /// Begins to listen. `None` when too many do.
+    ///
+    /// # Errors
+    /// When no Unix socket can be had.
+    pub fn new() -> io::Result<Option<Listener>> {
+        let socket = names::socket()?;
+        socket.set_passcred(true)?;
+        for number in 0..LISTENERS {
+            match socket.bind(&listener(number)?) {
+                Ok(()) => return Ok(Some(Listener(socket))),
+                Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Readable when somebody has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// What was said since the last time by processes of this user.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn take(&self) -> io::Result<Vec<Answer>> {
+        let mut answers = Answers::default();
+        take(&self.0, &mut RecvBatch::new(), &mut answers)?;
+        Ok(answers.given)
+    }
+}
+
+/// Tells who listens what this process counted: it is about to end. `answer` is asked for the text
+/// only if anybody listens. Whoever has no room for it does not hear it.
+///
+/// # Errors
+/// When no Unix socket can be had.
+pub fn tell_listeners(answer: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
+    let lookup = names::Lookup::new()?;
+    let listening: Vec<u8> = (0..LISTENERS)
+        .filter(|number| lookup.is_taken(&listener_name(*number)).unwrap_or(false))
+        .collect();
+    if listening.is_empty() {
+        return Ok(());
+    }
+    let (socket, answer) = (names::socket()?, answer());
+    for number in listening {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = socket.send_to_with_flags(&answer, &listener(number)?, flags);
+    }
+    Ok(())
+}
+
+fn listener(number: u8) -> io::Result<SockAddr> {
+    names::address(&listener_name(number))
+}
+
+fn listener_name(number: u8) -> String {
+    format!("stat-listener/{number}")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod launch;
 mod library;
 mod run;
 mod stat;
+mod sysfs;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,10 @@ enum Command {
     Stat(stat::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
+    SysfsTrial,
+    #[command(hide = true)]
+    SysfsKeeper(sysfs::keeper::Arguments),
+    #[command(hide = true)]
     DemoPeer(demo::PeerArguments),
 }
 
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
+        Command::SysfsTrial => sysfs::trial(),
+        Command::SysfsKeeper(arguments) => sysfs::keeper::keeper(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::launch;
+use crate::{launch, sysfs};
 
 /// The status of `env` and shells for a program that could not be found.
 const NOT_FOUND: u8 = 127;
@@ -24,11 +24,15 @@ const OWN_FAILURE: u8 = 125;
 /// Run a program with libibverbs.so.1 and librdmacm.so.1 resolved to urxe
 #[derive(clap::Args)]
 #[command(
-    override_usage = "urxe run [--] PROGRAM [ARGUMENTS]...",
+    override_usage = "urxe run [--sysfs WHEN] [--] PROGRAM [ARGUMENTS]...",
     after_help = "The exit status is the program's, or 127 when it is not found, 126 when it \
                         cannot be started, 125 when urxe itself fails."
 )]
 pub struct Arguments {
+    /// Whether the program, and what it starts, sees the devices in /sys/class/infiniband. Unless
+    /// you are root, that takes a user namespace, in which setuid programs do not work
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
+    sysfs: sysfs::View,
     /// The program and its arguments, after `--` where they begin with a dash
     #[arg(
         required = true,
@@ -58,6 +62,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
             "urxe run: warning: {} {why}, so it will not use urxe",
             program.display()
         );
+    }
+    if let Err(error) = sysfs::show(arguments.sysfs) {
+        eprintln!("urxe run: {error}");
+        return ExitCode::from(OWN_FAILURE);
     }
     let mut command = Command::new(program);
     command.args(rest).env(launch::SEARCH_PATH, search_path);

@@ -1,0 +1,139 @@
+//! What sysfs would show of a device if a driver of the kernel's had it.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use urxe_driver::device::{Device, PORT, PortState};
+use urxe_driver::stat::{Counts, DeviceReport};
+use urxe_proto::ids::{Gid, PKey};
+
+/// Where the class's entries are, below `/sys/class`.
+pub const DEVICES: &str = "infiniband";
+/// The class of the devices that programs open.
+pub const VERBS: &str = "infiniband_verbs";
+/// The version of the kernel's interface to libibverbs, for which scripts look.
+const VERBS_ABI: u32 = 6;
+/// The version of that of a driver that has no interface of its own.
+const DRIVER_ABI: u32 = 1;
+
+/// Writes the entries of a device below `class`, which stands for `/sys/class`.
+///
+/// # Errors
+/// When the place is not there, or has no room.
+pub fn write(class: &Path, device: &Device) -> io::Result<()> {
+    let name = device.name();
+    let root = class.join(DEVICES).join(name);
+    write_node(&root, device)?;
+    write_parent(&root.join("device"), class, device)?;
+    write_port(&root.join("ports").join(PORT.to_string()), device)?;
+
+    let verbs = class.join(VERBS);
+    file(&verbs.join("abi_version"), VERBS_ABI)?;
+    let verbs = verbs.join(name);
+    file(&verbs.join("ibdev"), name)?;
+    file(&verbs.join("abi_version"), DRIVER_ABI)?;
+    symlink(
+        format!("../../{DEVICES}/{name}/device"),
+        verbs.join("device"),
+    )
+}
+
+fn write_node(root: &Path, device: &Device) -> io::Result<()> {
+    let guid = groups(&device.guid());
+    file(&root.join("node_type"), "1: CA")?;
+    file(&root.join("node_guid"), &guid)?;
+    file(&root.join("sys_image_guid"), &guid)?;
+    file(&root.join("node_desc"), device.name())?;
+    file(&root.join("fw_ver"), env!("CARGO_PKG_VERSION"))?;
+    file(&root.join("hw_rev"), "0x0")?;
+    file(&root.join("hca_type"), "urxe")?;
+    file(&root.join("board_id"), "urxe")?;
+    // As the kernel's rxe names the interface that it sits on.
+    file(&root.join("parent"), device.interface())
+}
+
+/// The hardware: there is none but the interface's, which tells its place in the machine.
+fn write_parent(root: &Path, class: &Path, device: &Device) -> io::Result<()> {
+    let interface = device.interface();
+    let net = root.join("net");
+    fs::create_dir_all(&net)?;
+    symlink(format!("../../../../net/{interface}"), net.join(interface))?;
+    let hardware = class.join("net").join(interface).join("device");
+    let node = fs::read_to_string(hardware.join("numa_node")).unwrap_or_default();
+    // -1 is the kernel's word for no node in particular.
+    file(
+        &root.join("numa_node"),
+        node.trim().parse::<i32>().unwrap_or(-1),
+    )?;
+    // All ones, in the 16 bits of PCI: no vendor.
+    file(&root.join("vendor"), "0xffff")?;
+    file(&root.join("device"), "0x0000")?;
+    file(&root.join("subsystem_vendor"), "0xffff")?;
+    file(&root.join("subsystem_device"), "0x0000")
+}
+
+fn write_port(root: &Path, device: &Device) -> io::Result<()> {
+    let (state, physical) = match device.port_state() {
+        PortState::Active => ("4: ACTIVE", "5: LinkUp"),
+        PortState::Down => ("1: DOWN", "3: Disabled"),
+    };
+    file(&root.join("state"), state)?;
+    file(&root.join("phys_state"), physical)?;
+    file(&root.join("rate"), "40 Gb/sec (4X QDR)")?;
+    file(&root.join("link_layer"), "Ethernet")?;
+    file(&root.join("lid"), "0x0")?;
+    file(&root.join("lid_mask_count"), 0)?;
+    file(&root.join("sm_lid"), "0x0")?;
+    file(&root.join("sm_sl"), 0)?;
+    /// Communication management, and GIDs that are IP addresses (14.2.5.6).
+    const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
+    file(&root.join("cap_mask"), format!("{CAPABILITIES:#010x}"))?;
+    file(&root.join("pkeys/0"), format!("{:#06x}", PKey::DEFAULT.0))?;
+    for (index, ip) in device.gids() {
+        let index = index.to_string();
+        file(&root.join("gids").join(&index), gid(ip))?;
+        let attributes = root.join("gid_attrs");
+        file(&attributes.join("types").join(&index), "RoCE v2")?;
+        file(&attributes.join("ndevs").join(&index), device.interface())?;
+    }
+    let zero = DeviceReport::zero();
+    for (directory, counts) in counters(&zero) {
+        for (name, count) in counts {
+            file(&root.join(directory).join(name), count)?;
+        }
+    }
+    Ok(())
+}
+
+/// The counters of a port, by the directory in which sysfs has them.
+pub fn counters(report: &DeviceReport) -> [(&'static str, &Counts); 3] {
+    [
+        ("counters", &report.port),
+        ("hw_counters", &report.hw),
+        ("hw_counters", &report.diagnostic),
+    ]
+}
+
+/// A GID as sysfs writes it: eight groups of four digits.
+fn gid(ip: IpAddr) -> String {
+    groups(&Gid::from_ip(ip).0)
+}
+
+fn groups(bytes: &[u8]) -> String {
+    let groups = bytes.chunks(2).map(|pair| {
+        let digits = pair.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>()
+    });
+    groups.collect::<Vec<_>>().join(":")
+}
+
+/// Writes one line, making the directories on the way.
+fn file(path: &Path, line: impl std::fmt::Display) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(path, format!("{line}\n"))
+}

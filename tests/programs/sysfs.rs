@@ -1,0 +1,198 @@
+//! The devices as `urxe run` shows them in sysfs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::common::devices::DeviceInfo;
+use crate::common::namespace::Namespace;
+use crate::common::pingpong::{Pingpong, turn};
+use crate::common::place::Place;
+use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
+use crate::common::run::{LOOK, run};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
+
+/// What a shell says to whom urxe shows its devices.
+fn shell(place: &Place, script: &str) -> String {
+    let mut command = place.urxe();
+    command.args(["run", "--sysfs", "yes", "--", "bash", "-c", script]);
+    run(script, command, LIMIT).success().stdout
+}
+
+fn line(place: &Place, path: &str) -> String {
+    shell(place, &format!("cat {path}")).trim().to_owned()
+}
+
+fn lines(text: &str) -> BTreeSet<&str> {
+    text.lines().collect()
+}
+
+#[test]
+fn files_say_what_verbs_say() {
+    if !require(&[DEVINFO, Need::NetworkNamespaces]) {
+        return;
+    }
+    let place = Place::here();
+    let info = DeviceInfo::query(&place, "urxe_lo");
+    let device = "/sys/class/infiniband/urxe_lo";
+    for (file, name) in [
+        ("node_guid", "node_guid"),
+        ("sys_image_guid", "sys_image_guid"),
+        ("fw_ver", "fw_ver"),
+        ("ports/1/link_layer", "link_layer"),
+    ] {
+        let told = info.value(name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(line(&place, &format!("{device}/{file}")), told, "{file}");
+    }
+    assert_eq!(line(&place, &format!("{PORT}/state")), "4: ACTIVE");
+    assert_eq!(info.value("state"), Some("PORT_ACTIVE (4)"));
+    assert_eq!(line(&place, &format!("{PORT}/phys_state")), "5: LinkUp");
+    assert_eq!(info.value("phys_state"), Some("LINK_UP (5)"));
+    assert_eq!(line(&place, &format!("{PORT}/rate")), "40 Gb/sec (4X QDR)");
+    assert_eq!(info.value("active_width"), Some("4X (2)"));
+    assert_eq!(info.value("active_speed"), Some("10.0 Gbps (4)"));
+    let capabilities = info.value("port_cap_flags").expect("told");
+    assert_eq!(line(&place, &format!("{PORT}/cap_mask")), capabilities);
+    for (index, gid) in info.gids() {
+        let shown = line(&place, &format!("{PORT}/gids/{index}"));
+        assert_eq!(shown.parse(), Ok(gid));
+        let attribute = |name| line(&place, &format!("{PORT}/gid_attrs/{name}/{index}"));
+        assert_eq!(
+            (attribute("types"), attribute("ndevs")),
+            ("RoCE v2".to_owned(), "lo".to_owned())
+        );
+    }
+    assert_eq!(shell(&place, &format!("ls {device}/device/net")), "lo\n");
+    assert_eq!(line(&place, &format!("{device}/device/numa_node")), "-1");
+    let verbs = "/sys/class/infiniband_verbs/urxe_lo";
+    assert_eq!(line(&place, &format!("{verbs}/ibdev")), "urxe_lo");
+    assert_eq!(shell(&place, &format!("ls {verbs}/device/net")), "lo\n");
+}
+
+#[test]
+fn what_the_kernel_shows_stays_visible() {
+    if !require(&[Need::NetworkNamespaces]) {
+        return;
+    }
+    let list = |directory: &str| -> BTreeSet<String> {
+        let entries = fs::read_dir(directory).expect("sysfs").flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    };
+    let place = Place::here();
+    let classes = shell(&place, "ls /sys/class");
+    for class in list("/sys/class") {
+        assert!(
+            lines(&classes).contains(&*class),
+            "{class} is not in {classes}"
+        );
+        let shown = shell(&place, &format!("ls /sys/class/{class}"));
+        let before = list(&format!("/sys/class/{class}"));
+        let missing: Vec<_> = before
+            .iter()
+            .filter(|name| !lines(&shown).contains(&***name))
+            .collect();
+        assert!(missing.is_empty(), "{class}: {missing:?}");
+    }
+    let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("the kernel's own word");
+    assert_eq!(line(&place, "/sys/class/net/lo/mtu"), mtu.trim());
+    // And nobody else sees the devices.
+    assert!(!fs::exists("/sys/class/infiniband/urxe_lo").expect("readable"));
+}
+
+#[test]
+fn any_user_sees_the_devices_and_stays_who_he_was() {
+    if !require(&[Need::UserNamespaces]) {
+        return;
+    }
+    let place = Place::unprivileged();
+    let who = run("id", place.command("id"), LIMIT).success().stdout;
+    let told = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
+    let told: Vec<_> = told.lines().collect();
+    assert!(
+        who.starts_with(&format!("uid={}", told[0])),
+        "{who} {told:?}"
+    );
+    assert!(who.contains(&format!("gid={}", told[1])), "{who} {told:?}");
+    assert_eq!(told[2], "4: ACTIVE");
+}
+
+#[test]
+fn where_it_was_not_wanted_nothing_is_shown() {
+    let mut command = Place::here().urxe();
+    command.args([
+        "run",
+        "--sysfs",
+        "no",
+        "--",
+        "ls",
+        "/sys/class/infiniband/urxe_lo",
+    ]);
+    let finished = run("ls", command, LIMIT);
+    assert!(!finished.status.success(), "{finished}");
+}
+
+#[test]
+fn counters_are_those_of_now_and_stay_when_programs_end() {
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let _turn = turn();
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    // The pair runs beside the shell: what all processes of the user count is shown.
+    let script = format!(
+        "cat {PORT}/hw_counters/rdma_recvs; echo ready > $0; \
+         until [ $(cat {PORT}/hw_counters/rdma_recvs) -ge 2000 ]; do sleep 0.01; done; \
+         cat {PORT}/hw_counters/rdma_sends; grep -rh . {PORT}/counters/port_rcv_data; sleep 0.5; \
+         cat {PORT}/hw_counters/rdma_recvs"
+    );
+    let directory = crate::common::place::Directory::new();
+    let ready = directory.path().join("ready");
+    let mut command = namespace.place().urxe();
+    command
+        .args(["run", "--sysfs", "yes", "--", "bash", "-c", &script])
+        .arg(&ready);
+    let reader = crate::common::run::Running::start("reader", command);
+    let deadline = Instant::now() + LIMIT;
+    while !ready.exists() && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+    }
+    Pingpong::over_loopback(namespace.place())
+        .start()
+        .finish()
+        .success();
+    let told = reader.finish(LIMIT).success().stdout;
+    let told: Vec<u64> = told
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
+    // A thousand messages each way, both ends being here.
+    assert_eq!((told[0], told[1], told[3]), (0, 2000, 2000), "{told:?}");
+    let bytes = told[2] * 4;
+    assert!(bytes >= 2000 * 4096, "{told:?}");
+}
+
+#[test]
+fn keeper_ends_with_the_last_who_sees_its_files() {
+    if !require(&[IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let own = shell(&Place::here(), "readlink /proc/self/ns/mnt");
+    let deadline = Instant::now() + LIMIT;
+    let is_used = || {
+        fs::read_dir("/proc")
+            .expect("proc")
+            .flatten()
+            .any(|process| {
+                let link = fs::read_link(process.path().join("ns/mnt"));
+                link.is_ok_and(|link| link.to_string_lossy() == own.trim())
+            })
+    };
+    while is_used() {
+        assert!(Instant::now() < deadline, "somebody is left in {own}");
+        std::thread::sleep(LOOK);
+    }
+}
