@@ -80,8 +80,8 @@ impl Place {
         match self.backing {
             // SAFETY: as in `write`, and it is aligned.
             Backing::Present => Ok(unsafe { memory::atomic(self.addr, op) }),
-            // SAFETY: as in `write`, and it is aligned.
             Backing::OnDemand => {
+                // SAFETY: as in `write`, and it is aligned.
                 unsafe { memory::try_atomic(self.addr, op) }.map_err(|_| MemoryError::Fault)
             }
             Backing::Null => Ok(0),

@@ -10,7 +10,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Users};
-use super::{cq, mw, parent_domain, post, qp, query};
+use super::{buf, cq, dm, mr, mw, parent_domain, post, qp, query};
 
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
@@ -78,6 +78,14 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.sz = size_of::<verbs_context>();
     shown.query_port = Some(query::query_port);
     shown.query_device_ex = Some(query::query_device_ex);
+    shown.alloc_buf = Some(buf::ibv_alloc_buf);
+    shown.free_buf = Some(buf::ibv_free_buf);
+    shown.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
+    shown.advise_mr = Some(mr::advise_mr);
+    shown.alloc_null_mr = Some(mr::alloc_null_mr);
+    shown.alloc_dm = Some(dm::alloc_dm);
+    shown.free_dm = Some(dm::free_dm);
+    shown.reg_dm_mr = Some(mr::reg_dm_mr);
     shown.alloc_td = Some(parent_domain::alloc_td);
     shown.dealloc_td = Some(parent_domain::dealloc_td);
     shown.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);

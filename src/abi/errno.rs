@@ -5,7 +5,10 @@ use std::fmt;
 use libc::c_int;
 use urxe_driver::cm::CmError;
 use urxe_driver::cq::CqError;
+use urxe_driver::dm::DmError;
+use urxe_driver::dmabuf::DmaBufError;
 use urxe_driver::mr::RegisterError;
+use urxe_driver::odp::AdviseError;
 use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
 use urxe_driver::route::RouteError;
 use urxe_driver::srq::SrqError;
@@ -49,6 +52,27 @@ impl From<RegisterError> for Errno {
 impl From<SrqError> for Errno {
     fn from(error: SrqError) -> Self {
         tracing::warn!("shared receive queue: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<AdviseError> for Errno {
+    fn from(error: AdviseError) -> Self {
+        tracing::warn!("advice on memory: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<DmaBufError> for Errno {
+    fn from(error: DmaBufError) -> Self {
+        tracing::warn!("memory registration: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<DmError> for Errno {
+    fn from(error: DmError) -> Self {
+        tracing::warn!("device memory: {error}");
         Self(error.errno())
     }
 }

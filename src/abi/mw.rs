@@ -88,14 +88,13 @@ unsafe fn bind(
     new_key: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise, which the three reads after it need too; none makes a reference
-    // to what the program writes.
+    // SAFETY: the caller's promise.
     let window = unsafe { object::ours(mw) }?;
     if window.driver.kind() != kind {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as above.
-    let (key, domain) = unsafe { ((&raw const (*mw).rkey).read(), (&raw const (*mw).pd).read()) };
+    // SAFETY: as above; this makes no reference to what the program writes.
+    let key = unsafe { (&raw const (*mw).rkey).read() };
     let region = if info.mr.is_null() {
         if info.addr != 0 || info.length != 0 {
             return Err(Errno(libc::EINVAL));
@@ -103,18 +102,11 @@ unsafe fn bind(
         LKey(0)
     } else {
         // SAFETY: as above.
-        let (lkey, pd) = unsafe {
-            object::ours(info.mr)?;
-            let region = info.mr;
-            (
-                (&raw const (*region).lkey).read(),
-                (&raw const (*region).pd).read(),
-            )
-        };
-        if pd != domain {
+        let (lkey, domain) = unsafe { object::ours(info.mr) }?.key_and_domain();
+        if domain != window.driver.pd().id() {
             return Err(Errno(libc::EPERM));
         }
-        LKey(lkey)
+        lkey
     };
     Ok(SendOp::BindMw(WindowBind {
         window: RKey(key),

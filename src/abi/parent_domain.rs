@@ -13,8 +13,8 @@ use super::context::context_of;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::memory::ProtectionDomain;
 use super::object::{self, Handle, Use, Users};
+use super::pd::ProtectionDomain;
 
 type Alloc =
     unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, resource_type: u64) -> *mut c_void;

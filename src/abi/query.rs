@@ -6,6 +6,8 @@ use std::mem::{offset_of, size_of};
 use urxe_driver::Device;
 use urxe_driver::cq::MAX_CQE;
 use urxe_driver::device::{GID_TABLE_LEN, PORT, PortState};
+use urxe_driver::dm::MAX_DM_SIZE;
+use urxe_driver::odp;
 use urxe_driver::qp::{MAX_QP_WR, MAX_SGE};
 use urxe_driver::srq::{MAX_SRQ_SGE, MAX_SRQ_WR};
 use urxe_proto::ids::{Gid, PKey};
@@ -32,6 +34,11 @@ const PLENTY: c_int = 1 << 20;
 /// Pages of every power of two from 4 KiB on.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
+/// What can be done with on-demand paging: all there is, since data is always moved the same way.
+const ODP_RELIABLE: u32 =
+    ODP_UNRELIABLE | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+const ODP_UNRELIABLE: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+
 /// How long an acknowledgement may take that waits for a thread to wake up: 4.096 us x 2^15,
 /// 134 ms.
 const ACK_DELAY: u8 = 15;
@@ -49,6 +56,17 @@ const ACTIVE_SPEED_QDR: u8 = 4;
 /// Physical port states (14.2.5.6).
 const PHYSICAL_DISABLED: u8 = 3;
 const PHYSICAL_LINK_UP: u8 = 5;
+
+fn odp_caps() -> ibv_odp_caps {
+    ibv_odp_caps {
+        general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
+        per_transport_caps: ibv_odp_caps_per_transport_caps {
+            rc_odp_caps: ODP_RELIABLE,
+            uc_odp_caps: ODP_UNRELIABLE | IBV_ODP_SUPPORT_WRITE,
+            ud_odp_caps: ODP_UNRELIABLE,
+        },
+    }
+}
 
 fn device_attributes(device: &Device) -> ibv_device_attr {
     let guid = u64::from_ne_bytes(device.guid());
@@ -139,6 +157,11 @@ pub(super) unsafe extern "C" fn query_device_ex(
             max_cq_count: u16::MAX,
             max_cq_period: u16::MAX,
         };
+        if odp::is_available() {
+            all.odp_caps = odp_caps();
+            all.xrc_odp_caps = ODP_RELIABLE;
+        }
+        all.max_dm_size = MAX_DM_SIZE as u64;
         all.phys_port_cnt_ex = u32::from(PORT);
         // SAFETY: as above.
         unsafe { entry::write_as_known(attr, attr_size, &all) }

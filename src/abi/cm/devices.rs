@@ -12,7 +12,7 @@ use crate::abi::device::{device_of, ibv_free_device_list, ibv_get_device_list};
 use crate::abi::entry;
 use crate::abi::errno::{self, Errno};
 use crate::abi::ffi::*;
-use crate::abi::memory::{ibv_alloc_pd, ibv_dealloc_pd};
+use crate::abi::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 
 /// An opened device. It stays open, as with librdmacm: programs keep the contexts.
 struct Opened {

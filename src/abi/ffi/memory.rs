@@ -256,8 +256,8 @@ pub struct ibv_dmah_init_attr {
 /// Access flags in this range are hints: what does not know one ignores it.
 pub const IBV_ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;
 
-/// A buffer of `ibv_alloc_buf`; there are none.
+/// A buffer of `ibv_alloc_buf`, of which programs know nothing.
 #[repr(C)]
 pub struct ibv_buf {
-    _opaque: [u8; 0],
+    pub(crate) _opaque: [u8; 0],
 }

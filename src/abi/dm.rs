@@ -1,0 +1,140 @@
+//! Device memory.
+
+use std::ffi::{c_int, c_void};
+
+use urxe_driver::dm::{DeviceMemory, DmError};
+
+use super::context::context_of as open_device;
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object::{self, Handle, Use, Users};
+
+impl Handle for ibv_dm {
+    type Ours = Memory;
+}
+
+/// What stands behind an `ibv_dm`.
+#[derive(Debug)]
+pub(super) struct Memory {
+    driver: DeviceMemory,
+    /// Its memory regions.
+    users: Users,
+    _context: Use,
+}
+
+impl Memory {
+    /// Where a part of it lies, and that it is used.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such part.
+    pub fn part(&self, offset: u64, length: usize) -> Result<(u64, Use), Errno> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.driver.len() as u64 => {
+                Ok((self.driver.addr() + offset, self.users.add()))
+            }
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+}
+
+/// The device that it belongs to.
+///
+/// # Safety
+/// `dm` is device memory of ours.
+pub(super) unsafe fn context_of(dm: *mut ibv_dm) -> *mut ibv_context {
+    // SAFETY: the caller's promise; this makes no reference.
+    unsafe { (&raw const (*dm).context).read() }
+}
+
+/// `alloc_dm` of a context.
+///
+/// # Safety
+/// The pointers are null, or an opened device and attributes.
+pub(super) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    entry::pointer("ibv_alloc_dm", || {
+        // SAFETY: the caller's promise.
+        let (device, attr) = unsafe { (open_device(context)?, entry::read(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let driver = DeviceMemory::allocate(attr.length, attr.log_align_req)?;
+        let shown = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: IBV_DM_MASK_HANDLE,
+            handle: object::number(),
+        };
+        let ours = Memory {
+            driver,
+            users: Users::default(),
+            _context: device.users.add(),
+        };
+        Ok(object::make(shown, ours))
+    })
+}
+
+/// `free_dm` of a context. `EBUSY` while memory regions of it are left.
+///
+/// # Safety
+/// `dm` is null or device memory of ours, and used for nothing else any more.
+pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    entry::status("ibv_free_dm", || {
+        // SAFETY: the caller's promise.
+        unsafe { object::ours(dm) }?.users.check_none()?;
+        // SAFETY: as above.
+        drop(unsafe { object::free(dm) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `dm` is null or device memory of ours, and there are so many bytes at `host_addr`.
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    host_addr: *const c_void,
+    length: usize,
+) -> c_int {
+    entry::status("ibv_memcpy_to_dm", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let memory = object::ours(dm)?;
+            check_host(host_addr, length)?;
+            Ok(memory.driver.copy_in(dm_offset, host_addr.cast(), length)?)
+        }
+    })
+}
+
+/// # Safety
+/// `dm` is null or device memory of ours, and there are so many bytes at `host_addr`.
+unsafe extern "C" fn memcpy_from_dm(
+    host_addr: *mut c_void,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+) -> c_int {
+    entry::status("ibv_memcpy_from_dm", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let memory = object::ours(dm)?;
+            check_host(host_addr, length)?;
+            Ok(memory
+                .driver
+                .copy_out(dm_offset, host_addr.cast(), length)?)
+        }
+    })
+}
+
+/// # Errors
+/// `EFAULT` where no bytes can be.
+fn check_host(host_addr: *const c_void, length: usize) -> Result<(), DmError> {
+    match host_addr.is_null() && length > 0 {
+        true => Err(DmError::Range),
+        false => Ok(()),
+    }
+}
