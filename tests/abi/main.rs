@@ -14,6 +14,7 @@ mod layout_cm;
 mod layout_list;
 mod library;
 mod linking;
+mod memory;
 mod objects;
 mod rdma_core;
 mod require;

@@ -105,7 +105,7 @@ static void memory(void)
 	NO_OBJECT(ibv_reg_mr(NULL, pages, 16, 0), EINVAL);
 	NO_OBJECT(ibv_reg_mr(pd, pages, 16, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	NO_OBJECT(ibv_reg_mr(pd, pages, 16, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
-	NO_OBJECT(ibv_reg_mr(pd, pages, 16, IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	NO_OBJECT(ibv_reg_mr(pd, pages, 16, 1 << 15), EOPNOTSUPP);
 	MUST(!munmap(pages + page, (size_t)page));
 	NO_OBJECT(ibv_reg_mr(pd, pages, (size_t)page + 1, ALL), EFAULT);
 	MUST(mr = ibv_reg_mr(pd, pages, (size_t)page, ALL | IBV_ACCESS_RELAXED_ORDERING));
@@ -127,7 +127,6 @@ static void memory(void)
 	address = (struct ibv_ah_attr){ .port_num = 1 };
 	NO_OBJECT(ibv_create_ah(pd, &address), EINVAL);
 
-	NO_OBJECT(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
 	FAILS(ibv_dealloc_pd(pd), 0);
 	FAILS(ibv_close_device(context), 0);
 }
@@ -188,7 +187,7 @@ static void creation(void)
 					       .qp_type = IBV_QPT_RC, .pd = end.pd,
 					       .comp_mask = IBV_QP_INIT_ATTR_PD |
 							    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-					       .send_ops_flags = IBV_QP_EX_WITH_BIND_MW };
+					       .send_ops_flags = IBV_QP_EX_WITH_TSO };
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 1,
 					       .wc_flags = IBV_WC_EX_WITH_CVLAN };
 	struct ibv_qp *qp;
