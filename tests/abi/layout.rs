@@ -319,8 +319,10 @@ fn connection_manager_lays_out_as_in_rdma_core() {
     assert_same_lines(&lines_of_rust(Scope::CmSince44), &theirs);
 }
 
-/// Structures that stand for what nobody looks into, and the driver's side of a device.
-const NOT_IN_THE_HEADERS: [&str; 4] = [
+/// Structures that stand for what nobody looks into, the driver's side of a device, and a constant
+/// that is a pointer.
+const NOT_IN_THE_HEADERS: [&str; 5] = [
+    "IBV_ALLOCATOR_USE_DEFAULT",
     "verbs_device",
     "verbs_ex_private",
     "_compat_ibv_port_attr",
