@@ -3,7 +3,9 @@
 
 use crate::mr::LocalSlice;
 use crate::outstanding::{Completed, WorkId};
-use urxe_proto::ids::Qpn;
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Grh;
 use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
 
 pub use crate::outstanding::WorkQueue;
@@ -32,6 +34,23 @@ pub struct Done {
     pub byte_len: u32,
     /// The immediate data that came with it.
     pub imm: Option<u32>,
+    /// The queue pair that sent it, for a datagram. Its address is in the header, see
+    /// [`Completion::sender`].
+    pub src_qp: Option<Qpn>,
+}
+
+/// The bytes at the start of a datagram's receive that hold a header, and not data.
+pub const GRH_BYTES: usize = Grh::LEN;
+
+/// Who sent a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    /// Its address.
+    pub gid: Gid,
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// The address that it was sent to: one of this end's, or a multicast group.
+    pub sent_to: Gid,
 }
 
 /// Why a work request was not done. Unless it says otherwise, the queue pair is in error now: what
@@ -59,6 +78,7 @@ impl Completion {
                         Extra::Imm(imm) => Some(imm),
                         Extra::None | Extra::Invalidated(_) => None,
                     },
+                    src_qp: completion.grh.then_some(completion.src_qp),
                 }),
                 status => Err(WorkError { status }),
             },
@@ -66,17 +86,39 @@ impl Completion {
     }
 
     /// A copy of what was received or read into [`Completion::buffers`]: nothing for work requests
-    /// that bring no data there.
+    /// that bring no data there. The header before the data of a datagram is left out.
     ///
     /// # Errors
     /// The one in [`Completion::result`].
     pub fn data(&self) -> Result<Vec<u8>, WorkError> {
         let done = self.result?;
-        let mut data = Vec::new();
         if !done.brings_data() {
-            return Ok(data);
+            return Ok(Vec::new());
         }
-        let mut left = done.byte_len as usize;
+        let mut data = self.first(done.byte_len as usize);
+        if done.src_qp.is_some() {
+            data.drain(..GRH_BYTES.min(data.len()));
+        }
+        Ok(data)
+    }
+
+    /// Who sent a datagram, and to which address: with that of a group, several may have got it.
+    /// `None` for what is no datagram.
+    pub fn sender(&self) -> Option<Sender> {
+        let qpn = self.result.ok()?.src_qp?;
+        let header = self.first(GRH_BYTES);
+        let network = NetworkHeader::parse(header.first_chunk()?)?;
+        Some(Sender {
+            gid: network.source,
+            qpn,
+            sent_to: network.destination,
+        })
+    }
+
+    /// A copy of the first bytes in the buffers.
+    fn first(&self, len: usize) -> Vec<u8> {
+        let mut data = Vec::new();
+        let mut left = len;
         for buffer in &self.buffers {
             let start = data.len();
             let part = buffer.len().min(left);
@@ -86,7 +128,7 @@ impl Completion {
             debug_assert_eq!(read, Ok(()));
             left -= part;
         }
-        Ok(data)
+        data
     }
 }
 

@@ -1,6 +1,7 @@
 //! urxe: verbs programs without a NIC, a kernel module or root.
 //!
-//! This is RDMA for Rust programs: reliable connections over RoCEv2, by ordinary UDP sockets. The
+//! This is RDMA for Rust programs: connections, reliable or not, and datagrams over RoCEv2, by ordinary
+//! UDP sockets. The
 //! same objects serve C programs through [`abi`].
 //!
 //! # What is what
@@ -10,6 +11,7 @@
 //!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
 //!                                                         |                  +-> RemoteRegion, for the peer
 //!                                                         +-> PreparedQueuePair -> QueuePair
+//!                                                         +-> DatagramQueuePair -> Destination
 //! ```
 //! A thing keeps alive what it was made from, so they may be dropped in any order.
 //!
@@ -150,7 +152,7 @@ mod qp;
 mod wait;
 mod work;
 
-pub use completion::{Completion, Done, WorkError, WorkQueue};
+pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
 pub use cq::{CompletionQueue, CqError};
 pub use device::{Device, DeviceError, PortState, device, devices};
@@ -160,12 +162,16 @@ pub use mr::{
     LocalSlice, LocalWord, MemoryRegion, RangeError, RemoteAccess, RemoteRegion, RemoteWord,
 };
 pub use pd::ProtectionDomain;
-pub use qp::{BuildError, PreparedQueuePair, QueuePair, QueuePairBuilder};
+pub use qp::{
+    BuildError, DatagramAddress, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair,
+    QueuePairBuilder,
+};
 pub use work::{BatchError, Data, PostError, ReceiveRequest, Room, SendRequest};
 
 pub use urxe_driver::owned::OwnedError as RegisterError;
-pub use urxe_driver::qp::{CreateError, ModifyError};
-pub use urxe_proto::ids::{Gid, Qpn, RKey};
+pub use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
+pub use urxe_driver::route::RouteError;
+pub use urxe_proto::ids::{Gid, QKey, Qpn, RKey};
 pub use urxe_proto::mtu::Mtu;
 pub use urxe_proto::psn::Psn;
 pub use urxe_proto::qp::{QpAttr, QpState};

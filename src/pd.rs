@@ -51,7 +51,7 @@ impl ProtectionDomain {
         OwnedRegion::from_vec(&self.driver, data, access.with_local()).map(MemoryRegion::new)
     }
 
-    /// Begins a reliable connected queue pair whose sends and receives complete in these queues,
+    /// Begins a queue pair whose sends and receives complete in these queues,
     /// which may be one and the same. (`ibv_create_qp`.)
     pub fn queue_pair<'a>(
         &'a self,

@@ -1,13 +1,12 @@
 //! Address handles, which say where datagrams go.
 
 use std::ffi::c_int;
-use std::mem::offset_of;
-use std::net::Ipv4Addr;
 use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::{self as driver, Device};
 use urxe_proto::ids::Gid;
+use urxe_proto::ud::NetworkHeader;
 
 use super::attributes::address_from;
 use super::context::context_of;
@@ -124,53 +123,22 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// A GRH, or 20 bytes of anything and an IPv4 header (A17.4.5.2).
+/// The bytes of a GRH, or of what is in its place.
 const GRH: usize = size_of::<ibv_grh>();
-const IPV4_AT: usize = 20;
-/// Version 4, and the header's length without options.
-const IPV4_PLAIN: u8 = 0x45;
-const FLOW_LABEL: u32 = 0xf_ffff;
 
 fn route_back(header: &[u8; GRH], device: &Device) -> Result<ibv_global_route, Errno> {
-    let ipv4 = &header[IPV4_AT..];
-    let word = |at: usize| u32::from_be_bytes([ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]]);
-    let (from, to, route) = if ipv4[0] == IPV4_PLAIN && checksum_is_right(ipv4) {
-        let address = |at| Gid::from(Ipv4Addr::from_bits(word(at)));
-        let route = (0, ipv4[8], ipv4[1]);
-        (address(12), address(16), route)
-    } else if header[0] >> 4 == 6 {
-        let first = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
-        let gid = |at: usize| {
-            let mut raw = [0; 16];
-            raw.copy_from_slice(&header[at..at + 16]);
-            Gid(raw)
-        };
-        let class = (first >> 20) as u8;
-        let route = (first & FLOW_LABEL, header[7], class);
-        let (from, to) = (offset_of!(ibv_grh, sgid), offset_of!(ibv_grh, dgid));
-        (gid(from), gid(to), route)
-    } else {
-        return Err(Errno(libc::EPROTONOSUPPORT));
-    };
+    let header = NetworkHeader::parse(header).ok_or(Errno(libc::EPROTONOSUPPORT))?;
     let ours = device.gids().into_iter();
     let index = ours
-        .filter(|(_, ip)| Gid::from_ip(*ip) == to)
+        .filter(|(_, ip)| Gid::from_ip(*ip) == header.destination)
         .find_map(|(index, _)| u8::try_from(index).ok());
-    let (flow_label, hop_limit, traffic_class) = route;
     Ok(ibv_global_route {
-        dgid: ibv_gid { raw: from.0 },
-        flow_label,
+        dgid: ibv_gid {
+            raw: header.source.0,
+        },
+        flow_label: header.flow_label,
         sgid_index: index.ok_or(Errno(libc::EINVAL))?,
-        hop_limit,
-        traffic_class,
+        hop_limit: header.hop_limit,
+        traffic_class: header.traffic_class,
     })
-}
-
-/// The sum of an IPv4 header's words, its own checksum included, is all ones (RFC 791).
-fn checksum_is_right(header: &[u8]) -> bool {
-    let words = header.chunks_exact(2);
-    let sum: u32 = words
-        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
-        .sum();
-    (sum & 0xffff) + (sum >> 16) == 0xffff
 }

@@ -57,6 +57,35 @@ impl NetworkHeader {
         bytes
     }
 
+    /// What the first 40 bytes of a datagram's receive say; `None` when they are no header. An IPv4
+    /// header is told by its checksum, for what is before it may be anything (A17.4.5).
+    pub fn parse(bytes: &[u8; Grh::LEN]) -> Option<NetworkHeader> {
+        if let Some(header) = bytes.last_chunk::<IPV4_LEN>()
+            && header[0] == IPV4_VERSION_IHL
+            && ones_complement_sum(header) == u16::MAX
+        {
+            let address = |at| {
+                let octets: [u8; 4] = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+                Gid::from(Ipv4Addr::from(octets))
+            };
+            return Some(NetworkHeader {
+                source: address(12),
+                destination: address(16),
+                traffic_class: header[1],
+                flow_label: 0,
+                hop_limit: header[8],
+            });
+        }
+        let (grh, _) = Grh::parse(bytes).ok()?;
+        Some(NetworkHeader {
+            source: grh.sgid,
+            destination: grh.dgid,
+            traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+        })
+    }
+
     fn ipv4(&self, udp_len: u16, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; IPV4_LEN] {
         let mut header = [0; IPV4_LEN];
         let total = udp_len.saturating_add(IPV4_LEN as u16);
@@ -106,6 +135,14 @@ mod tests {
             0, 0xc7,
         ];
         assert_eq!(bytes[20..], expected);
+        assert_eq!(NetworkHeader::parse(&bytes), Some(network));
+        // Whatever is before it.
+        let mut bytes = bytes;
+        bytes[0] = 0x60;
+        assert_eq!(NetworkHeader::parse(&bytes), Some(network));
+        bytes[0] = 0;
+        bytes[39] ^= 1;
+        assert_eq!(NetworkHeader::parse(&bytes), None);
     }
 
     #[test]
@@ -118,6 +155,7 @@ mod tests {
             hop_limit: 63,
         };
         let bytes = network.bytes(300);
+        assert_eq!(NetworkHeader::parse(&bytes), Some(network));
         let (grh, rest) = Grh::parse(&bytes).unwrap();
         assert!(rest.is_empty());
         assert_eq!((grh.sgid, grh.dgid), (network.source, network.destination));
