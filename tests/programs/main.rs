@@ -14,6 +14,7 @@ mod pingpong;
 mod places;
 mod processes;
 mod shared_receives;
+mod stand_ins;
 mod stat;
 mod sysfs;
 mod unreliable;

@@ -1,5 +1,5 @@
 //! How programs come to load urxe: a directory of this user with the two library names, each a link
-//! to `liburxe.so`, first in `LD_LIBRARY_PATH`.
+//! to `liburxe.so`, first in `LD_LIBRARY_PATH`; and more of the kind for libraries that are missing.
 //!
 //! The directory stays: a program that replaces itself by another, or loads the library late, must
 //! still find it, and `urxe run` is replaced by the program and could not clean up. It is small, one
@@ -15,10 +15,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::installed;
 use crate::library::{self, LibraryError};
 
 /// The names by which programs ask for the libraries that urxe replaces.
 pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// Libraries that many programs are linked with, for devices that urxe does not have. Where they are
+/// not installed, urxe stands in for them, and says that none of its devices is one of theirs.
+pub const STAND_INS: [&str; 2] = ["libmlx5.so.1", "libefa.so.1"];
 
 /// The dynamic linker's search path.
 pub const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
@@ -56,31 +61,53 @@ pub enum LaunchError {
 /// When there is no library, or no place for its names.
 pub fn search_path() -> Result<OsString, LaunchError> {
     let library = library::find()?;
-    let mut path = directory_for(&library)?.into_os_string();
-    if let Some(rest) = env::var_os(SEARCH_PATH).filter(|rest| !rest.is_empty()) {
+    let rest = env::var_os(SEARCH_PATH).filter(|rest| !rest.is_empty());
+    let missing = STAND_INS
+        .into_iter()
+        .filter(|name| !installed::has(name, rest.as_deref()));
+    let missing: Vec<&str> = missing.collect();
+    let mut path = OsString::new();
+    for directory in directories_for(&library, &missing)? {
+        if !path.is_empty() {
+            path.push(":");
+        }
+        path.push(directory);
+    }
+    if let Some(rest) = rest {
         path.push(":");
         path.push(rest);
     }
     Ok(path)
 }
 
-/// The directory with the names of `library`.
-fn directory_for(library: &Path) -> Result<PathBuf, LaunchError> {
+/// The directories with the names of `library`: one with those that it always has, and one for each
+/// library for which it stands in.
+fn directories_for(library: &Path, stand_ins: &[&str]) -> Result<Vec<PathBuf>, LaunchError> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     let name = format!("{:016x}", hasher.finish());
     let mut last = None;
     for base in bases() {
-        match own_directory(&base)
-            .and_then(|()| own_directory(&base.join(&name)))
-            .and_then(|()| link(&base.join(&name), library))
-        {
-            Ok(()) => return Ok(base.join(&name)),
+        match own_directory(&base).and_then(|()| make_all(base.join(&name), library, stand_ins)) {
+            Ok(directories) => return Ok(directories),
             Err(source) => last = Some((base, source)),
         }
     }
     let (path, source) = last.expect("there is at least the directory for temporary files");
     Err(LaunchError::NoDirectory { path, source })
+}
+
+fn make_all(directory: PathBuf, library: &Path, stand_ins: &[&str]) -> io::Result<Vec<PathBuf>> {
+    own_directory(&directory)?;
+    link(&directory, &NAMES, library)?;
+    let mut directories = vec![directory];
+    for name in stand_ins {
+        let own = directories[0].join(format!("instead-of-{name}"));
+        own_directory(&own)?;
+        link(&own, &[name], library)?;
+        directories.push(own);
+    }
+    Ok(directories)
 }
 
 /// Where the directory may be, the best place first. In the directory for temporary files another
@@ -128,8 +155,8 @@ fn own_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Makes the links that are not there or wrong.
-fn link(directory: &Path, library: &Path) -> io::Result<()> {
-    for name in NAMES {
+fn link(directory: &Path, names: &[&str], library: &Path) -> io::Result<()> {
+    for name in names {
         let path = directory.join(name);
         if fs::read_link(&path).is_ok_and(|target| target == library) {
             continue;
@@ -176,8 +203,8 @@ mod tests {
         let path = scratch("links");
         symlink("/old", path.join(NAMES[0])).expect("own directory");
         let library = Path::new("/new/liburxe.so");
-        link(&path, library).expect("links");
-        link(&path, library).expect("nothing to do");
+        link(&path, &NAMES, library).expect("links");
+        link(&path, &NAMES, library).expect("nothing to do");
         for name in NAMES {
             assert_eq!(fs::read_link(path.join(name)).expect("a link"), library);
         }

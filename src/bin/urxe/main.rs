@@ -3,6 +3,7 @@
 
 mod demo;
 mod devices;
+mod installed;
 mod launch;
 mod library;
 mod run;
