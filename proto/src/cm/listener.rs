@@ -3,6 +3,28 @@
 use super::wire::ServiceId;
 use crate::ids::Gid;
 use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Which of our addresses somebody listens at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ListenAt {
+    /// One of them.
+    One(Gid),
+    /// All of IPv4 at which nobody else listens for the same service.
+    AllV4,
+    /// All of IPv6 at which nobody else listens for the same service.
+    AllV6,
+}
+
+impl ListenAt {
+    /// All addresses of the IP version of one.
+    pub fn all_like(address: Gid) -> Self {
+        match address.to_ip() {
+            IpAddr::V4(_) => ListenAt::AllV4,
+            IpAddr::V6(_) => ListenAt::AllV6,
+        }
+    }
+}
 
 /// A listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,7 +41,7 @@ pub enum ListenError {
 #[derive(Debug)]
 struct Listener {
     id: ListenerId,
-    address: Option<Gid>,
+    at: Vec<ListenAt>,
     backlog: usize,
     /// Requests that the program has not answered.
     waiting: usize,
@@ -34,23 +56,23 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// A listener for `service` at one address of ours, or at all of them that have no listener of
-    /// their own. Beyond `backlog`, requests that wait for an answer are dropped.
+    /// A listener for `service`. Beyond `backlog`, requests that wait for an answer are dropped.
     pub fn add(
         &mut self,
         service: ServiceId,
-        address: Option<Gid>,
+        at: &[ListenAt],
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
         let listeners = self.of.entry(service).or_default();
-        if listeners.iter().any(|other| other.address == address) {
+        let mut taken = listeners.iter().flat_map(|other| &other.at);
+        if taken.any(|other| at.contains(other)) {
             return Err(ListenError::InUse(service));
         }
         let id = ListenerId(self.next);
         self.next += 1;
         listeners.push(Listener {
             id,
-            address,
+            at: at.to_vec(),
             backlog,
             waiting: 0,
         });
@@ -74,8 +96,10 @@ impl Listeners {
     /// Who listens for `service` at `address`.
     pub fn find(&self, service: ServiceId, address: Gid) -> Option<ListenerId> {
         let listeners = self.of.get(&service)?;
-        let at = |wanted| listeners.iter().find(move |l| l.address == wanted);
-        at(Some(address)).or_else(|| at(None)).map(|l| l.id)
+        let at = |wanted| listeners.iter().find(move |l| l.at.contains(&wanted));
+        at(ListenAt::One(address))
+            .or_else(|| at(ListenAt::all_like(address)))
+            .map(|l| l.id)
     }
 
     /// One more request waits, if it may.

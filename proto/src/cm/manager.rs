@@ -4,7 +4,7 @@ use super::connection::{
     Accept, CallError, Connect, Connection, ConnectionParameters, MraWhen, State, qpn_of, refusal,
 };
 use super::deadlines::Deadlines;
-use super::listener::{ListenError, ListenerId, Listeners};
+use super::listener::{ListenAt, ListenError, ListenerId, Listeners};
 use super::outbox::{Counters, Outbox, Transmit};
 use super::resolution::{Resolutions, Resolve, SidrAnswer, reply};
 use super::wire::private_data::{Info, PrivateData};
@@ -102,8 +102,7 @@ impl<I: Ids> Manager<I> {
         self.connections.get(&id).map(Connection::parameters)
     }
 
-    /// Listens for requests for `service` at one address of ours, or at all of them that have no
-    /// listener of their own. While `backlog` of them wait for the program's answer, more are dropped;
+    /// Listens for requests for `service`. While `backlog` of them wait for the program's answer, more are dropped;
     /// the peer repeats them.
     ///
     /// # Errors
@@ -111,10 +110,15 @@ impl<I: Ids> Manager<I> {
     pub fn listen(
         &mut self,
         service: ServiceId,
-        address: Option<Gid>,
+        at: &[ListenAt],
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
-        self.listeners.add(service, address, backlog)
+        self.listeners.add(service, at, backlog)
+    }
+
+    /// Whether somebody listens for `service` at an address of ours.
+    pub fn listens(&self, service: ServiceId, address: Gid) -> bool {
+        self.listeners.find(service, address).is_some()
     }
 
     /// Listens no more. What has been asked already may still be answered.

@@ -36,7 +36,7 @@ pub mod wire;
 
 pub use connection::{Accept, CallError, Connect, ConnectionParameters, MraWhen, State};
 pub use event::{Awaited, Event};
-pub use listener::{ListenError, ListenerId};
+pub use listener::{ListenAt, ListenError, ListenerId};
 pub use manager::{Manager, NoCommId};
 pub use outbox::{Counters, Transmit};
 pub use resolution::{Resolve, SidrAnswer};

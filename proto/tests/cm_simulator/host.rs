@@ -9,8 +9,8 @@ use urxe_proto::cm::wire::{
     Info, PortSpace, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
 };
 use urxe_proto::cm::{
-    Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, Manager,
-    MraWhen, Resolve, SidrAnswer, State, timing,
+    Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt,
+    Manager, MraWhen, Resolve, SidrAnswer, State, timing,
 };
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
@@ -322,7 +322,9 @@ impl Host {
 
 fn listening(ids: Rng) -> Manager<RandomIds> {
     let mut manager = Manager::new(RandomIds(ids));
-    manager.listen(SERVICE, None, BACKLOG).unwrap();
+    manager
+        .listen(SERVICE, &[ListenAt::AllV4], BACKLOG)
+        .unwrap();
     manager
 }
 

@@ -59,7 +59,7 @@ fn a_request_that_is_answered_or_taken_back_waits_no_more() {
 #[test]
 fn a_listener_that_is_closed_leaves_its_requests_to_the_program() {
     let mut manager = Manager::new(Counting(1));
-    let listener = manager.listen(SERVICE, None, 1).unwrap();
+    let listener = manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
     let mad = Message::Req(req()).to_mad(1);
     manager.handle_mad(Time(0), address(SERVER), &mad);
     let id = manager.poll_event().unwrap().id();
@@ -89,7 +89,7 @@ fn identifiers_that_are_zero_or_in_use_are_not_taken() {
     assert_eq!(manager.connect(Time(0), &connect()), Ok(CommId(7)));
     assert_eq!(manager.connect(Time(0), &connect()), Err(NoCommId));
     // A peer is told so.
-    manager.listen(SERVICE, None, 8).unwrap();
+    manager.listen(SERVICE, &[ListenAt::AllV4], 8).unwrap();
     while manager.poll_transmit().is_some() {}
     let mad = Message::Req(req()).to_mad(1);
     manager.handle_mad(Time(0), address(SERVER), &mad);

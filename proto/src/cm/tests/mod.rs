@@ -112,7 +112,9 @@ impl Pair {
     /// The server listens.
     fn new() -> Self {
         let mut sides = [Manager::new(Counting(0x100)), Manager::new(Counting(0x200))];
-        sides[SERVER].listen(SERVICE, None, 8).unwrap();
+        sides[SERVER]
+            .listen(SERVICE, &[ListenAt::AllV4], 8)
+            .unwrap();
         Pair {
             sides,
             now: Time(0),

@@ -176,7 +176,9 @@ fn reason_8_nobody_listens_for_the_service() {
 fn reason_8_somebody_listens_at_another_address_only() {
     let mut manager = Manager::new(Counting(1));
     let elsewhere = Gid::from_ip([198, 51, 100, 1].into());
-    manager.listen(SERVICE, Some(elsewhere), 8).unwrap();
+    manager
+        .listen(SERVICE, &[ListenAt::One(elsewhere)], 8)
+        .unwrap();
     let mad = Message::Req(req()).to_mad(1);
     manager.handle_mad(Time(0), address(SERVER), &mad);
     let transmit = manager.poll_transmit().unwrap();
@@ -241,7 +243,9 @@ fn reason_10_a_reply_with_a_queue_pair_that_has_a_connection_already_12_9_8_3_1(
     let (old, _) = pair.established();
     // The server's process is gone, and the next uses its queue pair.
     pair.sides[SERVER] = Manager::new(Counting(0x300));
-    pair.sides[SERVER].listen(SERVICE, None, 8).unwrap();
+    pair.sides[SERVER]
+        .listen(SERVICE, &[ListenAt::AllV4], 8)
+        .unwrap();
     let wanted = Connect {
         qpn: Qpn::new(0x33),
         ..connect()

@@ -172,7 +172,7 @@ fn an_xrc_reply_names_its_queue_pair_where_annex_14_puts_it() {
 fn a_process_can_connect_to_itself() {
     let mut manager = Manager::new(Counting(1));
     let now = Time(0);
-    manager.listen(SERVICE, None, 1).unwrap();
+    manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
     let itself = Address {
         remote: gid(CLIENT),
         ..address(CLIENT)
@@ -219,7 +219,7 @@ fn the_listener_of_an_address_comes_before_the_one_of_all() {
     let mut pair = Pair::new();
     let now = pair.now;
     let exact = pair.sides[SERVER]
-        .listen(SERVICE, Some(gid(SERVER)), 8)
+        .listen(SERVICE, &[ListenAt::One(gid(SERVER))], 8)
         .unwrap();
     let listener = |pair: &mut Pair| {
         pair.connect();
@@ -242,11 +242,59 @@ fn an_address_has_one_listener_for_a_service() {
     let mut pair = Pair::new();
     let server = &mut pair.sides[SERVER];
     assert_eq!(
-        server.listen(SERVICE, None, 8),
+        server.listen(SERVICE, &[ListenAt::AllV4], 8),
         Err(ListenError::InUse(SERVICE))
     );
-    let listener = server.listen(SERVICE, Some(gid(SERVER)), 8).unwrap();
-    assert!(server.listen(SERVICE, Some(gid(SERVER)), 8).is_err());
+    let listener = server
+        .listen(SERVICE, &[ListenAt::One(gid(SERVER))], 8)
+        .unwrap();
+    server.listen(SERVICE, &[ListenAt::AllV6], 8).unwrap();
+    assert!(
+        server
+            .listen(SERVICE, &[ListenAt::One(gid(SERVER))], 8)
+            .is_err()
+    );
     server.close(listener);
-    assert!(server.listen(SERVICE, Some(gid(SERVER)), 8).is_ok());
+    assert!(
+        server
+            .listen(SERVICE, &[ListenAt::One(gid(SERVER))], 8)
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_listener_for_all_addresses_is_for_one_ip_version_unless_it_says_both() {
+    let v6 = Gid("2001:db8::1"
+        .parse::<std::net::Ipv6Addr>()
+        .unwrap()
+        .octets());
+    let mut manager = Manager::new(Counting(1));
+    let listener = manager.listen(SERVICE, &[ListenAt::AllV4], 8).unwrap();
+    assert!(manager.listens(SERVICE, gid(SERVER)));
+    assert!(!manager.listens(SERVICE, v6));
+    let both = [ListenAt::AllV6, ListenAt::AllV4];
+    assert!(manager.listen(SERVICE, &both, 8).is_err());
+    manager.close(listener);
+    manager.listen(SERVICE, &both, 8).unwrap();
+    assert!(manager.listens(SERVICE, gid(SERVER)) && manager.listens(SERVICE, v6));
+}
+
+#[test]
+fn a_message_says_whom_it_is_for() {
+    use crate::cm::wire::Addressee;
+    let mut pair = Pair::new();
+    let ids = pair.accepted();
+    pair.collect();
+    let (_, Message::Rep(rep)) = pair.take() else {
+        panic!("no REP");
+    };
+    assert_eq!(Message::Rep(rep).addressee(), Addressee::CommId(ids.0.0));
+    let req = Message::Req(req());
+    assert_eq!(req.addressee(), Addressee::Service(SERVICE));
+    let client = pair.connect();
+    pair.lose();
+    let now = pair.now;
+    pair.sides[CLIENT].abandon(now, client);
+    let (_, rej) = pair.take();
+    assert_eq!(rej.addressee(), Addressee::Anybody);
 }

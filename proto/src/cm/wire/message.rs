@@ -1,8 +1,21 @@
 //! All messages as one type, and a whole MAD of each.
 
 use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
-use super::{Apr, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+use super::{
+    Apr, Drep, Dreq, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
+};
 use crate::wire::Layout;
+
+/// Whom a message is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addressee {
+    /// The communication with this ID.
+    CommId(u32),
+    /// Whoever has this service.
+    Service(ServiceId),
+    /// The communication that the sender has in mind, whose ID it was never told.
+    Anybody,
+}
 
 /// A message of communication management.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +91,28 @@ impl Message {
             Message::SidrRep(_) => Attribute::SidrRep,
             Message::Lap(_) => Attribute::Lap,
             Message::Apr(_) => Attribute::Apr,
+        }
+    }
+
+    /// Whom it is for.
+    pub fn addressee(&self) -> Addressee {
+        match self {
+            Message::Req(message) => Addressee::Service(message.service),
+            Message::SidrReq(message) => Addressee::Service(message.service),
+            Message::Rej(message)
+                if message.reason == RejectReason::TIMEOUT && message.remote_comm_id == 0 =>
+            {
+                Addressee::Anybody
+            }
+            Message::Rej(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Mra(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Rep(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Rtu(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Dreq(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Drep(message) => Addressee::CommId(message.remote_comm_id),
+            Message::SidrRep(message) => Addressee::CommId(message.request_id),
+            Message::Lap(message) => Addressee::CommId(message.remote_comm_id),
+            Message::Apr(message) => Addressee::CommId(message.remote_comm_id),
         }
     }
 

@@ -28,7 +28,7 @@ pub use alternate::{ApStatus, Apr, Lap};
 pub use disconnect::{Drep, Dreq};
 pub use ip::{IpHeader, IpHeaderError, PortSpace, ServiceId};
 pub use mad::{Attribute, Mad, MadError, MadHeader};
-pub use message::Message;
+pub use message::{Addressee, Message};
 pub use mra::Mra;
 pub use path::Path;
 pub use private_data::{Info, PrivateData, TooLong};
