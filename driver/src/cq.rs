@@ -9,6 +9,7 @@ use crate::qp::Qp;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, WcStatus};
 
@@ -291,10 +292,10 @@ impl Cq {
 
     /// Removes the completions of a queue pair that is being destroyed or reset, which the program
     /// must not see any more (11.2.4.5).
-    pub(crate) fn purge(&self, qp: &Qp) {
+    pub(crate) fn purge(&self, qpn: Qpn) {
         lock(&self.ring)
             .entries
-            .retain(|(completion, _)| completion.qpn != qp.qpn());
+            .retain(|(completion, _)| completion.qpn != qpn);
     }
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {

@@ -33,6 +33,7 @@ pub mod pd;
 mod per_process;
 pub mod qp;
 mod random;
+pub mod raw;
 mod regions;
 pub mod route;
 pub mod srq;

@@ -10,7 +10,7 @@
 //! - [`qp`]: the states of a queue pair, and which attributes each transition takes.
 //! - [`work`]: work requests and completions; [`queue`]: the queues that hold them.
 //! - [`rc`]: reliable connection: requester, responder and retransmission.
-//! - [`uc`] and [`ud`]: unreliable connection and datagram.
+//! - [`uc`] and [`ud`]: unreliable connection and datagram; [`raw`]: Ethernet frames.
 //! - [`cm`]: communication management: how connections come about and end.
 //! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
 //!
@@ -26,6 +26,7 @@ pub mod mtu;
 pub mod psn;
 pub mod qp;
 pub mod queue;
+pub mod raw;
 pub mod rc;
 mod service;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Users};
-use super::{buf, cq, dm, mr, mw, parent_domain, post, qp, query};
+use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, wq};
 
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
@@ -86,6 +86,17 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.alloc_dm = Some(dm::alloc_dm);
     shown.free_dm = Some(dm::free_dm);
     shown.reg_dm_mr = Some(mr::reg_dm_mr);
+    shown.ibv_create_flow = Some(flow::create_flow);
+    shown.ibv_destroy_flow = Some(flow::destroy_flow);
+    shown.create_counters = Some(flow::create_counters);
+    shown.destroy_counters = Some(flow::destroy_counters);
+    shown.attach_counters_point_flow = Some(flow::attach_counters_point_flow);
+    shown.read_counters = Some(flow::read_counters);
+    shown.create_wq = Some(wq::create_wq);
+    shown.modify_wq = Some(wq::modify_wq);
+    shown.destroy_wq = Some(wq::destroy_wq);
+    shown.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    shown.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     shown.alloc_td = Some(parent_domain::alloc_td);
     shown.dealloc_td = Some(parent_domain::dealloc_td);
     shown.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);

@@ -203,7 +203,7 @@ pub(super) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// The pointers are null, or a list of requests and room for a pointer.
-unsafe fn post_receives(
+pub(super) unsafe fn post_receives(
     name: &'static str,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,

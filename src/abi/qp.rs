@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use urxe_driver::Qp;
 use urxe_driver::qp::QpInit;
+use urxe_driver::raw::Spread;
 use urxe_proto::qp::{AttrMask, QpType};
 
 use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, shown_cap};
@@ -16,10 +17,11 @@ use super::cq::{CompletionQueue, queue_of};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::object::{self, Handle, Place, Use};
+use super::object::{self, Handle, Place, Use, Users};
 use super::parent_domain::Kind;
 use super::qp_ex::{self, Staging};
 use super::srq::{SharedQueue, shared_of};
+use super::wq;
 
 impl Handle for ibv_qp_ex {
     type Ours = QueuePair;
@@ -31,9 +33,12 @@ pub(super) struct QueuePair {
     pub driver: Arc<Qp>,
     /// What the `ibv_wr_*` functions have prepared, if it was made for them.
     pub staging: Option<Staging>,
+    /// The flows that it receives.
+    pub flows: Users,
     _pd: Use,
-    _send_cq: Use,
-    _recv_cq: Use,
+    _send_cq: Option<Use>,
+    _recv_cq: Option<Use>,
+    _table: Option<Use>,
     _srq: Option<Use>,
 }
 
@@ -62,6 +67,8 @@ struct Wanted {
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
     srq: *mut ibv_srq,
+    /// The work queues that receive in its place, and that it uses their table.
+    spread: Option<(Spread, Use)>,
     cap: ibv_qp_cap,
     qp_type: ibv_qp_type,
     signal_all: bool,
@@ -82,13 +89,14 @@ pub unsafe extern "C" fn ibv_create_qp(
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
             srq: attr.srq,
+            spread: None,
             cap: attr.cap,
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: None,
         };
         // SAFETY: as above.
-        let (qp, cap) = unsafe { create(pd, &wanted) }?;
+        let (qp, cap) = unsafe { create(pd, wanted) }?;
         // SAFETY: as above; this makes no reference.
         unsafe { (&raw mut (*qp_init_attr).cap).write(cap) };
         Ok(qp)
@@ -98,7 +106,10 @@ pub unsafe extern "C" fn ibv_create_qp(
 /// Members of the extended attributes that mean something here. Flags may be given, but all are for
 /// other transports.
 const TAKEN: ibv_qp_init_attr_mask =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | SPREAD;
+
+/// The members that spread the frames of a raw packet queue pair; both or none.
+const SPREAD: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
 
 /// `create_qp_ex` of a context.
 ///
@@ -123,18 +134,27 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         if !given(IBV_QP_INIT_ATTR_PD) {
             return Err(Errno(libc::EINVAL));
         }
+        let spread = match attr.comp_mask & SPREAD {
+            0 => None,
+            SPREAD if attr.qp_type == IBV_QPT_RAW_PACKET => {
+                // SAFETY: as above.
+                Some(unsafe { wq::spread(attr.rwq_ind_tbl, &attr.rx_hash_conf) }?)
+            }
+            _ => return Err(Errno(libc::EINVAL)),
+        };
         let wanted = Wanted {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
             srq: attr.srq,
+            spread,
             cap: attr.cap,
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags),
         };
         // SAFETY: as above.
-        let (qp, cap) = unsafe { create(attr.pd, &wanted) }?;
+        let (qp, cap) = unsafe { create(attr.pd, wanted) }?;
         // SAFETY: as above; this makes no reference.
         unsafe { (&raw mut (*qp_init_attr_ex).cap).write(cap) };
         Ok(qp)
@@ -145,16 +165,26 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 ///
 /// # Safety
 /// The pointers are null or objects of ours.
-unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
-    let service = service_of(wanted)?;
+unsafe fn create(pd: *mut ibv_pd, wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    let service = service_of(&wanted)?;
     // SAFETY: the caller's promise; the last makes no reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    let (spread, table_use) = wanted.spread.unzip();
     // SAFETY: the caller's promise.
-    let (send_cq, recv_cq) = unsafe {
-        (
-            queue_in(wanted.send_cq, context)?,
-            queue_in(wanted.recv_cq, context)?,
-        )
+    let (send_cq, recv_cq) = match &spread {
+        // Nothing completes but what its work queues receive.
+        Some(_) => (None, None),
+        None => unsafe {
+            (
+                Some(queue_in(wanted.send_cq, context)?),
+                Some(queue_in(wanted.recv_cq, context)?),
+            )
+        },
+    };
+    let completes_in = |queue: Option<&CompletionQueue>| {
+        let its_own = queue.map(|queue| &queue.driver);
+        let queue = its_own.or(spread.as_ref().map(Spread::cq));
+        queue.cloned().ok_or(Errno(libc::EINVAL))
     };
     // SAFETY: the caller's promise.
     let srq = unsafe { shared_in(wanted.srq, context) }?;
@@ -164,9 +194,10 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let init = QpInit {
         service,
-        send_cq: Arc::clone(&send_cq.driver),
-        recv_cq: Arc::clone(&recv_cq.driver),
+        send_cq: completes_in(send_cq)?,
+        recv_cq: completes_in(recv_cq)?,
         srq: srq.map(|queue| Arc::clone(&queue.driver)),
+        spread,
         cap: cap_from(&wanted.cap),
         signal_all: wanted.signal_all,
     };
@@ -187,9 +218,11 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &Wanted) -> Result<(*mut ibv_qp, ibv_q
     let ours = QueuePair {
         driver: Arc::clone(&driver),
         staging,
+        flows: Users::default(),
         _pd: domain.users.add(),
-        _send_cq: send_cq.users.add(),
-        _recv_cq: recv_cq.users.add(),
+        _send_cq: send_cq.map(|queue| queue.users.add()),
+        _recv_cq: recv_cq.map(|queue| queue.users.add()),
+        _table: table_use,
         _srq: srq.map(|queue| queue.users.add()),
     };
     let qp = place.make(shown, ours);
@@ -202,7 +235,7 @@ fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
         IBV_QPT_RC => return Ok(QpType::Rc),
         IBV_QPT_UC => return Ok(QpType::Uc),
         IBV_QPT_UD => return Ok(QpType::Ud),
-        IBV_QPT_RAW_PACKET => "raw packet",
+        IBV_QPT_RAW_PACKET => return Ok(QpType::RawPacket),
         IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => "XRC",
         IBV_QPT_DRIVER => "vendor-specific",
         _ => return Err(Errno(libc::EINVAL)),
@@ -317,8 +350,8 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `EBUSY` while it is attached to a multicast group. Waits until the program has acknowledged the
-/// events that it has of it.
+/// `EBUSY` while it is attached to a multicast group, or a flow steers frames to it. Waits until the
+/// program has acknowledged the events that it has of it.
 ///
 /// # Safety
 /// `qp` is null or a queue pair of ours, and used for nothing else any more.
@@ -329,6 +362,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !pair.driver.groups().is_empty() {
             return Err(Errno(libc::EBUSY));
         }
+        pair.flows.check_none()?;
         pair.driver.tag.store(0, Ordering::Release);
         pair.driver.destroy();
         // SAFETY: as above; no event points at it.

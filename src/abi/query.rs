@@ -9,6 +9,7 @@ use urxe_driver::device::{GID_TABLE_LEN, PORT, PortState};
 use urxe_driver::dm::MAX_DM_SIZE;
 use urxe_driver::odp;
 use urxe_driver::qp::{MAX_QP_WR, MAX_SGE};
+use urxe_driver::raw::{HashFields, MAX_ENTRIES};
 use urxe_driver::srq::{MAX_SRQ_SGE, MAX_SRQ_WR};
 use urxe_proto::ids::{Gid, PKey};
 use urxe_proto::mtu::Mtu;
@@ -153,6 +154,14 @@ pub(super) unsafe extern "C" fn query_device_ex(
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = CLOCK_KHZ;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.rss_caps = ibv_rss_caps {
+            supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+            max_rwq_indirection_tables: PLENTY.cast_unsigned(),
+            max_rwq_indirection_table_size: MAX_ENTRIES as u32,
+            rx_hash_fields_mask: HashFields::all().bits(),
+            rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
+        };
+        all.max_wq_type_rq = PLENTY.cast_unsigned();
         all.cq_mod_caps = ibv_cq_moderation_caps {
             max_cq_count: u16::MAX,
             max_cq_period: u16::MAX,

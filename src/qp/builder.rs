@@ -147,6 +147,7 @@ impl<'a> QueuePairBuilder<'a> {
             send_cq: Arc::clone(self.send_cq.driver()),
             recv_cq: Arc::clone(self.recv_cq.driver()),
             srq: None,
+            spread: None,
             cap: self.cap,
             signal_all: false,
         };

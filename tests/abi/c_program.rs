@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use super::left_out::left_out;
 use super::library;
 use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
+
+/// The status of a case that needs what this machine, or this user, does not have; what it says is why.
+const LEFT_OUT: i32 = 77;
 
 /// A program by the name of its source, without the extension. It takes the name of a case.
 #[derive(Clone, Copy)]
@@ -75,6 +79,10 @@ impl CProgram {
                 .env("URXE_LOG", "off")
                 .output()
                 .expect("the program runs");
+            if output.status.code() == Some(LEFT_OUT) {
+                left_out(String::from_utf8_lossy(&output.stdout).trim());
+                return;
+            }
             assert!(
                 output.status.success(),
                 "{}, {case}: {}\n{}{}",

@@ -1,6 +1,7 @@
 /*
  * The extended verbs, as a program meets them. The argument names the case.
  */
+#include <stddef.h>
 #include <time.h>
 
 #include "program.h"
@@ -306,6 +307,135 @@ static void parent_domains(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+static struct ibv_qp *raw_pair(struct end *end)
+{
+	struct ibv_qp_init_attr attr = { .send_cq = end->cq, .recv_cq = end->cq, .sq_sig_all = 1,
+					 .cap = { 16, 16, 1, 1, 0 }, .qp_type = IBV_QPT_RAW_PACKET };
+	return ibv_create_qp(end->pd, &attr);
+}
+
+static void raw_to_rts(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	FAILS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_QKEY), EINVAL);
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
+	attr.qp_state = IBV_QPS_RTR;
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+}
+
+enum { FRAME = 60 };
+/* A frame to a station that nobody is, of a type that nobody listens to. */
+static const unsigned char frame[FRAME] = { 2, 1, 2, 3, 4, 5, 2, 6, 7, 8, 9, 10, 0x88, 0xb5, 42 };
+
+static void send_frame(struct end *end, struct ibv_qp *qp)
+{
+	struct ibv_sge element = sge(end, 0, FRAME);
+	struct ibv_send_wr *bad, wr = { .wr_id = 7, .sg_list = &element, .num_sge = 1,
+					.opcode = IBV_WR_SEND };
+	MUST(!ibv_post_send(qp, &wr, &bad));
+	CHECK(completion(end).status == IBV_WC_SUCCESS);
+}
+
+/* Frames reach the raw packet queue pairs whose flows they match, and are counted. */
+static void raw_packets(void)
+{
+	/* One specification begins where the other ends, by the size that it says. */
+	struct rule {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_eth eth;
+		struct ibv_flow_spec_counter_action count;
+	} rule = {
+		.attr = { .type = IBV_FLOW_ATTR_NORMAL, .priority = 1, .num_of_specs = 2, .port = 1 },
+		.eth = { .type = IBV_FLOW_SPEC_ETH,
+			 .size = offsetof(struct rule, count) - offsetof(struct rule, eth) },
+		.count = { .type = IBV_FLOW_SPEC_ACTION_COUNT, .size = sizeof(rule.count) },
+	};
+	struct drop {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_eth eth;
+		struct ibv_flow_spec_action_drop drop;
+	} drop = {
+		.attr = { .type = IBV_FLOW_ATTR_NORMAL, .num_of_specs = 2, .port = 1 },
+		.eth = { .type = IBV_FLOW_SPEC_ETH, .size = sizeof(drop.eth),
+			 .val.src_mac[5] = 10, .mask.src_mac[5] = 0xff },
+		.drop = { .type = IBV_FLOW_SPEC_ACTION_DROP, .size = sizeof(drop.drop) },
+	};
+	struct ibv_counters_init_attr counters_attr = { 0 };
+	struct ibv_counter_attach_attr place = { .counter_desc = IBV_COUNTER_BYTES, .index = 2 };
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_counters *counters;
+	struct ibv_flow *flow, *dropping;
+	struct ibv_qp *from, *to;
+	uint64_t values[4];
+	struct ibv_wc wc;
+
+	NO_OBJECT(ibv_create_flow(a.qp, &rule.attr), EINVAL);
+	from = raw_pair(&a);
+	if (!from && errno == EPERM) {
+		printf("raw packets need the capability CAP_NET_RAW\n");
+		exit(77);
+	}
+	MUST(from && (to = raw_pair(&b)));
+	raw_to_rts(from);
+	raw_to_rts(to);
+	memcpy(a.data, frame, FRAME);
+
+	MUST(counters = ibv_create_counters(context, &counters_attr));
+	FAILS(ibv_attach_counters_point_flow(counters, &place, NULL), 0);
+	place = (struct ibv_counter_attach_attr){ .counter_desc = IBV_COUNTER_PACKETS, .index = 0 };
+	FAILS(ibv_attach_counters_point_flow(counters, &place, NULL), 0);
+	place.index = 1000;
+	FAILS(ibv_attach_counters_point_flow(counters, &place, NULL), EINVAL);
+
+	rule.count.counters = counters;
+	memcpy(rule.eth.val.dst_mac, frame, 6);
+	memset(rule.eth.mask.dst_mac, 0xff, 6);
+	rule.eth.val.ether_type = htobe16(0x88b5);
+	rule.eth.mask.ether_type = 0xffff;
+	rule.attr.port = 2;
+	NO_OBJECT(ibv_create_flow(to, &rule.attr), EINVAL);
+	rule.attr.port = 1;
+	NO_OBJECT(ibv_create_flow(a.qp, &rule.attr), EOPNOTSUPP);
+	MUST(flow = ibv_create_flow(to, &rule.attr));
+	FAILS(ibv_destroy_qp(to), EBUSY);
+	FAILS(ibv_destroy_counters(counters), EBUSY);
+
+	struct ibv_sge element = sge(&b, 0, 1024);
+	struct ibv_recv_wr *bad, wr = { .wr_id = 5, .sg_list = &element, .num_sge = 1 };
+	for (int i = 0; i < 3; i++)
+		MUST(!ibv_post_recv(to, &wr, &bad));
+	for (int i = 0; i < 2; i++) {
+		send_frame(&a, from);
+		wc = completion(&b);
+		CHECK(wc.wr_id == 5 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
+		CHECK(wc.byte_len == FRAME && wc.qp_num == to->qp_num);
+		CHECK(!memcmp(b.data, frame, FRAME));
+	}
+	FAILS(ibv_read_counters(counters, values, 4, 0), 0);
+	CHECK(values[0] == 2 && values[1] == 0 && values[2] == 2 * FRAME && values[3] == 0);
+
+	/* A rule with a lower number drops what another station sends. */
+	MUST(dropping = ibv_create_flow(to, &drop.attr));
+	send_frame(&a, from);
+	a.data[11] = 11;
+	send_frame(&a, from);
+	CHECK(completion(&b).wr_id == 5 && b.data[11] == 11);
+	FAILS(ibv_destroy_flow(dropping), 0);
+	FAILS(ibv_read_counters(counters, values, 1, 0), 0);
+	CHECK(values[0] == 3);
+
+	FAILS(ibv_destroy_flow(flow), 0);
+	FAILS(ibv_destroy_counters(counters), 0);
+	FAILS(ibv_destroy_qp(from), 0);
+	FAILS(ibv_destroy_qp(to), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -313,6 +443,7 @@ int main(int argc, char **argv)
 		{ "refusals", refusals },
 		{ "moderation", moderation },
 		{ "overrun", overrun },
+		{ "raw_packets", raw_packets },
 		{ "parent_domains", parent_domains },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);

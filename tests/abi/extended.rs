@@ -29,3 +29,8 @@ fn queue_that_ignores_overrun_keeps_the_newest() {
 fn objects_of_a_parent_domain_are_where_its_allocators_say() {
     PROGRAM.passes("parent_domains");
 }
+
+#[test]
+fn frames_reach_the_raw_queue_pairs_whose_flows_they_match() {
+    PROGRAM.passes("raw_packets");
+}

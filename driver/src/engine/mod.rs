@@ -5,8 +5,9 @@
 //!
 //! Locks, in the order in which they are taken: the list of local addresses or of multicast groups for
 //! reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
-//! regions for reading, a queue pair. Destroying a queue pair or a region takes its table for writing,
-//! and so waits for what is being handled.
+//! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
+//! buffer of one come before the last two. Destroying a queue pair or a region takes its table for
+//! writing, and so waits for what is being handled.
 
 mod counting;
 mod delayed;
@@ -35,7 +36,7 @@ use progress::Progress;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 use std::{io, mem};
 use table::QpTable;
@@ -70,6 +71,8 @@ pub struct Engine {
     network: OnceLock<Network>,
     opening: Mutex<()>,
     qps: RwLock<QpTable>,
+    /// Queue pairs for raw packets, which receive their frames themselves.
+    raw: RwLock<Vec<Weak<Qp>>>,
     timers: Timers,
     delayed: Delayed,
     /// Queue pairs that have more to send than their turn allowed.
@@ -137,6 +140,7 @@ impl Engine {
             network: OnceLock::new(),
             opening: Mutex::new(()),
             qps: RwLock::default(),
+            raw: RwLock::default(),
             timers: Timers::new(),
             delayed: Delayed::new(),
             ready: Mutex::default(),
@@ -290,6 +294,28 @@ impl Engine {
         self.qps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Looks for the frames of a queue pair for raw packets, which come by `fd`.
+    pub(crate) fn add_raw(&self, qp: &Arc<Qp>, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if let Some(network) = self.network.get() {
+            network.progress.watch_packets(fd)?;
+        }
+        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        raw.push(Arc::downgrade(qp));
+        Ok(())
+    }
+
+    /// When this returns, nobody receives frames for it any more.
+    pub(crate) fn remove_raw(&self, qp: &Qp) {
+        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
+    }
+
+    fn receive_frames(&self) -> bool {
+        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let pairs = raw.iter().filter_map(Weak::upgrade);
+        pairs.fold(false, |worked, qp| worked | qp.receive_frames())
+    }
+
     /// A batch for sending.
     pub(crate) fn take_batch(&self) -> SendBatch {
         lock(&self.batches).pop().unwrap_or_default()
@@ -379,6 +405,7 @@ impl Engine {
         for joined in network.groups.list().iter() {
             worked |= self.receive_group(joined);
         }
+        worked |= self.receive_frames();
         worked |= self.run_timers();
         worked | self.run_leftovers()
     }

@@ -3,6 +3,7 @@
 use super::init::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::net::OpenError;
 use crate::route::RouteError;
+use std::io;
 use urxe_proto::qp::{QpType, TransitionError};
 
 /// Why a queue pair cannot be made.
@@ -20,6 +21,17 @@ pub enum CreateError {
     /// All numbers are taken: ENOMEM.
     #[error("all queue pair numbers of this process are taken")]
     NoNumber,
+    /// The frames of the interface cannot be had: EPERM, or what the system says.
+    #[error(
+        "{device}: raw packets need the capability CAP_NET_RAW: run as root, or \
+         `setcap cap_net_raw+ep` the program ({source})"
+    )]
+    Frames {
+        /// The device.
+        device: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The network part cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -32,6 +44,7 @@ impl CreateError {
             Self::Capacity => libc::EINVAL,
             Self::Service(_) => libc::EOPNOTSUPP,
             Self::NoNumber => libc::ENOMEM,
+            Self::Frames { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::Open(error) => error.errno(),
         }
     }

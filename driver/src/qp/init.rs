@@ -1,6 +1,7 @@
 //! What a queue pair is created with, and the limits.
 
 use crate::cq::Cq;
+use crate::raw::Spread;
 use crate::srq::Srq;
 use std::sync::Arc;
 use urxe_proto::qp::QpType;
@@ -23,6 +24,8 @@ pub struct QpInit {
     pub recv_cq: Arc<Cq>,
     /// Where its messages find receives, if not in a queue of its own.
     pub srq: Option<Arc<Srq>>,
+    /// The work queues that receive in its place, for raw packets.
+    pub spread: Option<Spread>,
     /// Capacities of the queues. Those of receives mean nothing with a shared queue.
     pub cap: QpCap,
     /// Whether every send makes a completion.

@@ -3,11 +3,12 @@
 use super::error::CreateError;
 use super::host::QpHost;
 use super::init::QpInit;
-use crate::net::SendBatch;
+use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::{PostError, SendQueueSize};
+use urxe_proto::raw::{RawConfig, RawQp};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -29,6 +30,7 @@ pub(super) enum Machine {
     Rc(RcQp),
     Uc(UcQp),
     Ud(UdQp),
+    Raw(RawQp),
 }
 
 /// Where a queue pair's next packet goes.
@@ -50,13 +52,20 @@ macro_rules! each {
             Machine::Rc($qp) => $ask,
             Machine::Uc($qp) => $ask,
             Machine::Ud($qp) => $ask,
+            Machine::Raw($qp) => $ask,
         }
     };
 }
 
 impl Machine {
-    /// The one for the service that `init` asks for, in RESET. `mtu` is the port's.
-    pub(super) fn new(qpn: Qpn, init: &QpInit, mtu: Mtu) -> Result<Self, CreateError> {
+    /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
+    /// of its frames.
+    pub(super) fn new(
+        qpn: Qpn,
+        init: &QpInit,
+        mtu: Mtu,
+        max_frame: usize,
+    ) -> Result<Self, CreateError> {
         let send = SendQueueSize {
             max_wr: init.cap.max_send_wr,
             max_sge: init.cap.max_send_sge,
@@ -80,6 +89,12 @@ impl Machine {
                 send,
                 signal_all,
                 mtu,
+            })),
+            QpType::RawPacket => Self::Raw(RawQp::new(RawConfig {
+                qpn,
+                send,
+                signal_all,
+                max_frame,
             })),
             service @ (QpType::XrcIni | QpType::XrcTgt) => {
                 return Err(CreateError::Service(service));
@@ -137,6 +152,8 @@ impl Machine {
             Self::Rc(qp) => qp.handle_packet(now, network.source, packet, host),
             Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
             Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
+            // It has no number that a packet could name: its frames come another way.
+            Self::Raw(_) => {}
         }
     }
 
@@ -163,7 +180,7 @@ impl Machine {
         &mut self,
         now: Time,
         host: &mut QpHost<'_>,
-        out: &mut SendBatch,
+        out: &mut impl Transmit,
     ) -> bool {
         each!(self, qp => qp.poll_transmit(now, host, out))
     }

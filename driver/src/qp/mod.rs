@@ -6,6 +6,7 @@
 
 mod destinations;
 mod error;
+mod frames;
 mod host;
 mod init;
 mod machine;
@@ -26,6 +27,7 @@ use crate::event_queue::{AckCount, lock};
 use crate::events::AsyncEvents;
 use crate::net::{NetCounters, Path, SendBatch, now};
 use crate::pd::Pd;
+use crate::raw::Frames;
 use crate::regions::{RegionTable, regions};
 use crate::route::{Route, RouteError};
 use destinations::Destinations;
@@ -70,6 +72,8 @@ pub struct Qp {
     inner: Mutex<Inner>,
     /// The multicast groups that it is attached to.
     groups: Mutex<Vec<Gid>>,
+    /// The interface's frames, for raw packets.
+    frames: Option<Frames>,
     /// The state, to be read without a lock.
     state: AtomicU32,
     /// Asynchronous events that the program has not acknowledged.
@@ -121,9 +125,12 @@ impl Qp {
         if !cap.is_possible() {
             return Err(CreateError::Capacity);
         }
+        let mut frames = frames::open(device, &init)?;
         let make = |qpn| {
+            let frames = frames.take();
+            let max_frame = frames.as_ref().map_or(0, Frames::max);
             let inner = Inner {
-                machine: Machine::new(qpn, &init, device.active_mtu())?,
+                machine: Machine::new(qpn, &init, device.active_mtu(), max_frame)?,
                 traffic: Traffic::default(),
                 route: None,
                 destinations: Destinations::default(),
@@ -146,6 +153,7 @@ impl Qp {
                 receives: Source::new(&init),
                 inner: Mutex::new(inner),
                 groups: Mutex::default(),
+                frames,
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
                 tag: AtomicUsize::new(0),
@@ -156,6 +164,7 @@ impl Qp {
         if !Arc::ptr_eq(&qp.send_cq, &qp.recv_cq) {
             qp.recv_cq.attach(&qp);
         }
+        qp.watch_frames()?;
         Ok(qp)
     }
 
@@ -221,7 +230,8 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             self.check_path_mtu(attr)?;
         }
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Init {
+        let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
+        if opens && self.frames.is_none() {
             engine::get().open_any(self.device.sources())?;
         }
         // Opening sockets comes before the locks: whoever receives holds the list of sockets.
@@ -243,8 +253,8 @@ impl Qp {
             inner.route = None;
             inner.destinations.clear();
             if before != QpState::Reset {
-                self.send_cq.purge(self);
-                self.recv_cq.purge(self);
+                self.send_cq.purge(self.qpn);
+                self.recv_cq.purge(self.qpn);
             }
         }
         self.transmit(&mut inner, held.table());
@@ -374,13 +384,14 @@ impl Qp {
         lock(&self.inner).route = None;
         regions().table().free_windows_of(self.qpn);
         self.leave_groups();
+        self.unwatch_frames();
         let mut past = lock(&self.counters.past);
         engine.remove_qp(self.qpn);
         *past += &self.totals();
         drop(past);
         engine.wait_for_delayed();
-        self.send_cq.purge(self);
-        self.recv_cq.purge(self);
+        self.send_cq.purge(self.qpn);
+        self.recv_cq.purge(self.qpn);
         self.events.retract_qp(self);
         self.async_acks.wait();
     }
@@ -391,6 +402,10 @@ impl Qp {
 
     /// Sends all that may go now, but lets others have their turn.
     fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
+        if let Some(frames) = &self.frames {
+            self.transmit_frames(inner, frames, regions);
+            return;
+        }
         let Inner {
             machine,
             traffic,

@@ -100,6 +100,7 @@ impl End {
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
             srq: srq(&context),
+            spread: None,
             cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,

@@ -32,6 +32,8 @@ pub enum QpType {
     XrcIni,
     /// Its receiving half.
     XrcTgt,
+    /// Ethernet frames as they are. The specification has no such service; the states are its own.
+    RawPacket,
 }
 
 /// The states of a queue pair (10.3.1); the numbers of `enum ibv_qp_state`.

@@ -104,6 +104,7 @@ const TABLE: &[Row] = {
                 (Ud, PLACE_DATAGRAM, NONE),
                 (XrcIni, PLACE_CONNECTED, NONE),
                 (XrcTgt, PLACE_CONNECTED, NONE),
+                (RawPacket, AttrMask::PORT, NONE),
             ],
         ),
         (
@@ -115,6 +116,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, PLACE_DATAGRAM),
                 (XrcIni, NONE, PLACE_CONNECTED),
                 (XrcTgt, NONE, PLACE_CONNECTED),
+                (RawPacket, NONE, AttrMask::PORT),
             ],
         ),
         (
@@ -126,6 +128,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, all([AttrMask::PKEY_INDEX, AttrMask::QKEY])),
                 (XrcIni, CONNECT, PATHS),
                 (XrcTgt, all([CONNECT, RESPOND]), PATHS),
+                (RawPacket, NONE, NONE),
             ],
         ),
         (
@@ -141,6 +144,7 @@ const TABLE: &[Row] = {
                     all([AttrMask::TIMEOUT, AttrMask::SQ_PSN]),
                     RUNNING_RESPONDER,
                 ),
+                (RawPacket, NONE, AttrMask::CUR_STATE),
             ],
         ),
         (
@@ -152,6 +156,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, RUNNING_UD),
                 (XrcIni, NONE, RUNNING),
                 (XrcTgt, NONE, RUNNING_RESPONDER),
+                (RawPacket, NONE, AttrMask::CUR_STATE),
             ],
         ),
         (
@@ -163,6 +168,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
                 (XrcIni, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
                 (XrcTgt, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+                (RawPacket, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
             ],
         ),
         (
@@ -174,6 +180,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, RUNNING_UD),
                 (XrcIni, NONE, RUNNING),
                 (XrcTgt, NONE, RUNNING_RESPONDER),
+                (RawPacket, NONE, AttrMask::CUR_STATE),
             ],
         ),
         (
@@ -185,6 +192,7 @@ const TABLE: &[Row] = {
                 (Ud, NONE, all([AttrMask::PKEY_INDEX, AttrMask::QKEY])),
                 (XrcIni, NONE, DRAINED_REQUESTER),
                 (XrcTgt, NONE, DRAINED_RESPONDER),
+                (RawPacket, NONE, NONE),
             ],
         ),
         (
@@ -193,6 +201,7 @@ const TABLE: &[Row] = {
             &[
                 (Uc, NONE, all([AttrMask::CUR_STATE, AttrMask::ACCESS_FLAGS])),
                 (Ud, NONE, RUNNING_UD),
+                (RawPacket, NONE, AttrMask::CUR_STATE),
             ],
         ),
     ]

@@ -13,6 +13,7 @@ use crate::time::Time;
 use crate::wire::Transport;
 use crate::work::{Completion, SendWr, UdDestination, WcStatus};
 use requester::{Requester, Sent};
+use std::ops::RangeInclusive;
 
 /// The receive that a message has taken, or one that a message had taken that was dropped: the next
 /// message uses it (9.9.3, class D).
@@ -193,6 +194,24 @@ impl Core {
     ) -> bool {
         let (mut cx, requester, _) = self.parts(now);
         let sent = requester.transmit(&mut cx, host, out);
+        self.sent(sent, host)
+    }
+
+    /// The same for requests whose data are whole frames, of the lengths in `frames`.
+    pub(crate) fn poll_frames<H: Host, T: Transmit>(
+        &mut self,
+        now: Time,
+        frames: RangeInclusive<usize>,
+        host: &mut H,
+        out: &mut T,
+    ) -> bool {
+        let (mut cx, requester, _) = self.parts(now);
+        let sent = requester.transmit_frames(&mut cx, frames, host, out);
+        self.sent(sent, host)
+    }
+
+    /// What follows from how sending went; whether there is more to send.
+    fn sent<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
         if sent == Sent::Failed {
             self.attr.state = QpState::Sqe;
             self.draining = false;

@@ -7,7 +7,8 @@ use crate::qp::{QpAttr, QpState};
 use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::wire::{Deth, Header, Position};
-use crate::work::{SendFlags, SendWr, UdDestination, WcStatus};
+use crate::work::{Payload, SendFlags, SendWr, UdDestination, WcStatus};
+use std::ops::RangeInclusive;
 
 /// Bit 31 of the queue key of a work request: the queue pair's own goes out in its place (10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
@@ -123,6 +124,40 @@ impl Requester {
                     }
                 }
             }
+        }
+        Sent::All
+    }
+
+    /// The same for requests whose data are whole frames, of the lengths in `frames`.
+    pub(crate) fn transmit_frames<H: Host, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        frames: RangeInclusive<usize>,
+        host: &mut H,
+        out: &mut T,
+    ) -> Sent {
+        while let Some(&wqe) = self.next(cx.attr.state) {
+            let len = wqe.len as usize;
+            if !frames.contains(&len) {
+                return self.fail(cx, WcStatus::LocLenErr, host);
+            }
+            let Some(frame) = out.stage(len) else {
+                return Sent::Part;
+            };
+            let gathered = match self.queue.payload(self.queue.head(), &wqe) {
+                Payload::Sges(sges) => host.gather(sges, 0, frame),
+                Payload::Inline(data) => {
+                    frame.copy_from_slice(data);
+                    Ok(())
+                }
+            };
+            if gathered.is_err() {
+                out.cancel();
+                return self.fail(cx, WcStatus::LocProtErr, host);
+            }
+            out.commit();
+            cx.counters.sent_packets += 1;
+            self.complete(cx, host);
         }
         Sent::All
     }

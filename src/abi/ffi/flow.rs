@@ -1,4 +1,4 @@
-//! Flow steering, counters and completion counters: types that function signatures need; urxe offers none of them yet.
+//! Flow steering and counters; flow actions and completion counters, types that function signatures need.
 
 use super::*;
 

@@ -47,6 +47,7 @@ zeroed!(
     ibv_qp_init_attr_ex,
     ibv_srq,
     ibv_wc,
+    ibv_wq,
     ibv_xrcd,
     verbs_context,
     verbs_device,

@@ -1,0 +1,98 @@
+//! Queue pairs for raw packets: how they send and receive the frames of their interface.
+
+use super::machine::Machine;
+use super::{CreateError, Inner, Qp, QpInit};
+use crate::device::Device;
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::now;
+use crate::raw::{Flow, FrameSink, Frames};
+use crate::regions::{RegionTable, regions};
+use std::io;
+use std::sync::Arc;
+use urxe_proto::qp::QpType;
+
+/// The frames of the device's interface, for the service that needs them.
+pub(super) fn open(device: &Device, init: &QpInit) -> Result<Option<Frames>, CreateError> {
+    if init.service != QpType::RawPacket {
+        return Ok(None);
+    }
+    let (interface, mtu) = (device.interface_index(), device.interface_mtu());
+    let frames = Frames::new(interface, mtu, init.spread.clone());
+    let failed = |source| CreateError::Frames {
+        device: device.name().to_owned(),
+        source,
+    };
+    frames.map(Some).map_err(failed)
+}
+
+impl Qp {
+    /// Has the engine look for its frames.
+    pub(super) fn watch_frames(self: &Arc<Self>) -> Result<(), CreateError> {
+        let Some(frames) = &self.frames else {
+            return Ok(());
+        };
+        engine::get()
+            .add_raw(self, frames.fd())
+            .inspect_err(|_| engine::get().remove_qp(self.qpn))
+            .map_err(|source| CreateError::Frames {
+                device: self.device.name().to_owned(),
+                source,
+            })
+    }
+
+    /// When this returns, nobody receives frames for it any more.
+    pub(super) fn unwatch_frames(&self) {
+        if self.frames.is_some() {
+            engine::get().remove_raw(self);
+        }
+    }
+
+    /// Receives the frames that `flow` is about, until [`Qp::remove_flow`] is called with the number
+    /// that this returns.
+    ///
+    /// # Errors
+    /// `Unsupported` for a queue pair of another service; what the system says of the interface.
+    pub fn add_flow(&self, flow: Flow) -> io::Result<u64> {
+        match &self.frames {
+            Some(frames) => frames.add_flow(flow),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Ends a flow.
+    pub fn remove_flow(&self, number: u64) {
+        if let Some(frames) = &self.frames {
+            frames.remove_flow(number);
+        }
+    }
+
+    /// Receives the frames that have come. True when there were any.
+    pub(crate) fn receive_frames(&self) -> bool {
+        let Some(frames) = &self.frames else {
+            return false;
+        };
+        frames.receive(|frame| {
+            let held = regions();
+            let mut inner = lock(&self.inner);
+            if let Machine::Raw(raw) = &mut inner.machine {
+                raw.handle_frame(now(), frame, &mut self.host(held.table()));
+            }
+            self.settle(&mut inner, held.table());
+        })
+    }
+
+    pub(super) fn transmit_frames(
+        &self,
+        inner: &mut Inner,
+        frames: &Frames,
+        regions: &RegionTable,
+    ) {
+        let mut sink = FrameSink::new(frames);
+        // A sink for frames is never full.
+        inner
+            .machine
+            .poll_transmit(now(), &mut self.host(regions), &mut sink);
+        self.settle(inner, regions);
+    }
+}

@@ -1,0 +1,343 @@
+//! Raw packets: Ethernet frames that programs write and read whole. The specification leaves them to the
+//! implementation; what it says of datagrams (9.8.3) holds here, without its headers.
+
+use crate::host::{Host, Transmit};
+use crate::ids::Qpn;
+use crate::mtu::Mtu;
+use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::queue::{PostError, SendQueueSize};
+use crate::time::Time;
+use crate::unreliable::Core;
+use crate::wire::Transport;
+use crate::work::{Completion, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+
+/// The bytes of the addresses and the type of the payload; padding is the interface's.
+const MIN_FRAME: usize = 14;
+
+/// What a raw packet queue pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct RawConfig {
+    /// Its number, which is on no packet.
+    pub qpn: Qpn,
+    /// Its send queue.
+    pub send: SendQueueSize,
+    /// Whether every send makes a completion.
+    pub signal_all: bool,
+    /// The most bytes of a frame, from the destination's address on.
+    pub max_frame: usize,
+}
+
+/// A raw packet queue pair.
+#[derive(Debug)]
+pub struct RawQp {
+    core: Core,
+    max_frame: usize,
+}
+
+impl RawQp {
+    /// A queue pair in RESET.
+    pub fn new(config: RawConfig) -> Self {
+        let initial = QpAttr {
+            path_mtu: Mtu::B4096,
+            ..QpAttr::default()
+        };
+        RawQp {
+            core: Core::new(
+                QpType::RawPacket,
+                // It is on no packet either.
+                Transport::Ud,
+                config.qpn,
+                config.send,
+                config.signal_all,
+                initial,
+            ),
+            max_frame: config.max_frame,
+        }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.core.attr.state
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Its attributes now.
+    pub fn attributes(&self) -> QpAttr {
+        self.core.attributes(None)
+    }
+
+    /// How many more work requests its send queue holds.
+    pub fn send_queue_room(&self) -> u32 {
+        self.core.send_queue_room()
+    }
+
+    /// Changes attributes, and the state if `mask` says so. Nothing changes when it is refused.
+    ///
+    /// # Errors
+    /// As [`QpAttr::change`].
+    pub fn modify<H: Host>(
+        &mut self,
+        new: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), TransitionError> {
+        self.core.modify(new, mask, now, host).map(|_| ())
+    }
+
+    /// Takes a send work request, whose data is a frame. In SQE and in the error state it is flushed
+    /// at once.
+    ///
+    /// # Errors
+    /// [`PostError::Operation`] for all but SEND.
+    pub fn post_send<H: Host>(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        match wr.op {
+            SendOp::Send => self.core.post_send(wr, now, host),
+            _ => Err(PostError::Operation),
+        }
+    }
+
+    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
+    /// once.
+    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
+        self.core.receive_posted(host);
+    }
+
+    /// Handles a frame that is for this queue pair. Without a receive that it fits, it is dropped.
+    pub fn handle_frame<H: Host>(&mut self, now: Time, frame: &[u8], host: &mut H) {
+        let core = &mut self.core;
+        if !core.attr.state.handles_packets() {
+            core.counters.dropped_in_state += 1;
+            return;
+        }
+        core.counters.received_packets += 1;
+        let (mut cx, _, receive) = core.parts(now);
+        if !receive.hold(host) {
+            cx.counters.no_receive += 1;
+            return;
+        }
+        if receive.room() < frame.len() as u64 {
+            receive.too_small(&mut cx, host);
+            return;
+        }
+        if host.fill_receive(receive.receive(), 0, frame).is_err() {
+            receive.end(cx.qpn, WcStatus::LocProtErr, host);
+            core.end(now, host);
+            return;
+        }
+        cx.counters.receives_done += 1;
+        let completion = Completion {
+            wr_id: receive.receive().wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: frame.len() as u32,
+            qpn: cx.qpn,
+            src_qp: Qpn::default(),
+            extra: Extra::None,
+            grh: false,
+        };
+        receive.complete(completion, false, host);
+    }
+
+    /// When [`RawQp::handle_timeout`] should be called: never.
+    pub fn deadline(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// Looks at the clock, which says nothing to this service.
+    pub fn handle_timeout<H: Host>(&mut self, _now: Time, _host: &mut H) {}
+
+    /// Sends frames. Returns true when there are more, and the sink was full.
+    pub fn poll_transmit<H: Host, T: Transmit>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+        out: &mut T,
+    ) -> bool {
+        self.core
+            .poll_frames(now, MIN_FRAME..=self.max_frame, host, out)
+    }
+
+    /// An error of the completion queue: the queue pair goes to error.
+    pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.core.fail(now, host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{LOCAL, NO_KEY, TestHost, pattern, sge};
+    use crate::work::{Payload, SendFlags, Sge};
+
+    const NOW: Time = Time(1);
+    const MAX: usize = 1514;
+
+    #[derive(Default)]
+    struct Frames {
+        staged: Vec<u8>,
+        sent: Vec<Vec<u8>>,
+    }
+
+    impl Transmit for Frames {
+        fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+            self.staged = vec![0; len];
+            Some(&mut self.staged)
+        }
+
+        fn commit(&mut self) {
+            self.sent.push(std::mem::take(&mut self.staged));
+        }
+
+        fn cancel(&mut self) {}
+
+        fn now(&self) -> Time {
+            NOW
+        }
+    }
+
+    fn go(qp: &mut RawQp, state: QpState, mask: AttrMask, host: &mut TestHost) {
+        let attr = QpAttr {
+            state,
+            ..QpAttr::default()
+        };
+        qp.modify(&attr, mask | AttrMask::STATE, NOW, host).unwrap();
+    }
+
+    fn ready(host: &mut TestHost) -> RawQp {
+        let send = SendQueueSize {
+            max_wr: 4,
+            max_sge: 1,
+            max_inline: 64,
+        };
+        let mut qp = RawQp::new(RawConfig {
+            qpn: Qpn::new(9),
+            send,
+            signal_all: true,
+            max_frame: MAX,
+        });
+        go(&mut qp, QpState::Init, AttrMask::PORT, host);
+        go(&mut qp, QpState::Rtr, AttrMask::empty(), host);
+        go(&mut qp, QpState::Rts, AttrMask::empty(), host);
+        qp
+    }
+
+    fn post(qp: &mut RawQp, wr_id: u64, op: SendOp, sges: &[Sge], host: &mut TestHost) -> bool {
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::empty(),
+            payload: Payload::Sges(sges),
+            dest: None,
+        };
+        qp.post_send(&wr, NOW, host).is_ok()
+    }
+
+    fn statuses(host: &TestHost) -> Vec<(u64, WcStatus)> {
+        host.sends.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    #[test]
+    fn frames_go_out_as_they_are() {
+        let (mut host, mut out) = (TestHost::new(), Frames::default());
+        let mut qp = ready(&mut host);
+        for len in [MIN_FRAME, MAX] {
+            assert!(post(
+                &mut qp,
+                1,
+                SendOp::Send,
+                &[sge(LOCAL, 5, len)],
+                &mut host
+            ));
+        }
+        assert!(!qp.poll_transmit(NOW, &mut host, &mut out));
+        let expected = |len| {
+            (5..5 + len)
+                .map(|at| pattern(LOCAL, at))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(out.sent, [expected(MIN_FRAME), expected(MAX)]);
+        assert_eq!(statuses(&host), [(1, WcStatus::Success); 2]);
+    }
+
+    #[test]
+    fn what_is_no_frame_ends_the_send_queue() {
+        for (bad, status) in [
+            (sge(LOCAL, 0, MIN_FRAME - 1), WcStatus::LocLenErr),
+            (sge(LOCAL, 0, MAX + 1), WcStatus::LocLenErr),
+            (sge(NO_KEY, 0, 100), WcStatus::LocProtErr),
+        ] {
+            let (mut host, mut out) = (TestHost::new(), Frames::default());
+            let mut qp = ready(&mut host);
+            assert!(post(&mut qp, 1, SendOp::Send, &[bad], &mut host));
+            assert!(post(
+                &mut qp,
+                2,
+                SendOp::Send,
+                &[sge(LOCAL, 0, 60)],
+                &mut host
+            ));
+            qp.poll_transmit(NOW, &mut host, &mut out);
+            assert_eq!(statuses(&host), [(1, status), (2, WcStatus::WrFlushErr)]);
+            assert_eq!((qp.state(), out.sent.len()), (QpState::Sqe, 0));
+            go(&mut qp, QpState::Rts, AttrMask::empty(), &mut host);
+            assert!(post(
+                &mut qp,
+                3,
+                SendOp::Send,
+                &[sge(LOCAL, 0, 60)],
+                &mut host
+            ));
+            qp.poll_transmit(NOW, &mut host, &mut out);
+            assert_eq!(out.sent.len(), 1);
+        }
+    }
+
+    #[test]
+    fn only_sends_are_taken() {
+        let mut host = TestHost::new();
+        let mut qp = ready(&mut host);
+        assert!(!post(&mut qp, 1, SendOp::SendImm(1), &[], &mut host));
+    }
+
+    #[test]
+    fn frames_fill_receives_and_are_dropped_without_one_that_fits() {
+        let mut host = TestHost::new();
+        let mut qp = ready(&mut host);
+        qp.handle_frame(NOW, &[1; 60], &mut host);
+        host.receives.post(7, &[sge(LOCAL, 0, 64)]).unwrap();
+        qp.handle_frame(NOW, &[2; 65], &mut host);
+        assert!(host.receptions.is_empty());
+        qp.handle_frame(NOW, &[3; 60], &mut host);
+        let (completion, solicited) = host.receptions[0];
+        assert_eq!((completion.wr_id, completion.byte_len), (7, 60));
+        assert_eq!(
+            (completion.status, completion.grh),
+            (WcStatus::Success, false)
+        );
+        assert!(!solicited);
+        assert_eq!(host.bytes(LOCAL, 0, 60), [3; 60]);
+        let counters = qp.counters();
+        assert_eq!((counters.no_receive, counters.receive_too_small), (1, 1));
+    }
+
+    #[test]
+    fn before_rtr_nothing_is_received() {
+        let mut host = TestHost::new();
+        let mut qp = ready(&mut host);
+        go(&mut qp, QpState::Reset, AttrMask::empty(), &mut host);
+        go(&mut qp, QpState::Init, AttrMask::PORT, &mut host);
+        host.receives.post(7, &[sge(LOCAL, 0, 64)]).unwrap();
+        qp.handle_frame(NOW, &[1; 60], &mut host);
+        assert!(host.receptions.is_empty());
+    }
+}

@@ -1,0 +1,230 @@
+//! Receive side scaling of raw packet queue pairs: work queues and the tables over them.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use urxe_driver::raw::{HashFields, KEY_LEN, MAX_ENTRIES, Spread, Wq, WqState};
+
+use super::context::context_of;
+use super::cq::queue_of;
+use super::entry;
+use super::errno::Errno;
+use super::ffi::*;
+use super::object::{self, Handle, Use, Users};
+use super::post::post_receives;
+
+impl Handle for ibv_wq {
+    type Ours = WorkQueue;
+}
+
+/// What stands behind an `ibv_wq`.
+#[derive(Debug)]
+pub(super) struct WorkQueue {
+    driver: Arc<Wq>,
+    /// The tables that it is in.
+    users: Users,
+    _pd: Use,
+    _cq: Use,
+}
+
+/// `create_wq` of a context.
+///
+/// # Safety
+/// The pointers are null, or an opened device and attributes with objects of ours.
+pub(super) unsafe extern "C" fn create_wq(
+    context: *mut ibv_context,
+    wq_init_attr: *mut ibv_wq_init_attr,
+) -> *mut ibv_wq {
+    entry::pointer("ibv_create_wq", || {
+        // SAFETY: the caller's promise.
+        let attr = unsafe {
+            context_of(context)?;
+            entry::read(wq_init_attr)?
+        };
+        let flags = attr.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 && attr.create_flags != 0;
+        if attr.comp_mask & !IBV_WQ_INIT_ATTR_FLAGS != 0 || flags {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if attr.wq_type != IBV_WQT_RQ {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: as above.
+        let (domain, queue) = unsafe { (object::ours(attr.pd)?, queue_of(attr.cq)?) };
+        let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)
+            .ok_or(Errno(libc::EINVAL))?;
+        let mut shown = ibv_wq::zeroed();
+        shown.context = context;
+        shown.wq_context = attr.wq_context;
+        shown.pd = attr.pd;
+        shown.cq = attr.cq;
+        shown.wq_num = driver.number().get();
+        shown.handle = object::number();
+        shown.state = driver.state() as ibv_wq_state;
+        shown.wq_type = attr.wq_type;
+        shown.post_recv = Some(post_recv);
+        let ours = WorkQueue {
+            driver,
+            users: Users::default(),
+            _pd: domain.users.add(),
+            _cq: queue.users.add(),
+        };
+        Ok(object::make(shown, ours))
+    })
+}
+
+/// `modify_wq` of a context.
+///
+/// # Safety
+/// The pointers are null, or a work queue of ours and attributes.
+pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int {
+    entry::status("ibv_modify_wq", || {
+        // SAFETY: the caller's promise.
+        let (ours, attr) = unsafe { (object::ours(wq)?, entry::read(wq_attr)?) };
+        let given = |bit| attr.attr_mask & bit != 0;
+        if attr.attr_mask & !(IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE) != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let current = ours.driver.state() as ibv_wq_state;
+        if given(IBV_WQ_ATTR_CURR_STATE) && attr.curr_wq_state != current {
+            return Err(Errno(libc::EINVAL));
+        }
+        if given(IBV_WQ_ATTR_STATE) {
+            let to = WqState::from_number(attr.wq_state).ok_or(Errno(libc::EINVAL))?;
+            if !ours.driver.modify(to) {
+                return Err(Errno(libc::EINVAL));
+            }
+            // SAFETY: as above; this makes no reference.
+            unsafe { (&raw mut (*wq).state).write(attr.wq_state) };
+        }
+        Ok(())
+    })
+}
+
+/// `destroy_wq` of a context. `EBUSY` while it is in a table.
+///
+/// # Safety
+/// `wq` is null or a work queue of ours, and used for nothing else any more.
+pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
+    entry::status("ibv_destroy_wq", || {
+        // SAFETY: the caller's promise.
+        let ours = unsafe { object::ours(wq) }?;
+        ours.users.check_none()?;
+        ours.driver.destroy();
+        // SAFETY: as above, and nothing uses it.
+        drop(unsafe { object::free(wq) });
+        Ok(())
+    })
+}
+
+/// `post_recv` of a work queue.
+///
+/// # Safety
+/// The pointers are null, or a work queue of ours and a list of requests.
+unsafe extern "C" fn post_recv(
+    wq: *mut ibv_wq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        post_receives("ibv_post_wq_recv", wr, bad_wr, |wr_id, sges| {
+            Ok(object::ours(wq)?.driver.post_receive(wr_id, sges)?)
+        })
+    }
+}
+
+impl Handle for ibv_rwq_ind_table {
+    type Ours = Table;
+}
+
+/// What stands behind an `ibv_rwq_ind_table`.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: Vec<Arc<Wq>>,
+    /// The queue pairs that use it.
+    pub users: Users,
+    _queues: Vec<Use>,
+    _context: Use,
+}
+
+/// `create_rwq_ind_table` of a context.
+///
+/// # Safety
+/// The pointers are null, or an opened device and attributes with as many work queues of ours as they
+/// say.
+pub(super) unsafe extern "C" fn create_rwq_ind_table(
+    context: *mut ibv_context,
+    init_attr: *mut ibv_rwq_ind_table_init_attr,
+) -> *mut ibv_rwq_ind_table {
+    entry::pointer("ibv_create_rwq_ind_table", || {
+        // SAFETY: the caller's promise.
+        let (device, attr) = unsafe { (context_of(context)?, entry::read(init_attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let count = 1_usize.checked_shl(attr.log_ind_tbl_size);
+        let count = count.filter(|count| *count <= MAX_ENTRIES);
+        let count = count.ok_or(Errno(libc::EINVAL))?;
+        let mut entries = Vec::with_capacity(count);
+        let mut queues = Vec::with_capacity(count);
+        for index in 0..count {
+            // SAFETY: as above.
+            let queue = unsafe { object::ours(entry::read(attr.ind_tbl.wrapping_add(index))?) }?;
+            entries.push(Arc::clone(&queue.driver));
+            queues.push(queue.users.add());
+        }
+        let number = object::number().cast_signed();
+        let shown = ibv_rwq_ind_table {
+            context,
+            ind_tbl_handle: number,
+            ind_tbl_num: number,
+            comp_mask: 0,
+        };
+        let ours = Table {
+            entries,
+            users: Users::default(),
+            _queues: queues,
+            _context: device.users.add(),
+        };
+        Ok(object::make(shown, ours))
+    })
+}
+
+/// `destroy_rwq_ind_table` of a context. `EBUSY` while a queue pair uses it.
+///
+/// # Safety
+/// `table` is null or a table of ours, and used for nothing else any more.
+pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
+    entry::status("ibv_destroy_rwq_ind_table", || {
+        // SAFETY: the caller's promise.
+        unsafe { object::ours(table) }?.users.check_none()?;
+        // SAFETY: as above, and nothing uses it.
+        drop(unsafe { object::free(table) });
+        Ok(())
+    })
+}
+
+/// How a queue pair with this table and this hash spreads its frames, and that it uses the table.
+///
+/// # Safety
+/// `table` is null or a table of ours, and the key of the hash has as many bytes as it says.
+pub(super) unsafe fn spread(
+    table: *mut ibv_rwq_ind_table,
+    hash: &ibv_rx_hash_conf,
+) -> Result<(Spread, Use), Errno> {
+    // SAFETY: the caller's promise.
+    let table = unsafe { object::ours(table) }?;
+    if u32::from(hash.rx_hash_function) != IBV_RX_HASH_FUNC_TOEPLITZ {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if usize::from(hash.rx_hash_key_len) != KEY_LEN || hash.rx_hash_key.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let fields = HashFields::from_bits(hash.rx_hash_fields_mask).ok_or(Errno(libc::EOPNOTSUPP))?;
+    let mut key = [0; KEY_LEN];
+    // SAFETY: as above; as bytes, which need no alignment.
+    unsafe { ptr::copy_nonoverlapping(hash.rx_hash_key, key.as_mut_ptr(), KEY_LEN) };
+    let spread = Spread::new(key, fields, table.entries.clone()).ok_or(Errno(libc::EINVAL))?;
+    Ok((spread, table.users.add()))
+}
