@@ -23,6 +23,8 @@ pub(crate) struct Traffic {
     not_sent: u64,
     received: Amount,
     received_multicast: u64,
+    /// Packets to a group that the queue pair is attached to and that it refused.
+    bad_multicast: u64,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -47,12 +49,13 @@ impl Traffic {
         self.not_sent += packets;
     }
 
-    /// A packet came for the queue pair.
-    pub(crate) fn received(&mut self, packet: &Packet<'_>) {
+    /// A packet came for the queue pair, which took it or not.
+    pub(crate) fn received(&mut self, packet: &Packet<'_>, taken: bool) {
         self.received.packets += 1;
         self.received.bytes += (packet.len() + urxe_proto::icrc::LEN) as u64;
         if packet.header.bth.dest_qp == Qpn::MULTICAST {
             self.received_multicast += 1;
+            self.bad_multicast += u64::from(!taken);
         }
     }
 }
@@ -77,6 +80,7 @@ impl AddAssign<&QpTotals> for QpTotals {
         mine.received.packets += other.received.packets;
         mine.received.bytes += other.received.bytes;
         mine.received_multicast += other.received_multicast;
+        mine.bad_multicast += other.bad_multicast;
     }
 }
 
@@ -137,7 +141,7 @@ impl DeviceCounters {
         DeviceReadings {
             port: self.port(&totals.traffic, bad),
             hw: self.hw(&totals),
-            diagnostic: self.diagnostic(&totals.transport),
+            diagnostic: self.diagnostic(&totals),
             transport: totals.transport.named().collect(),
         }
     }
@@ -204,8 +208,9 @@ impl DeviceCounters {
 
     /// The names of NIC vendors' diagnostic counters: of the responder (`rq`) and of the requester
     /// (`sq`).
-    fn diagnostic(&self, transport: &Counters) -> Readings {
+    fn diagnostic(&self, totals: &QpTotals) -> Readings {
         use WcStatus as S;
+        let QpTotals { transport, traffic } = totals;
         let (rq, sq) = (&self.receives_failed, &self.sends_failed);
         vec![
             // Local length, queue pair operation and protection errors; flushed work requests.
@@ -222,6 +227,7 @@ impl DeviceCounters {
             ("rq_num_rnr", transport.rnr_naks_sent),
             ("rq_num_oos", transport.out_of_sequence),
             ("rq_num_dup", transport.duplicates),
+            ("rq_num_mce", traffic.bad_multicast),
             ("sq_num_lle", sq.of(S::LocLenErr)),
             ("sq_num_lqpoe", sq.of(S::LocQpOpErr)),
             ("sq_num_lpe", sq.of(S::LocProtErr)),

@@ -327,10 +327,12 @@ impl Qp {
         regions: &RegionTable,
     ) -> bool {
         let mut inner = lock(&self.inner);
-        inner.traffic.received(packet);
+        let taken = inner.machine.counters().received_packets;
         inner
             .machine
             .handle_packet(now, network, packet, &mut self.host(regions));
+        let taken = inner.machine.counters().received_packets > taken;
+        inner.traffic.received(packet, taken);
         !std::mem::replace(&mut inner.touched, true)
     }
 

@@ -16,7 +16,7 @@ const STANDARD: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 pub fn has(name: &str, search_path: Option<&OsStr>) -> bool {
     let chosen = search_path.into_iter().flat_map(env::split_paths);
     let mut directories = chosen.chain(STANDARD.map(PathBuf::from));
-    directories.any(|directory| is_library(&directory.join(name)))
+    directories.any(|directory| is_library(directory.join(name)))
         || fs::read(CACHE).is_ok_and(|cache| cached(&cache, name).any(is_library))
 }
 
