@@ -3,7 +3,7 @@
 
 use crate::mr::LocalSlice;
 use crate::outstanding::{Completed, WorkId};
-use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::ids::{Gid, Qpn, RKey};
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Grh;
 use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
@@ -34,6 +34,8 @@ pub struct Done {
     pub byte_len: u32,
     /// The immediate data that came with it.
     pub imm: Option<u32>,
+    /// The key of this end's that the peer took back with it.
+    pub invalidated: Option<RKey>,
     /// The queue pair that sent it, for a datagram. Its address is in the header, see
     /// [`Completion::sender`].
     pub src_qp: Option<Qpn>,
@@ -77,6 +79,10 @@ impl Completion {
                     imm: match completion.extra {
                         Extra::Imm(imm) => Some(imm),
                         Extra::None | Extra::Invalidated(_) => None,
+                    },
+                    invalidated: match completion.extra {
+                        Extra::Invalidated(key) => Some(key),
+                        Extra::None | Extra::Imm(_) => None,
                     },
                     src_qp: completion.grh.then_some(completion.src_qp),
                 }),
@@ -180,7 +186,9 @@ fn explanation(status: WcStatus) -> &'static str {
         WcStatus::RemAbortErr => "the peer aborted the request",
         WcStatus::RespTimeoutErr => "the response did not come in time",
         WcStatus::FatalErr => "the device failed",
-        WcStatus::MwBindErr => "the memory window could not be bound",
+        WcStatus::MwBindErr => {
+            "the memory window could not be bound: it is bound already, or the region does not permit it"
+        }
         WcStatus::LocQpOpErr
         | WcStatus::LocEecOpErr
         | WcStatus::LocRddViolErr

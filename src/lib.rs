@@ -10,6 +10,7 @@
 //!                                  +-> Events
 //!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
 //!                                                         |                  +-> RemoteRegion, for the peer
+//!                                                         +-> MemoryWindow ----> RemoteRegion, for the peer
 //!                                                         +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
 //! ```
@@ -146,6 +147,7 @@ mod device;
 mod endpoint;
 mod events;
 mod mr;
+mod mw;
 mod outstanding;
 mod pd;
 mod qp;
@@ -159,8 +161,10 @@ pub use device::{Device, DeviceError, PortState, device, devices};
 pub use endpoint::{ConnectOptions, Endpoint, EndpointError};
 pub use events::{Event, EventType, Events, Subject};
 pub use mr::{
-    LocalSlice, LocalWord, MemoryRegion, RangeError, RemoteAccess, RemoteRegion, RemoteWord,
+    LocalSlice, LocalWord, MemoryRegion, MoveError, MoveRefusal, RangeError, RemoteAccess,
+    RemoteRegion, RemoteWord,
 };
+pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use qp::{
     BuildError, DatagramAddress, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair,
@@ -168,6 +172,7 @@ pub use qp::{
 };
 pub use work::{BatchError, Data, PostError, ReceiveRequest, Room, SendRequest};
 
+pub use urxe_driver::mw::WindowType;
 pub use urxe_driver::owned::OwnedError as RegisterError;
 pub use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
 pub use urxe_driver::route::RouteError;

@@ -4,11 +4,12 @@
 //! into it: bytes are copied in and out, and 8 aligned bytes can be had as an atomic.
 #![forbid(unsafe_code)]
 
+use crate::pd::ProtectionDomain;
 use bitflags::bitflags;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use urxe_driver::owned::{self, OwnedRegion, WORD, check_range};
+use urxe_driver::owned::{self, OwnedError, OwnedRegion, WORD, check_range};
 use urxe_proto::host::Access;
 use urxe_proto::ids::RKey;
 use urxe_proto::work::Sge;
@@ -31,8 +32,29 @@ bitflags! {
 
 impl RemoteAccess {
     pub(crate) fn with_local(self) -> Access {
-        Access::LOCAL_WRITE | Access::from_bits_truncate(self.bits())
+        Access::LOCAL_WRITE | Access::MW_BIND | Access::from_bits_truncate(self.bits())
     }
+}
+
+/// Why a region could not be moved to another protection domain.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct MoveError {
+    /// The region, as it was.
+    pub region: MemoryRegion,
+    /// What is in the way.
+    pub source: MoveRefusal,
+}
+
+/// What keeps a region in its protection domain.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveRefusal {
+    /// Pieces of it are left, or work requests with such.
+    #[error("pieces of the region are left: drop them, and take the completions of work on them")]
+    InUse,
+    /// It cannot be registered anew.
+    #[error(transparent)]
+    Register(#[from] urxe_driver::mr::RegisterError),
 }
 
 /// A memory region, with its memory. (`ibv_mr`.)
@@ -101,6 +123,32 @@ impl MemoryRegion {
         let mut copy = vec![0; len];
         self.0.read(offset, &mut copy)?;
         Ok(copy)
+    }
+
+    /// Changes what peers may do to it, at once; its key stays as it is. (`ibv_rereg_mr` with
+    /// `IBV_REREG_MR_CHANGE_ACCESS`.)
+    ///
+    /// # Errors
+    /// See [`OwnedError`]: memory windows must not be bound to it.
+    pub fn set_access(&self, access: RemoteAccess) -> Result<(), OwnedError> {
+        Ok(self.0.set_access(access.with_local())?)
+    }
+
+    /// Moves it to another protection domain; its key stays as it is. (`ibv_rereg_mr` with
+    /// `IBV_REREG_MR_CHANGE_PD`.)
+    ///
+    /// # Errors
+    /// See [`MoveRefusal`]: nothing may use the region. The region comes back with it.
+    pub fn move_to(self, pd: &ProtectionDomain) -> Result<MemoryRegion, MoveError> {
+        let refused = |region, source| MoveError { region, source };
+        let mut owned = match Arc::try_unwrap(self.0) {
+            Ok(owned) => owned,
+            Err(shared) => return Err(refused(MemoryRegion(shared), MoveRefusal::InUse)),
+        };
+        match owned.set_pd(pd.driver()) {
+            Ok(()) => Ok(Self::new(owned)),
+            Err(error) => Err(refused(Self::new(owned), error.into())),
+        }
     }
 
     /// What a peer must know to reach it: send it to them.

@@ -4,9 +4,11 @@
 use crate::context::Context;
 use crate::cq::CompletionQueue;
 use crate::mr::{MemoryRegion, RemoteAccess};
+use crate::mw::MemoryWindow;
 use crate::qp::QueuePairBuilder;
 use std::sync::Arc;
 use urxe_driver as driver;
+use urxe_driver::mw::WindowType;
 use urxe_driver::owned::{OwnedError, OwnedRegion};
 
 /// A protection domain: queue pairs use, and show to their peers, the memory regions of their own
@@ -49,6 +51,11 @@ impl ProtectionDomain {
         access: RemoteAccess,
     ) -> Result<MemoryRegion, OwnedError> {
         OwnedRegion::from_vec(&self.driver, data, access.with_local()).map(MemoryRegion::new)
+    }
+
+    /// Allocates a memory window that is bound to nothing. (`ibv_alloc_mw`.)
+    pub fn window(&self, kind: WindowType) -> MemoryWindow {
+        MemoryWindow::new(driver::Mw::allocate(&self.driver, kind))
     }
 
     /// Begins a queue pair whose sends and receives complete in these queues,

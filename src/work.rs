@@ -3,6 +3,7 @@
 
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
 use urxe_driver::qp::QpCap;
+use urxe_proto::ids::RKey;
 use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp, Sge};
 
 /// Why a work request was not taken. Nothing of it has happened then.
@@ -160,6 +161,8 @@ pub struct SendRequest<'a> {
     pub(crate) data: Data<'a>,
     /// How much of the peer's memory it may touch.
     remote: Option<u64>,
+    /// The number of the protection domain of the memory window that it works on.
+    window_pd: Option<u64>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -170,6 +173,15 @@ impl<'a> SendRequest<'a> {
             flags: SendFlags::SIGNALED,
             data,
             remote,
+            window_pd: None,
+        }
+    }
+
+    /// What is done to a memory window; `piece` is what it is bound to.
+    pub(crate) fn on_window(op: SendOp, piece: Data<'a>, pd: u64) -> Self {
+        SendRequest {
+            window_pd: Some(pd),
+            ..Self::new(op, piece, None)
         }
     }
 
@@ -181,6 +193,12 @@ impl<'a> SendRequest<'a> {
     /// The same, with 32 bits for the completion of the peer's receive. (`IBV_WR_SEND_WITH_IMM`.)
     pub fn send_with_imm(data: impl Into<Data<'a>>, imm: u32) -> Self {
         Self::new(SendOp::SendImm(imm), data.into(), None)
+    }
+
+    /// A message into the peer's next receive, with which a key of the peer's is taken back: that of
+    /// a memory window that the peer bound to this connection. (`IBV_WR_SEND_WITH_INV`.)
+    pub fn send_with_invalidate(data: impl Into<Data<'a>>, key: RKey) -> Self {
+        Self::new(SendOp::SendInv(key), data.into(), None)
     }
 
     /// Data to the start of the peer's memory, of which the peer's program sees nothing.
@@ -257,7 +275,12 @@ impl<'a> SendRequest<'a> {
 
     /// Whether a queue pair of this protection domain and capacity can take it.
     pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
+        if self.window_pd.is_some_and(|window| window != pd) {
+            return Err(PostError::OtherProtectionDomain);
+        }
         match &self.data {
+            // What a window is bound to is no data.
+            Data::Slices(slices) if self.op.is_local() => check_slices(slices, pd, u32::MAX)?,
             Data::Slices(slices) => check_slices(slices, pd, cap.max_send_sge)?,
             Data::Inline(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
@@ -267,7 +290,10 @@ impl<'a> SendRequest<'a> {
             }
             Data::Inline(_) => {}
         }
-        let given = self.data.len();
+        let given = match self.op.is_local() {
+            true => 0,
+            false => self.data.len(),
+        };
         if given > MAX_MESSAGE {
             return Err(PostError::TooLong { given });
         }

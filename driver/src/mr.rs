@@ -210,6 +210,23 @@ impl Mr {
     /// # Errors
     /// See [`RegisterError`].
     pub unsafe fn reregister(&mut self, change: &Change<'_>) -> Result<(), RegisterError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.replace(change) }?;
+        if let Some(pd) = change.pd {
+            self.pd = Arc::clone(pd);
+        }
+        (self.addr, self.len) = change.place.unwrap_or((self.addr, self.len));
+        Ok(())
+    }
+
+    /// Changes what the table says of the region.
+    ///
+    /// # Safety
+    /// As for [`Mr::register`].
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub(crate) unsafe fn replace(&self, change: &Change<'_>) -> Result<(), RegisterError> {
         let (access, iova) = {
             let held = regions();
             let region = held.table().region(self.lkey());
@@ -224,14 +241,10 @@ impl Mr {
         };
         let pd = change.pd.unwrap_or(&self.pd);
         let region = prepare(pd, addr, len, iova, change.access.unwrap_or(access))?;
-        if !regions_mut().replace(self.key, region) {
-            return Err(RegisterError::Bound);
+        match regions_mut().replace(self.key, region) {
+            true => Ok(()),
+            false => Err(RegisterError::Bound),
         }
-        if let Some(pd) = change.pd {
-            self.pd = Arc::clone(pd);
-        }
-        (self.addr, self.len) = (addr, len);
-        Ok(())
     }
 
     /// The key for work requests.

@@ -5,7 +5,7 @@
 //! deregistered, and is reached by copying in and out, or by atomics on aligned 8 bytes.
 
 use crate::memory;
-use crate::mr::{Mr, RegisterError};
+use crate::mr::{Change, Mr, RegisterError};
 use crate::pd::Pd;
 use memmap2::{MmapMut, MmapRaw};
 use std::fmt::Debug;
@@ -163,6 +163,32 @@ impl OwnedRegion {
             mr,
             _memory: memory,
         })
+    }
+
+    /// Changes what may be done to the region, at once.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub fn set_access(&self, access: Access) -> Result<(), RegisterError> {
+        let change = Change {
+            access: Some(access),
+            ..Change::default()
+        };
+        // SAFETY: the memory is this object's, as when it was registered.
+        unsafe { self.mr.replace(&change) }
+    }
+
+    /// Moves the region to another protection domain.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub fn set_pd(&mut self, pd: &Arc<Pd>) -> Result<(), RegisterError> {
+        let change = Change {
+            pd: Some(pd),
+            ..Change::default()
+        };
+        // SAFETY: the memory is this object's, as when it was registered.
+        unsafe { self.mr.reregister(&change) }
     }
 
     /// The region.
