@@ -9,6 +9,7 @@ use crate::pd::Pd;
 use crate::qp::{CreateError, Qp, QpInit};
 use crate::route::RouteError;
 use crate::srq::{Srq, SrqAttr, SrqError};
+use crate::watcher;
 use std::io;
 use std::sync::Arc;
 use urxe_proto::qp::AddressVector;
@@ -28,6 +29,7 @@ impl Context {
     pub fn open(device: &Arc<Device>) -> io::Result<Context> {
         let events = Arc::new(EventQueue::of_rare_events()?);
         device.listen(&events);
+        watcher::start();
         Ok(Context {
             device: Arc::clone(device),
             events,

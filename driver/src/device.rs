@@ -6,6 +6,7 @@ use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::net::{Address, Interface, LocalAddress, list_interfaces};
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
@@ -38,6 +39,8 @@ pub struct Device {
     loopback: bool,
     guid: [u8; 8],
     port: RwLock<Port>,
+    /// Whether the interface is gone.
+    gone: AtomicBool,
     /// Where changes are told: the events of those who have it open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
 }
@@ -128,6 +131,7 @@ impl Device {
             loopback: interface.loopback,
             guid: eui64(mac(interface)),
             port: RwLock::new(port),
+            gone: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
         }
     }
@@ -230,12 +234,15 @@ impl Device {
         self.change(|port| port.update(interface));
     }
 
-    /// The interface is gone.
+    /// The interface is gone, and will not come back: one of the same name is another.
     fn lost(&self) {
         self.change(|port| {
             port.state = PortState::Down;
             port.gids.fill(None);
         });
+        if !self.gone.swap(true, Ordering::AcqRel) {
+            self.tell(EventType::DeviceFatal, &EventObject::Device);
+        }
     }
 
     /// Changes the port, and tells who listens what changed.
@@ -256,13 +263,18 @@ impl Device {
         if changes.contains(&EventType::PortErr) {
             engine::get().counters_of(&self.name).link_downed.add(1);
         }
+        for kind in changes {
+            self.tell(kind, &EventObject::Port(PORT));
+        }
+    }
+
+    /// Tells an event to those who have it open.
+    fn tell(&self, kind: EventType, object: &EventObject) {
         for events in lock(&self.listeners).iter().filter_map(Weak::upgrade) {
-            for &kind in &changes {
-                events.push(AsyncEvent {
-                    kind,
-                    object: EventObject::Port(PORT),
-                });
-            }
+            events.push(AsyncEvent {
+                kind,
+                object: object.clone(),
+            });
         }
     }
 

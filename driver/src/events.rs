@@ -23,7 +23,7 @@ pub enum EventType {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// The device failed.
+    /// The device's interface was removed.
     DeviceFatal = 8,
     /// The port's interface came up.
     PortActive = 9,

@@ -38,6 +38,8 @@ mod regions;
 pub mod route;
 pub mod srq;
 pub mod stat;
+mod thread;
+mod watcher;
 
 pub use ah::AddressHandle;
 pub use context::Context;

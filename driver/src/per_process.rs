@@ -65,6 +65,7 @@ unsafe extern "C" fn in_child() {
     crate::cm::port_space::forget();
     crate::engine::forget();
     crate::regions::forget();
+    crate::watcher::forget();
 }
 
 #[cfg(test)]

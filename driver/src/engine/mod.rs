@@ -20,7 +20,6 @@ pub use counting::EngineCounters;
 
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
-use crate::device;
 use crate::event_queue::lock;
 use crate::net::{
     self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
@@ -619,9 +618,4 @@ fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
         flow_label: 0,
         hop_limit: datagram.ttl,
     }
-}
-
-/// The interfaces changed.
-fn interfaces_changed() {
-    device::refresh();
 }

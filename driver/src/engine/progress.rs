@@ -12,7 +12,8 @@
 //! In all three it wakes for timers, and for what processes tell each other about the port.
 
 use super::{Engine, get};
-use crate::net::{self, Monitor};
+use crate::net;
+use crate::thread;
 use crossbeam::utils::CachePadded;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
@@ -101,22 +102,8 @@ impl Progress {
         });
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
-        let monitor = match Monitor::new() {
-            Ok(monitor) => {
-                add(&progress.control, monitor.fd())?;
-                Some(monitor)
-            }
-            Err(error) => {
-                tracing::debug!(%error, "changes of interfaces will not be noticed");
-                None
-            }
-        };
         let shared = Arc::clone(&progress);
-        let signals = BlockedSignals::new();
-        std::thread::Builder::new()
-            .name("urxe-progress".into())
-            .spawn(move || shared.run(monitor))?;
-        drop(signals);
+        thread::spawn("urxe-progress", move || shared.run())?;
         Ok(progress)
     }
 
@@ -162,7 +149,7 @@ impl Progress {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn run(&self, monitor: Option<Monitor>) {
+    fn run(&self) {
         let engine = get();
         // The engine has us before it has its network; whoever opens it is about to finish.
         let network = loop {
@@ -185,9 +172,6 @@ impl Progress {
             engine.counters.wakeups.add(1);
             if control {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-                if monitor.as_ref().is_some_and(Monitor::changed) {
-                    super::interfaces_changed();
-                }
             }
             if control || engine.next_deadline(network) <= net::now() {
                 engine.serve(network);
@@ -326,31 +310,6 @@ fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
         epoll::EventFlags::IN,
     )?;
     Ok(())
-}
-
-/// All signals are the program's: a thread started while this lives gets none of them.
-struct BlockedSignals(libc::sigset_t);
-
-impl BlockedSignals {
-    fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads one and writes one.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            BlockedSignals(before.assume_init())
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut());
-        }
-    }
 }
 
 /// What became of a wait, where one that a signal interrupted and that goes on counts as over.

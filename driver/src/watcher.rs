@@ -1,0 +1,40 @@
+//! Notices that interfaces and addresses come, go and change, from the first opened device on: a
+//! program may wait for events of a device without ever making a queue pair.
+
+use crate::device;
+use crate::net::Monitor;
+use crate::per_process::PerProcess;
+use crate::thread;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::sync::Once;
+
+static WATCHER: PerProcess<Once> = PerProcess::new();
+
+/// Starts the thread that watches, if there is none yet.
+pub(crate) fn start() {
+    WATCHER.get(Once::new).call_once(|| {
+        let started = Monitor::new()
+            .and_then(|monitor| thread::spawn("urxe-watcher", move || watch(&monitor)));
+        if let Err(error) = started {
+            tracing::debug!(%error, "changes of interfaces will not be noticed");
+        }
+    });
+}
+
+/// This process is a forked child, and the thread its parent's.
+pub(crate) fn forget() {
+    WATCHER.forget();
+}
+
+fn watch(monitor: &Monitor) {
+    loop {
+        // An interrupted or failed poll is one more look.
+        let _ = poll(
+            &mut [PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN)],
+            None,
+        );
+        if monitor.changed() {
+            device::refresh();
+        }
+    }
+}
