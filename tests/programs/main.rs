@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asyncwatch;
 mod capture;
 mod devices;
 mod faults;

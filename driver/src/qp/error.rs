@@ -66,6 +66,11 @@ pub enum ModifyError {
         /// What was asked for.
         asked: usize,
     },
+    /// There is one path to a peer, and no other to migrate to (17.2.8 is optional): EOPNOTSUPP.
+    #[error(
+        "automatic path migration is not supported: there is no alternate path to load or to arm"
+    )]
+    PathMigration,
     /// There is no way to the peer.
     #[error(transparent)]
     Route(#[from] RouteError),
@@ -79,6 +84,7 @@ impl ModifyError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Transition(_) | Self::PathMtu { .. } => libc::EINVAL,
+            Self::PathMigration => libc::EOPNOTSUPP,
             Self::Route(error) => error.errno(),
             Self::Open(error) => error.errno(),
         }

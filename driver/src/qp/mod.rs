@@ -37,7 +37,7 @@ use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::{Gid, Qpn};
-use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AttrMask, Counters, PathMigState, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
@@ -229,6 +229,11 @@ impl Qp {
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
         if mask.contains(AttrMask::PATH_MTU) {
             self.check_path_mtu(attr)?;
+        }
+        let migrates = attr.path_mig_state != PathMigState::Migrated;
+        if mask.contains(AttrMask::ALT_PATH) || mask.contains(AttrMask::PATH_MIG_STATE) && migrates
+        {
+            return Err(ModifyError::PathMigration);
         }
         let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
         if opens && self.frames.is_none() {

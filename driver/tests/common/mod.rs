@@ -134,6 +134,12 @@ impl End {
     }
 
     pub fn connect(&self, peer: &End, tune: impl Fn(&mut QpAttr)) {
+        let attr = self.ready_to_receive(peer, tune);
+        self.ready_to_send(attr);
+    }
+
+    /// Takes it to RTR. Returns the attributes for [`End::ready_to_send`].
+    pub fn ready_to_receive(&self, peer: &End, tune: impl Fn(&mut QpAttr)) -> QpAttr {
         let mut attr = QpAttr {
             state: QpState::Rtr,
             av: AddressVector {
@@ -163,6 +169,10 @@ impl End {
             | AttrMask::MAX_DEST_RD_ATOMIC
             | AttrMask::MIN_RNR_TIMER;
         self.qp.modify(&attr, rtr).unwrap();
+        attr
+    }
+
+    pub fn ready_to_send(&self, mut attr: QpAttr) {
         attr.state = QpState::Rts;
         let rts = AttrMask::STATE
             | AttrMask::TIMEOUT

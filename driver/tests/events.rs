@@ -1,0 +1,120 @@
+//! Asynchronous events of queue pairs, each brought about as a program would meet it.
+
+mod common;
+
+use common::{ALL, Buffer, End, pair};
+use std::sync::Arc;
+use urxe_driver::events::{AsyncEvent, EventObject, EventType};
+use urxe_driver::qp::ModifyError;
+use urxe_proto::qp::{AttrMask, PathMigState, QpAttr, QpState};
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// The next event of an end, which is about its queue pair.
+fn event(end: &End) -> EventType {
+    let AsyncEvent { kind, object } = end.context.events().next().unwrap();
+    assert!(matches!(object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, &end.qp)));
+    kind
+}
+
+#[test]
+fn first_packet_before_rts_establishes_communication() {
+    let (a, b) = (End::new(None, 16), End::new(None, 16));
+    a.init();
+    b.init();
+    let attr = b.ready_to_receive(&a, |_| {});
+    a.connect(&b, |_| {});
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 8, ALL));
+    for wr_id in 0..2 {
+        b.qp.post_receive(wr_id, &[to.sge(0, 8)]).unwrap();
+        a.post(wr_id, SendOp::Send, &[from.sge(0, 8)]);
+        assert_eq!(b.completion().status, WcStatus::Success);
+    }
+    assert_eq!(event(&b), EventType::CommEst);
+    b.ready_to_send(attr);
+    // It was told once: the next event is another.
+    drain(&b);
+    assert_eq!(event(&b), EventType::SqDrained);
+}
+
+fn drain(end: &End) {
+    let attr = QpAttr {
+        state: QpState::Sqd,
+        en_sqd_async_notify: true,
+        ..QpAttr::default()
+    };
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    end.qp.modify(&attr, mask).unwrap();
+}
+
+#[test]
+fn draining_is_told_when_what_was_begun_has_completed() {
+    const LEN: u32 = 1 << 20;
+    let (a, b) = pair(|_| {});
+    let from = Buffer::new(&a.pd, LEN as usize, ALL);
+    let to = Buffer::new(&b.pd, LEN as usize, ALL);
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    a.post(1, SendOp::Write { addr, rkey }, &[from.sge(0, LEN)]);
+    drain(&a);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!(event(&a), EventType::SqDrained);
+    assert!(!a.qp.attributes().sq_draining);
+}
+
+/// The requester learns by its completion, the responder by the event (11.6.3.2).
+#[test]
+fn request_that_makes_no_sense_is_an_event_of_the_responder() {
+    let (a, b) = pair(|_| {});
+    let (here, there) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
+    let unaligned = SendOp::FetchAdd {
+        addr: there.mr.addr() + 4,
+        rkey: there.mr.rkey(),
+        add: 1,
+    };
+    a.post(1, unaligned, &[here.sge(0, 8)]);
+    assert_eq!(a.completion().status, WcStatus::RemInvReqErr);
+    assert_eq!(event(&b), EventType::QpReqErr);
+    assert_eq!(b.qp.state(), QpState::Err);
+}
+
+#[test]
+fn overrun_of_its_completion_queue_is_fatal_to_a_queue_pair() {
+    let (a, b) = (End::new(None, 2), End::new(None, 16));
+    a.init();
+    b.init();
+    a.connect(&b, |_| {});
+    b.connect(&a, |_| {});
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 8, ALL));
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    for wr_id in 0..5 {
+        a.post(wr_id, SendOp::Write { addr, rkey }, &[from.sge(0, 8)]);
+    }
+    let first = a.context.events().next().unwrap();
+    assert_eq!(first.kind, EventType::CqErr);
+    assert_eq!(event(&a), EventType::QpFatal);
+}
+
+#[test]
+fn alternate_path_is_refused_and_changes_nothing() {
+    let (a, _b) = pair(|_| {});
+    let before = a.qp.attributes();
+    let alternate = QpAttr {
+        alt_av: before.av,
+        alt_port: 1,
+        ..before
+    };
+    let armed = QpAttr {
+        path_mig_state: PathMigState::Rearm,
+        ..before
+    };
+    for (attr, mask) in [
+        (alternate, AttrMask::ALT_PATH),
+        (armed, AttrMask::PATH_MIG_STATE),
+    ] {
+        let error = a.qp.modify(&attr, mask).unwrap_err();
+        assert!(matches!(error, ModifyError::PathMigration));
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    }
+    assert_eq!(a.qp.attributes(), before);
+    // What every queue pair is in anyway may be said.
+    a.qp.modify(&before, AttrMask::PATH_MIG_STATE).unwrap();
+}

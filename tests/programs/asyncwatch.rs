@@ -1,0 +1,54 @@
+//! `ibv_asyncwatch`: what happens to an interface is told to a program that only waits.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::common::namespace::Cable;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{LOOK, Running};
+
+const ASYNCWATCH: Need = Need::Program("ibv_asyncwatch", "ibverbs-utils");
+const STDBUF: Need = Need::Program("stdbuf", "coreutils");
+
+/// How long an event may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn changes_of_an_interface_are_told_as_they_happen() {
+    if !require(&[ASYNCWATCH, STDBUF, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let directory = Directory::new();
+    let output = directory.path().join("output");
+    let mut command = cable.a.place().urxe();
+    // Each line is to be seen when it is written.
+    let script = "exec stdbuf -oL ibv_asyncwatch -d urxe_va > \"$0\"";
+    command.args(["run", "--", "sh", "-c", script]).arg(&output);
+    let mut watch = Running::start("ibv_asyncwatch", command);
+    let said = || fs::read_to_string(&output).unwrap_or_default();
+    let mut wait_for = |text: &str, count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while said().matches(text).count() < count {
+            assert!(
+                watch.is_running() && Instant::now() < deadline,
+                "{count} times {text:?} in\n{}",
+                said()
+            );
+            std::thread::sleep(LOOK);
+        }
+    };
+    wait_for("async event FD", 1);
+    cable.a.ip("addr add 198.51.100.7/32 dev va");
+    wait_for("IBV_EVENT_GID_CHANGE (18), port 1", 1);
+    cable.a.ip("addr del 198.51.100.7/32 dev va");
+    wait_for("IBV_EVENT_GID_CHANGE (18), port 1", 2);
+    cable.a.ip("link set va down");
+    wait_for("IBV_EVENT_PORT_ERR (10), port 1", 1);
+    cable.a.ip("link set va up");
+    wait_for("IBV_EVENT_PORT_ACTIVE (9), port 1", 1);
+    cable.a.ip("link del va");
+    wait_for("IBV_EVENT_PORT_ERR (10), port 1", 2);
+    wait_for("IBV_EVENT_DEVICE_FATAL (8)", 1);
+}
