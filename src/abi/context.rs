@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use urxe_driver::Context;
 
@@ -9,6 +10,7 @@ use super::device;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
+use super::import::Session;
 use super::object::{self, Handle, Users};
 use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, wq};
 
@@ -25,8 +27,9 @@ pub(super) struct OpenDevice {
     pub driver: Context,
     /// Its protection domains, completion queues and channels.
     pub users: Users,
-    /// Stands for the file of the kernel's that there is not: programs duplicate its number and
-    /// close that.
+    /// What it shares with those that were imported from it.
+    pub session: Arc<Session>,
+    /// Stands for the file of the kernel's that there is not.
     _command: OwnedFd,
 }
 
@@ -50,25 +53,41 @@ pub(super) unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a Ope
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     entry::pointer("ibv_open_device", || {
         // SAFETY: the caller's promise.
-        let ours = unsafe { device::device_of(device) }?;
-        let driver = Context::open(ours).inspect_err(|error| {
-            tracing::error!("{} cannot be opened: {error}", ours.name());
-        })?;
-        let _command = driver.events().fd().try_clone_to_owned()?;
-        device::retain(device.cast());
-        let mut shown = describe(device);
-        shown.context.cmd_fd = _command.as_raw_fd();
-        shown.context.async_fd = driver.events().fd().as_raw_fd();
-        let users = Users::default();
-        let ours = OpenDevice {
-            driver,
-            users,
-            _command,
-        };
-        let made = object::make(shown, ours);
-        // SAFETY: just made; this makes no reference.
-        Ok(unsafe { &raw mut (*made).context })
+        unsafe { device::device_of(device) }?;
+        let (session, command) = Session::new(device)?;
+        // SAFETY: as above.
+        unsafe { open(session, || command) }
     })
+}
+
+/// Opens the device of a session, with the file that `command` gives once nothing can fail any more.
+///
+/// # Safety
+/// The session is of a device of ours.
+pub(super) unsafe fn open(
+    session: Arc<Session>,
+    command: impl FnOnce() -> OwnedFd,
+) -> Result<*mut ibv_context, Errno> {
+    let device = session.device();
+    // SAFETY: the caller's promise.
+    let ours = unsafe { device::device_of(device) }?;
+    let driver = Context::open(ours).inspect_err(|error| {
+        tracing::error!("{} cannot be opened: {error}", ours.name());
+    })?;
+    device::retain(device.cast());
+    let _command = command();
+    let mut shown = describe(device);
+    shown.context.cmd_fd = _command.as_raw_fd();
+    shown.context.async_fd = driver.events().fd().as_raw_fd();
+    let ours = OpenDevice {
+        driver,
+        users: Users::default(),
+        session,
+        _command,
+    };
+    let made = object::make(shown, ours);
+    // SAFETY: just made; this makes no reference.
+    Ok(unsafe { &raw mut (*made).context })
 }
 
 /// The functions that are not here stay null: the inline functions of `verbs.h` then report that

@@ -1,6 +1,7 @@
 //! Device memory.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use urxe_driver::dm::{DeviceMemory, DmError};
 
@@ -8,6 +9,7 @@ use super::context::context_of as open_device;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
+use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use, Users};
 
 impl Handle for ibv_dm {
@@ -17,9 +19,10 @@ impl Handle for ibv_dm {
 /// What stands behind an `ibv_dm`.
 #[derive(Debug)]
 pub(super) struct Memory {
-    driver: DeviceMemory,
+    driver: Arc<DeviceMemory>,
     /// Its memory regions.
     users: Users,
+    _listing: Option<Listing>,
     _context: Use,
 }
 
@@ -61,21 +64,37 @@ pub(super) unsafe extern "C" fn alloc_dm(
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let driver = DeviceMemory::allocate(attr.length, attr.log_align_req)?;
-        let shown = ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            comp_mask: IBV_DM_MASK_HANDLE,
-            handle: object::number(),
-        };
-        let ours = Memory {
-            driver,
-            users: Users::default(),
-            _context: device.users.add(),
-        };
-        Ok(object::make(shown, ours))
+        let driver = Arc::new(DeviceMemory::allocate(attr.length, attr.log_align_req)?);
+        let handle = object::number();
+        let exported = Exported::Dm(Arc::downgrade(&driver));
+        let listing = device.session.export(handle, exported);
+        let users = device.users.add();
+        Ok(show(context, handle, driver, Some(listing), users))
     })
+}
+
+/// Makes an `ibv_dm`.
+pub(super) fn show(
+    context: *mut ibv_context,
+    handle: u32,
+    driver: Arc<DeviceMemory>,
+    listing: Option<Listing>,
+    used: Use,
+) -> *mut ibv_dm {
+    let shown = ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: IBV_DM_MASK_HANDLE,
+        handle,
+    };
+    let ours = Memory {
+        driver,
+        users: Users::default(),
+        _listing: listing,
+        _context: used,
+    };
+    object::make(shown, ours)
 }
 
 /// `free_dm` of a context. `EBUSY` while memory regions of it are left.

@@ -15,9 +15,9 @@ use super::cm::{
 };
 #[allow(unused_imports, reason = "as above")]
 use super::{
-    ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*, mr::*,
-    multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*, srq::*, sysfs::*,
-    unsupported,
+    ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*,
+    import::*, mr::*, multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*, srq::*,
+    sysfs::*, unsupported,
 };
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

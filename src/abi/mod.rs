@@ -22,6 +22,7 @@ mod exports;
 pub mod ffi;
 mod flow;
 mod fork;
+mod import;
 mod log;
 mod mr;
 mod multicast;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Mr;
 use urxe_driver::dmabuf::DmaBuf;
@@ -12,10 +12,12 @@ use urxe_driver::odp::{self, Advice};
 use urxe_proto::host::Access;
 use urxe_proto::ids::LKey;
 
+use super::context::context_of;
 use super::dm;
 use super::entry;
 use super::errno::{self, Errno};
 use super::ffi::*;
+use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use};
 use super::post::element_from;
 
@@ -23,11 +25,22 @@ impl Handle for ibv_mr {
     type Ours = Region;
 }
 
-/// What stands behind an `ibv_mr`. The region goes first: what it needs is not needed after it.
+/// What stands behind an `ibv_mr`.
 #[derive(Debug)]
 pub(super) struct Region {
-    inner: Mutex<Inner>,
-    _memory: Memory,
+    registration: Arc<Registration>,
+    _listing: Option<Listing>,
+    /// That an imported region uses its domain.
+    _pd: Option<Use>,
+}
+
+/// A registration, which several may have imported. The region goes first: what it needs is not needed
+/// after it.
+#[derive(Debug)]
+pub(super) struct Registration {
+    /// `None` once it has ended.
+    inner: Mutex<Option<Inner>>,
+    memory: Memory,
 }
 
 /// What re-registration changes.
@@ -50,15 +63,21 @@ enum Memory {
     DmaBuf(#[expect(dead_code, reason = "mapped while it lives")] DmaBuf),
 }
 
-impl Region {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+impl Registration {
+    fn inner(&self) -> MutexGuard<'_, Option<Inner>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Region {
     /// Its key for work requests, and the number of its protection domain.
-    pub fn key_and_domain(&self) -> (LKey, u64) {
-        let inner = self.inner();
-        (inner.driver.lkey(), inner.driver.pd().id())
+    ///
+    /// # Errors
+    /// `EINVAL` if it was deregistered by another that had imported it.
+    pub fn key_and_domain(&self) -> Result<(LKey, u64), Errno> {
+        let inner = self.registration.inner();
+        let inner = inner.as_ref().ok_or(Errno(libc::EINVAL))?;
+        Ok((inner.driver.lkey(), inner.driver.pd().id()))
     }
 }
 
@@ -88,10 +107,49 @@ unsafe fn make(
         lkey: driver.lkey().0,
         rkey: driver.rkey().0,
     };
+    // SAFETY: the domain's own context, which outlives it.
+    let session = &unsafe { context_of(context) }?.session;
     let pd = domain.users.add();
+    let registration = Arc::new(Registration {
+        inner: Mutex::new(Some(Inner { driver, pd })),
+        memory,
+    });
+    let exported = Exported::Mr(Arc::downgrade(&registration));
     let ours = Region {
-        inner: Mutex::new(Inner { driver, pd }),
-        _memory: memory,
+        registration,
+        _listing: Some(session.export(shown.handle, exported)),
+        _pd: None,
+    };
+    Ok(object::make(shown, ours))
+}
+
+/// Makes another `ibv_mr` for a registration. It has no address, as by rdma-core.
+///
+/// # Safety
+/// `pd` is a protection domain of ours.
+pub(super) unsafe fn import(
+    pd: *mut ibv_pd,
+    handle: u32,
+    registration: Arc<Registration>,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: the caller's promise; the member is read without a reference to the whole.
+    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    let inner = registration.inner();
+    let driver = &inner.as_ref().ok_or(Errno(libc::EINVAL))?.driver;
+    let shown = ibv_mr {
+        context,
+        pd,
+        addr: ptr::null_mut(),
+        length: driver.len() as usize,
+        handle,
+        lkey: driver.lkey().0,
+        rkey: driver.rkey().0,
+    };
+    drop(inner);
+    let ours = Region {
+        registration,
+        _listing: None,
+        _pd: Some(domain.users.add()),
     };
     Ok(object::make(shown, ours))
 }
@@ -349,7 +407,7 @@ unsafe fn reregister(
     let grants = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
     // SAFETY: the caller's promise; so below.
     let region = unsafe { object::ours(mr) }.map_err(|_| WRONG)?;
-    if !matches!(region._memory, Memory::Program)
+    if !matches!(region.registration.memory, Memory::Program)
         || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
         || (moves && (length == 0 || addr.is_null()))
         || (access != 0 && !grants)
@@ -369,7 +427,8 @@ unsafe fn reregister(
         access: grants.then(|| access_from(access.cast_unsigned())),
         pd: domain.map(|domain| &domain.driver),
     };
-    let mut inner = region.inner();
+    let mut inner = region.registration.inner();
+    let inner = inner.as_mut().ok_or(WRONG)?;
     // SAFETY: the caller's promise.
     let changed = unsafe { inner.driver.reregister(&change) };
     changed.map_err(|error| failed(error.into()))?;
@@ -395,9 +454,17 @@ unsafe fn reregister(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
         // SAFETY: the caller's promise.
-        if unsafe { object::ours(mr) }?.inner().driver.has_windows() {
+        let mut inner = unsafe { object::ours(mr) }?.registration.inner();
+        if inner
+            .as_ref()
+            .is_some_and(|inner| inner.driver.has_windows())
+        {
             return Err(Errno(libc::EBUSY));
         }
+        // Whoever else has imported it has it no longer.
+        let ended = inner.take();
+        drop(inner);
+        drop(ended);
         // SAFETY: the caller's promise.
         drop(unsafe { object::free(mr) });
         Ok(())

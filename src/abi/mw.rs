@@ -102,7 +102,7 @@ unsafe fn bind(
         LKey(0)
     } else {
         // SAFETY: as above.
-        let (lkey, domain) = unsafe { object::ours(info.mr) }?.key_and_domain();
+        let (lkey, domain) = unsafe { object::ours(info.mr) }?.key_and_domain()?;
         if domain != window.driver.pd().id() {
             return Err(Errno(libc::EPERM));
         }

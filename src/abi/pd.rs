@@ -8,6 +8,7 @@ use urxe_driver::Pd;
 use super::context::context_of;
 use super::entry;
 use super::ffi::*;
+use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use, Users};
 use super::parent_domain::Allocators;
 
@@ -25,6 +26,7 @@ pub(super) struct ProtectionDomain {
     pub allocators: Option<Allocators>,
     /// What a parent domain is made of: a protection domain, and perhaps a thread domain.
     parts: [Option<Use>; 2],
+    _listing: Option<Listing>,
     _context: Use,
 }
 
@@ -41,6 +43,19 @@ impl ProtectionDomain {
             users: Users::default(),
             allocators,
             parts: [Some(of.users.add()), thread],
+            _listing: None,
+            _context: context,
+        }
+    }
+
+    /// Another name for a protection domain.
+    pub fn imported(driver: Arc<Pd>, context: Use) -> Self {
+        Self {
+            driver,
+            users: Users::default(),
+            allocators: None,
+            parts: [None, None],
+            _listing: None,
             _context: context,
         }
     }
@@ -61,12 +76,11 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
             context,
             handle: object::number(),
         };
+        let driver = Pd::new();
+        let exported = Exported::Pd(Arc::downgrade(&driver));
         let ours = ProtectionDomain {
-            driver: Pd::new(),
-            users: Users::default(),
-            allocators: None,
-            parts: [None, None],
-            _context: device.users.add(),
+            _listing: Some(device.session.export(shown.handle, exported)),
+            ..ProtectionDomain::imported(driver, device.users.add())
         };
         Ok(object::make(shown, ours))
     })

@@ -15,7 +15,7 @@ use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, 
 use super::context::context_of;
 use super::cq::{CompletionQueue, queue_of};
 use super::entry;
-use super::errno::Errno;
+use super::errno::{self, Errno};
 use super::ffi::*;
 use super::object::{self, Handle, Place, Use, Users};
 use super::parent_domain::Kind;
@@ -347,6 +347,25 @@ pub unsafe extern "C" fn ibv_query_qp(
             entry::write(attr, shown)?;
             entry::write(init_attr, init)
         }
+    })
+}
+
+/// Whether data is written in order, so that a program may look at it instead of waiting for the
+/// completion: that is not promised, as processors copy as they like within a packet.
+///
+/// # Safety
+/// `qp` is null or a queue pair of ours.
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(
+    qp: *mut ibv_qp,
+    _op: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    entry::value("ibv_query_qp_data_in_order", 0, || {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { pair_of(qp) } {
+            errno::set(error);
+        }
+        0
     })
 }
 

@@ -436,12 +436,78 @@ static void raw_packets(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* A duplicate of a context's descriptor opens its device again, and handles lead to its objects. */
+static void imports(void)
+{
+	struct ibv_context *context = open_loopback(), *other = open_loopback(), *again;
+	struct end a = make_end(context), b = make_end(context), c = make_end(other);
+	struct ibv_alloc_dm_attr dm_attr = { .length = 64 };
+	struct ibv_pd *pd, *own = a.pd;
+	struct ibv_mr *mr;
+	struct ibv_dm *dm, *dm_again;
+	uint64_t word = 0x1122334455667788, copy = 0;
+	int fd = dup(context->cmd_fd), pipes[2];
+
+	NO_OBJECT(ibv_import_device(-1), EBADF);
+	MUST(!pipe(pipes));
+	NO_OBJECT(ibv_import_device(pipes[0]), EOPNOTSUPP);
+	MUST(fd >= 0 && (again = ibv_import_device(fd)));
+	CHECK(again != context && again->device == context->device && again->cmd_fd == fd);
+
+	NO_OBJECT(ibv_import_pd(again, c.pd->handle), EINVAL);
+	NO_OBJECT(ibv_import_pd(again, a.mr->handle), EINVAL);
+	NO_OBJECT(ibv_import_pd(other, own->handle), EINVAL);
+	MUST(pd = ibv_import_pd(again, own->handle));
+	NO_OBJECT(ibv_import_mr(pd, own->handle), EINVAL);
+	MUST(mr = ibv_import_mr(pd, a.mr->handle));
+	CHECK(mr->lkey == a.mr->lkey && mr->rkey == a.mr->rkey && mr->length == SIZE && !mr->addr);
+	FAILS(ibv_dealloc_pd(pd), EBUSY);
+
+	/* The imported region is the one that is written to, and ends with the one that it is. */
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	post_recv(&b, 1, 0);
+	send_byte(&a);
+	CHECK(completion(&b).status == IBV_WC_SUCCESS);
+	FAILS(ibv_dereg_mr(mr), 0);
+	struct ibv_sge element = sge(&a, 0, 1);
+	struct ibv_send_wr *bad, wr = { .wr_id = 7, .sg_list = &element, .num_sge = 1,
+					.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	MUST(!ibv_post_send(a.qp, &wr, &bad));
+	CHECK(completion(&a).status == IBV_WC_LOC_PROT_ERR);
+	NO_OBJECT(ibv_import_mr(pd, a.mr->handle), EINVAL);
+	MUST(mr = ibv_import_mr(pd, b.mr->handle));
+	ibv_unimport_mr(mr);
+	post_recv(&b, 1, 0);
+
+	MUST(dm = ibv_alloc_dm(context, &dm_attr));
+	MUST(dm_again = ibv_import_dm(again, dm->handle));
+	FAILS(ibv_memcpy_to_dm(dm, 8, &word, sizeof(word)), 0);
+	FAILS(ibv_memcpy_from_dm(&copy, dm_again, 8, sizeof(copy)), 0);
+	CHECK(copy == word);
+	ibv_unimport_dm(dm_again);
+	FAILS(ibv_free_dm(dm), 0);
+	NO_OBJECT(ibv_import_dm(again, 1 << 30), EINVAL);
+
+	ibv_unimport_pd(pd);
+	FAILS(ibv_close_device(again), 0);
+	CHECK(fcntl(fd, F_GETFD) == -1);
+	close(pipes[0]);
+	close(pipes[1]);
+	free_end(&a);
+	free_end(&b);
+	free_end(&c);
+	FAILS(ibv_close_device(context), 0);
+	FAILS(ibv_close_device(other), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		{ "timestamps", timestamps },
 		{ "refusals", refusals },
 		{ "moderation", moderation },
+		{ "imports", imports },
 		{ "overrun", overrun },
 		{ "raw_packets", raw_packets },
 		{ "parent_domains", parent_domains },

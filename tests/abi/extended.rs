@@ -34,3 +34,8 @@ fn objects_of_a_parent_domain_are_where_its_allocators_say() {
 fn frames_reach_the_raw_queue_pairs_whose_flows_they_match() {
     PROGRAM.passes("raw_packets");
 }
+
+#[test]
+fn objects_are_imported_by_their_handles_within_the_process() {
+    PROGRAM.passes("imports");
+}
