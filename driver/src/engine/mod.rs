@@ -18,6 +18,7 @@ mod timers;
 
 pub use counting::EngineCounters;
 
+use crate::cm::gsi::Gsi;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::event_queue::lock;
@@ -93,6 +94,8 @@ struct Network {
     shared: Arc<Shared>,
     locals: RwLock<Vec<Arc<Local>>>,
     groups: Groups,
+    /// Queue pair 1.
+    gsi: Gsi,
     /// For datagrams that other processes passed on.
     forwarded: Mutex<Receiver>,
     progress: Arc<Progress>,
@@ -179,8 +182,10 @@ impl Engine {
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
         unsafe { libc::atexit(leave) };
+        let gsi = Gsi::new(shared.slot());
         Ok(self.network.get_or_init(|| Network {
             shared,
+            gsi,
             locals: RwLock::default(),
             groups: Groups::default(),
             forwarded: Mutex::default(),
@@ -216,6 +221,35 @@ impl Engine {
             })?;
         locals.push(Arc::clone(&local));
         Ok(local)
+    }
+
+    /// The sockets of an address that are open.
+    pub(crate) fn local_of(&self, gid: Gid) -> Option<Arc<Local>> {
+        let ip = gid.to_ip();
+        let locals = self.network.get()?.locals();
+        let found = locals
+            .iter()
+            .find(|local| local.endpoint.address().ip() == ip);
+        found.map(Arc::clone)
+    }
+
+    /// Until when `URXE_FAULTS` holds packets of an address back.
+    pub(crate) fn held_until(&self, gid: Gid) -> Time {
+        self.local_of(gid)
+            .map_or(Time::NEVER, |local| local.endpoint.held_until())
+    }
+
+    /// Queue pair 1, with which connections are made.
+    ///
+    /// # Errors
+    /// When the network part cannot be opened.
+    pub fn gsi(&self) -> Result<&Gsi, OpenError> {
+        Ok(&self.network()?.gsi)
+    }
+
+    /// Whether it is this engine's.
+    pub(crate) fn has_gsi(&self, gsi: &Gsi) -> bool {
+        (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
     }
 
     /// Opens one of these addresses, if none is open yet, so that a port that is taken is known
@@ -353,7 +387,8 @@ impl Engine {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// There is something to do at once.
+    pub(crate) fn wake(&self) {
         if let Some(network) = self.network.get() {
             network.progress.wake();
         }
@@ -495,6 +530,12 @@ impl Engine {
             }
         };
         let dest_qp = packet.header.bth.dest_qp;
+        if dest_qp == Qpn::GSI {
+            if let Some(network) = self.network.get() {
+                network.gsi.arrived(datagram, &packet);
+            }
+            return;
+        }
         let receivers = match qps.get(dest_qp) {
             Some(qp) => std::slice::from_ref(qp),
             None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
@@ -533,7 +574,8 @@ impl Engine {
         true
     }
 
-    /// Queue pairs that wait for their next turn, and completion queues that overran.
+    /// Queue pairs that wait for their next turn, completion queues that overran, and what waits at
+    /// queue pair 1. No lock may be held.
     fn run_leftovers(&self) -> bool {
         let ready = mem::take(&mut *lock(&self.ready));
         let overran = mem::take(&mut *lock(&self.overran));
@@ -552,19 +594,23 @@ impl Engine {
                 }
             }
         }
-        !ready.is_empty() || !overran.is_empty()
+        let managed = (self.network.get()).is_some_and(|network| network.gsi.run(&network.shared));
+        managed || !ready.is_empty() || !overran.is_empty()
     }
 
     /// Whether a turn waits to be taken.
     fn has_leftovers(&self) -> bool {
-        !lock(&self.ready).is_empty() || !lock(&self.overran).is_empty()
+        !lock(&self.ready).is_empty()
+            || !lock(&self.overran).is_empty()
+            || (self.network.get()).is_some_and(|network| network.gsi.has_work())
     }
 
     /// When there is something to do though nothing arrives.
     fn next_deadline(&self, network: &Network) -> Time {
         let locals = network.locals();
         let services = locals.iter().map(|local| local.endpoint.next_deadline());
-        services.fold(self.next_timer(), Time::min)
+        let first = self.next_timer().min(network.gsi.deadline());
+        services.fold(first, Time::min)
     }
 
     fn next_timer(&self) -> Time {
@@ -603,7 +649,9 @@ fn leave_endpoints() {
         && let Ok(locals) = network.locals.try_read()
     {
         stat::say_farewell();
-        for local in locals.iter() {
+        drop(locals);
+        network.gsi.leave();
+        for local in network.locals().iter() {
             local.endpoint.leave();
         }
     }

@@ -6,7 +6,7 @@ use super::group::Group;
 use super::receive::{Arrival, Datagram, RecvBatch, Senders};
 use super::send::{Path, PathOptions};
 use super::sharing::Shared;
-use super::slot::Passed;
+use super::slot::{Passed, SLOTS};
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
 use super::steering::{PROBE_SLOT, Steering};
 use super::wire::Wire;
@@ -16,9 +16,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use urxe_proto::icrc::{Flow, FlowIcrc};
+use urxe_proto::cm::wire::{Addressee, Message};
+use urxe_proto::icrc::{self, Flow, FlowIcrc};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
 
 /// How many UDP ports an address sends from at most.
 const TX_SOCKETS: usize = 16;
@@ -232,14 +234,14 @@ impl Endpoint {
             let start = offset;
             offset += datagram.bytes.len();
             let owner = self.owner(datagram.bytes);
-            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
-                self.forward(run.slot, &run.cut(arrival, start), senders, f);
+            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.to)) {
+                self.forward(run.to, &run.cut(arrival, start), senders, f);
             }
             match owner {
                 Owner::Mine => self.wire.deliver(senders, datagram, f),
-                Owner::Other(slot) => {
+                Owner::Other(to) => {
                     run.get_or_insert(Run {
-                        slot,
+                        to,
                         start,
                         first_index: datagram.index,
                     });
@@ -252,7 +254,7 @@ impl Endpoint {
             }
         }
         if let Some(run) = run {
-            self.forward(run.slot, &run.cut(arrival, offset), senders, f);
+            self.forward(run.to, &run.cut(arrival, offset), senders, f);
         }
     }
 
@@ -261,40 +263,44 @@ impl Endpoint {
             return Owner::Nobody;
         };
         let qpn = Qpn::new(u32::from_be_bytes([0, slot, high, low]));
-        let slot = if qpn == Qpn::GSI {
-            self.steering.lowest()
-        } else {
-            slot
+        let (slot, steered) = match qpn {
+            Qpn::GSI => match addressee(bytes) {
+                Some(Addressee::CommId(id)) if slot_of(id) < SLOTS => (slot_of(id), false),
+                Some(Addressee::Anybody) => return Owner::Mine,
+                _ => (self.steering.lowest(), true),
+            },
+            _ => (slot, true),
         };
         match slot {
             _ if qpn == Qpn::MULTICAST || slot == self.shared.slot() => Owner::Mine,
             PROBE_SLOT => Owner::Probe,
-            other => Owner::Other(other),
+            slot => Owner::Other(Recipient { slot, steered }),
         }
     }
 
     /// Passes a run of datagrams on to the process in another slot.
     fn forward(
         &self,
-        to: u8,
+        to: Recipient,
         run: &Arrival<'_>,
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        match self.shared.pass(to, run) {
+        match self.shared.pass(to.slot, run) {
             Passed::NobodyThere => {
-                self.steering.gone(to, clock::now());
+                self.steering.gone(to.slot, clock::now());
                 self.take_over(run, senders, f);
             }
             // Only the first datagram of a batch was steered.
-            Passed::On | Passed::Overrun if run.first_index == 0 => {
+            Passed::On | Passed::Overrun if to.steered && run.first_index == 0 => {
                 self.steering.mistaken(clock::now());
             }
             Passed::On | Passed::Overrun => {}
         }
     }
 
-    /// What was for a process that is gone is lost, but for QP 1, which passes to the next slot.
+    /// What was for a process that is gone is lost, but for QP 1: who is left answers for it, and the
+    /// next slot has it.
     fn take_over(
         &self,
         run: &Arrival<'_>,
@@ -302,10 +308,11 @@ impl Endpoint {
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         for datagram in run.datagrams() {
-            if self.owner(datagram.bytes) == Owner::Mine {
-                self.wire.deliver(senders, datagram, f);
-            } else {
-                self.shared.counters().no_such_slot.add(1);
+            match self.owner(datagram.bytes) {
+                Owner::Mine | Owner::Other(Recipient { steered: false, .. }) => {
+                    self.wire.deliver(senders, datagram, f);
+                }
+                _ => self.shared.counters().no_such_slot.add(1),
             }
         }
     }
@@ -328,7 +335,7 @@ impl Drop for Endpoint {
 
 /// Datagrams of one batch, one after the other, for the same other process.
 struct Run {
-    slot: u8,
+    to: Recipient,
     /// Where it starts in the batch, in bytes.
     start: usize,
     first_index: u16,
@@ -345,11 +352,32 @@ impl Run {
     }
 }
 
+/// Another process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Recipient {
+    slot: u8,
+    /// The steering program could have known: it does not look into messages to QP 1.
+    steered: bool,
+}
+
+/// Whom a message to QP 1 is for; `None` when it is none.
+fn addressee(bytes: &[u8]) -> Option<Addressee> {
+    let end = bytes.len().checked_sub(icrc::LEN)?;
+    let packet = Packet::parse(&bytes[..end]).ok()?;
+    let (_, message) = Message::parse(packet.payload).ok()?;
+    Some(message.addressee())
+}
+
+/// The slot of the process that gave out a communication ID.
+fn slot_of(comm_id: u32) -> u8 {
+    comm_id.to_be_bytes()[0]
+}
+
 /// Whom a datagram is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Mine,
-    Other(u8),
+    Other(Recipient),
     Probe,
     /// It is too short to tell.
     Nobody,

@@ -34,6 +34,8 @@ pub struct Datagram<'a> {
     pub index: u16,
     /// Whether the batch starts with it. Only these are steered by the kernel.
     pub first_of_batch: bool,
+    /// Another process received it, and passed it on.
+    pub passed_on: bool,
     /// The IPv4 identification that the ICRC was made with; `None` for IPv6, and before the ICRC
     /// was verified.
     pub ip_id: Option<IpId>,
@@ -248,6 +250,7 @@ impl<'a> Arrival<'a> {
                 ttl: this.ttl,
                 index: this.first_index.wrapping_add(i),
                 first_of_batch: this.first_index == 0 && i == 0,
+                passed_on: false,
                 ip_id: None,
                 bytes,
             })

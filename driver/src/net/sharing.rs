@@ -18,7 +18,7 @@ use super::faults::FaultSpec;
 use super::forward::{self, Forwarder};
 use super::pcap::Capture;
 use super::receive::{Arrival, Datagram, RecvBatch};
-use super::slot::{Passed, Slot};
+use super::slot::{Passed, Slot, live_slots};
 use super::socket::LocalAddress;
 use super::stat::{self, Question};
 use super::wire::Tap;
@@ -195,6 +195,10 @@ impl Shared {
             };
             for datagram in arrival.datagrams() {
                 self.tap.counters.forwarded_in.add(1);
+                let datagram = Datagram {
+                    passed_on: true,
+                    ..datagram
+                };
                 self.tap.deliver(senders, datagram, &mut f);
             }
         }
@@ -231,6 +235,30 @@ impl Shared {
     /// The packet in a datagram that came to `address` made no sense.
     pub fn count_bad(&self, address: LocalAddress) {
         self.tap.count_bad(address);
+    }
+
+    /// Passes a datagram on to the process in slot `to`. False when there is none.
+    pub fn hand_on(&self, to: u8, datagram: &Datagram<'_>) -> bool {
+        let arrival = Arrival {
+            src: datagram.src,
+            dst: datagram.dst,
+            tos: datagram.tos,
+            ttl: datagram.ttl,
+            first_index: datagram.index,
+            segment: 0,
+            bytes: datagram.bytes,
+        };
+        !matches!(self.pass(to, &arrival), Passed::NobodyThere)
+    }
+
+    /// The slots of all other processes, those included that do not share an address with this one.
+    ///
+    /// # Errors
+    /// When the kernel gives no socket to look with.
+    pub fn neighbours(&self) -> io::Result<Vec<u8>> {
+        let mut live = live_slots()?;
+        live.retain(|slot| *slot != self.slot());
+        Ok(live)
     }
 
     /// Passes datagrams on to the process in slot `to`.

@@ -167,6 +167,7 @@ impl Incoming {
             ttl: self.ttl,
             index: self.index,
             first_of_batch: false,
+            passed_on: false,
             ip_id: None,
             bytes: &self.bytes,
         }

@@ -82,7 +82,7 @@ impl<I: Ids> Manager<I> {
     /// How many connections and resolutions there are, those included that the program has forgotten
     /// and that have not come to their end.
     pub fn open(&self) -> usize {
-        self.connections.len() + self.resolutions.len()
+        self.connections.len() + self.resolutions.ids().count()
     }
 
     /// How many answers to resolutions are kept for requests that are repeated.
@@ -250,6 +250,25 @@ impl<I: Ids> Manager<I> {
         } else if let Some(listener) = self.resolutions.abandon(now, id, &mut self.out) {
             self.listeners.release(listener);
         }
+    }
+
+    /// The program has no more to do with anything.
+    pub fn abandon_all(&mut self, now: Time) {
+        let mut ids: Vec<_> = self.connections.keys().copied().collect();
+        ids.extend(self.resolutions.ids());
+        for id in ids {
+            self.abandon(now, id);
+        }
+    }
+
+    /// Whether there is such an identifier.
+    pub fn exists(&self, id: CommId) -> bool {
+        self.connections.contains_key(&id) || self.resolutions.is_open(id)
+    }
+
+    /// Whether [`Manager::poll_event`] has something.
+    pub fn has_events(&self) -> bool {
+        !self.out.events.is_empty()
     }
 
     /// The next MAD to send.

@@ -103,10 +103,15 @@ impl Resolutions {
         self.of.contains_key(&id)
     }
 
-    /// How many there are, kept answers not counted.
-    pub fn len(&self) -> usize {
-        let open = |r: &&Resolution| !matches!(r.role, Role::Answered { .. });
-        self.of.values().filter(open).count()
+    /// Those that are open: all but kept answers.
+    pub fn ids(&self) -> impl Iterator<Item = CommId> {
+        self.of.keys().copied().filter(|id| self.is_open(*id))
+    }
+
+    /// Whether there is one that has not been answered.
+    pub fn is_open(&self, id: CommId) -> bool {
+        let found = self.of.get(&id);
+        found.is_some_and(|r| !matches!(r.role, Role::Answered { .. }))
     }
 
     /// How many answers are kept.

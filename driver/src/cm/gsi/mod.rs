@@ -1,0 +1,453 @@
+//! Queue pair 1, the general service interface: MADs of communication management, theirs and ours.
+//!
+//! Several processes share it, as they share port 4791: `docs/CM.md` tells how each MAD finds its own.
+//! `inbox` is what has arrived, `directory` who listens in which process, `sender` the way out.
+//!
+//! The lock of `inner` is taken after all others, and nothing is called while it is held. Events are
+//! handed out without any lock, by one thread at a time, so that each handler gets them in order.
+
+mod directory;
+mod error;
+mod inbox;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+pub use error::GsiError;
+
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::{Datagram, LocalAddress, Shared, now};
+use crate::random;
+use directory::{Directory, Entry};
+use inbox::{Arrived, Inbox};
+use sender::Sender;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use urxe_proto::cm::wire::private_data::{Info, PrivateData};
+use urxe_proto::cm::wire::{
+    Addressee, Message, RejectReason, ServiceId, disconnect, mra, rej, rtu,
+};
+use urxe_proto::cm::{
+    Accept, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt, ListenerId,
+    Manager, MraWhen, Resolve, SidrAnswer, State,
+};
+use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
+
+/// Who gets events of listeners, connections or resolutions.
+pub trait Handler: Send + Sync + fmt::Debug {
+    /// Something happened. No lock is held, and all calls may be made.
+    fn handle(&self, gsi: &Gsi, event: Event);
+}
+
+/// Communication IDs that begin with the slot of the process.
+#[derive(Debug)]
+struct SlotIds {
+    slot: u8,
+}
+
+impl Ids for SlotIds {
+    fn comm_id(&mut self) -> u32 {
+        let [_, rest @ ..] = random::any::<u32>().to_be_bytes();
+        u32::from_be_bytes([self.slot, rest[0], rest[1], rest[2]])
+    }
+
+    fn transaction(&mut self) -> u64 {
+        random::any()
+    }
+}
+
+/// Queue pair 1 as this process has it.
+#[derive(Debug)]
+pub struct Gsi {
+    inbox: Inbox,
+    inner: Mutex<Inner>,
+    /// When the manager wants to look at the clock, to be read without the lock.
+    deadline: AtomicU64,
+    /// Whether events wait to be handed out.
+    events: AtomicBool,
+    directory: Directory,
+    sender: Sender,
+}
+
+#[derive(Debug)]
+struct Inner {
+    manager: Manager<SlotIds>,
+    handlers: HashMap<CommId, Arc<dyn Handler>>,
+    listeners: HashMap<ListenerId, Arc<dyn Handler>>,
+    /// A thread hands events out.
+    delivering: bool,
+}
+
+/// Somebody who listens, until this is dropped. What it has been asked may still be answered.
+#[derive(Debug)]
+pub struct Listener {
+    gsi: &'static Gsi,
+    id: ListenerId,
+    entries: Vec<Entry>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // In a forked child it is the parent's, who goes on listening.
+        if !engine::get().has_gsi(self.gsi) {
+            return;
+        }
+        let mut inner = lock(&self.gsi.inner);
+        inner.manager.close(self.id);
+        let handler = inner.listeners.remove(&self.id);
+        drop(inner);
+        drop(handler);
+    }
+}
+
+impl Gsi {
+    /// That of the process in `slot`.
+    pub(crate) fn new(slot: u8) -> Self {
+        Gsi {
+            inbox: Inbox::default(),
+            inner: Mutex::new(Inner {
+                manager: Manager::new(SlotIds { slot }),
+                handlers: HashMap::new(),
+                listeners: HashMap::new(),
+                delivering: false,
+            }),
+            deadline: AtomicU64::new(Time::NEVER.0),
+            events: AtomicBool::new(false),
+            directory: Directory::new(slot),
+            sender: Sender::default(),
+        }
+    }
+
+    /// Listens for a service at addresses of this host, whose sockets are opened.
+    ///
+    /// # Errors
+    /// [`GsiError::InUse`] when somebody does so already, in whatever process of this user; or when a
+    /// socket cannot be opened.
+    pub fn listen(
+        &'static self,
+        service: ServiceId,
+        at: &[ListenAt],
+        addresses: impl IntoIterator<Item = LocalAddress>,
+        backlog: usize,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Listener, GsiError> {
+        for address in addresses {
+            engine::get().local(address)?;
+        }
+        let mut inner = lock(&self.inner);
+        let id = inner.manager.listen(service, at, backlog)?;
+        inner.listeners.insert(id, handler);
+        drop(inner);
+        // From here on dropping it undoes what was done.
+        let mut listener = Listener {
+            gsi: self,
+            id,
+            entries: Vec::new(),
+        };
+        for at in at {
+            let entry = self.directory.enter(service, *at)?;
+            let entry = entry.ok_or(GsiError::InUse(service))?;
+            listener.entries.push(entry);
+        }
+        Ok(listener)
+    }
+
+    /// Asks for a connection, from an address of this host whose socket is opened.
+    ///
+    /// # Errors
+    /// When there is no identifier for it, or the socket cannot be opened.
+    pub fn connect(
+        &self,
+        from: LocalAddress,
+        wanted: &Connect,
+        handler: Arc<dyn Handler>,
+    ) -> Result<CommId, GsiError> {
+        engine::get().local(from)?;
+        let mut inner = lock(&self.inner);
+        let id = inner.manager.connect(now(), wanted)?;
+        inner.handlers.insert(id, handler);
+        self.settle(inner);
+        Ok(id)
+    }
+
+    /// Asks for the queue pair of a service, from an address of this host whose socket is opened.
+    ///
+    /// # Errors
+    /// As [`Gsi::connect`].
+    pub fn resolve(
+        &self,
+        from: LocalAddress,
+        wanted: &Resolve,
+        handler: Arc<dyn Handler>,
+    ) -> Result<CommId, GsiError> {
+        engine::get().local(from)?;
+        let mut inner = lock(&self.inner);
+        let id = inner.manager.resolve(now(), wanted)?;
+        inner.handlers.insert(id, handler);
+        self.settle(inner);
+        Ok(id)
+    }
+
+    /// From now on `handler` gets the events of what somebody asked for.
+    ///
+    /// # Errors
+    /// [`CallError::Unknown`] when it is over already.
+    pub fn adopt(&self, id: CommId, handler: Arc<dyn Handler>) -> Result<(), CallError> {
+        let mut inner = lock(&self.inner);
+        if !inner.manager.exists(id) {
+            return Err(CallError::Unknown(id));
+        }
+        inner.handlers.insert(id, handler);
+        Ok(())
+    }
+
+    /// Accepts a request.
+    ///
+    /// # Errors
+    /// See [`Manager::accept`].
+    pub fn accept(&self, id: CommId, accept: &Accept) -> Result<(), CallError> {
+        self.call(id, |manager| manager.accept(now(), id, accept))
+    }
+
+    /// Rejects a request, or a reply.
+    ///
+    /// # Errors
+    /// See [`Manager::reject`].
+    pub fn reject(
+        &self,
+        id: CommId,
+        reason: RejectReason,
+        info: Info,
+        private_data: &PrivateData<{ rej::PRIVATE_DATA }>,
+    ) -> Result<(), CallError> {
+        self.call(id, |manager| {
+            manager.reject(now(), id, reason, info, private_data)
+        })
+    }
+
+    /// Our queue pair is ready.
+    ///
+    /// # Errors
+    /// See [`Manager::ready`].
+    pub fn ready(
+        &self,
+        id: CommId,
+        private_data: &PrivateData<{ rtu::PRIVATE_DATA }>,
+    ) -> Result<(), CallError> {
+        self.call(id, |manager| manager.ready(id, private_data))
+    }
+
+    /// A packet of the connection has come before the RTU.
+    ///
+    /// # Errors
+    /// See [`Manager::establish`].
+    pub fn establish(&self, id: CommId) -> Result<(), CallError> {
+        self.call(id, |manager| manager.establish(id))
+    }
+
+    /// Tells the peer that the answer takes a while.
+    ///
+    /// # Errors
+    /// See [`Manager::delay`].
+    pub fn delay(
+        &self,
+        id: CommId,
+        service_timeout: u8,
+        private_data: &PrivateData<{ mra::PRIVATE_DATA }>,
+        when: MraWhen,
+    ) -> Result<(), CallError> {
+        self.call(id, |manager| {
+            manager.delay(id, service_timeout, private_data, when)
+        })
+    }
+
+    /// Ends a connection, or agrees that the peer ends it.
+    ///
+    /// # Errors
+    /// See [`Manager::disconnect`].
+    pub fn disconnect(
+        &self,
+        id: CommId,
+        private_data: &PrivateData<{ disconnect::DREQ_PRIVATE_DATA }>,
+    ) -> Result<(), CallError> {
+        self.call(id, |manager| manager.disconnect(now(), id, private_data))
+    }
+
+    /// Answers who asked for a queue pair.
+    ///
+    /// # Errors
+    /// See [`Manager::answer`].
+    pub fn answer(&self, id: CommId, answer: &SidrAnswer) -> Result<(), CallError> {
+        self.call(id, |manager| manager.answer(now(), id, answer))
+    }
+
+    /// Nobody wants events of it any more; it is brought to its end.
+    pub fn abandon(&self, id: CommId) {
+        let mut inner = lock(&self.inner);
+        inner.manager.abandon(now(), id);
+        let handler = inner.handlers.remove(&id);
+        self.settle(inner);
+        drop(handler);
+    }
+
+    /// The state of a connection.
+    pub fn state(&self, id: CommId) -> State {
+        lock(&self.inner).manager.state(id)
+    }
+
+    /// What the queue pair of a connection needs to know.
+    pub fn parameters(&self, id: CommId) -> Option<ConnectionParameters> {
+        lock(&self.inner).manager.parameters(id).copied()
+    }
+
+    /// How many connections and resolutions there are, those included that nobody wants any more and
+    /// that have not come to their end.
+    pub fn open(&self) -> usize {
+        lock(&self.inner).manager.open()
+    }
+
+    fn call(
+        &self,
+        id: CommId,
+        make: impl FnOnce(&mut Manager<SlotIds>) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
+        let mut inner = lock(&self.inner);
+        make(&mut inner.manager)?;
+        // What the program has ended by itself has no more events that matter.
+        let handler = match inner.manager.exists(id) {
+            true => None,
+            false => inner.handlers.remove(&id),
+        };
+        self.settle(inner);
+        drop(handler);
+        Ok(())
+    }
+
+    /// A packet has come to queue pair 1. It is put aside, as locks are held.
+    pub(crate) fn arrived(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+        self.inbox.put(datagram, packet);
+    }
+
+    /// When [`Gsi::run`] has something to do though nothing arrives.
+    pub(crate) fn deadline(&self) -> Time {
+        Time(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Whether [`Gsi::run`] has something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.inbox.is_empty() || self.events.load(Ordering::Acquire)
+    }
+
+    /// Does what there is to do. No lock may be held. True when there was something.
+    pub(crate) fn run(&self, shared: &Shared) -> bool {
+        let arrived = self.inbox.take();
+        let due = self.deadline() <= now();
+        if arrived.is_empty() && !due && !self.events.load(Ordering::Acquire) {
+            return false;
+        }
+        let mine: Vec<_> = arrived
+            .into_iter()
+            .filter(|arrived| self.is_mine(arrived, shared))
+            .collect();
+        let mut inner = lock(&self.inner);
+        for arrived in &mine {
+            inner
+                .manager
+                .handle_mad(now(), arrived.address(), arrived.mad());
+        }
+        if due {
+            inner.manager.handle_timeout(now());
+        }
+        self.settle(inner);
+        self.hand_out_events();
+        true
+    }
+
+    /// The process ends in an orderly way: its peers shall know.
+    pub(crate) fn leave(&self) {
+        let mut inner = lock(&self.inner);
+        inner.handlers.clear();
+        inner.manager.abandon_all(now());
+        self.settle(inner);
+    }
+
+    /// Whether a MAD is for this process. If not, it is handed on.
+    fn is_mine(&self, arrived: &Arrived, shared: &Shared) -> bool {
+        match Message::parse(arrived.mad()).map(|(_, message)| message.addressee()) {
+            Ok(Addressee::Service(service)) => {
+                let address = arrived.address().local;
+                if lock(&self.inner).manager.listens(service, address) {
+                    return true;
+                }
+                let found = self.directory.find(service, address);
+                let handed_on = found.is_some_and(|slot| arrived.hand_on(shared, slot));
+                !handed_on
+            }
+            // Whoever got it from the network hands it to all.
+            Ok(Addressee::Anybody) if !arrived.passed_on => {
+                match shared.neighbours() {
+                    Ok(slots) => {
+                        for slot in slots {
+                            arrived.hand_on(shared, slot);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot look for processes"),
+                }
+                true
+            }
+            // Where it goes by an ID the sockets have seen to, and an error is the manager's to count.
+            _ => true,
+        }
+    }
+
+    /// Lets others see what became of the manager, and sends its MADs.
+    fn settle(&self, mut inner: MutexGuard<'_, Inner>) {
+        let mut transmits = Vec::new();
+        while let Some(transmit) = inner.manager.poll_transmit() {
+            transmits.push(transmit);
+        }
+        let deadline = inner.manager.deadline();
+        let before = Time(self.deadline.swap(deadline.0, Ordering::AcqRel));
+        let events = inner.manager.has_events();
+        self.events.store(events, Ordering::Release);
+        drop(inner);
+        self.sender.send(&transmits);
+        if deadline < before {
+            engine::get().deadline_moved(deadline);
+        }
+        if events {
+            engine::get().wake();
+        }
+    }
+
+    /// Hands events to whom they are for, unless another thread is at it.
+    fn hand_out_events(&self) {
+        let mut inner = lock(&self.inner);
+        if std::mem::replace(&mut inner.delivering, true) {
+            return;
+        }
+        while let Some(event) = inner.manager.poll_event() {
+            let id = event.id();
+            let handler = match &event {
+                Event::Request { listener, .. } | Event::ResolutionRequest { listener, .. } => {
+                    inner.listeners.get(listener).cloned()
+                }
+                event if event.is_last() => inner.handlers.remove(&id),
+                _ => inner.handlers.get(&id).cloned(),
+            };
+            drop(inner);
+            match handler {
+                Some(handler) => handler.handle(self, event),
+                // A request whose listener is gone. Others were abandoned before.
+                None => self.abandon(id),
+            }
+            inner = lock(&self.inner);
+        }
+        inner.delivering = false;
+        self.events.store(false, Ordering::Release);
+    }
+}

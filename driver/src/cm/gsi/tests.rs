@@ -1,0 +1,394 @@
+//! Connections over real sockets, within this process and with others, of this very test program.
+
+use super::*;
+use crate::engine;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use urxe_proto::cm::wire::{SidrStatus, Transport};
+use urxe_proto::cm::{Address, Awaited};
+use urxe_proto::ids::{Gid, QKey, Qpn};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+
+/// Nothing takes that long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Notes events.
+#[derive(Debug)]
+struct Notes(Mutex<mpsc::Sender<Event>>);
+
+impl Handler for Notes {
+    fn handle(&self, _gsi: &Gsi, event: Event) {
+        // Nobody may be listening any more.
+        let _ = lock(&self.0).send(event);
+    }
+}
+
+fn notes() -> (Arc<dyn Handler>, mpsc::Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel();
+    (Arc::new(Notes(Mutex::new(sender))), receiver)
+}
+
+fn gsi() -> &'static Gsi {
+    engine::get().gsi().unwrap()
+}
+
+/// An address of this host that no other test has.
+fn address() -> LocalAddress {
+    let [a, b] = random::any::<u16>().to_be_bytes();
+    LocalAddress::new(Ipv4Addr::new(127, 77, a, b | 1).into(), 1)
+}
+
+fn service() -> ServiceId {
+    ServiceId(random::any())
+}
+
+fn gid(address: LocalAddress) -> Gid {
+    Gid::from_ip(address.ip())
+}
+
+/// To itself.
+fn way(local: LocalAddress) -> Address {
+    Address {
+        local: gid(local),
+        remote: gid(local),
+        remote_qpn: Qpn::GSI,
+        traffic_class: 0,
+    }
+}
+
+fn wanted(local: LocalAddress, service: ServiceId) -> Connect {
+    Connect {
+        address: way(local),
+        service,
+        ca_guid: 1,
+        transport: Transport::Rc,
+        qpn: Qpn::new(random::any()),
+        starting_psn: Psn::new(random::any()),
+        responder_resources: 1,
+        initiator_depth: 1,
+        flow_control: true,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: false,
+        path_mtu: Mtu::B1024,
+        packet_rate: 7,
+        flow_label: 0,
+        hop_limit: 64,
+        sl: 0,
+        packet_life_time: 4,
+        ack_delay: 4,
+        // 268 ms: what is lost is lost to a neighbour that just died.
+        remote_response_timeout: 16,
+        local_response_timeout: 16,
+        max_cm_retries: 15,
+        private_data: PrivateData::new(b"please").unwrap(),
+    }
+}
+
+fn acceptance() -> Accept {
+    Accept {
+        ca_guid: 1,
+        qpn: Qpn::new(random::any()),
+        starting_psn: Psn::new(random::any()),
+        responder_resources: 1,
+        initiator_depth: 1,
+        ack_delay: 4,
+        flow_control: true,
+        rnr_retry_count: 7,
+        srq: false,
+        private_data: PrivateData::new(b"welcome").unwrap(),
+    }
+}
+
+#[track_caller]
+fn next(events: &mpsc::Receiver<Event>) -> Event {
+    events.recv_timeout(LIMIT).expect("an event")
+}
+
+#[test]
+fn a_process_connects_to_itself_and_disconnects() {
+    let (gsi, address, service) = (gsi(), address(), service());
+    let (handler, requests) = notes();
+    let at = [ListenAt::One(gid(address))];
+    let listener = gsi.listen(service, &at, [address], 8, handler).unwrap();
+    let (handler, client_events) = notes();
+    let client = gsi.connect(address, &wanted(address, service), handler);
+    let client = client.unwrap();
+    let Event::Request {
+        id: server, req, ..
+    } = next(&requests)
+    else {
+        panic!("no request");
+    };
+    assert_eq!(req.private_data[..7], *b"please\0");
+    let (handler, server_events) = notes();
+    gsi.adopt(server, handler).unwrap();
+    gsi.accept(server, &acceptance()).unwrap();
+    assert!(matches!(next(&client_events), Event::Reply { .. }));
+    gsi.ready(client, &PrivateData::default()).unwrap();
+    assert!(matches!(next(&server_events), Event::Ready { .. }));
+    let mine = gsi.parameters(client).unwrap();
+    let theirs = gsi.parameters(server).unwrap();
+    assert_eq!(mine.remote_qpn, theirs.local_qpn);
+    assert_eq!(mine.sq_psn, theirs.rq_psn);
+    gsi.disconnect(client, &PrivateData::default()).unwrap();
+    let event = next(&server_events);
+    assert!(matches!(event, Event::DisconnectRequest { .. }));
+    gsi.disconnect(server, &PrivateData::default()).unwrap();
+    assert!(matches!(next(&client_events), Event::Disconnected { .. }));
+    assert!(matches!(next(&client_events), Event::TimeWaitExit { .. }));
+    assert!(matches!(next(&server_events), Event::TimeWaitExit { .. }));
+    assert_eq!(gsi.state(client), State::Idle);
+    assert_eq!(gsi.state(server), State::Idle);
+    // No handler is kept of what is over.
+    assert!(client_events.recv_timeout(LIMIT).is_err());
+    assert!(server_events.recv_timeout(LIMIT).is_err());
+    drop(listener);
+    assert!(requests.recv_timeout(LIMIT).is_err());
+}
+
+#[test]
+fn a_request_that_nobody_listens_for_is_rejected() {
+    let (gsi, address) = (gsi(), address());
+    let (handler, events) = notes();
+    let wanted = wanted(address, service());
+    gsi.connect(address, &wanted, handler).unwrap();
+    let Event::Rejected { reason, last, .. } = next(&events) else {
+        panic!("not rejected");
+    };
+    assert_eq!((reason, last), (RejectReason::INVALID_SERVICE_ID, true));
+}
+
+#[test]
+fn a_peer_that_is_not_there_does_not_answer() {
+    let (gsi, address) = (gsi(), address());
+    let (handler, events) = notes();
+    let nobody = Gid::from_ip([127, 78, 0, 1].into());
+    let wanted = Connect {
+        address: Address {
+            remote: nobody,
+            ..way(address)
+        },
+        remote_response_timeout: 8,
+        max_cm_retries: 2,
+        ..wanted(address, service())
+    };
+    gsi.connect(address, &wanted, handler).unwrap();
+    let event = next(&events);
+    let awaited = Awaited::Rep;
+    assert!(matches!(event, Event::TimedOut { awaited: a, .. } if a == awaited));
+}
+
+#[test]
+fn a_service_of_datagrams_is_resolved() {
+    let (gsi, address, service) = (gsi(), address(), service());
+    let (handler, requests) = notes();
+    let at = [ListenAt::AllV4];
+    let _listener = gsi.listen(service, &at, [address], 8, handler).unwrap();
+    let (handler, events) = notes();
+    let wanted = Resolve {
+        address: way(address),
+        service,
+        response_timeout: 16,
+        max_retries: 15,
+        private_data: PrivateData::default(),
+    };
+    gsi.resolve(address, &wanted, handler).unwrap();
+    let Event::ResolutionRequest { id, .. } = next(&requests) else {
+        panic!("no request");
+    };
+    let answer = SidrAnswer {
+        status: SidrStatus::VALID,
+        info: Info::default(),
+        qpn: Qpn::new(0x1234),
+        qkey: QKey(5),
+        private_data: PrivateData::default(),
+    };
+    gsi.answer(id, &answer).unwrap();
+    let Event::Resolved { rep, .. } = next(&events) else {
+        panic!("not resolved");
+    };
+    assert_eq!((rep.qpn, rep.qkey), (Qpn::new(0x1234), QKey(5)));
+}
+
+#[test]
+fn a_service_has_one_listener_on_a_host() {
+    let (gsi, address, service) = (gsi(), address(), service());
+    let at = [ListenAt::AllV4, ListenAt::AllV6];
+    let listener = gsi.listen(service, &at, [address], 8, notes().0).unwrap();
+    let again = gsi.listen(service, &at[1..], [address], 8, notes().0);
+    assert_eq!(again.unwrap_err().errno(), libc::EADDRINUSE);
+    drop(listener);
+    // Another process holds the name.
+    let (other, service) = (Directory::new(200), self::service());
+    let entry = other.enter(service, ListenAt::AllV6).unwrap();
+    let again = gsi.listen(service, &at, [address], 8, notes().0);
+    assert_eq!(again.unwrap_err().errno(), libc::EADDRINUSE);
+    drop(entry);
+    // Other tests start processes, which have all descriptors until they become other programs.
+    let start = std::time::Instant::now();
+    while let Err(error) = gsi.listen(service, &at, [address], 8, notes().0) {
+        assert!(start.elapsed() < LIMIT, "{error}");
+        std::thread::yield_now();
+    }
+}
+
+/// Tells a process that it is a child, its address and its service.
+const CHILD: &str = "URXE_TEST_CM_CHILD";
+
+/// Accepts whatever comes, and agrees to every end.
+#[derive(Debug)]
+struct Willing;
+
+impl Handler for Willing {
+    fn handle(&self, gsi: &Gsi, event: Event) {
+        match event {
+            Event::Request { id, .. } => {
+                // The client may have given up already.
+                let _ = gsi.adopt(id, Arc::new(Willing));
+                let _ = gsi.accept(id, &acceptance());
+            }
+            Event::DisconnectRequest { id, .. } => {
+                gsi.disconnect(id, &PrivateData::default()).unwrap();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Listens, until nobody holds its standard input any more.
+#[test]
+#[ignore = "other tests run it as a process of its own"]
+fn child() {
+    let told = std::env::var(CHILD).expect("other tests run it, and tell it what for");
+    let (address, service) = told.split_once(' ').unwrap();
+    let address = LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1);
+    let service = ServiceId(service.parse().unwrap());
+    let at = [ListenAt::One(gid(address))];
+    let listener = gsi().listen(service, &at, [address], 8, Arc::new(Willing));
+    let _listener = listener.unwrap();
+    println!("\nlistening");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// A process that listens.
+struct Server {
+    process: Child,
+    /// Held open as long as it is to live.
+    input: Option<ChildStdin>,
+    /// Held open so that it can write as long as it lives.
+    _output: BufReader<ChildStdout>,
+    service: ServiceId,
+}
+
+impl Server {
+    fn start(address: LocalAddress) -> Server {
+        let service = service();
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cm::gsi::tests::child", "--ignored"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(CHILD, format!("{} {}", address.ip(), service.0))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut lines = output.by_ref().lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "listening"), "the child is gone");
+        let input = process.stdin.take();
+        Server {
+            process,
+            input,
+            _output: output,
+            service,
+        }
+    }
+
+    /// As `kill -9` does.
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// It ends by itself.
+    fn stop(&mut self) {
+        self.input = None;
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Connects to a process.
+#[track_caller]
+fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<Event>) {
+    let (handler, events) = notes();
+    let wanted = wanted(address, server.service);
+    let id = gsi().connect(address, &wanted, handler).unwrap();
+    let event = next(&events);
+    assert!(matches!(event, Event::Reply { .. }), "{event:?}");
+    gsi().ready(id, &PrivateData::default()).unwrap();
+    (id, events)
+}
+
+/// Whichever of them has queue pair 1.
+#[test]
+fn processes_that_share_an_address_find_each_other_s_listeners() {
+    let address = address();
+    let servers: Vec<_> = (0..3).map(|_| Server::start(address)).collect();
+    for server in servers.iter().chain(&servers) {
+        let (id, events) = connected(address, server);
+        gsi().disconnect(id, &PrivateData::default()).unwrap();
+        assert!(matches!(next(&events), Event::Disconnected { .. }));
+    }
+}
+
+#[test]
+fn a_process_that_was_killed_is_answered_for_by_its_neighbours() {
+    let address = address();
+    let mut servers: Vec<_> = (0..3).map(|_| Server::start(address)).collect();
+    for _ in 0..2 {
+        let mut killed = servers.remove(0);
+        let (id, events) = connected(address, &killed);
+        killed.kill();
+        gsi().disconnect(id, &PrivateData::default()).unwrap();
+        let event = next(&events);
+        assert!(matches!(event, Event::Disconnected { .. }), "{event:?}");
+        // Its listener is gone, and those of others are not.
+        let (handler, events) = notes();
+        let wanted = wanted(address, killed.service);
+        gsi().connect(address, &wanted, handler).unwrap();
+        let event = next(&events);
+        assert!(
+            matches!(event, Event::Rejected { reason, .. }
+                if reason == RejectReason::INVALID_SERVICE_ID),
+            "{event:?}"
+        );
+        connected(address, &servers[0]);
+    }
+}
+
+#[test]
+fn a_process_that_ends_tells_its_peers() {
+    let address = address();
+    let mut server = Server::start(address);
+    let (_, events) = connected(address, &server);
+    server.stop();
+    // It may not have had the RTU.
+    let event = next(&events);
+    let told = matches!(
+        event,
+        Event::DisconnectRequest { .. } | Event::Rejected { .. }
+    );
+    assert!(told, "{event:?}");
+}
