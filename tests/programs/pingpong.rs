@@ -1,7 +1,5 @@
 //! `ibv_rc_pingpong` with each of its options, over the loopback interface.
 
-use std::time::Duration;
-
 use crate::common::devices::DeviceInfo;
 use crate::common::pingpong::Pingpong;
 use crate::common::place::Place;
@@ -176,31 +174,19 @@ fn completion_timestamps_as_the_device_promises() {
 }
 
 #[test]
-fn on_demand_paging_as_the_device_promises() {
+fn on_demand_paging_with_and_without_prefetch() {
     let Some(pingpong) = loopback() else { return };
-    let info = DeviceInfo::query(&Place::here(), DEVICE);
-    for (options, capability) in [("-o", "ODP_SUPPORT"), ("-O", "ODP_SUPPORT_IMPLICIT")] {
-        let pingpong = pingpong
-            .clone()
-            .options(options)
-            .limit(Duration::from_secs(20));
-        if info.0.lines().any(|line| line.trim() == capability) {
-            pingpong.run().success();
-        } else {
-            let refused = pingpong.run_server_alone();
-            assert_eq!(refused.status.code(), Some(1), "{refused}");
-            assert!(refused.stderr.contains("The device"), "{refused}");
-        }
+    for options in ["-o -c", "-o -P -c", "-O -c", "-O -P -c"] {
+        let pingpong = pingpong.clone().options(options);
+        pingpong.size(100_000).iterations(100).run().success();
     }
 }
 
 #[test]
-fn device_memory_is_refused_politely() {
+fn device_memory() {
     let Some(pingpong) = loopback() else { return };
-    let refused = pingpong.options("-j").run_server_alone();
-    assert_eq!(refused.status.code(), Some(1), "{refused}");
-    assert!(
-        refused.stderr.contains("doesn't support dm allocation"),
-        "{refused}"
-    );
+    for size in [512, 100_000] {
+        let pingpong = pingpong.clone().options("-j -c");
+        pingpong.size(size).iterations(100).run().success();
+    }
 }
