@@ -3,7 +3,7 @@
 //! - [`net`]: UDP sockets and their offloads, interfaces, port sharing, capture, fault injection.
 //! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
 //!   that this happens also when the program does not call in.
-//! - [`cm`]: connections by IP address and port; [`gsi`]: queue pair 1, by which they come about.
+//! - [`cm`]: connections by IP address and port.
 //! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`qp`], [`ah`]; [`events`] for what
 //!   happens to them, [`event_queue`] for how programs wait.
 //!
@@ -21,7 +21,6 @@ pub mod dmabuf;
 pub mod engine;
 pub mod event_queue;
 pub mod events;
-pub mod gsi;
 pub mod isolation;
 mod memory;
 pub mod moderation;

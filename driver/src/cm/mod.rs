@@ -4,10 +4,13 @@
 //! - [`channel`]: events, and the queues that programs wait for them on.
 //! - [`resolve`]: from IP addresses to devices and paths. [`port_space`]: ports, unique on the host.
 //!
+//! - [`gsi`]: queue pair 1, by which peers agree on connections.
+//!
 //! What goes to and from the peer is `urxe_proto`'s.
 
 pub mod channel;
 mod error;
+pub mod gsi;
 pub mod id;
 pub mod port_space;
 pub mod resolve;

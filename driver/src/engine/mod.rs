@@ -18,10 +18,10 @@ mod timers;
 
 pub use counting::EngineCounters;
 
+use crate::cm::gsi::Gsi;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::event_queue::lock;
-use crate::gsi::Gsi;
 use crate::net::{
     self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
 };

@@ -290,7 +290,7 @@ impl Server {
     fn start(address: LocalAddress) -> Server {
         let service = service();
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "gsi::tests::child", "--ignored"])
+            .args(["--exact", "cm::gsi::tests::child", "--ignored"])
             .args(["--nocapture", "--test-threads=1"])
             .env(CHILD, format!("{} {}", address.ip(), service.0))
             .stdin(Stdio::piped())
