@@ -1,4 +1,4 @@
-//! Debian's verbs programs, unmodified, over urxe.
+//! Debian's verbs programs, unmodified, and the C examples, over urxe.
 //!
 //! One test binary, so that all its tests take turns: each of them wants the whole machine.
 
@@ -8,6 +8,7 @@ mod common;
 mod asyncwatch;
 mod capture;
 mod devices;
+mod examples;
 mod faults;
 mod first_errors;
 mod perftest;

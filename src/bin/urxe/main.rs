@@ -3,6 +3,7 @@
 
 mod demo;
 mod devices;
+mod environment;
 mod installed;
 mod launch;
 mod library;
@@ -31,6 +32,8 @@ enum Command {
     /// Show the devices of this host, and why the other interfaces have none
     Devices,
     Run(run::Arguments),
+    /// Print the variables with which programs are built and run over urxe: eval "$(urxe env)"
+    Env,
     Stat(stat::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),
+        Command::Env => environment::environment(),
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::SysfsTrial => sysfs::trial(),

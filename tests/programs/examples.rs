@@ -1,0 +1,193 @@
+//! The examples, built and run as their readers would.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::place::Place;
+use crate::common::require::{Need, require};
+use crate::common::run::{Finished, LOOK, Running, run};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const TOOLS: [Need; 3] = [
+    Need::Program("cc", "gcc"),
+    Need::Program("make", "make"),
+    Need::Program("pkg-config", "pkg-config"),
+];
+
+/// The C examples, built with what `urxe env` says; `None` where the tools are missing.
+fn c_examples() -> Option<&'static Path> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if !require(&TOOLS) {
+        return None;
+    }
+    Some(BUILT.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples-c");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("cargo's own directory");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c");
+        for entry in fs::read_dir(source).expect("the examples are there") {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name();
+            if name == "Makefile" || name.to_string_lossy().contains('.') {
+                fs::copy(entry.path(), directory.join(name)).expect("cargo's own directory");
+            }
+        }
+        let mut make = in_shell("make CFLAGS='-O2 -Wall -Wextra -Werror'");
+        make.current_dir(&directory);
+        run("make", make, LIMIT).success();
+        directory
+    }))
+}
+
+/// A shell's command line, after `eval "$(urxe env)"`.
+fn in_shell(line: &str) -> Command {
+    let mut shell = Place::here().command("sh");
+    let urxe = Place::here().urxe();
+    shell
+        .args(["-ec", &format!("eval \"$($0 env)\"; {line}")])
+        .arg(urxe.get_program());
+    shell
+}
+
+fn start(directory: &Path, line: &str) -> Running {
+    Running::start(
+        line,
+        in_shell(&format!("exec {}/{line}", directory.display())),
+    )
+}
+
+fn alone(line: &str) -> Option<Finished> {
+    let directory = c_examples()?;
+    Some(start(directory, line).finish(LIMIT).success())
+}
+
+/// A pair that meets over TCP: what server and client said.
+fn pair(directory: &Path, line: &str) -> (Finished, Finished) {
+    let port = free_port();
+    let server = start(directory, &format!("{line} -p {port}"));
+    wait_until_it_listens(port);
+    let client = start(directory, &format!("{line} -p {port} 127.0.0.1"));
+    let client = client.finish(LIMIT).success();
+    (server.finish(LIMIT).success(), client)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("bound").port()
+}
+
+/// Looks, and does not connect: the server takes the first who does for its peer.
+fn wait_until_it_listens(port: u16) {
+    let deadline = Instant::now() + LIMIT;
+    let listens = || {
+        let sockets = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let state = format!(":{port:04X} 00000000:0000 0A");
+        sockets.contains(&state)
+    };
+    while !listens() {
+        assert!(Instant::now() < deadline, "the server does not listen");
+        thread::sleep(LOOK);
+    }
+}
+
+#[test]
+fn exercise_1_devices_with_their_node_types() {
+    let Some(told) = alone("list_devices") else {
+        return;
+    };
+    let line = told
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("urxe_lo: "));
+    assert!(
+        line.is_some_and(|line| line.contains("channel adapter")),
+        "{told}"
+    );
+}
+
+#[test]
+fn exercise_2_gids_of_a_port() {
+    let Some(told) = alone("port_gids -d urxe_lo") else {
+        return;
+    };
+    assert!(
+        told.stdout.contains("GID 0: ::ffff:127.0.0.1, RoCE v2"),
+        "{told}"
+    );
+}
+
+#[test]
+fn exercise_3_memory_regions() {
+    let Some(told) = alone("memory_regions -d urxe_lo") else {
+        return;
+    };
+    assert_eq!(told.stdout.lines().count(), 4, "{told}");
+}
+
+#[test]
+fn exercise_4_completion_queues() {
+    let Some(told) = alone("completion_queues -d urxe_lo") else {
+        return;
+    };
+    assert!(told.stdout.ends_with("armed, and no event\n"), "{told}");
+}
+
+#[test]
+fn exercise_5_connection_with_every_operation() {
+    let Some(directory) = c_examples() else {
+        return;
+    };
+    let (server, client) = pair(directory, "connected -d urxe_lo");
+    assert_eq!(server.stdout.matches(": ok").count(), 5, "{server}");
+    assert_eq!(client.stdout.matches(": ok").count(), 3, "{client}");
+    let (server, _) = pair(directory, "connected -u -d urxe_lo");
+    assert_eq!(server.stdout.matches(": ok").count(), 4, "{server}");
+}
+
+#[test]
+fn exercise_6_asynchronous_events() {
+    let Some(told) = alone("async_events -d urxe_lo") else {
+        return;
+    };
+    assert!(told.stdout.contains("communication established"), "{told}");
+    assert!(told.stdout.contains("send queue drained"), "{told}");
+}
+
+#[test]
+fn exercise_7_shared_receives() {
+    let Some(told) = alone("shared_receives -d urxe_lo") else {
+        return;
+    };
+    assert!(told.stdout.contains("4 messages over the first"), "{told}");
+}
+
+#[test]
+fn exercise_8_datagrams() {
+    let Some(directory) = c_examples() else {
+        return;
+    };
+    let (server, client) = pair(directory, "datagram -d urxe_lo");
+    assert!(server.stdout.contains("Who is there?"), "{server}");
+    assert!(client.stdout.contains("A datagram."), "{client}");
+}
+
+#[test]
+fn what_is_built_with_urxe_asks_for_the_usual_names() {
+    let Some(directory) = c_examples() else {
+        return;
+    };
+    if !require(&[Need::Program("readelf", "binutils")]) {
+        return;
+    }
+    let mut command = Place::here().command("readelf");
+    command.arg("-d").arg(directory.join("datagram"));
+    let told = run("readelf", command, LIMIT).success();
+    assert!(told.stdout.contains("[libibverbs.so.1]"), "{told}");
+    assert!(!told.stdout.contains("liburxe"), "{told}");
+}
