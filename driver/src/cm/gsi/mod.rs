@@ -362,7 +362,7 @@ impl Gsi {
         if due {
             inner.manager.handle_timeout(now());
         }
-        self.settle(inner);
+        self.settle_quietly(inner);
         self.hand_out_events();
         true
     }
@@ -404,23 +404,28 @@ impl Gsi {
         }
     }
 
+    /// The same after a call of the program, whose events are handed out by whoever holds no lock.
+    fn settle(&self, inner: MutexGuard<'_, Inner>) {
+        self.settle_quietly(inner);
+        if self.events.load(Ordering::Acquire) {
+            engine::get().wake();
+        }
+    }
+
     /// Lets others see what became of the manager, and sends its MADs.
-    fn settle(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn settle_quietly(&self, mut inner: MutexGuard<'_, Inner>) {
         let mut transmits = Vec::new();
         while let Some(transmit) = inner.manager.poll_transmit() {
             transmits.push(transmit);
         }
         let deadline = inner.manager.deadline();
         let before = Time(self.deadline.swap(deadline.0, Ordering::AcqRel));
-        let events = inner.manager.has_events();
-        self.events.store(events, Ordering::Release);
+        self.events
+            .store(inner.manager.has_events(), Ordering::Release);
         drop(inner);
         self.sender.send(&transmits);
         if deadline < before {
             engine::get().deadline_moved(deadline);
-        }
-        if events {
-            engine::get().wake();
         }
     }
 

@@ -341,6 +341,36 @@ fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<
     (id, events)
 }
 
+/// More than the backlog holds, and than the socket takes at once.
+#[test]
+fn a_listener_that_500_clients_hit_at_once_serves_all() {
+    let (gsi, address, service) = (gsi(), address(), service());
+    let at = [ListenAt::One(gid(address))];
+    let willing = Arc::new(Willing);
+    let _listener = gsi.listen(service, &at, [address], 64, willing).unwrap();
+    let (handler, events) = notes();
+    let clients: Vec<_> = (0..500)
+        .map(|_| {
+            let handler = Arc::clone(&handler);
+            let wanted = wanted(address, service);
+            gsi.connect(address, &wanted, handler).unwrap()
+        })
+        .collect();
+    let mut served = std::collections::BTreeSet::new();
+    while served.len() < clients.len() {
+        match next(&events) {
+            Event::Reply { id, .. } => {
+                gsi.ready(id, &PrivateData::default()).unwrap();
+                assert!(served.insert(id));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for id in clients {
+        gsi.abandon(id);
+    }
+}
+
 /// Whichever of them has queue pair 1.
 #[test]
 fn processes_that_share_an_address_find_each_other_s_listeners() {
