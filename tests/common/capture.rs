@@ -12,7 +12,7 @@ use super::run::{LOOK, Running, run};
 const LIMIT: Duration = Duration::from_secs(120);
 const ROCE_PORT: &str = "udp.port == 4791";
 
-/// Opcodes of the reliable connection, as Wireshark prints them.
+/// Opcodes, as Wireshark prints them: those of the reliable connection unless they say otherwise.
 pub mod opcode {
     /// The first packet of a SEND.
     pub const SEND_FIRST: u32 = 0;
@@ -34,6 +34,14 @@ pub mod opcode {
     pub const COMPARE_AND_SWAP: u32 = 19;
     /// A fetch-and-add.
     pub const FETCH_AND_ADD: u32 = 20;
+    /// The first packet of a SEND on an unreliable connection.
+    pub const UC_SEND_FIRST: u32 = 32;
+    /// A packet in the middle of one.
+    pub const UC_SEND_MIDDLE: u32 = 33;
+    /// The last packet of one.
+    pub const UC_SEND_LAST: u32 = 34;
+    /// A datagram.
+    pub const UD_SEND_ONLY: u32 = 100;
 }
 
 /// A RoCEv2 packet as Wireshark dissects it.

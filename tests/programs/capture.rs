@@ -89,6 +89,31 @@ fn large_messages_are_cut_at_the_path_mtu() {
 }
 
 #[test]
+fn packets_of_unreliable_connections() {
+    let Some(pingpong) = loopback() else { return };
+    let pingpong = pingpong.program("ibv_uc_pingpong").options("-m 512");
+    let (packets, _) = captured(pingpong.size(3 * 512 + 5).iterations(10));
+    let all = [
+        opcode::UC_SEND_FIRST,
+        opcode::UC_SEND_MIDDLE,
+        opcode::UC_SEND_LAST,
+    ];
+    assert_eq!(opcodes(&packets), BTreeSet::from(all));
+}
+
+#[test]
+fn packets_of_datagrams() {
+    let Some(pingpong) = loopback() else { return };
+    let pingpong = pingpong.program("ibv_ud_pingpong").iterations(20);
+    for size in [1, 2, 3, 1024] {
+        let (packets, _) = captured(pingpong.clone().size(size));
+        assert_eq!(opcodes(&packets), BTreeSet::from([opcode::UD_SEND_ONLY]));
+    }
+    let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+    captured(pingpong.gids(index, index).size(1024));
+}
+
+#[test]
 fn batches_of_many_packets() {
     let Some(pingpong) = loopback() else { return };
     captured(pingpong.options("-m 1024").size(300_000).iterations(3));
