@@ -170,10 +170,10 @@ unsafe fn create(pd: *mut ibv_pd, wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp
     // SAFETY: the caller's promise; the last makes no reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
     let (spread, table_use) = wanted.spread.unzip();
-    // SAFETY: the caller's promise.
     let (send_cq, recv_cq) = match &spread {
         // Nothing completes but what its work queues receive.
         Some(_) => (None, None),
+        // SAFETY: the caller's promise.
         None => unsafe {
             (
                 Some(queue_in(wanted.send_cq, context)?),
