@@ -31,6 +31,7 @@ pub mod odp;
 pub mod owned;
 pub mod pd;
 mod per_process;
+mod process_socket;
 pub mod qp;
 mod random;
 pub mod raw;

@@ -54,8 +54,8 @@ impl<T: Send + Sync> PerProcess<T> {
 
 fn forget_in_children() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only stores to atomics, which a child of several threads may do. It
-    // stays loaded: the library is never unloaded.
+    // SAFETY: the handler stores to atomics and puts other descriptors in the place of sockets,
+    // which a child of several threads may do. It stays loaded: the library is never unloaded.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
@@ -64,6 +64,7 @@ fn forget_in_children() {
 unsafe extern "C" fn in_child() {
     crate::cm::port_space::forget();
     crate::engine::forget();
+    crate::process_socket::forget();
     crate::regions::forget();
     crate::watcher::forget();
 }

@@ -10,7 +10,7 @@ use super::slot::{Passed, SLOTS};
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
 use super::steering::{PROBE_SLOT, Steering};
 use super::wire::Wire;
-use socket2::Socket;
+use crate::process_socket::ProcessSocket;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ const TX_SOCKETS: usize = 16;
 pub struct Endpoint {
     shared: Arc<Shared>,
     address: LocalAddress,
-    receiver: Socket,
+    receiver: ProcessSocket,
     steering: Steering,
     wire: Arc<Wire>,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,

@@ -8,7 +8,7 @@ use super::receive::{Arrival, Datagram, RecvBatch};
 use super::sharing::Shared;
 use super::socket::{LocalAddress, open_group_receiver};
 use super::wire::Wire;
-use socket2::Socket;
+use crate::process_socket::ProcessSocket;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ pub struct Group {
     shared: Arc<Shared>,
     wire: Arc<Wire>,
     address: LocalAddress,
-    receiver: Socket,
+    receiver: ProcessSocket,
 }
 
 impl Group {

@@ -4,6 +4,7 @@
 //! They belong to the network namespace, as ports do, and are free again when their process ends,
 //! however it ends. Nothing is left on disk, ever.
 
+use crate::process_socket::ProcessSocket;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 
@@ -11,7 +12,7 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct Name {
     /// Nobody reads from it; it is there to have the name.
-    _socket: Socket,
+    _socket: ProcessSocket,
 }
 
 impl Name {
@@ -28,7 +29,7 @@ impl Name {
 
 /// Looks names up.
 #[derive(Debug)]
-pub(crate) struct Lookup(Socket);
+pub(crate) struct Lookup(ProcessSocket);
 
 impl Lookup {
     pub(crate) fn new() -> io::Result<Lookup> {
@@ -48,8 +49,9 @@ impl Lookup {
 }
 
 /// A Unix datagram socket that neither blocks nor survives exec.
-pub(super) fn socket() -> io::Result<Socket> {
-    Socket::new(Domain::UNIX, Type::DGRAM.nonblocking().cloexec(), None)
+pub(super) fn socket() -> io::Result<ProcessSocket> {
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    Socket::new(Domain::UNIX, kind, None).map(ProcessSocket::from)
 }
 
 /// The address of a name.

@@ -7,6 +7,7 @@
 
 use super::error::OpenError;
 use super::names::{self, Lookup};
+use crate::process_socket::ProcessSocket;
 use socket2::{SockAddr, Socket};
 use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
@@ -26,7 +27,7 @@ const FIRST_QPN: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u8,
-    socket: Socket,
+    socket: ProcessSocket,
 }
 
 /// What became of a message for another slot.

@@ -7,6 +7,7 @@
 
 use super::error::OpenError;
 use super::sys::{is_link_local, set_option};
+use crate::process_socket::ProcessSocket;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
@@ -91,12 +92,12 @@ impl fmt::Display for LocalAddress {
 }
 
 /// A UDP socket that neither blocks nor survives exec.
-fn udp(address: LocalAddress) -> Result<Socket, OpenError> {
+fn udp(address: LocalAddress) -> Result<ProcessSocket, OpenError> {
     let domain = match address.ip {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,
     };
-    let open = || -> io::Result<Socket> {
+    let open = || -> io::Result<ProcessSocket> {
         let socket = Socket::new(
             domain,
             Type::DGRAM.nonblocking().cloexec(),
@@ -105,13 +106,13 @@ fn udp(address: LocalAddress) -> Result<Socket, OpenError> {
         if domain == Domain::IPV6 {
             socket.set_only_v6(true)?;
         }
-        Ok(socket)
+        Ok(socket.into())
     };
     open().map_err(|e| OpenError::system("opening a UDP socket", e))
 }
 
 /// Opens the socket on which `address` receives. `gro` asks for whole batches.
-pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<Socket, OpenError> {
+pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<ProcessSocket, OpenError> {
     let socket = udp(address)?;
     socket
         .set_reuse_port(true)
@@ -121,7 +122,10 @@ pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<Socket, 
 
 /// Opens a socket that receives what goes to a multicast group, and joins the group. The kernel gives
 /// each such socket of each process a copy, whoever's the processes are.
-pub(super) fn open_group_receiver(group: LocalAddress, gro: bool) -> Result<Socket, OpenError> {
+pub(super) fn open_group_receiver(
+    group: LocalAddress,
+    gro: bool,
+) -> Result<ProcessSocket, OpenError> {
     let socket = udp(group)?;
     socket
         .set_reuse_address(true)
@@ -147,10 +151,10 @@ pub(super) fn open_group_receiver(group: LocalAddress, gro: bool) -> Result<Sock
 }
 
 fn receive_with_headers(
-    socket: Socket,
+    socket: ProcessSocket,
     address: LocalAddress,
     gro: bool,
-) -> Result<Socket, OpenError> {
+) -> Result<ProcessSocket, OpenError> {
     let configure = || -> io::Result<()> {
         let fd = socket.as_fd();
         match address.ip {
@@ -191,7 +195,7 @@ fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
 pub(super) struct TxSocket {
-    socket: Socket,
+    socket: ProcessSocket,
     address: LocalAddress,
     port: u16,
     /// Whether the kernel cuts batches on this socket.

@@ -8,6 +8,7 @@
 use super::names;
 use super::receive::RecvBatch;
 use super::slot::{self, Slot};
+use crate::process_socket::ProcessSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockAddr, Socket};
 use std::io;
@@ -146,7 +147,7 @@ const LISTENERS: u8 = 64;
 
 /// Hears what processes counted that end.
 #[derive(Debug)]
-pub struct Listener(Socket);
+pub struct Listener(ProcessSocket);
 
 impl Listener {
     /// Begins to listen. `None` when too many do.

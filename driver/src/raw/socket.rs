@@ -1,5 +1,6 @@
 //! A packet socket: sends and receives the frames of one interface.
 
+use crate::process_socket::ProcessSocket;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -13,7 +14,7 @@ const TAG_AT: usize = 12;
 /// The socket. It receives nothing at first.
 #[derive(Debug)]
 pub(super) struct FrameSocket {
-    socket: Socket,
+    socket: ProcessSocket,
     interface: u32,
 }
 
@@ -24,6 +25,7 @@ impl FrameSocket {
     /// `EPERM` without the capability `CAP_NET_RAW`.
     pub(super) fn new(interface: u32) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
+        let socket = ProcessSocket::from(socket);
         let on: libc::c_int = 1;
         // SAFETY: the option takes an int, which is there.
         let result = unsafe {

@@ -1,0 +1,143 @@
+//! Sockets that are one process's own. A forked child has its parent's descriptors, and would keep what
+//! they stand for: the slot's name, and the place among those that share port 4791, though the parent has
+//! ended and nobody reads there. So it gets others in their place, at once.
+//!
+//! In their place, and not none: objects of the parent that the child ends close those numbers.
+
+use socket2::Socket;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+/// A socket that a child does not keep.
+#[derive(Debug)]
+pub(crate) struct ProcessSocket {
+    entry: &'static Entry,
+    socket: Socket,
+}
+
+/// A place in the list, used again when its socket is closed, and never freed: the child looks
+/// through the list whatever its parent's threads were doing.
+#[derive(Debug)]
+struct Entry {
+    /// The descriptor, or [`FREE`].
+    fd: AtomicI32,
+    next: *const Entry,
+}
+
+// SAFETY: `next` is set before others see the entry, and points at one that is never freed.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+const FREE: i32 = -1;
+
+static LIST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    let entry = |at: *const Entry| {
+        // SAFETY: null, or one that came from a box and is never freed.
+        unsafe { at.as_ref() }
+    };
+    let first = entry(LIST.load(Ordering::Acquire));
+    std::iter::successors(first, move |at| entry(at.next))
+}
+
+impl Entry {
+    /// An entry with this descriptor.
+    fn with(fd: i32) -> &'static Self {
+        let take = |entry: &&Self| {
+            entry
+                .fd
+                .compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        if let Some(free) = entries().find(take) {
+            return free;
+        }
+        let entry = Box::leak(Box::new(Entry {
+            fd: AtomicI32::new(fd),
+            next: LIST.load(Ordering::Acquire),
+        }));
+        while let Err(other) = LIST.compare_exchange(
+            entry.next.cast_mut(),
+            entry,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            entry.next = other;
+        }
+        entry
+    }
+}
+
+impl From<Socket> for ProcessSocket {
+    fn from(socket: Socket) -> Self {
+        ProcessSocket {
+            entry: Entry::with(socket.as_raw_fd()),
+            socket,
+        }
+    }
+}
+
+impl Deref for ProcessSocket {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl Drop for ProcessSocket {
+    fn drop(&mut self) {
+        // Before it is closed: then the number may be another file's.
+        self.entry.fd.store(FREE, Ordering::Release);
+    }
+}
+
+/// This process is a forked child, and the sockets its parent's. Calls nothing that a child of several
+/// threads may not call.
+pub(crate) fn forget() {
+    // SAFETY: a system call without arguments that could be wrong.
+    let none = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if none < 0 {
+        // Out of descriptors, or of memory for one: the child keeps the parent's then.
+        return;
+    }
+    for entry in entries() {
+        let fd = entry.fd.load(Ordering::Acquire);
+        if fd != FREE {
+            // SAFETY: both are open; the second is a socket that only these entries know.
+            unsafe { libc::dup3(none, fd, libc::O_CLOEXEC) };
+        }
+    }
+    // SAFETY: it is this function's own.
+    unsafe { libc::close(none) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Type};
+
+    fn socket() -> ProcessSocket {
+        Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap().into()
+    }
+
+    fn is_listed(fd: i32) -> bool {
+        entries().any(|entry| entry.fd.load(Ordering::Acquire) == fd)
+    }
+
+    #[test]
+    fn a_socket_is_listed_until_it_is_closed() {
+        let (first, second) = (socket(), socket());
+        let (a, b) = (first.as_raw_fd(), second.as_raw_fd());
+        assert!(is_listed(a) && is_listed(b));
+        assert!(!ptr::eq(first.entry, second.entry));
+        let entry = first.entry;
+        drop(first);
+        assert_ne!(entry.fd.load(Ordering::Acquire), a);
+        assert!(is_listed(b));
+    }
+}

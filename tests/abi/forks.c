@@ -1,0 +1,258 @@
+/*
+ * Children, and what they do to their parents' connections: nothing. The argument names the case. All
+ * cases have a network namespace of their own, in which nobody else takes slots and ports.
+ */
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "program.h"
+
+/* Those of another user's namespace where this user may not make one otherwise. */
+static void own_network(void)
+{
+	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
+	int fd;
+
+	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET)) {
+		printf("needs the right to make network namespaces\n");
+		exit(77);
+	}
+	MUST((fd = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+	MUST(!ioctl(fd, SIOCSIFFLAGS, &lo));
+	close(fd);
+}
+
+static void write_word(struct end *from, struct end *to, uint64_t value)
+{
+	struct ibv_sge element = sge(from, 0, sizeof(value));
+	struct ibv_send_wr *bad, wr = {
+		.wr_id = value, .sg_list = &element, .num_sge = 1,
+		.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = (uintptr_t)to->data, .rkey = to->mr->rkey },
+	};
+
+	memcpy(from->data, &value, sizeof(value));
+	MUST(!ibv_post_send(from->qp, &wr, &bad));
+	CHECK(completion(from).status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(to->data, &value, sizeof(value)));
+}
+
+static void connect_both(struct end *a, struct end *b)
+{
+	connect_to(a->qp, b->qp->qp_num);
+	connect_to(b->qp, a->qp->qp_num);
+}
+
+static void free_both(struct ibv_context *context, struct end *a, struct end *b)
+{
+	free_end(a);
+	free_end(b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+static void ends_well(pid_t child)
+{
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Whether a process has the slot. */
+static int is_taken(uint32_t slot)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "urxe/slot/%u", slot);
+	int fd = socket(AF_UNIX, SOCK_DGRAM, 0), taken;
+
+	MUST(fd >= 0);
+	taken = !connect(fd, (struct sockaddr *)&name,
+			 offsetof(struct sockaddr_un, sun_path) + 1 + length);
+	close(fd);
+	return taken;
+}
+
+/* Whether a process has port 4791 of the loopback address, to itself or shared. */
+static int port_is_taken(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(4791),
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), taken;
+
+	MUST(fd >= 0);
+	taken = bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0;
+	close(fd);
+	return taken;
+}
+
+/* A child that does nothing, and outlives its parent, keeps neither its slot nor its port. */
+static void outlives(void)
+{
+	int told[2], status;
+	uint32_t qp_num;
+	pid_t parent, child;
+
+	MUST(!pipe(told));
+	fflush(stdout);
+	MUST((parent = fork()) >= 0);
+	if (parent == 0) {
+		struct ibv_context *context = open_loopback();
+		struct end a = make_end(context), b = make_end(context);
+
+		connect_both(&a, &b);
+		write_word(&a, &b, 1);
+		MUST(write(told[1], &a.qp->qp_num, sizeof(qp_num)) == sizeof(qp_num));
+		MUST((child = fork()) >= 0);
+		if (child == 0) {
+			child = getpid();
+			MUST(write(told[1], &child, sizeof(child)) == sizeof(child));
+		}
+		pause();
+		_exit(0);
+	}
+	MUST(read(told[0], &qp_num, sizeof(qp_num)) == sizeof(qp_num));
+	MUST(read(told[0], &child, sizeof(child)) == sizeof(child));
+	CHECK(is_taken(qp_num >> 16) && port_is_taken());
+	MUST(!kill(parent, SIGKILL));
+	MUST(waitpid(parent, &status, 0) == parent);
+	CHECK(!kill(child, 0));
+	CHECK(!is_taken(qp_num >> 16) && !port_is_taken());
+	MUST(!kill(child, SIGKILL));
+}
+
+/* Children that end at once, with and without what a program does at its end, disturb nobody. */
+static void idle(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	pid_t child;
+
+	connect_both(&a, &b);
+	for (uint64_t round = 1; round <= 20; round++) {
+		fflush(stdout);
+		MUST((child = fork()) >= 0);
+		if (child == 0) {
+			if (round % 2)
+				exit(0);
+			_exit(0);
+		}
+		write_word(&a, &b, 2 * round);
+		ends_well(child);
+		write_word(&a, &b, 2 * round + 1);
+		CHECK(is_taken(a.qp->qp_num >> 16));
+	}
+	free_both(context, &a, &b);
+}
+
+/* What a child becomes has none of its parent's files but those of the program's own. */
+static void execs(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	pid_t child;
+
+	connect_both(&a, &b);
+	write_word(&a, &b, 1);
+	MUST((child = fork()) >= 0);
+	if (child == 0) {
+		execl("/bin/sh", "sh", "-c", "! ls -l /proc/self/fd | grep -E 'socket|anon_inode|memfd'",
+		      NULL);
+		_exit(2);
+	}
+	ends_well(child);
+	write_word(&a, &b, 2);
+	free_both(context, &a, &b);
+}
+
+/* A child goes on with connections of its own when its parent has ended, as a daemon does. */
+static void daemonizes(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	uint32_t parent = a.qp->qp_num >> 16;
+	int told[2], ended[2];
+	pid_t starter, child;
+	char byte = 0;
+
+	connect_both(&a, &b);
+	write_word(&a, &b, 1);
+	MUST(!pipe(told) && !pipe(ended));
+	fflush(stdout);
+	MUST((starter = fork()) >= 0);
+	if (starter == 0) {
+		struct ibv_context *own = open_loopback();
+		struct end c = make_end(own), d = make_end(own);
+		uint32_t mine = c.qp->qp_num >> 16;
+
+		connect_both(&c, &d);
+		CHECK(mine != parent);
+		fflush(stdout);
+		MUST((child = fork()) >= 0);
+		if (child)
+			_exit(failures != 0);
+		/* Its parent may not have ended yet: then it would have another slot. */
+		MUST(read(ended[0], &byte, 1) == 1);
+		own = open_loopback();
+		c = make_end(own);
+		d = make_end(own);
+		CHECK(c.qp->qp_num >> 16 == mine);
+		connect_both(&c, &d);
+		for (uint64_t value = 1; value < 100; value++)
+			write_word(&c, &d, value);
+		byte = failures != 0;
+		MUST(write(told[1], &byte, 1) == 1);
+		_exit(0);
+	}
+	ends_well(starter);
+	MUST(write(ended[1], &byte, 1) == 1);
+	MUST(read(told[0], &byte, 1) == 1);
+	CHECK(byte == 0);
+	write_word(&a, &b, 2);
+	free_both(context, &a, &b);
+}
+
+/* Asking for safety gives it, as there is nothing that would need to be done for it. */
+static void safety(void)
+{
+	FAILS(ibv_fork_init(), 0);
+	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
+	MUST(!setenv("RDMAV_FORK_SAFE", "1", 1) && !setenv("IBV_FORK_SAFE", "1", 1));
+	MUST(!setenv("RDMAV_HUGEPAGES_SAFE", "1", 1));
+
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	pid_t child;
+
+	FAILS(ibv_fork_init(), 0);
+	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
+	connect_both(&a, &b);
+	/* What the child writes into its copy of the regions, and what the parent writes into its
+	 * own afterwards, do not meet. */
+	fflush(stdout);
+	MUST((child = fork()) >= 0);
+	if (child == 0) {
+		memset(a.data, 0xff, SIZE);
+		memset(b.data, 0xff, SIZE);
+		_exit(0);
+	}
+	for (uint64_t value = 1; value < 100; value++)
+		write_word(&a, &b, value);
+	ends_well(child);
+	write_word(&a, &b, 100);
+	free_both(context, &a, &b);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {
+		{ "outlives", outlives }, { "idle", idle },	{ "execs", execs },
+		{ "daemonizes", daemonizes }, { "safety", safety },
+	};
+	own_network();
+	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
+}
