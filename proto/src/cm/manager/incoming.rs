@@ -1,0 +1,318 @@
+//! What peers send: whose each message is, and what to say when it is nobody's.
+
+use super::{Manager, NoCommId, RemoteId, qp_of};
+use crate::cm::connection::{Connection, State, qpn_of, refusal};
+use crate::cm::outbox::Outbox;
+use crate::cm::resolution::{SidrAnswer, reply};
+use crate::cm::wire::private_data::{Info, PrivateData};
+use crate::cm::wire::{
+    Answered, ApStatus, Drep, Dreq, Lap, Message, Mra, Rej, RejectReason, Rep, Req, SidrReq,
+    SidrStatus, Transport,
+};
+use crate::cm::{Address, CommId, Event, Ids};
+use crate::ids::{Gid, Qpn};
+use crate::mtu::Mtu;
+use crate::time::Time;
+
+/// Who a message is from.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    address: Address,
+    transaction: u64,
+}
+
+impl<I: Ids> Manager<I> {
+    /// Handles what came to queue pair 1 with the right queue key: a MAD, or not.
+    pub fn handle_mad(&mut self, now: Time, address: Address, bytes: &[u8]) {
+        self.out.counters.received += 1;
+        let (transaction, message) = match Message::parse(bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                tracing::debug!(%error, "dropped what is no message of communication management");
+                self.out.counters.malformed += 1;
+                return;
+            }
+        };
+        tracing::trace!(?address, ?message, "received");
+        let from = Source {
+            address,
+            transaction,
+        };
+        match message {
+            Message::Req(req) => self.on_req(now, from, &req),
+            Message::Mra(mra) => self.on_mra(now, from, &mra),
+            Message::Rej(rej) => self.on_rej(now, from, &rej),
+            Message::Rep(rep) => self.on_rep(now, from, &rep),
+            Message::Rtu(rtu) => {
+                let to = self.find(&from, rtu.remote_comm_id, Some(rtu.local_comm_id));
+                self.deliver(to, |connection, out| connection.on_rtu(&rtu, out));
+            }
+            Message::Dreq(dreq) => self.on_dreq(now, from, &dreq),
+            Message::Drep(drep) => {
+                let to = self.find(&from, drep.remote_comm_id, Some(drep.local_comm_id));
+                self.deliver(to, |connection, out| connection.on_drep(now, &drep, out));
+            }
+            Message::SidrReq(req) => self.on_sidr_req(from, &req),
+            Message::SidrRep(rep) => self.resolutions.on_rep(&address, &rep, &mut self.out),
+            Message::Lap(lap) => self.on_lap(from, &lap),
+            // We send no LAP.
+            Message::Apr(_) => self.out.counters.unmatched += 1,
+        }
+    }
+
+    fn on_req(&mut self, now: Time, from: Source, req: &Req) {
+        let gid = from.address.remote;
+        let remote_id = RemoteId {
+            gid,
+            ca_guid: req.ca_guid,
+            comm_id: req.local_comm_id,
+        };
+        if let Some(&id) = self.remote_ids.get(&remote_id) {
+            self.deliver(Some(id), Connection::on_duplicate_req);
+            return;
+        }
+        if let Some((reason, info)) = objection(&from.address, req) {
+            self.refuse_req(from, req, reason, info);
+            return;
+        }
+        if let Some(id) = self.peer_has(gid, req.ca_guid, req.qpn) {
+            self.refuse_req(from, req, RejectReason::STALE_CONNECTION, Info::default());
+            self.end_stale(now, id);
+            return;
+        }
+        let Some(listener) = self.listeners.find(req.service, from.address.local) else {
+            self.refuse_req(from, req, RejectReason::INVALID_SERVICE_ID, Info::default());
+            return;
+        };
+        if !self.listeners.take(listener) {
+            self.out.counters.over_backlog += 1;
+            return;
+        }
+        let made = self.new_id().ok().and_then(|id| {
+            Connection::passive(id, listener, from.address, from.transaction, req)
+                .map(|connection| (id, connection))
+        });
+        let Some((id, connection)) = made else {
+            self.listeners.release(listener);
+            self.refuse_req(from, req, RejectReason::NO_RESOURCES, Info::default());
+            return;
+        };
+        self.remote_ids.insert(remote_id, id);
+        self.remote_qps.insert(qp_of(gid, req.ca_guid, req.qpn), id);
+        self.connections.insert(id, connection);
+        self.out.events.push_back(Event::Request {
+            listener,
+            id,
+            address: from.address,
+            req: Box::new(*req),
+        });
+        self.settle(id);
+    }
+
+    fn on_rep(&mut self, now: Time, from: Source, rep: &Rep) {
+        let id = CommId(rep.remote_comm_id);
+        let known = self.connections.get(&id);
+        let Some(connection) = known.filter(|c| c.is_from_peer(&from.address)) else {
+            self.refuse_rep(from, rep, RejectReason::INVALID_COMM_ID);
+            return;
+        };
+        match connection.peer() {
+            Some(peer) if peer.comm_id == rep.local_comm_id => {
+                self.deliver(Some(id), Connection::on_duplicate_rep);
+                return;
+            }
+            None if connection.awaits_rep() => {}
+            _ => {
+                self.out.counters.unmatched += 1;
+                return;
+            }
+        }
+        let gid = from.address.remote;
+        let remote_id = RemoteId {
+            gid,
+            ca_guid: rep.ca_guid,
+            comm_id: rep.local_comm_id,
+        };
+        let qpn = qpn_of(rep, connection.parameters().transport);
+        if self.remote_ids.contains_key(&remote_id) {
+            self.out.counters.unmatched += 1;
+            return;
+        }
+        if let Some(stale) = self.peer_has(gid, rep.ca_guid, qpn) {
+            self.refuse_rep(from, rep, RejectReason::STALE_CONNECTION);
+            self.end_stale(now, stale);
+            return;
+        }
+        self.remote_ids.insert(remote_id, id);
+        self.remote_qps.insert(qp_of(gid, rep.ca_guid, qpn), id);
+        self.deliver(Some(id), |connection, out| connection.on_rep(rep, out));
+    }
+
+    fn on_mra(&mut self, now: Time, from: Source, mra: &Mra) {
+        // Who answers a REQ has an ID that we do not know yet.
+        let local = (mra.answered != Answered::Req).then_some(mra.local_comm_id);
+        let to = self.find(&from, mra.remote_comm_id, local);
+        self.deliver(to, |connection, out| connection.on_mra(now, mra, out));
+    }
+
+    fn on_rej(&mut self, now: Time, from: Source, rej: &Rej) {
+        let to = if rej.reason == RejectReason::TIMEOUT {
+            // The peer may not know our ID, but says who it is (12.6.7.2).
+            rej.info.first_chunk().and_then(|guid| {
+                let id = RemoteId {
+                    gid: from.address.remote,
+                    ca_guid: u64::from_be_bytes(*guid),
+                    comm_id: rej.local_comm_id,
+                };
+                self.remote_ids.get(&id).copied()
+            })
+        } else {
+            let local = (rej.answered != Answered::Req).then_some(rej.local_comm_id);
+            self.find(&from, rej.remote_comm_id, local)
+        };
+        self.deliver(to, |connection, out| connection.on_rej(now, rej, out));
+    }
+
+    fn on_dreq(&mut self, now: Time, from: Source, dreq: &Dreq) {
+        let transaction = from.transaction;
+        match self.find(&from, dreq.remote_comm_id, Some(dreq.local_comm_id)) {
+            Some(id) => self.deliver(Some(id), |connection, out| {
+                connection.on_dreq(now, transaction, dreq, out);
+            }),
+            // What does not exist is ended, and the peer may know it (12.9.8.3).
+            None => {
+                self.out.counters.unmatched += 1;
+                let drep = Message::Drep(Drep {
+                    local_comm_id: dreq.remote_comm_id,
+                    remote_comm_id: dreq.local_comm_id,
+                    private_data: PrivateData::default(),
+                });
+                self.out.send(from.address, transaction, &drep);
+            }
+        }
+    }
+
+    fn on_lap(&mut self, from: Source, lap: &Lap) {
+        let Source {
+            address,
+            transaction,
+        } = from;
+        match self.find(&from, lap.remote_comm_id, Some(lap.local_comm_id)) {
+            Some(id) => self.deliver(Some(id), |connection, out| {
+                connection.on_lap(address, transaction, lap, out);
+            }),
+            None => {
+                self.out.counters.unmatched += 1;
+                let apr = refusal(lap, ApStatus::INVALID_COMM_ID);
+                self.out.send(address, transaction, &apr);
+            }
+        }
+    }
+
+    fn on_sidr_req(&mut self, from: Source, req: &SidrReq) {
+        let Source {
+            address,
+            transaction,
+        } = from;
+        if self.resolutions.is_duplicate(&address, req, &mut self.out) {
+            return;
+        }
+        let Some(listener) = self.listeners.find(req.service, address.local) else {
+            self.out.counters.refused += 1;
+            let refusal = SidrAnswer::refusal(SidrStatus::UNSUPPORTED);
+            let rep = reply(req.request_id, req.service, &refusal);
+            self.out.send(address, transaction, &rep);
+            return;
+        };
+        if !self.listeners.take(listener) {
+            self.out.counters.over_backlog += 1;
+            return;
+        }
+        match self.new_id() {
+            Ok(id) => {
+                self.resolutions
+                    .on_req(id, listener, address, transaction, req, &mut self.out);
+            }
+            Err(NoCommId) => self.listeners.release(listener),
+        }
+    }
+
+    /// Who a message is for: our ID `local`, with the peer's ID `remote`, or with none yet.
+    fn find(&self, from: &Source, local: u32, remote: Option<u32>) -> Option<CommId> {
+        let id = CommId(local);
+        let connection = self.connections.get(&id)?;
+        let peer = connection.peer().map(|peer| peer.comm_id);
+        (peer == remote && connection.is_from_peer(&from.address)).then_some(id)
+    }
+
+    /// Gives a message to who it is for.
+    fn deliver(&mut self, to: Option<CommId>, give: impl FnOnce(&mut Connection, &mut Outbox)) {
+        let found = to.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+        match found {
+            Some((id, connection)) => {
+                give(connection, &mut self.out);
+                self.settle(id);
+            }
+            None => self.out.counters.unmatched += 1,
+        }
+    }
+
+    /// The connection of a peer's queue pair.
+    fn peer_has(&self, gid: Gid, ca_guid: u64, qpn: Qpn) -> Option<CommId> {
+        self.remote_qps.get(&qp_of(gid, ca_guid, qpn)).copied()
+    }
+
+    /// The peer uses its queue pair for another connection: this one is over, and its own program
+    /// should hear of it (12.9.8.3.1).
+    fn end_stale(&mut self, now: Time, id: CommId) {
+        if self.state(id) == State::Established {
+            // That state takes it.
+            let _ = self.disconnect(now, id, &PrivateData::default());
+        }
+    }
+
+    fn refuse_req(&mut self, from: Source, req: &Req, reason: RejectReason, info: Info) {
+        self.refuse(from, Answered::Req, (0, req.local_comm_id), reason, info);
+    }
+
+    fn refuse_rep(&mut self, from: Source, rep: &Rep, reason: RejectReason) {
+        let ids = (rep.remote_comm_id, rep.local_comm_id);
+        self.refuse(from, Answered::Rep, ids, reason, Info::default());
+    }
+
+    /// Rejects a message for which there is no connection.
+    fn refuse(
+        &mut self,
+        from: Source,
+        answered: Answered,
+        (local_comm_id, remote_comm_id): (u32, u32),
+        reason: RejectReason,
+        info: Info,
+    ) {
+        self.out.counters.refused += 1;
+        let rej = Message::Rej(Rej {
+            local_comm_id,
+            remote_comm_id,
+            answered,
+            reason,
+            info,
+            private_data: PrivateData::default(),
+        });
+        self.out.send(from.address, from.transaction, &rej);
+    }
+}
+
+/// What is wrong with a request, and what would have been right (12.6.7.2).
+fn objection(address: &Address, req: &Req) -> Option<(RejectReason, Info)> {
+    if matches!(req.transport, Transport::Rd | Transport::Extended(_)) {
+        return Some((RejectReason::INVALID_TRANSPORT, Info::default()));
+    }
+    if req.mtu().is_none() {
+        let largest = Info::from([Mtu::B4096 as u8]);
+        return Some((RejectReason::INVALID_PATH_MTU, largest));
+    }
+    if req.primary.remote_gid != address.local {
+        return Some((RejectReason::PRIMARY_GID, Info::from(address.local.0)));
+    }
+    None
+}
