@@ -4,7 +4,7 @@
 //! plain vectors. Each answer is about this moment: a key that was valid for one packet may be gone
 //! for the next, so nothing about memory is remembered between calls.
 
-use crate::ids::{LKey, RKey};
+use crate::ids::{LKey, RKey, Srqn};
 use crate::time::Time;
 use crate::work::{Completion, Sge};
 use bitflags::bitflags;
@@ -90,6 +90,23 @@ pub enum AtomicOp {
     FetchAdd(u64),
 }
 
+/// A key by which a packet names memory, and whose protection domain it must be of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteKey {
+    /// The key.
+    pub rkey: RKey,
+    /// The shared receive queue whose protection domain it is; `None` for the queue pair's. The
+    /// target of an extended reliable connection has none: it serves all who have a queue in its
+    /// domain, and each packet says whom (A14).
+    pub srq: Option<Srqn>,
+}
+
+impl From<RKey> for RemoteKey {
+    fn from(rkey: RKey) -> Self {
+        RemoteKey { rkey, srq: None }
+    }
+}
+
 /// The memory that a queue pair may reach: that of its protection domain.
 pub trait Memory {
     /// Whether all of `sges` may be read (or, with [`Access::LOCAL_WRITE`], written) now.
@@ -104,24 +121,24 @@ pub trait Memory {
     /// Whether the peer may do `access` to `len` bytes at `addr` now.
     fn check_remote(
         &self,
-        rkey: RKey,
+        key: RemoteKey,
         addr: u64,
         len: u64,
         access: Access,
     ) -> Result<(), MemoryError>;
 
     /// The peer reads. Checks what [`Memory::check_remote`] checks.
-    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError>;
+    fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError>;
 
     /// The peer writes. Checks what [`Memory::check_remote`] checks.
-    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError>;
+    fn remote_write(&self, key: RemoteKey, addr: u64, data: &[u8]) -> Result<(), MemoryError>;
 
     /// The peer's atomic; `addr` is a multiple of 8. Returns what was there before. It is atomic
     /// against the program's own atomics on the same 8 bytes.
-    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError>;
+    fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError>;
 
     /// The peer's SEND with invalidate takes away a key.
-    fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError>;
+    fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError>;
 
     /// A work request binds a memory window; all later packets see it bound.
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError>;
@@ -138,19 +155,25 @@ pub struct Receive {
     /// Where the message goes. The vector is kept and filled anew, so that taking a receive
     /// allocates nothing.
     pub sges: Vec<Sge>,
+    /// The shared receive queue that a packet of an extended reliable connection named.
+    pub srq: Option<Srqn>,
 }
 
 /// Where receives come from: a queue pair's own queue, or a shared one.
 pub trait Receives {
-    /// Takes the oldest receive into `into`; false when there is none.
+    /// Takes the oldest receive into `into`; false when there is none. If `into.srq` is given, it is
+    /// taken from that shared queue.
     fn take_receive(&mut self, into: &mut Receive) -> bool;
+
+    /// Whether the target of an extended reliable connection may receive from this shared queue:
+    /// whether it belongs to the same domain (A14).
+    fn has_srq(&self, srq: Srqn) -> bool;
 
     /// How many there are, for end-to-end credits; `None` for a shared queue, whose receives no
     /// queue pair can count on (9.7.7.2).
     fn receive_credits(&self) -> Option<u32>;
 
-    /// Copies `data` to where `offset` bytes into the elements of `receive` lie, which was taken
-    /// last. Their keys are of the protection domain of the queue that it came from, which for a
+    /// Copies `data` to where `offset` bytes into the elements of `receive` lie. Their keys are of the protection domain of the queue that it came from, which for a
     /// shared one need not be the queue pair's (10.2.9.2).
     fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError>;
 }
@@ -177,8 +200,8 @@ pub trait Completions {
     /// A send work request ended.
     fn send_completed(&mut self, completion: Completion);
 
-    /// A receive ended. `solicited` is whether its last packet asked for an event (or it failed).
-    fn receive_completed(&mut self, completion: Completion, solicited: bool);
+    /// `receive` ended. `solicited` is whether its last packet asked for an event (or it failed).
+    fn receive_completed(&mut self, receive: &Receive, completion: Completion, solicited: bool);
 
     /// Something else happened.
     fn event(&mut self, event: QpEvent);

@@ -36,6 +36,34 @@ impl fmt::Display for Qpn {
     }
 }
 
+/// The number of a shared receive queue of extended reliable connections: 24 bits (A14).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// Takes the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Srqn(value & 0xff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Srqn({:#08x})", self.0)
+    }
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
 /// The key by which a work request names local memory (10.6.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LKey(pub u32);

@@ -1,6 +1,6 @@
 //! A message that comes in piece by piece: what connected services, reliable or not, check alike.
 
-use crate::ids::RKey;
+use crate::host::RemoteKey;
 use crate::wire::{OpcodeInfo, Operation, Reth};
 
 /// A message of several packets that has begun.
@@ -33,7 +33,7 @@ pub(crate) struct InboundWrite {
     /// Where the next byte goes.
     pub(crate) addr: u64,
     /// The key of that memory.
-    pub(crate) rkey: RKey,
+    pub(crate) key: RemoteKey,
     /// Bytes that are to come.
     pub(crate) left: u32,
     /// Bytes of the message.
@@ -41,11 +41,11 @@ pub(crate) struct InboundWrite {
 }
 
 impl InboundWrite {
-    /// One of which nothing has come.
-    pub(crate) fn new(reth: &Reth) -> Self {
+    /// One of which nothing has come, to memory that `key` must name.
+    pub(crate) fn new(reth: &Reth, key: RemoteKey) -> Self {
         InboundWrite {
             addr: reth.addr,
-            rkey: reth.rkey,
+            key,
             left: reth.length,
             len: reth.length,
         }

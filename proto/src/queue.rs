@@ -1,7 +1,7 @@
 //! The queues of a queue pair: rings allocated once, so that posting and sending allocate nothing.
 
 use crate::psn::Psn;
-use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
+use crate::work::{Destination, Payload, SendFlags, SendOp, SendWr, Sge};
 use crate::{host::Receive, mtu::Mtu};
 
 /// Why a work request was not taken. Each has the errno that verbs programs know it by.
@@ -157,8 +157,8 @@ pub struct SendWqe {
     pub packets: u32,
     /// How many messages that consume a receive the queue had, this one included.
     pub receives: u32,
-    /// Where it goes, if it is a datagram.
-    pub dest: Option<UdDestination>,
+    /// Where it goes, if the connection does not say it.
+    pub dest: Option<Destination>,
     sges: u32,
 }
 

@@ -7,8 +7,10 @@ use crate::psn::Psn;
 use crate::qp::{Counters, QpAttr};
 use crate::queue::SendWqe;
 use crate::time::Time;
-use crate::wire::{Header, Headers, Opcode, Operation, Position, Reth, Transport, packet_len};
-use crate::work::{Completion, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
+use crate::wire::{
+    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
+};
+use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
 /// What requester and responder need of the queue pair that they belong to.
 #[derive(Debug)]
@@ -35,6 +37,22 @@ impl Context<'_> {
         Header::new(opcode, self.attr.dest_qpn, psn)
     }
 
+    /// The headers of a request, which over XRC say whom at the other end it is for (A14).
+    pub(crate) fn request_header(
+        &self,
+        wqe: &SendWqe,
+        operation: Operation,
+        position: Position,
+        extra: Headers,
+        psn: Psn,
+    ) -> Header {
+        let header = self.header(operation, position, extra, psn);
+        match wqe.dest.and_then(Destination::srq) {
+            Some(srqn) => header.with_xrceth(Xrceth { srqn }),
+            None => header,
+        }
+    }
+
     /// The headers of a piece of a SEND or WRITE.
     pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
         let (operation, extra) = match wqe.op {
@@ -49,7 +67,7 @@ impl Context<'_> {
         } else {
             Headers::empty()
         };
-        let mut header = self.header(operation, position, extra, psn);
+        let mut header = self.request_header(wqe, operation, position, extra, psn);
         match wqe.op {
             SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. }
                 if position.starts() =>
@@ -158,7 +176,8 @@ pub(crate) fn flush_receives<H: Host>(qpn: Qpn, host: &mut H) {
     let mut receive = Receive::default();
     while host.take_receive(&mut receive) {
         let status = WcStatus::WrFlushErr;
-        host.receive_completed(receive_completion(qpn, &receive, status), true);
+        let completion = receive_completion(qpn, &receive, status);
+        host.receive_completed(&receive, completion, true);
     }
 }
 

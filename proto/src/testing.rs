@@ -3,9 +3,10 @@
 
 use crate::host::Transmit;
 use crate::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
+    WindowBind,
 };
-use crate::ids::{LKey, RKey};
+use crate::ids::{LKey, RKey, Srqn};
 use crate::queue::RecvQueue;
 use crate::time::Time;
 use crate::wire::{Header, Opcode, Packet, Syndrome};
@@ -55,8 +56,14 @@ pub(crate) struct TestHost {
     pub(crate) boundless: bool,
     pub(crate) shared: bool,
     pub(crate) receives: RecvQueue,
+    /// The shared receive queues of the XRC domain.
+    pub(crate) domain: Vec<(Srqn, RecvQueue)>,
+    /// That of them whose protection domain has no memory.
+    pub(crate) without_memory: Option<Srqn>,
     pub(crate) sends: Vec<Completion>,
     pub(crate) receptions: Vec<(Completion, bool)>,
+    /// The shared queues of what was received.
+    pub(crate) sources: Vec<Option<Srqn>>,
     pub(crate) events: Vec<QpEvent>,
     /// The keys of windows that were bound and of what was invalidated here, in order, with how many
     /// sends had completed by then.
@@ -76,8 +83,11 @@ impl TestHost {
             boundless: false,
             shared: false,
             receives: RecvQueue::new(16, 4),
+            domain: Vec::new(),
+            without_memory: None,
             sends: Vec::new(),
             receptions: Vec::new(),
+            sources: Vec::new(),
             events: Vec::new(),
             local: RefCell::default(),
         }
@@ -116,6 +126,26 @@ impl TestHost {
         }
         let start = start as usize;
         Ok(f(&mut bytes.borrow_mut()[start..start + len as usize]))
+    }
+
+    /// Accesses memory as the peer does.
+    fn remote<T>(
+        &self,
+        key: RemoteKey,
+        addr: u64,
+        len: u64,
+        access: Access,
+        f: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, MemoryError> {
+        self.check_domain(key.srq)?;
+        self.with(key.rkey.0, addr, len, access, f)
+    }
+
+    fn check_domain(&self, srq: Option<Srqn>) -> Result<(), MemoryError> {
+        match srq.is_some() && srq == self.without_memory {
+            true => Err(MemoryError::Key),
+            false => Ok(()),
+        }
     }
 
     fn each_piece(
@@ -185,25 +215,25 @@ impl Memory for TestHost {
         )
     }
 
-    fn check_remote(&self, key: RKey, addr: u64, len: u64, a: Access) -> Result<(), MemoryError> {
-        self.with(key.0, addr, len, a, |_| ())
+    fn check_remote(
+        &self,
+        key: RemoteKey,
+        addr: u64,
+        len: u64,
+        a: Access,
+    ) -> Result<(), MemoryError> {
+        self.remote(key, addr, len, a, |_| ())
     }
 
-    fn remote_read(&self, key: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.with(
-            key.0,
-            addr,
-            out.len() as u64,
-            Access::REMOTE_READ,
-            |memory| {
-                out.copy_from_slice(memory);
-            },
-        )
+    fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.remote(key, addr, out.len() as u64, Access::REMOTE_READ, |memory| {
+            out.copy_from_slice(memory);
+        })
     }
 
-    fn remote_write(&self, key: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.with(
-            key.0,
+    fn remote_write(&self, key: RemoteKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.remote(
+            key,
             addr,
             data.len() as u64,
             Access::REMOTE_WRITE,
@@ -213,8 +243,8 @@ impl Memory for TestHost {
         )
     }
 
-    fn remote_atomic(&self, key: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        self.with(key.0, addr, 8, Access::REMOTE_ATOMIC, |memory| {
+    fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.remote(key, addr, 8, Access::REMOTE_ATOMIC, |memory| {
             let original = u64::from_ne_bytes((&*memory).try_into().unwrap());
             let value = match op {
                 AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
@@ -226,8 +256,8 @@ impl Memory for TestHost {
         })
     }
 
-    fn invalidate(&self, key: RKey) -> Result<(), MemoryError> {
-        self.with(key.0, base(key.0), 0, Access::REMOTE_READ, |_| ())
+    fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {
+        self.remote(key, base(key.rkey.0), 0, Access::REMOTE_READ, |_| ())
     }
 
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
@@ -241,7 +271,18 @@ impl Memory for TestHost {
 
 impl Receives for TestHost {
     fn take_receive(&mut self, into: &mut Receive) -> bool {
-        self.receives.take(into)
+        let queue = match into.srq {
+            None => &mut self.receives,
+            Some(srqn) => match self.domain.iter_mut().find(|(n, _)| *n == srqn) {
+                Some((_, queue)) => queue,
+                None => return false,
+            },
+        };
+        queue.take(into)
+    }
+
+    fn has_srq(&self, srq: Srqn) -> bool {
+        self.domain.iter().any(|(n, _)| *n == srq)
     }
 
     fn receive_credits(&self) -> Option<u32> {
@@ -249,6 +290,7 @@ impl Receives for TestHost {
     }
 
     fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.check_domain(receive.srq)?;
         self.scatter(&receive.sges, offset, data)
     }
 }
@@ -258,7 +300,8 @@ impl Completions for TestHost {
         self.sends.push(completion);
     }
 
-    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+    fn receive_completed(&mut self, receive: &Receive, completion: Completion, solicited: bool) {
+        self.sources.push(receive.srq);
         self.receptions.push((completion, solicited));
     }
 

@@ -1,7 +1,7 @@
 //! Work requests and completions, as verbs define them (10.7, 10.8).
 
 use crate::host::{Memory, MemoryError, WindowBind};
-use crate::ids::{LKey, QKey, Qpn, RKey};
+use crate::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use bitflags::bitflags;
 
 /// The longest message: 2^31 bytes (9.7.1). Longer work requests are refused.
@@ -169,6 +169,34 @@ pub struct UdDestination {
     pub qkey: QKey,
 }
 
+/// Where at the other end a message goes, where the connection alone does not say it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// A datagram: to this queue pair.
+    Datagram(UdDestination),
+    /// Any request of an extended reliable connection: to the owner of this shared receive queue
+    /// (A14).
+    Shared(Srqn),
+}
+
+impl Destination {
+    /// That of a datagram.
+    pub const fn datagram(self) -> Option<UdDestination> {
+        match self {
+            Self::Datagram(dest) => Some(dest),
+            Self::Shared(_) => None,
+        }
+    }
+
+    /// That of a request of an extended reliable connection.
+    pub const fn srq(self) -> Option<Srqn> {
+        match self {
+            Self::Shared(srq) => Some(srq),
+            Self::Datagram(_) => None,
+        }
+    }
+}
+
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
@@ -180,8 +208,8 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// The data.
     pub payload: Payload<'a>,
-    /// Where a datagram goes; connected queue pairs do not look at it.
-    pub dest: Option<UdDestination>,
+    /// Where it goes; queue pairs of reliable and unreliable connections do not look at it.
+    pub dest: Option<Destination>,
 }
 
 /// How a work request ended; the numbers of `enum ibv_wc_status`.

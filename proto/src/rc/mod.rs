@@ -1,4 +1,5 @@
-//! Reliable connection (9.7): one queue pair's state machine, split by role.
+//! Reliable connection (9.7): one queue pair's state machine, split by role. An extended reliable
+//! connection (A14) is the same with each role in a queue pair of its own.
 //!
 //! - `requester`: send work requests out, acknowledgements and responses in.
 //! - `responder`: requests in; it decides, and leaves its answers to `replies`.
@@ -26,7 +27,7 @@ use crate::queue::{PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::{Operation, Packet, Transport};
-use crate::work::SendWr;
+use crate::work::{Destination, SendWr};
 use congestion::{Aimd, Controller};
 use requester::{Outcome, Requester};
 use responder::Responder;
@@ -34,6 +35,9 @@ use responder::Responder;
 /// What a reliable connected queue pair is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct RcConfig {
+    /// Which halves of the connection it is: [`QpType::Rc`] is both, [`QpType::XrcIni`] the sending
+    /// one and [`QpType::XrcTgt`] the receiving one of an extended reliable connection.
+    pub service: QpType,
     /// Its number.
     pub qpn: Qpn,
     /// Its send queue.
@@ -44,7 +48,7 @@ pub struct RcConfig {
     pub window_bytes: u32,
 }
 
-/// A reliable connected queue pair.
+/// A reliable connected queue pair, or a half of one.
 #[derive(Debug)]
 pub struct RcQp {
     config: RcConfig,
@@ -125,7 +129,7 @@ impl RcQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), TransitionError> {
-        let (from, to) = self.attr.change(QpType::Rc, new, mask)?;
+        let (from, to) = self.attr.change(self.config.service, new, mask)?;
         match (from, to) {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
@@ -159,7 +163,16 @@ impl RcQp {
         if !self.attr.state.takes_sends() {
             return Err(PostError::State);
         }
-        self.requester.post(wr, &self.attr)?;
+        match self.config.service {
+            QpType::XrcTgt => return Err(PostError::Operation),
+            QpType::XrcIni if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() => {
+                return Err(PostError::Destination);
+            }
+            QpType::XrcIni => self.requester.post(wr, &self.attr)?,
+            _ => self
+                .requester
+                .post(&SendWr { dest: None, ..*wr }, &self.attr)?,
+        }
         if self.attr.state.flushes_sends() {
             let (mut cx, requester, _) = self.parts(now);
             requester.flush(&mut cx, host);
@@ -198,7 +211,12 @@ impl RcQp {
             return;
         }
         let info = bth.opcode.info();
-        if info.transport != Transport::Rc {
+        let role = match self.config.service {
+            QpType::XrcIni => info.operation.is_response(),
+            QpType::XrcTgt => info.operation.is_request(),
+            _ => true,
+        };
+        if info.transport != self.transport() || !role {
             self.counters.malformed += 1;
             return;
         }
@@ -303,10 +321,17 @@ impl RcQp {
         }
     }
 
+    fn transport(&self) -> Transport {
+        match self.config.service {
+            QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
+            _ => Transport::Rc,
+        }
+    }
+
     fn parts(&mut self, now: Time) -> (Context<'_>, &mut Requester, &mut Responder) {
         let cx = Context {
             qpn: self.config.qpn,
-            transport: Transport::Rc,
+            transport: self.transport(),
             attr: &self.attr,
             now,
             counters: &mut self.counters,

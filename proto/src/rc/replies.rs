@@ -3,8 +3,7 @@
 //! Acknowledgements that nothing separates become one. READ responses are made when there is room
 //! for them, straight from memory, so a long READ holds no more than its place in the queue.
 
-use crate::host::{Memory, Receives, Transmit};
-use crate::ids::RKey;
+use crate::host::{Memory, Receives, RemoteKey, Transmit};
 use crate::psn::Psn;
 use crate::service::Context;
 use crate::wire::{
@@ -55,7 +54,7 @@ pub(super) struct ReadReply {
     /// Where the next one's data lies.
     pub(super) addr: u64,
     /// By which key.
-    pub(super) rkey: RKey,
+    pub(super) key: RemoteKey,
     /// How much is left.
     pub(super) left: u32,
     /// Whether this answers a duplicate.
@@ -269,7 +268,7 @@ fn send_read<M: Memory, T: Transmit>(
         header.emit(packet);
         let (data, pad) = packet[header_len..].split_at_mut(len as usize);
         pad.fill(0);
-        if len > 0 && memory.remote_read(read.rkey, read.addr, data).is_err() {
+        if len > 0 && memory.remote_read(read.key, read.addr, data).is_err() {
             out.cancel();
             return Sent::AccessLost;
         }

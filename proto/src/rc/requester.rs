@@ -368,8 +368,14 @@ impl Requester {
         let length = (u64::from(wqe.len) - offset).min(u64::from(packets) * mtu) as u32;
 
         let request = |operation| {
-            cx.header(operation, Position::Only, Headers::empty(), self.next_psn)
-                .with_ack_req(true)
+            cx.request_header(
+                wqe,
+                operation,
+                Position::Only,
+                Headers::empty(),
+                self.next_psn,
+            )
+            .with_ack_req(true)
         };
         let header = match wqe.op {
             SendOp::Read { addr, rkey } => {

@@ -7,7 +7,7 @@
 
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, Transmit};
+use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, RemoteKey, Transmit};
 use crate::ids::RKey;
 use crate::inbound::{Inbound, InboundWrite};
 use crate::psn::Psn;
@@ -40,7 +40,7 @@ struct Executed {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ExecutedKind {
-    Read { addr: u64, rkey: RKey, len: u32 },
+    Read { addr: u64, key: RemoteKey, len: u32 },
     Atomic { original: u64 },
 }
 
@@ -163,7 +163,8 @@ impl Responder {
     pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         if std::mem::take(&mut self.has_receive) {
             let status = WcStatus::WrFlushErr;
-            host.receive_completed(receive_completion(cx.qpn, &self.receive, status), true);
+            let completion = receive_completion(cx.qpn, &self.receive, status);
+            host.receive_completed(&self.receive, completion, true);
         }
         self.inbound = None;
         self.replies.stop();
@@ -179,7 +180,8 @@ impl Responder {
         host: &mut H,
     ) {
         if std::mem::take(&mut self.has_receive) {
-            host.receive_completed(receive_completion(cx.qpn, &self.receive, status), true);
+            let completion = receive_completion(cx.qpn, &self.receive, status);
+            host.receive_completed(&self.receive, completion, true);
         } else if code == NakCode::RemoteAccess {
             host.event(QpEvent::AccessError);
         } else {
@@ -234,12 +236,12 @@ impl Responder {
             .executed
             .iter()
             .find(|executed| !psn.before(executed.first) && psn.before(executed.end))?;
-        let ExecutedKind::Read { addr, rkey, len } = executed.kind else {
+        let ExecutedKind::Read { addr, key, len } = executed.kind else {
             return None;
         };
         let skipped = psn.diff(executed.first) as u64 * cx.attr.path_mtu.bytes() as u64;
         let end = psn + packets_of(reth.length, cx.attr.path_mtu);
-        let fits = reth.rkey == rkey
+        let fits = remote_key(header, reth.rkey) == key
             && reth.addr == addr.wrapping_add(skipped)
             && skipped + u64::from(reth.length) <= u64::from(len)
             && !end.after(executed.end);
@@ -249,14 +251,14 @@ impl Responder {
         // The key may have been taken away since.
         if reth.length > 0 {
             let len = u64::from(reth.length);
-            host.check_remote(rkey, reth.addr, len, Access::REMOTE_READ)
+            host.check_remote(key, reth.addr, len, Access::REMOTE_READ)
                 .ok()?;
         }
         Some(ReadReply {
             first: psn,
             end,
             addr: reth.addr,
-            rkey,
+            key,
             left: reth.length,
             again: true,
         })
@@ -270,6 +272,10 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let info = packet.header.bth.opcode.info();
         if !Inbound::permits(self.inbound, info) {
+            return Err(INVALID);
+        }
+        let srq = packet.header.srq().filter(|_| info.position.starts());
+        if srq.is_some_and(|srq| !host.has_srq(srq)) {
             return Err(INVALID);
         }
         check_permitted(cx.attr, info)?;
@@ -300,7 +306,7 @@ impl Responder {
         let received = match self.inbound {
             Some(Inbound::Send { received }) => received,
             _ => {
-                self.take_receive(host)?;
+                self.take_receive(&packet.header, host)?;
                 0
             }
         };
@@ -325,7 +331,8 @@ impl Responder {
         let extra = match (packet.header.imm, packet.header.ieth) {
             (Some(imm), _) => Extra::Imm(imm),
             (None, Some(rkey)) => {
-                host.invalidate(rkey).map_err(|_| INVALID)?;
+                let key = remote_key(&packet.header, rkey);
+                host.invalidate(key).map_err(|_| INVALID)?;
                 Extra::Invalidated(rkey)
             }
             (None, None) => Extra::None,
@@ -344,7 +351,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let write = match (self.inbound, &packet.header.reth) {
             (Some(Inbound::Write(write)), _) => write,
-            (_, Some(reth)) => InboundWrite::new(reth),
+            (_, Some(reth)) => InboundWrite::new(reth, remote_key(&packet.header, reth.rkey)),
             _ => return Err(INVALID),
         };
         let payload = packet.payload;
@@ -353,16 +360,16 @@ impl Responder {
             return Err(INVALID);
         }
         if packet.header.imm.is_some() && !self.has_receive {
-            self.take_receive(host)?;
+            self.take_receive(&packet.header, host)?;
         }
         // A write of nothing needs no right to anything (9.7.4.1.5).
         if info.position.starts() && write.len > 0 {
             let len = u64::from(write.len);
-            host.check_remote(write.rkey, write.addr, len, Access::REMOTE_WRITE)
+            host.check_remote(write.key, write.addr, len, Access::REMOTE_WRITE)
                 .map_err(|_| NO_ACCESS)?;
         }
         if !payload.is_empty() {
-            host.remote_write(write.rkey, write.addr, payload)
+            host.remote_write(write.key, write.addr, payload)
                 .map_err(|_| NO_ACCESS)?;
         }
         match packet.header.imm {
@@ -391,14 +398,10 @@ impl Responder {
             return Err(INVALID);
         }
         self.check_resources(cx.attr)?;
+        let key = remote_key(header, reth.rkey);
         if reth.length > 0 {
-            host.check_remote(
-                reth.rkey,
-                reth.addr,
-                u64::from(reth.length),
-                Access::REMOTE_READ,
-            )
-            .map_err(|_| NO_ACCESS)?;
+            host.check_remote(key, reth.addr, u64::from(reth.length), Access::REMOTE_READ)
+                .map_err(|_| NO_ACCESS)?;
         }
         let first = self.expected;
         let packets = packets_of(reth.length, cx.attr.path_mtu);
@@ -407,13 +410,13 @@ impl Responder {
             first,
             end,
             addr: reth.addr,
-            rkey: reth.rkey,
+            key,
             left: reth.length,
             again: false,
         };
         let kind = ExecutedKind::Read {
             addr: reth.addr,
-            rkey: reth.rkey,
+            key,
             len: reth.length,
         };
         self.remember(cx.attr, Executed { first, end, kind });
@@ -444,7 +447,7 @@ impl Responder {
             _ => AtomicOp::FetchAdd(atomic.swap_or_add),
         };
         let original = host
-            .remote_atomic(atomic.rkey, atomic.addr, op)
+            .remote_atomic(remote_key(header, atomic.rkey), atomic.addr, op)
             .map_err(|_| NO_ACCESS)?;
         let (first, end) = (self.expected, self.expected.next());
         let kind = ExecutedKind::Atomic { original };
@@ -474,7 +477,8 @@ impl Responder {
         self.response_end = Some(executed.end);
     }
 
-    fn take_receive<H: Host>(&mut self, host: &mut H) -> Result<(), Refusal> {
+    fn take_receive<H: Host>(&mut self, header: &Header, host: &mut H) -> Result<(), Refusal> {
+        self.receive.srq = header.srq();
         if !host.take_receive(&mut self.receive) {
             return Err(Refusal::NotReady);
         }
@@ -517,7 +521,16 @@ impl Responder {
             extra,
             grh: false,
         };
-        host.receive_completed(completion, header.bth.solicited);
+        host.receive_completed(&self.receive, completion, header.bth.solicited);
+    }
+}
+
+/// A key of a request, which is to be one of the queue pair's protection domain, or of that of the
+/// shared receive queue that a request of XRC names (A14).
+fn remote_key(header: &Header, rkey: RKey) -> RemoteKey {
+    RemoteKey {
+        rkey,
+        srq: header.srq(),
     }
 }
 

@@ -159,7 +159,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let write = match (self.inbound, &packet.header.reth) {
             (Some(Inbound::Write(write)), _) => write,
-            (_, Some(reth)) => InboundWrite::new(reth),
+            (_, Some(reth)) => InboundWrite::new(reth, reth.rkey.into()),
             _ => {
                 cx.counters.malformed += 1;
                 return Err(Refusal::Drop);
@@ -175,14 +175,14 @@ impl Responder {
         if info.position.starts() && write.len > 0 {
             let len = u64::from(write.len);
             let access = Access::REMOTE_WRITE;
-            let checked = host.check_remote(write.rkey, write.addr, len, access);
+            let checked = host.check_remote(write.key, write.addr, len, access);
             permitted = permitted && checked.is_ok();
         }
         if permitted && packet.header.imm.is_some() {
             hold(cx, receive, host)?;
         }
         if permitted && !payload.is_empty() {
-            let written = host.remote_write(write.rkey, write.addr, payload);
+            let written = host.remote_write(write.key, write.addr, payload);
             permitted = written.is_ok();
         }
         if !permitted {

@@ -9,7 +9,7 @@ use crate::psn::Psn;
 use crate::qp::AddressVector;
 use crate::testing::{LOCAL, NO_KEY, READ_ONLY, REMOTE, Sent, Sink, TestHost, base, pattern, sge};
 use crate::wire::{Header, Headers, Opcode, Reth};
-use crate::work::{Extra, Payload, SendFlags, Sge, UdDestination, WcOpcode, WcStatus};
+use crate::work::{Destination, Extra, Payload, SendFlags, Sge, UdDestination, WcOpcode, WcStatus};
 use Opcode::*;
 use WcStatus::{LocLenErr, LocProtErr, Success, WrFlushErr};
 use rand::rngs::StdRng;
@@ -256,7 +256,7 @@ fn a_connection_has_one_destination_whatever_a_work_request_says() {
         op: SendOp::Send,
         flags: SendFlags::empty(),
         payload: Payload::Sges(&[sge(LOCAL, 0, MTU + 1)]),
-        dest: Some(elsewhere),
+        dest: Some(Destination::Datagram(elsewhere)),
     };
     end.qp.post_send(&wr, end.now, &mut end.host).unwrap();
     let packets = end.poll();

@@ -18,7 +18,7 @@ use crate::queue::{PostError, SendQueueSize};
 use crate::time::Time;
 use crate::unreliable::Core;
 use crate::wire::{Grh, Packet, Transport};
-use crate::work::{Completion, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::work::{Completion, Destination, Extra, SendOp, SendWr, WcOpcode, WcStatus};
 
 /// The bytes of a UDP header.
 const UDP_LEN: usize = 8;
@@ -122,7 +122,7 @@ impl UdQp {
         if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
             return Err(PostError::Operation);
         }
-        if wr.dest.is_none() {
+        if wr.dest.and_then(Destination::datagram).is_none() {
             return Err(PostError::Destination);
         }
         self.core.post_send(wr, now, host)

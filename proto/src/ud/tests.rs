@@ -7,7 +7,7 @@ use crate::ids::{Gid, QKey, RKey};
 use crate::psn::Psn;
 use crate::testing::{LOCAL, NO_KEY, Sent, Sink, TestHost, pattern, sge};
 use crate::wire::{Deth, Header, Opcode};
-use crate::work::{Payload, SendFlags, Sge, UdDestination};
+use crate::work::{Destination, Payload, SendFlags, Sge, UdDestination};
 use Opcode::{RcSendOnly, UdSendOnly, UdSendOnlyImm};
 use WcStatus::{LocLenErr, LocProtErr, Success, WrFlushErr};
 use std::net::Ipv4Addr;
@@ -92,7 +92,7 @@ impl End {
             op,
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(sges),
-            dest,
+            dest: dest.map(Destination::Datagram),
         };
         self.qp.post_send(&wr, self.now, &mut self.host)
     }

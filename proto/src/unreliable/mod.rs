@@ -49,13 +49,14 @@ impl HeldReceive {
         host: &mut H,
     ) {
         self.held = false;
-        host.receive_completed(completion, solicited);
+        host.receive_completed(&self.receive, completion, solicited);
     }
 
     /// If there is one, it ends without a message.
     pub(crate) fn end<H: Completions>(&mut self, qpn: Qpn, status: WcStatus, host: &mut H) {
         if std::mem::take(&mut self.held) {
-            host.receive_completed(receive_completion(qpn, &self.receive, status), true);
+            let completion = receive_completion(qpn, &self.receive, status);
+            host.receive_completed(&self.receive, completion, true);
         }
     }
 
@@ -183,7 +184,7 @@ impl Core {
 
     /// Where the next datagram goes.
     pub(crate) fn next_destination(&self) -> Option<UdDestination> {
-        self.requester.next(self.attr.state)?.dest
+        self.requester.next(self.attr.state)?.dest?.datagram()
     }
 
     pub(crate) fn poll_transmit<H: Host, T: Transmit>(

@@ -7,7 +7,7 @@ use crate::qp::{QpAttr, QpState};
 use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::wire::{Deth, Header, Position};
-use crate::work::{Payload, SendFlags, SendWr, UdDestination, WcStatus};
+use crate::work::{Destination, Payload, SendFlags, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
 
 /// Bit 31 of the queue key of a work request: the queue pair's own goes out in its place (10.2.5).
@@ -93,7 +93,8 @@ impl Requester {
         host: &mut H,
         out: &mut T,
     ) -> Sent {
-        let handle = |wqe: &SendWqe| wqe.dest.map(|dest| dest.handle);
+        let datagram = |wqe: &SendWqe| wqe.dest.and_then(Destination::datagram);
+        let handle = |wqe: &SendWqe| datagram(wqe).map(|dest| dest.handle);
         let path = self.next(cx.attr.state).and_then(handle);
         while let Some(&wqe) = self.next(cx.attr.state) {
             if handle(&wqe) != path {
@@ -172,8 +173,8 @@ impl Requester {
         let index = self.packet;
         let position = Position::new(index == 0, index + 1 == wqe.packets);
         let mut header = cx.data_header(wqe, position, self.next_psn);
-        if let Some(dest) = &wqe.dest {
-            header = addressed(cx, header, dest);
+        if let Some(dest) = wqe.dest.and_then(Destination::datagram) {
+            header = addressed(cx, header, &dest);
         }
         let mtu = cx.attr.path_mtu;
         let payload = self.queue.payload(self.queue.head(), wqe);

@@ -5,7 +5,7 @@ use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Feth, Headers, Ieth, ImmDt, Layout, Opcode,
     PayloadRule, Reth, Syndrome, Xrceth,
 };
-use crate::ids::{PKey, Qpn, RKey};
+use crate::ids::{PKey, Qpn, RKey, Srqn};
 use crate::psn::Psn;
 
 /// Packets are whole multiples of this many bytes (9.2).
@@ -229,6 +229,15 @@ impl Header {
     pub const fn with_solicited(mut self, solicited: bool) -> Self {
         self.bth.solicited = solicited;
         self
+    }
+
+    /// The shared receive queue that a request of XRC is for.
+    #[inline]
+    pub const fn srq(&self) -> Option<Srqn> {
+        match self.xrceth {
+            Some(Xrceth { srqn }) => Some(srqn),
+            None => None,
+        }
     }
 
     /// How many bytes the headers take on the wire.

@@ -1,14 +1,15 @@
 //! The XRC extended transport header: which shared receive queue a request is for (A14).
 
-use super::layout::{LOW_24, Layout};
+use super::layout::Layout;
+use crate::ids::Srqn;
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The XRC extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Xrceth {
-    /// The number of the shared receive queue, 24 bits.
-    pub srqn: u32,
+    /// The shared receive queue.
+    pub srqn: Srqn,
 }
 
 /// The layout on the wire.
@@ -26,14 +27,14 @@ impl Layout for Xrceth {
     #[inline]
     fn from_raw(raw: &Raw) -> Self {
         Xrceth {
-            srqn: raw.srqn.get() & LOW_24,
+            srqn: Srqn::new(raw.srqn.get()),
         }
     }
 
     #[inline]
     fn to_raw(&self) -> Raw {
         Raw {
-            srqn: U32::new(self.srqn & LOW_24),
+            srqn: U32::new(self.srqn.get()),
         }
     }
 }
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn reserved_byte_is_ignored_and_sent_as_zero() {
         let (xrceth, _) = Xrceth::parse(&[0xff, 0x12, 0x34, 0x56]).unwrap();
-        assert_eq!(xrceth.srqn, 0x12_3456);
+        assert_eq!(xrceth.srqn, Srqn::new(0x12_3456));
         let mut out = [0xff; 4];
         xrceth.emit(&mut out);
         assert_eq!(out, [0, 0x12, 0x34, 0x56]);

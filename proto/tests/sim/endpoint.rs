@@ -10,14 +10,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use urxe_proto::host::{Access, QpEvent, Transmit};
-use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::ids::{Gid, Qpn, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
-use urxe_proto::work::{Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use urxe_proto::work::{
+    Destination, Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
 
 /// How an endpoint is made and how its program behaves.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Manners {
     pub receives: u32,
     /// Every send makes a completion.
     pub signal_all: bool,
+    /// The connection is an extended one. So is the peer's.
+    pub xrc: bool,
     /// Receives pose as a shared queue's: credits are invalid.
     pub shared: bool,
     /// The bound of the congestion window.
@@ -86,8 +90,11 @@ impl Transmit for Sink {
 
 /// An endpoint.
 pub struct Endpoint {
-    /// Its queue pair.
+    index: usize,
+    /// Its queue pair; over XRC, the one that sends.
     pub qp: RcQp,
+    /// The one that receives, over XRC.
+    tgt: Option<RcQp>,
     /// Its memory, receives and completions.
     pub host: SimHost,
     /// When its program posts sends again.
@@ -123,6 +130,16 @@ pub fn gid(index: usize) -> Gid {
 
 fn qpn(index: usize) -> Qpn {
     Qpn::new(0x11 + index as u32)
+}
+
+/// The number of what receives over XRC.
+fn target_qpn(index: usize) -> Qpn {
+    Qpn::new(0x91 + index as u32)
+}
+
+/// The number of the shared queue that it receives from.
+fn srqn(index: usize) -> Srqn {
+    Srqn::new(0x51 + index as u32)
 }
 
 impl Endpoint {
@@ -161,18 +178,33 @@ impl Endpoint {
             invalidatable: RefCell::new(peer_plan.keys.iter().copied().collect()),
             local: RefCell::default(),
             receives: RecvQueue::new(own.receives, plan::MAX_SGE),
-            shared: own.shared,
+            shared: own.shared || own.xrc,
+            srq: own.xrc.then(|| srqn(index)),
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
             events: VecDeque::new(),
         };
+        let config = RcConfig {
+            service: if own.xrc { QpType::XrcIni } else { QpType::Rc },
+            qpn: qpn(index),
+            send: own.send,
+            signal_all: own.signal_all,
+            window_bytes: own.window_bytes,
+        };
+        let target = RcConfig {
+            service: QpType::XrcTgt,
+            qpn: target_qpn(index),
+            send: SendQueueSize {
+                max_wr: 0,
+                max_sge: 0,
+                max_inline: 0,
+            },
+            ..config
+        };
         let mut endpoint = Endpoint {
-            qp: RcQp::new(RcConfig {
-                qpn: qpn(index),
-                send: own.send,
-                signal_all: own.signal_all,
-                window_bytes: own.window_bytes,
-            }),
+            index,
+            qp: RcQp::new(config),
+            tgt: own.xrc.then(|| RcQp::new(target)),
             host,
             send_at: Time(0),
             receive_at: Time(0),
@@ -210,25 +242,44 @@ impl Endpoint {
             ..QpAttr::default()
         };
         let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::TIMEOUT
+        let connect = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        let respond = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        let request = AttrMask::TIMEOUT
             | AttrMask::RETRY_CNT
             | AttrMask::RNR_RETRY
             | AttrMask::SQ_PSN
             | AttrMask::MAX_QP_RD_ATOMIC;
-        for (state, mask) in [
-            (QpState::Init, init),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ] {
+        let states = [QpState::Init, QpState::Rtr, QpState::Rts];
+        let Some(target) = &mut endpoint.tgt else {
+            for (state, mask) in states.into_iter().zip([init, connect | respond, request]) {
+                endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
+            }
+            return endpoint;
+        };
+        let masks = [
+            init,
+            connect | respond,
+            AttrMask::TIMEOUT | AttrMask::SQ_PSN,
+        ];
+        for (state, mask) in states.into_iter().zip(masks) {
+            let attr = QpAttr { state, ..attr };
+            target
+                .modify(&attr, mask | AttrMask::STATE, Time(0), &mut endpoint.host)
+                .expect("the transition is legal");
+        }
+        let attr = QpAttr {
+            dest_qpn: target_qpn(1 - index),
+            ..attr
+        };
+        for (state, mask) in states.into_iter().zip([init, connect, request]) {
             endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
         }
         endpoint
+    }
+
+    /// Its queue pairs: one, or over XRC two.
+    pub fn qps(&self) -> impl Iterator<Item = &RcQp> {
+        std::iter::once(&self.qp).chain(&self.tgt)
     }
 
     fn modify(&mut self, attr: &QpAttr, mask: AttrMask, now: Time) {
@@ -272,7 +323,11 @@ impl Endpoint {
 
     /// A packet arrived for it.
     pub fn receive(&mut self, now: Time, from: Gid, packet: &urxe_proto::wire::Packet<'_>) {
-        self.qp.handle_packet(now, from, packet, &mut self.host);
+        let qp = match &mut self.tgt {
+            Some(target) if packet.header.bth.dest_qp == target.qpn() => target,
+            _ => &mut self.qp,
+        };
+        qp.handle_packet(now, from, packet, &mut self.host);
         self.check_sends();
         self.check_receptions();
         self.check_events(now);
@@ -292,7 +347,10 @@ impl Endpoint {
             staged: Vec::new(),
             packets: Vec::new(),
         };
-        let more = self.qp.poll_transmit(now, &mut self.host, &mut sink);
+        let mut more = self.qp.poll_transmit(now, &mut self.host, &mut sink);
+        if let Some(target) = &mut self.tgt {
+            more |= target.poll_transmit(now, &mut self.host, &mut sink);
+        }
         assert_eq!(more, sink.refused, "there is more when the sink was full");
         self.poll_at = Time::NEVER;
         if more {
@@ -314,6 +372,7 @@ impl Endpoint {
             };
             self.modify(&attr, AttrMask::EN_SQD_ASYNC_NOTIFY, now);
         }
+        let to_peer = Destination::Shared(srqn(1 - self.index));
         for _ in 0..self.rng.random_range(1..20) {
             let Some(op) = self.plan.ops.get(self.posted) else {
                 self.send_at = Time::NEVER;
@@ -327,7 +386,7 @@ impl Endpoint {
                     Data::Sges(sges) => Payload::Sges(sges),
                     Data::Inline => Payload::Inline(&op.bytes),
                 },
-                dest: None,
+                dest: self.tgt.as_ref().map(|_| to_peer),
             };
             match self.qp.post_send(&wr, now, &mut self.host) {
                 Ok(()) => {}
@@ -361,7 +420,10 @@ impl Endpoint {
                 }
                 Err(error) => panic!("posting a receive: {error}"),
             }
-            self.qp.receive_posted(&mut self.host);
+            self.tgt
+                .as_mut()
+                .unwrap_or(&mut self.qp)
+                .receive_posted(&mut self.host);
         }
     }
 
@@ -499,11 +561,13 @@ impl Endpoint {
         assert_eq!(*self.region(plan::SOURCE), self.plan.source);
         assert!(self.host.invalidatable.borrow().is_empty());
         assert_eq!(*self.host.local.borrow(), self.plan.local);
-        assert_eq!(self.qp.deadline(), Time::NEVER, "a timer without reason");
-        let counters = self.qp.counters();
-        assert_eq!(counters.malformed, 0);
-        assert_eq!(counters.foreign, 0);
-        assert_eq!(counters.fatal_naks_sent(), 0);
+        for qp in self.qps() {
+            assert_eq!(qp.deadline(), Time::NEVER, "a timer without reason");
+            let counters = qp.counters();
+            assert_eq!(counters.malformed, 0);
+            assert_eq!(counters.foreign, 0);
+            assert_eq!(counters.fatal_naks_sent(), 0);
+        }
     }
 }
 

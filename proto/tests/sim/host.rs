@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use urxe_proto::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
+    WindowBind,
 };
-use urxe_proto::ids::RKey;
+use urxe_proto::ids::{RKey, Srqn};
 use urxe_proto::queue::RecvQueue;
 use urxe_proto::work::{Completion, Sge};
 
@@ -55,6 +56,8 @@ pub struct SimHost {
     pub receives: RecvQueue,
     /// Whether to pass the receives off as a shared queue's.
     pub shared: bool,
+    /// The number of the shared queue that they are of, over XRC.
+    pub srq: Option<Srqn>,
     /// Completions of sends, oldest first.
     pub sends: VecDeque<Completion>,
     /// Completions of receives, and whether each was solicited.
@@ -141,32 +144,34 @@ impl Memory for SimHost {
 
     fn check_remote(
         &self,
-        rkey: RKey,
+        key: RemoteKey,
         addr: u64,
         len: u64,
         access: Access,
     ) -> Result<(), MemoryError> {
         let len = usize::try_from(len).map_err(|_| MemoryError::Range)?;
-        self.region(rkey.0)?.range(addr, len, access).map(|_| ())
+        self.region(key.rkey.0)?
+            .range(addr, len, access)
+            .map(|_| ())
     }
 
-    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        let region = self.region(rkey.0)?;
+    fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let region = self.region(key.rkey.0)?;
         let range = region.range(addr, out.len(), Access::REMOTE_READ)?;
         out.copy_from_slice(&region.bytes.borrow()[range]);
         Ok(())
     }
 
-    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        let region = self.region(rkey.0)?;
+    fn remote_write(&self, key: RemoteKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let region = self.region(key.rkey.0)?;
         let range = region.range(addr, data.len(), Access::REMOTE_WRITE)?;
         region.bytes.borrow_mut()[range].copy_from_slice(data);
         Ok(())
     }
 
-    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+    fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
         assert!(addr.is_multiple_of(8), "the responder checks alignment");
-        let region = self.region(rkey.0)?;
+        let region = self.region(key.rkey.0)?;
         let range = region.range(addr, 8, Access::REMOTE_ATOMIC)?;
         let bytes = &mut region.bytes.borrow_mut()[range];
         let original = u64::from_ne_bytes(bytes.try_into().unwrap());
@@ -179,8 +184,8 @@ impl Memory for SimHost {
         Ok(original)
     }
 
-    fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError> {
-        if self.invalidatable.borrow_mut().remove(&rkey.0) {
+    fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {
+        if self.invalidatable.borrow_mut().remove(&key.rkey.0) {
             Ok(())
         } else {
             Err(MemoryError::Key)
@@ -198,7 +203,11 @@ impl Memory for SimHost {
 
 impl Receives for SimHost {
     fn take_receive(&mut self, into: &mut Receive) -> bool {
-        self.receives.take(into)
+        into.srq == self.srq && self.receives.take(into)
+    }
+
+    fn has_srq(&self, srq: Srqn) -> bool {
+        self.srq == Some(srq)
     }
 
     fn receive_credits(&self) -> Option<u32> {
@@ -215,7 +224,7 @@ impl Completions for SimHost {
         self.sends.push_back(completion);
     }
 
-    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+    fn receive_completed(&mut self, _receive: &Receive, completion: Completion, solicited: bool) {
         self.receptions.push_back((completion, solicited));
     }
 

@@ -40,6 +40,8 @@ pub struct Stats {
     pub undetected: u64,
     /// Work requests done.
     pub operations: u64,
+    /// Work requests done over extended reliable connections.
+    pub xrc_operations: u64,
     /// Send queues drained.
     pub drains: u64,
     /// Packets sent again.
@@ -65,6 +67,7 @@ impl crate::seeds::Stats for Stats {
         self.damaged += other.damaged;
         self.undetected += other.undetected;
         self.operations += other.operations;
+        self.xrc_operations += other.xrc_operations;
         self.drains += other.drains;
         self.retransmitted += other.retransmitted;
         self.duplicates += other.duplicates;
@@ -113,9 +116,10 @@ impl World {
         let mtu = Mtu::ALL[rng.random_range(0..5)];
         let is_v4 = rng.random_bool(0.3);
         let habits = [habits(&mut rng), habits(&mut rng)];
+        let xrc = rng.random_bool(0.2);
         let manners = habits
             .each_ref()
-            .map(|habits| manners(&mut rng, habits, mtu));
+            .map(|habits| manners(&mut rng, habits, mtu, xrc));
         let bad = rng.random_bool(0.85);
         let faults = [faults(&mut rng, bad), faults(&mut rng, bad)];
         if trace {
@@ -190,11 +194,17 @@ impl World {
                 let waited = counters.rnr_naks_received > 0;
                 assert!(few || waited, "{}", self.progress());
             }
-            self.stats.count(self.endpoints[index].qp.counters());
+            for qp in self.endpoints[index].qps() {
+                self.stats.count(qp.counters());
+            }
             self.stats.drains += self.endpoints[index].drains;
             self.stats.damaged += self.links[index].damaged;
             self.stats.undetected += self.links[index].undetected;
-            self.stats.operations += self.plans[index].ops.len() as u64;
+            let operations = self.plans[index].ops.len() as u64;
+            self.stats.operations += operations;
+            if self.endpoints[index].qps().count() > 1 {
+                self.stats.xrc_operations += operations;
+            }
         }
         self.stats.time = self.now.since(Time(0));
     }
@@ -270,7 +280,7 @@ fn habits(rng: &mut Rng) -> Habits {
     }
 }
 
-fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu) -> Manners {
+fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
     let us = Duration::from_micros;
     // Often so that PSNs wrap soon, in the middle of whatever is under way.
     let psn = if rng.random_bool(0.5) {
@@ -286,6 +296,7 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu) -> Manners {
         },
         receives: [1, 4, 64][rng.random_range(0..3)],
         signal_all: rng.random_bool(0.1),
+        xrc,
         shared: rng.random_bool(0.3),
         window_bytes: [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32,
         psn,

@@ -9,6 +9,7 @@ mod requester;
 mod responder;
 mod retries;
 mod states;
+mod xrc;
 
 use super::*;
 use crate::host::Access;
@@ -93,7 +94,13 @@ const RTS: AttrMask = AttrMask::TIMEOUT
 impl End {
     /// In RESET.
     fn reset() -> Self {
+        Self::of(QpType::Rc)
+    }
+
+    /// One of this service, in RESET.
+    fn of(service: QpType) -> Self {
         let config = RcConfig {
+            service,
             qpn: Qpn::new(0x11),
             send: SendQueueSize {
                 max_wr: 16,

@@ -34,7 +34,7 @@ prop_compose! {
             bth,
             deth: has.contains(Headers::DETH)
                 .then_some(Deth { qkey: QKey(qkey), src_qp: Qpn::new(src_qp) }),
-            xrceth: has.contains(Headers::XRCETH).then_some(Xrceth { srqn }),
+            xrceth: has.contains(Headers::XRCETH).then_some(Xrceth { srqn: Srqn::new(srqn) }),
             feth: has.contains(Headers::FETH).then_some(Feth::from_bits_retain(feth)),
             reth: has.contains(Headers::RETH)
                 .then_some(Reth { addr, rkey: RKey(rkey), length }),
