@@ -104,6 +104,7 @@ impl From<AsyncEvent> for Event {
     fn from(event: AsyncEvent) -> Event {
         let subject = match event.object {
             EventObject::Qp(qp) => Subject::QueuePair(qp.qpn()),
+            EventObject::Share(share) => Subject::QueuePair(share.qp().qpn()),
             EventObject::Cq(_) => Subject::CompletionQueue,
             EventObject::Srq(_) => Subject::SharedReceiveQueue,
             EventObject::Port(port) => Subject::Port(port),

@@ -10,7 +10,9 @@ use crate::qp::{CreateError, Qp, QpInit};
 use crate::route::RouteError;
 use crate::srq::{Srq, SrqAttr, SrqError};
 use crate::watcher;
+use crate::xrcd::{OpenFlags, Xrcd, XrcdError};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use urxe_proto::qp::AddressVector;
 
@@ -76,6 +78,32 @@ impl Context {
     /// See [`SrqError`].
     pub fn create_srq(&self, pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Srq>, SrqError> {
         Srq::create(&self.events, pd, attr)
+    }
+
+    /// Opens, or makes, a domain of extended reliable connections.
+    ///
+    /// # Errors
+    /// See [`XrcdError`].
+    pub fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        flags: OpenFlags,
+    ) -> Result<Arc<Xrcd>, XrcdError> {
+        Xrcd::open(&self.device, file, flags)
+    }
+
+    /// Makes a shared receive queue of a domain of extended reliable connections.
+    ///
+    /// # Errors
+    /// See [`SrqError`].
+    pub fn create_srq_in(
+        &self,
+        domain: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+    ) -> Result<Arc<Srq>, SrqError> {
+        Srq::create_in(domain, cq, &self.events, pd, attr)
     }
 
     /// Makes a queue pair.

@@ -2,7 +2,7 @@
 
 use crate::cq::Cq;
 use crate::event_queue::EventQueue;
-use crate::qp::Qp;
+use crate::qp::{Qp, Share};
 use crate::srq::Srq;
 use std::sync::Arc;
 use urxe_proto::host::QpEvent;
@@ -55,6 +55,8 @@ impl From<QpEvent> for EventType {
 pub enum EventObject {
     /// A queue pair.
     Qp(Arc<Qp>),
+    /// A queue pair, for one who opened it by its number.
+    Share(Arc<Share>),
     /// A completion queue.
     Cq(Arc<Cq>),
     /// A shared receive queue.
@@ -81,6 +83,12 @@ impl AsyncEvents {
     /// Takes back what is there of a queue pair that is being destroyed.
     pub(crate) fn retract_qp(&self, qp: &Qp) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Qp(other) if std::ptr::eq(&**other, qp));
+        self.retract(is_it);
+    }
+
+    /// Takes back what is there for one who closes a queue pair.
+    pub(crate) fn retract_share(&self, share: &Share) {
+        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Share(other) if std::ptr::eq(&**other, share));
         self.retract(is_it);
     }
 

@@ -4,7 +4,7 @@
 //! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
 //!   that this happens also when the program does not call in.
 //! - [`cm`]: connections by IP address and port.
-//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`qp`], [`ah`]; [`events`] for what
+//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`], [`qp`], [`ah`]; [`events`] for what
 //!   happens to them, [`event_queue`] for how programs wait.
 //!
 //! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
@@ -41,6 +41,7 @@ pub mod srq;
 pub mod stat;
 mod thread;
 mod watcher;
+pub mod xrcd;
 
 pub use ah::AddressHandle;
 pub use context::Context;
@@ -51,3 +52,4 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::Qp;
 pub use srq::Srq;
+pub use xrcd::Xrcd;

@@ -67,6 +67,7 @@ unsafe extern "C" fn in_child() {
     crate::process_socket::forget();
     crate::regions::forget();
     crate::watcher::forget();
+    crate::xrcd::forget();
 }
 
 #[cfg(test)]

@@ -3,13 +3,16 @@
 //! A message takes the oldest receive, whichever queue pair it comes by. What a receive's keys may
 //! reach is for the protection domain of the shared queue to say, not for that of the queue pair.
 
+use crate::cq::Cq;
 use crate::event_queue::{AckCount, lock};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
+use crate::net::OpenError;
 use crate::pd::Pd;
-use crate::regions::RegionTable;
+use crate::xrcd::Xrcd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use urxe_proto::host::{MemoryError, Receive};
+use urxe_proto::host::Receive;
+use urxe_proto::ids::Srqn;
 use urxe_proto::queue::{PostError, QueueInUse, RecvQueue};
 use urxe_proto::work::Sge;
 
@@ -38,15 +41,15 @@ pub struct SrqChange {
     pub limit: Option<u32>,
 }
 
-/// Why a shared receive queue cannot be made, or changed. EINVAL each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+/// Why a shared receive queue cannot be made, or changed.
+#[derive(Debug, thiserror::Error)]
 pub enum SrqError {
-    /// Beyond the device's limits.
+    /// Beyond the device's limits: EINVAL.
     #[error(
         "a shared receive queue has 1 to {MAX_SRQ_WR} receives of at most {MAX_SRQ_SGE} elements"
     )]
     Size,
-    /// The limit would be reached always.
+    /// The limit would be reached always: EINVAL.
     #[error("a limit of {limit} receives is more than the {max_wr} that the queue holds")]
     Limit {
         /// What was asked for.
@@ -54,16 +57,31 @@ pub enum SrqError {
         /// What it holds.
         max_wr: u32,
     },
-    /// More receives wait than it is to hold.
+    /// More receives wait than it is to hold: EINVAL.
     #[error(transparent)]
     InUse(#[from] QueueInUse),
+    /// The network part, which gives it its number, cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 impl SrqError {
     /// What verbs programs get.
     pub fn errno(&self) -> i32 {
-        libc::EINVAL
+        match self {
+            Self::Size | Self::Limit { .. } | Self::InUse(_) => libc::EINVAL,
+            Self::Open(error) => error.errno(),
+        }
     }
+}
+
+/// What a shared queue of extended reliable connections has beside (A14).
+#[derive(Debug)]
+struct Member {
+    number: Srqn,
+    domain: Arc<Xrcd>,
+    /// Where its receives complete.
+    cq: Arc<Cq>,
 }
 
 #[derive(Debug)]
@@ -91,6 +109,7 @@ pub struct Srq {
     pd: Arc<Pd>,
     events: Arc<AsyncEvents>,
     shared: Mutex<Shared>,
+    member: Option<Member>,
     /// Asynchronous events that the program has not acknowledged.
     pub async_acks: AckCount,
     /// A number for whoever made this queue, to find its own object by.
@@ -108,22 +127,63 @@ impl Srq {
         pd: &Arc<Pd>,
         attr: SrqAttr,
     ) -> Result<Arc<Srq>, SrqError> {
-        check_size(attr.max_wr)?;
-        if attr.max_sge > MAX_SRQ_SGE {
-            return Err(SrqError::Size);
-        }
+        check_sizes(attr)?;
+        Ok(Self::new(events, pd, attr, None))
+    }
+
+    /// An empty queue for the messages of extended reliable connections that name it. Its receives
+    /// complete at `cq` (A14).
+    ///
+    /// # Errors
+    /// See [`SrqError`].
+    pub fn create_in(
+        domain: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+        events: &Arc<AsyncEvents>,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+    ) -> Result<Arc<Srq>, SrqError> {
+        check_sizes(attr)?;
+        let srq = domain.add(|number| {
+            let member = Member {
+                number,
+                domain: Arc::clone(domain),
+                cq: Arc::clone(cq),
+            };
+            Self::new(events, pd, attr, Some(member))
+        })?;
+        Ok(srq)
+    }
+
+    fn new(
+        events: &Arc<AsyncEvents>,
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        member: Option<Member>,
+    ) -> Arc<Srq> {
         let shared = Shared {
             receives: RecvQueue::new(attr.max_wr, attr.max_sge),
             limit: 0,
         };
-        Ok(Arc::new_cyclic(|me| Srq {
+        Arc::new_cyclic(|me| Srq {
             me: Weak::clone(me),
             pd: Arc::clone(pd),
             events: Arc::clone(events),
             shared: Mutex::new(shared),
+            member,
             async_acks: AckCount::default(),
             tag: AtomicUsize::new(0),
-        }))
+        })
+    }
+
+    /// Its number, if messages name it by one.
+    pub fn number(&self) -> Option<Srqn> {
+        self.member.as_ref().map(|member| member.number)
+    }
+
+    /// Where its receives complete, if that is not for the queue pairs to say.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.member.as_ref().map(|member| &member.cq)
     }
 
     /// Its attributes. The limit is 0 when its event has come, or was never asked for.
@@ -178,17 +238,6 @@ impl Srq {
         taken
     }
 
-    /// See [`urxe_proto::host::Receives::fill_receive`].
-    pub(crate) fn fill(
-        &self,
-        regions: &RegionTable,
-        receive: &Receive,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), MemoryError> {
-        regions.scatter(&self.pd, &receive.sges, offset, data)
-    }
-
     /// Tells that the limit is reached, if it is.
     fn announce(&self, mut shared: MutexGuard<'_, Shared>) {
         let reached = shared.reaches_limit();
@@ -201,9 +250,12 @@ impl Srq {
         }
     }
 
-    /// Takes back its events, and waits until the program is done with those that it has. To be
-    /// called before the last reference goes.
+    /// Takes it out of its domain and its events back, and waits until the program is done with
+    /// those that it has. To be called before the last reference goes.
     pub fn retire(&self) {
+        if let Some(member) = &self.member {
+            member.domain.remove(member.number);
+        }
         self.events.retract_srq(self);
         self.async_acks.wait();
     }
@@ -212,6 +264,14 @@ impl Srq {
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
+}
+
+fn check_sizes(attr: SrqAttr) -> Result<(), SrqError> {
+    check_size(attr.max_wr)?;
+    if attr.max_sge > MAX_SRQ_SGE {
+        return Err(SrqError::Size);
+    }
+    Ok(())
 }
 
 fn check_size(max_wr: u32) -> Result<(), SrqError> {
@@ -327,9 +387,9 @@ mod tests {
         queue.post(3);
         queue.set_limit(2).unwrap();
         let before = queue.srq.attributes();
-        assert_eq!(queue.resize(2), Err(SrqError::InUse(QueueInUse)));
-        assert_eq!(queue.resize(0), Err(SrqError::Size));
-        assert_eq!(queue.resize(MAX_SRQ_WR + 1), Err(SrqError::Size));
+        assert!(matches!(queue.resize(2), Err(SrqError::InUse(_))));
+        assert!(matches!(queue.resize(0), Err(SrqError::Size)));
+        assert!(matches!(queue.resize(MAX_SRQ_WR + 1), Err(SrqError::Size)));
         assert!(matches!(queue.set_limit(5), Err(SrqError::Limit { .. })));
         let both = SrqChange {
             max_wr: Some(8),
@@ -373,8 +433,8 @@ mod tests {
             };
             Srq::create(&events, &Pd::new(), attr).map(|srq| srq.attributes())
         };
-        assert_eq!(create(0, 1), Err(SrqError::Size));
-        assert_eq!(create(1, MAX_SRQ_SGE + 1), Err(SrqError::Size));
+        assert!(matches!(create(0, 1), Err(SrqError::Size)));
+        assert!(matches!(create(1, MAX_SRQ_SGE + 1), Err(SrqError::Size)));
         assert!(create(MAX_SRQ_WR, MAX_SRQ_SGE).is_ok());
         assert!(create(1, 0).is_ok(), "a receive of no elements is one");
     }

@@ -12,7 +12,7 @@ use super::errno::Errno;
 use super::ffi::*;
 use super::import::Session;
 use super::object::{self, Handle, Users};
-use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, wq};
+use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, srq, wq, xrcd};
 
 /// How many completion vectors there are: one thread makes all completions.
 pub(super) const COMP_VECTORS: c_int = 1;
@@ -123,6 +123,11 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.create_cq_ex = Some(cq::create_cq_ex);
     shown.modify_cq = Some(cq::modify_cq);
     shown.create_qp_ex = Some(qp::create_qp_ex);
+    shown.create_srq_ex = Some(srq::create_srq_ex);
+    shown.get_srq_num = Some(srq::get_srq_num);
+    shown.open_xrcd = Some(xrcd::open_xrcd);
+    shown.close_xrcd = Some(xrcd::close_xrcd);
+    shown.open_qp = Some(xrcd::open_qp);
 
     let context = &mut shown.context;
     context.device = device;

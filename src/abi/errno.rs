@@ -12,6 +12,7 @@ use urxe_driver::odp::AdviseError;
 use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
 use urxe_driver::route::RouteError;
 use urxe_driver::srq::SrqError;
+use urxe_driver::xrcd::XrcdError;
 use urxe_proto::queue::PostError;
 
 /// An `errno` value: what a call that failed reports. Never 0.
@@ -52,6 +53,13 @@ impl From<RegisterError> for Errno {
 impl From<SrqError> for Errno {
     fn from(error: SrqError) -> Self {
         tracing::warn!("shared receive queue: {error}");
+        Self(error.errno())
+    }
+}
+
+impl From<XrcdError> for Errno {
+    fn from(error: XrcdError) -> Self {
+        tracing::warn!("XRC domain: {error}");
         Self(error.errno())
     }
 }

@@ -18,8 +18,13 @@ use super::srq::{shared_of, shown_shared};
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     let element = match event.object {
         EventObject::Qp(pair) => {
-            let qp = shown_pair(&pair)?;
+            let qp = shown_pair(pair.tag())?;
             pair.async_acks.delivered();
+            ibv_async_event_element { qp }
+        }
+        EventObject::Share(share) => {
+            let qp = shown_pair(share.tag())?;
+            share.async_acks.delivered();
             ibv_async_event_element { qp }
         }
         EventObject::Cq(queue) => {
@@ -96,7 +101,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 // SAFETY: these events' element is a queue pair, which lives as above.
                 if let Ok(pair) = unsafe { pair_of(event.element.qp) } {
-                    pair.driver.async_acks.acknowledge(1);
+                    pair.async_acks().acknowledge(1);
                 }
             }
             _ => {}

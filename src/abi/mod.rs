@@ -40,3 +40,4 @@ mod srq;
 mod sysfs;
 mod unsupported;
 mod wq;
+mod xrcd;

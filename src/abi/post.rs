@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use urxe_driver::ah::Destination;
-use urxe_driver::qp::{MAX_SGE, Posting};
-use urxe_proto::ids::{LKey, QKey, Qpn, RKey};
+use urxe_driver::qp::{MAX_SGE, Posting, To};
+use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
@@ -98,23 +98,25 @@ pub(super) fn flags_from(flags: ibv_send_flags) -> Result<SendFlags, Errno> {
     SendFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))
 }
 
-/// Where a datagram goes; `None` for requests of other services.
+/// Where a request goes.
 ///
 /// # Safety
 /// The address handle of a datagram is null or one of ours.
-unsafe fn destination<'a>(
-    service: QpType,
-    op: SendOp,
-    wr: &ibv_send_wr,
-) -> Result<Option<Destination<'a>>, Errno> {
-    if service != QpType::Ud || !matches!(op, SendOp::Send | SendOp::SendImm(_)) {
-        return Ok(None);
+unsafe fn destination<'a>(service: QpType, op: SendOp, wr: &ibv_send_wr) -> Result<To<'a>, Errno> {
+    match service {
+        QpType::Ud if matches!(op, SendOp::Send | SendOp::SendImm(_)) => {}
+        QpType::XrcIni => {
+            // SAFETY: the member that sends of this service have, and every value is one.
+            let xrc = unsafe { wr.qp_type.xrc };
+            return Ok(To::Shared(Srqn::new(xrc.remote_srqn)));
+        }
+        _ => return Ok(To::Peer),
     }
     // SAFETY: the member that sends of this service have, and every value is one.
     let ud = unsafe { wr.wr.ud };
     // SAFETY: the caller's promise.
     let handle = unsafe { object::ours(ud.ah) }?;
-    Ok(Some(Destination {
+    Ok(To::Datagram(Destination {
         handle: &handle.driver,
         qpn: Qpn::new(ud.remote_qpn),
         qkey: QKey(ud.remote_qkey),
@@ -137,7 +139,7 @@ unsafe fn post_one(
     let to = unsafe { destination(posting.service(), op, wr) }?;
     if flags.contains(SendFlags::INLINE) && !op.is_local() {
         // SAFETY: the caller's promise: the elements of inline data are memory of the program's.
-        unsafe { posting.post_inline(wr.wr_id, op, flags, sges, to.as_ref()) }?;
+        unsafe { posting.post_inline(wr.wr_id, op, flags, sges, &to) }?;
     } else {
         let wr = SendWr {
             wr_id: wr.wr_id,
@@ -146,10 +148,7 @@ unsafe fn post_one(
             payload: Payload::Sges(sges),
             dest: None,
         };
-        match &to {
-            Some(to) => posting.post_to(&wr, to),
-            None => posting.post(&wr),
-        }?;
+        posting.post_anywhere(&wr, &to)?;
     }
     Ok(())
 }

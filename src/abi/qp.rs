@@ -6,9 +6,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use urxe_driver::Qp;
-use urxe_driver::qp::QpInit;
+use urxe_driver::event_queue::AckCount;
+use urxe_driver::qp::{QpInit, ReceivesFrom, Share};
 use urxe_driver::raw::Spread;
+use urxe_driver::{Pd, Qp};
 use urxe_proto::qp::{AttrMask, QpType};
 
 use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, shown_cap};
@@ -35,11 +36,44 @@ pub(super) struct QueuePair {
     pub staging: Option<Staging>,
     /// The flows that it receives.
     pub flows: Users,
-    _pd: Use,
-    _send_cq: Option<Use>,
-    _recv_cq: Option<Use>,
-    _table: Option<Use>,
-    _srq: Option<Use>,
+    /// How the program came by it.
+    pub has: Has,
+    /// What it is made of.
+    pub _uses: Vec<Use>,
+}
+
+/// How a program came by a queue pair.
+#[derive(Debug)]
+pub(super) enum Has {
+    /// It made it.
+    Made,
+    /// It opened one that was there.
+    Share(Arc<Share>),
+}
+
+impl QueuePair {
+    /// The events that the program has of it.
+    pub fn async_acks(&self) -> &AckCount {
+        match &self.has {
+            Has::Made => &self.driver.async_acks,
+            Has::Share(share) => &share.async_acks,
+        }
+    }
+
+    /// No event points at the `ibv_qp` any more; waits until the program is done with those that it
+    /// has.
+    fn destroy(&self) {
+        match &self.has {
+            Has::Made => {
+                self.driver.tag.store(0, Ordering::Release);
+                self.driver.destroy();
+            }
+            Has::Share(share) => {
+                share.tag.store(0, Ordering::Release);
+                share.close();
+            }
+        }
+    }
 }
 
 /// What stands behind an `ibv_qp`.
@@ -55,9 +89,9 @@ pub(super) unsafe fn pair_of<'a>(qp: *mut ibv_qp) -> Result<&'a QueuePair, Errno
     unsafe { object::ours(qp.cast::<ibv_qp_ex>()) }
 }
 
-/// The `ibv_qp` of a queue pair, unless it is being destroyed.
-pub(super) fn shown_pair(pair: &Qp) -> Option<*mut ibv_qp> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_qp>(pair.tag());
+/// The `ibv_qp` of the queue pair with this tag, unless it is being destroyed.
+pub(super) fn shown_pair(tag: usize) -> Option<*mut ibv_qp> {
+    let shown = ptr::with_exposed_provenance_mut::<ibv_qp>(tag);
     (!shown.is_null()).then_some(shown)
 }
 
@@ -73,6 +107,7 @@ struct Wanted {
     qp_type: ibv_qp_type,
     signal_all: bool,
     send_ops: Option<u64>,
+    xrcd: *mut ibv_xrcd,
 }
 
 /// # Safety
@@ -94,6 +129,7 @@ pub unsafe extern "C" fn ibv_create_qp(
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: None,
+            xrcd: ptr::null_mut(),
         };
         // SAFETY: as above.
         let (qp, cap) = unsafe { create(pd, wanted) }?;
@@ -105,8 +141,11 @@ pub unsafe extern "C" fn ibv_create_qp(
 
 /// Members of the extended attributes that mean something here. Flags may be given, but all are for
 /// other transports.
-const TAKEN: ibv_qp_init_attr_mask =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | SPREAD;
+const TAKEN: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_PD
+    | IBV_QP_INIT_ATTR_XRCD
+    | IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+    | SPREAD;
 
 /// The members that spread the frames of a raw packet queue pair; both or none.
 const SPREAD: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
@@ -131,7 +170,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if !given(IBV_QP_INIT_ATTR_PD) {
+        // The target of an extended reliable connection has no protection domain of its own.
+        if attr.qp_type != IBV_QPT_XRC_RECV && !given(IBV_QP_INIT_ATTR_PD) {
             return Err(Errno(libc::EINVAL));
         }
         let spread = match attr.comp_mask & SPREAD {
@@ -152,9 +192,17 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags),
+            xrcd: match given(IBV_QP_INIT_ATTR_XRCD) {
+                true => attr.xrcd,
+                false => ptr::null_mut(),
+            },
         };
-        // SAFETY: as above.
-        let (qp, cap) = unsafe { create(attr.pd, wanted) }?;
+        let (qp, cap) = match attr.qp_type {
+            // SAFETY: as above.
+            IBV_QPT_XRC_RECV => unsafe { create_target(context, wanted) },
+            // SAFETY: as above.
+            _ => unsafe { create(attr.pd, wanted) },
+        }?;
         // SAFETY: as above; this makes no reference.
         unsafe { (&raw mut (*qp_init_attr_ex).cap).write(cap) };
         Ok(qp)
@@ -165,51 +213,134 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 ///
 /// # Safety
 /// The pointers are null or objects of ours.
-unsafe fn create(pd: *mut ibv_pd, wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     let service = service_of(&wanted)?;
     // SAFETY: the caller's promise; the last makes no reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
-    let (spread, table_use) = wanted.spread.unzip();
-    let (send_cq, recv_cq) = match &spread {
-        // Nothing completes but what its work queues receive.
-        Some(_) => (None, None),
+    let mut uses = vec![domain.users.add()];
+    let mut made_of = MadeOf {
+        pd,
+        ..MadeOf::nothing()
+    };
+    let queue = |queue: *mut ibv_cq, uses: &mut Vec<Use>| {
         // SAFETY: the caller's promise.
-        None => unsafe {
-            (
-                Some(queue_in(wanted.send_cq, context)?),
-                Some(queue_in(wanted.recv_cq, context)?),
-            )
-        },
+        let queue = unsafe { queue_in(queue, context) }?;
+        uses.push(queue.users.add());
+        Ok::<_, Errno>(Arc::clone(&queue.driver))
     };
-    let completes_in = |queue: Option<&CompletionQueue>| {
-        let its_own = queue.map(|queue| &queue.driver);
-        let queue = its_own.or(spread.as_ref().map(Spread::cq));
-        queue.cloned().ok_or(Errno(libc::EINVAL))
+    let send_cq = match wanted.spread {
+        // It only receives.
+        Some(_) => None,
+        None => {
+            made_of.send_cq = wanted.send_cq;
+            Some(queue(wanted.send_cq, &mut uses)?)
+        }
     };
-    // SAFETY: the caller's promise.
-    let srq = unsafe { shared_in(wanted.srq, context) }?;
+    let receives = match (service, wanted.spread.take()) {
+        (QpType::XrcIni, _) => ReceivesFrom::Nowhere,
+        (_, Some((spread, table))) => {
+            uses.push(table);
+            ReceivesFrom::Spread(spread)
+        }
+        (_, None) => {
+            (made_of.recv_cq, made_of.srq) = (wanted.recv_cq, wanted.srq);
+            let cq = queue(wanted.recv_cq, &mut uses)?;
+            // SAFETY: the caller's promise.
+            match unsafe { shared_in(wanted.srq, context) }? {
+                None => ReceivesFrom::Own(cq),
+                Some(srq) => {
+                    uses.push(srq.users.add());
+                    ReceivesFrom::Shared(Arc::clone(&srq.driver), cq)
+                }
+            }
+        }
+    };
     // SAFETY: the domain's own context, which outlives it.
     let device = &unsafe { context_of(context) }?.driver;
     let place = Place::from(domain.allocators.as_ref(), Kind::QueuePair)?;
-    let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let init = QpInit {
         service,
-        send_cq: completes_in(send_cq)?,
-        recv_cq: completes_in(recv_cq)?,
-        srq: srq.map(|queue| Arc::clone(&queue.driver)),
-        spread,
+        send_cq,
+        receives,
         cap: cap_from(&wanted.cap),
         signal_all: wanted.signal_all,
     };
+    let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let driver = device.create_qp(&domain.driver, init)?;
+    Ok(show(
+        place, context, &wanted, &made_of, driver, staging, uses,
+    ))
+}
 
+/// Makes the target of an extended reliable connection, which sends nothing, and receives into the
+/// shared queues of its domain.
+///
+/// # Safety
+/// The pointers are null or objects of ours.
+unsafe fn create_target(
+    context: *mut ibv_context,
+    wanted: Wanted,
+) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    // SAFETY: the caller's promise.
+    let (device, domain) = unsafe { (context_of(context)?, object::ours(wanted.xrcd)?) };
+    let init = QpInit {
+        service: QpType::XrcTgt,
+        send_cq: None,
+        receives: ReceivesFrom::Domain(Arc::clone(&domain.driver)),
+        cap: cap_from(&wanted.cap),
+        signal_all: false,
+    };
+    // What it reaches is for the shared queues' protection domains to say, so its own is empty.
+    let driver = device.driver.create_qp(&Pd::new(), init)?;
+    let uses = vec![domain.users.add()];
+    let made_of = MadeOf::nothing();
+    Ok(show(
+        Place::on_heap(),
+        context,
+        &wanted,
+        &made_of,
+        driver,
+        None,
+        uses,
+    ))
+}
+
+/// The objects that an `ibv_qp` shows.
+struct MadeOf {
+    pd: *mut ibv_pd,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+}
+
+impl MadeOf {
+    fn nothing() -> Self {
+        Self {
+            pd: ptr::null_mut(),
+            send_cq: ptr::null_mut(),
+            recv_cq: ptr::null_mut(),
+            srq: ptr::null_mut(),
+        }
+    }
+}
+
+/// The `ibv_qp` of a queue pair that was made, and its capacities.
+fn show(
+    place: Place<ibv_qp_ex>,
+    context: *mut ibv_context,
+    wanted: &Wanted,
+    made_of: &MadeOf,
+    driver: Arc<Qp>,
+    staging: Option<Staging>,
+    uses: Vec<Use>,
+) -> (*mut ibv_qp, ibv_qp_cap) {
     let mut shown = ibv_qp_ex::zeroed();
     shown.qp_base.context = context;
     shown.qp_base.qp_context = wanted.qp_context;
-    shown.qp_base.pd = pd;
-    shown.qp_base.send_cq = wanted.send_cq;
-    shown.qp_base.recv_cq = wanted.recv_cq;
-    shown.qp_base.srq = wanted.srq;
+    shown.qp_base.pd = made_of.pd;
+    shown.qp_base.send_cq = made_of.send_cq;
+    shown.qp_base.recv_cq = made_of.recv_cq;
+    shown.qp_base.srq = made_of.srq;
     shown.qp_base.handle = object::number();
     shown.qp_base.qp_num = driver.qpn().get();
     shown.qp_base.state = driver.state() as ibv_qp_state;
@@ -219,15 +350,12 @@ unsafe fn create(pd: *mut ibv_pd, wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp
         driver: Arc::clone(&driver),
         staging,
         flows: Users::default(),
-        _pd: domain.users.add(),
-        _send_cq: send_cq.map(|queue| queue.users.add()),
-        _recv_cq: recv_cq.map(|queue| queue.users.add()),
-        _table: table_use,
-        _srq: srq.map(|queue| queue.users.add()),
+        has: Has::Made,
+        _uses: uses,
     };
     let qp = place.make(shown, ours);
     driver.tag.store(qp.expose_provenance(), Ordering::Release);
-    Ok((qp.cast(), shown_cap(&driver.cap())))
+    (qp.cast(), shown_cap(&driver.cap()))
 }
 
 fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
@@ -236,7 +364,7 @@ fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
         IBV_QPT_UC => return Ok(QpType::Uc),
         IBV_QPT_UD => return Ok(QpType::Ud),
         IBV_QPT_RAW_PACKET => return Ok(QpType::RawPacket),
-        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => "XRC",
+        IBV_QPT_XRC_SEND => return Ok(QpType::XrcIni),
         IBV_QPT_DRIVER => "vendor-specific",
         _ => return Err(Errno(libc::EINVAL)),
     };
@@ -246,7 +374,7 @@ fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
 
 /// # Safety
 /// `cq` is null or a completion queue of ours.
-unsafe fn queue_in<'a>(
+pub(super) unsafe fn queue_in<'a>(
     cq: *mut ibv_cq,
     context: *mut ibv_context,
 ) -> Result<&'a CompletionQueue, Errno> {
@@ -286,6 +414,18 @@ unsafe fn show_state(qp: *mut ibv_qp, state: ibv_qp_state) {
     unsafe { AtomicU32::from_ptr(&raw mut (*qp).state) }.store(state, Ordering::Relaxed);
 }
 
+/// Programs give each half of an extended reliable connection the attributes of both; as in the
+/// kernel, it takes its own.
+fn meaningful(service: QpType, mask: AttrMask) -> AttrMask {
+    match service {
+        QpType::XrcIni => mask - (AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
+        QpType::XrcTgt => {
+            mask - (AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY)
+        }
+        _ => mask,
+    }
+}
+
 /// # Safety
 /// The pointers are null, or a queue pair of ours and attributes.
 pub unsafe extern "C" fn ibv_modify_qp(
@@ -296,7 +436,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     entry::status("ibv_modify_qp", || {
         // SAFETY: the caller's promise.
         let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
-        let mask = mask_from(attr_mask)?;
+        let mask = meaningful(pair.driver.service(), mask_from(attr_mask)?);
         let ours = attributes_from(&attr, mask)?;
         pair.driver.modify(&ours, mask)?;
         if mask.contains(AttrMask::STATE) {
@@ -382,8 +522,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         pair.flows.check_none()?;
-        pair.driver.tag.store(0, Ordering::Release);
-        pair.driver.destroy();
+        pair.destroy();
         // SAFETY: as above; no event points at it.
         drop(unsafe { object::free(qp.cast::<ibv_qp_ex>()) });
         Ok(())

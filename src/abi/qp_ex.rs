@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::ah::Destination;
-use urxe_driver::qp::MAX_INLINE;
+use urxe_driver::qp::{MAX_INLINE, To};
 use urxe_driver::{AddressHandle, Qp};
-use urxe_proto::ids::{LKey, QKey, Qpn, RKey};
+use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
@@ -71,18 +71,37 @@ struct Request {
     op: SendOp,
     flags: SendFlags,
     data: Data,
-    /// Where a datagram goes.
-    to: Option<(Arc<AddressHandle>, Qpn, QKey)>,
+    to: Whither,
 }
 
-impl Request {
-    fn destination(&self) -> Option<Destination<'_>> {
-        let (handle, qpn, qkey) = self.to.as_ref()?;
-        Some(Destination {
-            handle,
-            qpn: *qpn,
-            qkey: *qkey,
-        })
+/// Where a request goes, as far as the program has said.
+#[derive(Debug)]
+enum Whither {
+    Peer,
+    Datagram(Arc<AddressHandle>, Qpn, QKey),
+    Shared(Srqn),
+}
+
+impl Whither {
+    fn to(&self) -> To<'_> {
+        match self {
+            Self::Peer => To::Peer,
+            Self::Datagram(handle, qpn, qkey) => To::Datagram(Destination {
+                handle,
+                qpn: *qpn,
+                qkey: *qkey,
+            }),
+            Self::Shared(srq) => To::Shared(*srq),
+        }
+    }
+
+    /// Whether a queue pair of this service can tell where it goes.
+    fn suits(&self, service: QpType, op: SendOp) -> bool {
+        match service {
+            QpType::Ud => matches!(self, Self::Datagram(..)),
+            QpType::XrcIni => op.is_local() || matches!(self, Self::Shared(_)),
+            _ => true,
+        }
     }
 }
 
@@ -106,7 +125,7 @@ impl Staged {
             op,
             flags,
             data: Data::Sges(0..0),
-            to: None,
+            to: Whither::Peer,
         });
     }
 
@@ -174,10 +193,7 @@ impl Staged {
                 payload: self.payload(request),
                 dest: None,
             };
-            match request.destination() {
-                Some(to) => posting.post_to(&wr, &to),
-                None => posting.post(&wr),
-            }?;
+            posting.post_anywhere(&wr, &request.to.to())?;
         }
         Ok(())
     }
@@ -191,7 +207,7 @@ impl Staged {
 
     /// Finds what posting would refuse of a request, before any is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
-        if pair.service() == QpType::Ud && request.to.is_none() {
+        if !request.to.suits(pair.service(), request.op) {
             return Err(PostError::Destination);
         }
         match self.payload(request) {
@@ -231,6 +247,7 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -480,7 +497,20 @@ unsafe extern "C" fn wr_set_ud_addr(
     unsafe {
         step("ibv_wr_set_ud_addr", qp, |staged| {
             let handle = Arc::clone(&object::ours(ah)?.driver);
-            staged.last()?.to = Some((handle, Qpn::new(remote_qpn), QKey(remote_qkey)));
+            let (qpn, qkey) = (Qpn::new(remote_qpn), QKey(remote_qkey));
+            staged.last()?.to = Whither::Datagram(handle, qpn, qkey);
+            Ok(())
+        });
+    }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        step("ibv_wr_set_xrc_srqn", qp, |staged| {
+            staged.last()?.to = Whither::Shared(Srqn::new(remote_srqn));
             Ok(())
         });
     }

@@ -13,6 +13,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
+use super::qp::queue_in;
 
 impl Handle for ibv_srq {
     type Ours = SharedQueue;
@@ -24,7 +25,7 @@ pub(super) struct SharedQueue {
     pub driver: Arc<Srq>,
     /// The queue pairs that receive from it.
     pub users: Users,
-    _pd: Use,
+    _uses: Vec<Use>,
 }
 
 /// What stands behind an `ibv_srq`.
@@ -70,35 +71,129 @@ pub unsafe extern "C" fn ibv_create_srq(
     srq_init_attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     entry::pointer("ibv_create_srq", || {
-        // SAFETY: the caller's promise; the last makes no reference.
-        let (wanted, domain, context) = unsafe {
-            (
-                entry::read(srq_init_attr)?,
-                object::ours(pd)?,
-                (&raw const (*pd).context).read(),
-            )
+        // SAFETY: the caller's promise.
+        unsafe {
+            let wanted = entry::read(srq_init_attr)?;
+            let (srq, attr) = create(pd, &wanted, None)?;
+            // This makes no reference.
+            (&raw mut (*srq_init_attr).attr).write(attr);
+            Ok(srq)
+        }
+    })
+}
+
+/// What a shared receive queue of extended reliable connections needs beside.
+struct Membership {
+    xrcd: *mut ibv_xrcd,
+    cq: *mut ibv_cq,
+}
+
+/// `create_srq_ex` of a context. The inline function calls [`ibv_create_srq`] for queues that need
+/// no more.
+///
+/// # Safety
+/// The pointers are null, or an opened device and attributes with objects of ours.
+pub(super) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    entry::pointer("ibv_create_srq_ex", || {
+        // SAFETY: the caller's promise.
+        let wanted = unsafe {
+            context_of(context)?;
+            entry::read(srq_init_attr_ex)?
         };
-        // SAFETY: the domain's own context, which outlives it.
-        let device = unsafe { context_of(context) }?;
-        let driver = device
-            .driver
-            .create_srq(&domain.driver, attributes_from(&wanted.attr))?;
-        let mut shown = ibv_srq::zeroed();
-        shown.context = context;
-        shown.srq_context = wanted.srq_context;
-        shown.pd = pd;
-        shown.handle = object::number();
-        let ours = SharedQueue {
-            driver: Arc::clone(&driver),
-            users: Users::default(),
-            _pd: domain.users.add(),
+        let given = |bits| wanted.comp_mask & bits == bits;
+        if wanted.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if !given(IBV_SRQ_INIT_ATTR_PD) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let kind = match given(IBV_SRQ_INIT_ATTR_TYPE) {
+            true => wanted.srq_type,
+            false => IBV_SRQT_BASIC,
         };
-        let srq = object::make(shown, ours);
-        driver.tag.store(srq.expose_provenance(), Ordering::Release);
-        let attr = shown_attributes(&driver.attributes());
-        // SAFETY: the caller's promise; this makes no reference.
-        unsafe { (&raw mut (*srq_init_attr).attr).write(attr) };
-        Ok(srq)
+        let membership = match kind {
+            IBV_SRQT_BASIC => None,
+            IBV_SRQT_XRC if given(IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ) => {
+                Some(Membership {
+                    xrcd: wanted.xrcd,
+                    cq: wanted.cq,
+                })
+            }
+            IBV_SRQT_XRC => return Err(Errno(libc::EINVAL)),
+            IBV_SRQT_TM => {
+                tracing::warn!("shared receive queue: there is no tag matching");
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let basic = ibv_srq_init_attr {
+            srq_context: wanted.srq_context,
+            attr: wanted.attr,
+        };
+        // SAFETY: as above; the last makes no reference.
+        unsafe {
+            let (srq, attr) = create(wanted.pd, &basic, membership)?;
+            (&raw mut (*srq_init_attr_ex).attr).write(attr);
+            Ok(srq)
+        }
+    })
+}
+
+/// Makes a queue, and says which sizes it has.
+///
+/// # Safety
+/// The pointers are null or objects of ours.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    wanted: &ibv_srq_init_attr,
+    membership: Option<Membership>,
+) -> Result<(*mut ibv_srq, ibv_srq_attr), Errno> {
+    // SAFETY: the caller's promise; the second makes no reference.
+    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    // SAFETY: the domain's own context, which outlives it.
+    let device = &unsafe { context_of(context) }?.driver;
+    let attr = attributes_from(&wanted.attr);
+    let mut uses = vec![domain.users.add()];
+    let driver = match membership {
+        None => device.create_srq(&domain.driver, attr)?,
+        Some(Membership { xrcd, cq }) => {
+            // SAFETY: the caller's promise.
+            let (xrcd, cq) = unsafe { (object::ours(xrcd)?, queue_in(cq, context)?) };
+            uses.extend([xrcd.users.add(), cq.users.add()]);
+            device.create_srq_in(&xrcd.driver, &cq.driver, &domain.driver, attr)?
+        }
+    };
+    let mut shown = ibv_srq::zeroed();
+    shown.context = context;
+    shown.srq_context = wanted.srq_context;
+    shown.pd = pd;
+    shown.handle = object::number();
+    let attr = shown_attributes(&driver.attributes());
+    let ours = SharedQueue {
+        driver: Arc::clone(&driver),
+        users: Users::default(),
+        _uses: uses,
+    };
+    let srq = object::make(shown, ours);
+    driver.tag.store(srq.expose_provenance(), Ordering::Release);
+    Ok((srq, attr))
+}
+
+/// `get_srq_num` of a context: the number by which messages of extended reliable connections name
+/// it, which other queues have not.
+///
+/// # Safety
+/// The pointers are null, or a shared receive queue of ours and room for the number.
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
+    entry::status("ibv_get_srq_num", || {
+        // SAFETY: the caller's promise.
+        let number = unsafe { shared_of(srq) }?.driver.number();
+        let number = number.ok_or(Errno(libc::EOPNOTSUPP))?;
+        // SAFETY: as above.
+        unsafe { entry::write(srq_num, number.get()) }
     })
 }
 

@@ -7,7 +7,7 @@ use crate::mr::RemoteAccess;
 use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
 use std::sync::Arc;
-use urxe_driver::qp::{QpCap, QpInit};
+use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};
 use urxe_proto::ids::QKey;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::QpType;
@@ -144,10 +144,8 @@ impl<'a> QueuePairBuilder<'a> {
         ];
         let init = QpInit {
             service,
-            send_cq: Arc::clone(self.send_cq.driver()),
-            recv_cq: Arc::clone(self.recv_cq.driver()),
-            srq: None,
-            spread: None,
+            send_cq: Some(Arc::clone(self.send_cq.driver())),
+            receives: ReceivesFrom::Own(Arc::clone(self.recv_cq.driver())),
             cap: self.cap,
             signal_all: false,
         };

@@ -9,6 +9,7 @@ mod asyncwatch;
 mod capture;
 mod devices;
 mod examples;
+mod extended_connections;
 mod faults;
 mod first_errors;
 mod perftest;

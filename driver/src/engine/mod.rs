@@ -34,6 +34,7 @@ use delayed::Delayed;
 use groups::Groups;
 use progress::Progress;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -306,13 +307,20 @@ impl Engine {
         }
     }
 
-    pub(crate) fn add_qp(
-        &self,
-        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, CreateError>,
-    ) -> Result<Arc<Qp>, CreateError> {
-        let range = self.network()?.shared.qpns();
+    pub(crate) fn add_qp(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Result<Arc<Qp>, CreateError> {
+        let range = self.numbers()?;
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         qps.add(range, make)
+    }
+
+    /// The numbers that queue pairs, and other numbered objects, of this process may have.
+    pub(crate) fn numbers(&self) -> Result<RangeInclusive<u32>, OpenError> {
+        Ok(self.network()?.shared.qpns())
+    }
+
+    /// The queue pair of this number.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        self.qps().get(qpn).map(Arc::clone)
     }
 
     /// When this returns, nobody handles packets for it any more.

@@ -57,7 +57,7 @@ impl QpTable {
     pub(super) fn add(
         &mut self,
         range: RangeInclusive<u32>,
-        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, CreateError>,
+        make: impl FnOnce(Qpn) -> Arc<Qp>,
     ) -> Result<Arc<Qp>, CreateError> {
         let size = range.clone().count();
         self.first = *range.start();
@@ -72,7 +72,7 @@ impl QpTable {
             .chain(0..start)
             .find(|at| self.slots[*at].is_none())
             .ok_or(CreateError::NoNumber)?;
-        let qp = make(Qpn::new(self.first + free as u32))?;
+        let qp = make(Qpn::new(self.first + free as u32));
         self.slots[free] = Some(Arc::clone(&qp));
         self.count += 1;
         Ok(qp)

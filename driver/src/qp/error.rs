@@ -15,9 +15,12 @@ pub enum CreateError {
          bytes of inline data"
     )]
     Capacity,
-    /// There are no queue pairs of this service yet: EOPNOTSUPP.
-    #[error("{0:?} queue pairs are not supported, see docs/SUPPORT.md")]
-    Service(QpType),
+    /// The service needs other queues: EINVAL.
+    #[error(
+        "a {0:?} queue pair has not these queues: XRC initiators have a send queue only, targets \
+         an XRC domain only, and all others a completion queue for sends and one for receives"
+    )]
+    Queues(QpType),
     /// All numbers are taken: ENOMEM.
     #[error("all queue pair numbers of this process are taken")]
     NoNumber,
@@ -41,8 +44,7 @@ impl CreateError {
     /// What verbs programs get.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Capacity => libc::EINVAL,
-            Self::Service(_) => libc::EOPNOTSUPP,
+            Self::Capacity | Self::Queues(_) => libc::EINVAL,
             Self::NoNumber => libc::ENOMEM,
             Self::Frames { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::Open(error) => error.errno(),

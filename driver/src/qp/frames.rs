@@ -1,7 +1,7 @@
 //! Queue pairs for raw packets: how they send and receive the frames of their interface.
 
 use super::machine::Machine;
-use super::{CreateError, Inner, Qp, QpInit};
+use super::{CreateError, Inner, Qp, QpInit, ReceivesFrom};
 use crate::device::Device;
 use crate::engine;
 use crate::event_queue::lock;
@@ -18,7 +18,11 @@ pub(super) fn open(device: &Device, init: &QpInit) -> Result<Option<Frames>, Cre
         return Ok(None);
     }
     let (interface, mtu) = (device.interface_index(), device.interface_mtu());
-    let frames = Frames::new(interface, mtu, init.spread.clone());
+    let spread = match &init.receives {
+        ReceivesFrom::Spread(spread) => Some(spread.clone()),
+        _ => None,
+    };
+    let frames = Frames::new(interface, mtu, spread);
     let failed = |source| CreateError::Frames {
         device: device.name().to_owned(),
         source,

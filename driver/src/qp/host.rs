@@ -4,11 +4,13 @@
 use super::Qp;
 use crate::cq::Overrun;
 use crate::events::{AsyncEvent, EventObject};
+use crate::pd::Pd;
 use crate::regions::RegionTable;
 use urxe_proto::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, WindowBind,
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
+    WindowBind,
 };
-use urxe_proto::ids::RKey;
+use urxe_proto::ids::{Qpn, RKey, Srqn};
 use urxe_proto::work::{Completion, Sge, WcStatus};
 
 /// A queue pair's surroundings, as its state machine sees them.
@@ -23,6 +25,19 @@ impl QpHost<'_> {
         if pushed.is_err() {
             self.qp.counters.cq_overruns.add(1);
         }
+    }
+}
+
+impl QpHost<'_> {
+    /// Accesses memory for the peer, in the protection domain that its key is of.
+    fn remotely<T>(
+        &self,
+        key: RemoteKey,
+        access: impl FnOnce(&Pd, Qpn) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
+        let qp = self.qp;
+        let access = |pd: &Pd| access(pd, qp.qpn);
+        qp.receives.with_pd(key.srq, &qp.pd, access)
     }
 }
 
@@ -41,33 +56,37 @@ impl Memory for QpHost<'_> {
 
     fn check_remote(
         &self,
-        rkey: RKey,
+        key: RemoteKey,
         addr: u64,
         len: u64,
         access: Access,
     ) -> Result<(), MemoryError> {
-        self.regions
-            .remote(&self.qp.pd, self.qp.qpn, rkey, addr, len, access)
-            .map(|_| ())
+        self.remotely(key, |pd, qpn| {
+            let found = self.regions.remote(pd, qpn, key.rkey, addr, len, access);
+            found.map(|_| ())
+        })
     }
 
-    fn remote_read(&self, rkey: RKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.regions
-            .remote_read(&self.qp.pd, self.qp.qpn, rkey, addr, out)
+    fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.remotely(key, |pd, qpn| {
+            self.regions.remote_read(pd, qpn, key.rkey, addr, out)
+        })
     }
 
-    fn remote_write(&self, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.regions
-            .remote_write(&self.qp.pd, self.qp.qpn, rkey, addr, data)
+    fn remote_write(&self, key: RemoteKey, addr: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.remotely(key, |pd, qpn| {
+            self.regions.remote_write(pd, qpn, key.rkey, addr, data)
+        })
     }
 
-    fn remote_atomic(&self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        self.regions
-            .remote_atomic(&self.qp.pd, self.qp.qpn, rkey, addr, op)
+    fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
+        self.remotely(key, |pd, qpn| {
+            self.regions.remote_atomic(pd, qpn, key.rkey, addr, op)
+        })
     }
 
-    fn invalidate(&self, rkey: RKey) -> Result<(), MemoryError> {
-        self.regions.invalidate(&self.qp.pd, self.qp.qpn, rkey)
+    fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {
+        self.remotely(key, |pd, qpn| self.regions.invalidate(pd, qpn, key.rkey))
     }
 
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
@@ -82,6 +101,15 @@ impl Memory for QpHost<'_> {
 impl Receives for QpHost<'_> {
     fn take_receive(&mut self, into: &mut Receive) -> bool {
         self.qp.receives.take(into)
+    }
+
+    fn has_srq(&self, srq: Srqn) -> bool {
+        let known = self.qp.receives.has(srq);
+        if !known {
+            tracing::warn!(qp = %self.qp.qpn, %srq, "a request names a shared receive queue that \
+                its XRC domain has not in this process; processes cannot share domains");
+        }
+        known
     }
 
     fn receive_credits(&self) -> Option<u32> {
@@ -100,24 +128,28 @@ impl Completions for QpHost<'_> {
         if completion.status != WcStatus::Success {
             self.qp.counters.send_failed(completion.status);
         }
-        self.count_overrun(self.qp.send_cq.push(completion, false));
+        if let Some(cq) = &self.qp.send_cq {
+            self.count_overrun(cq.push(completion, false));
+        }
     }
 
-    fn receive_completed(&mut self, completion: Completion, solicited: bool) {
+    fn receive_completed(&mut self, receive: &Receive, completion: Completion, solicited: bool) {
         if completion.status != WcStatus::Success {
             self.qp.counters.receive_failed(completion.status);
         }
-        self.count_overrun(self.qp.recv_cq.push(completion, solicited));
+        let pushed = self.qp.receives.complete(receive, completion, solicited);
+        self.count_overrun(pushed);
     }
 
     fn event(&mut self, event: QpEvent) {
-        let Some(qp) = self.qp.me.upgrade() else {
-            return;
-        };
-        let event = AsyncEvent {
-            kind: event.into(),
-            object: EventObject::Qp(qp),
-        };
-        self.qp.events.push(event);
+        let kind = event.into();
+        let (maker, shares) = self.qp.holders.all();
+        for share in shares {
+            share.tell(kind);
+        }
+        if let (true, Some(qp)) = (maker, self.qp.me.upgrade()) {
+            let object = EventObject::Qp(qp);
+            self.qp.events.push(AsyncEvent { kind, object });
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::cq::Cq;
 use crate::raw::Spread;
 use crate::srq::Srq;
+use crate::xrcd::Xrcd;
 use std::sync::Arc;
 use urxe_proto::qp::QpType;
 
@@ -18,18 +19,59 @@ pub const MAX_INLINE: u32 = 1024;
 pub struct QpInit {
     /// The service that it gives.
     pub service: QpType,
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete.
-    pub recv_cq: Arc<Cq>,
-    /// Where its messages find receives, if not in a queue of its own.
-    pub srq: Option<Arc<Srq>>,
-    /// The work queues that receive in its place, for raw packets.
-    pub spread: Option<Spread>,
+    /// Where sends complete; `None` for one that sends nothing.
+    pub send_cq: Option<Arc<Cq>>,
+    /// Where its messages find receives, and where these complete.
+    pub receives: ReceivesFrom,
     /// Capacities of the queues. Those of receives mean nothing with a shared queue.
     pub cap: QpCap,
     /// Whether every send makes a completion.
     pub signal_all: bool,
+}
+
+/// Where the messages of a queue pair find receives.
+#[derive(Clone, Debug)]
+pub enum ReceivesFrom {
+    /// It receives nothing: the initiator of an extended reliable connection.
+    Nowhere,
+    /// A queue of its own.
+    Own(Arc<Cq>),
+    /// A shared queue.
+    Shared(Arc<Srq>, Arc<Cq>),
+    /// The shared queues of this domain, whichever each message names: the target of an extended
+    /// reliable connection.
+    Domain(Arc<Xrcd>),
+    /// Work queues that have its frames spread over them, for raw packets.
+    Spread(Spread),
+}
+
+impl QpInit {
+    /// Whether the service has these queues.
+    pub(super) fn is_possible(&self) -> bool {
+        match (self.service, &self.send_cq, &self.receives) {
+            (QpType::Rc | QpType::Uc | QpType::Ud, send_cq, receives) => {
+                let receives = matches!(receives, ReceivesFrom::Own(_) | ReceivesFrom::Shared(..));
+                send_cq.is_some() && receives
+            }
+            (QpType::RawPacket, Some(_), ReceivesFrom::Own(_) | ReceivesFrom::Shared(..))
+            | (QpType::RawPacket, None, ReceivesFrom::Spread(_))
+            | (QpType::XrcIni, Some(_), ReceivesFrom::Nowhere)
+            | (QpType::XrcTgt, None, ReceivesFrom::Domain(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// The capacities of the queues that there are.
+    pub(super) fn actual_cap(&self) -> QpCap {
+        let mut cap = self.cap;
+        if !matches!(self.receives, ReceivesFrom::Own(_)) {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        if self.send_cq.is_none() {
+            (cap.max_send_wr, cap.max_send_sge, cap.max_inline) = (0, 0, 0);
+        }
+        cap
+    }
 }
 
 /// The capacities of a queue pair's queues.

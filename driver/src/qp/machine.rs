@@ -1,8 +1,7 @@
 //! The protocol's state machine of a queue pair, whichever its service is.
 
-use super::error::CreateError;
 use super::host::QpHost;
-use super::init::QpInit;
+use super::init::{QpCap, QpInit};
 use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
 use urxe_proto::mtu::Mtu;
@@ -60,25 +59,23 @@ macro_rules! each {
 impl Machine {
     /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
     /// of its frames.
-    pub(super) fn new(
-        qpn: Qpn,
-        init: &QpInit,
-        mtu: Mtu,
-        max_frame: usize,
-    ) -> Result<Self, CreateError> {
+    pub(super) fn new(qpn: Qpn, init: &QpInit, cap: QpCap, mtu: Mtu, max_frame: usize) -> Self {
         let send = SendQueueSize {
-            max_wr: init.cap.max_send_wr,
-            max_sge: init.cap.max_send_sge,
-            max_inline: init.cap.max_inline,
+            max_wr: cap.max_send_wr,
+            max_sge: cap.max_send_sge,
+            max_inline: cap.max_inline,
         };
         let signal_all = init.signal_all;
-        Ok(match init.service {
-            QpType::Rc => Self::Rc(RcQp::new(RcConfig {
-                qpn,
-                send,
-                signal_all,
-                window_bytes: WINDOW_BYTES,
-            })),
+        match init.service {
+            service @ (QpType::Rc | QpType::XrcIni | QpType::XrcTgt) => {
+                Self::Rc(RcQp::new(RcConfig {
+                    service,
+                    qpn,
+                    send,
+                    signal_all,
+                    window_bytes: WINDOW_BYTES,
+                }))
+            }
             QpType::Uc => Self::Uc(UcQp::new(UcConfig {
                 qpn,
                 send,
@@ -96,10 +93,7 @@ impl Machine {
                 signal_all,
                 max_frame,
             })),
-            service @ (QpType::XrcIni | QpType::XrcTgt) => {
-                return Err(CreateError::Service(service));
-            }
-        })
+        }
     }
 
     pub(super) fn state(&self) -> QpState {

@@ -2,22 +2,26 @@
 //! (`host`) and the network.
 //!
 //! A queue pair has three locks, always taken in this order: the table of memory regions for reading,
-//! `inner` with the state machine, then those of its receive queue and completion queues.
+//! `inner` with the state machine, then those of its receive queue (for the target of an extended reliable connection: of its
+//! domain, and of the shared queue) and completion queues.
 
 mod destinations;
 mod error;
 mod frames;
+mod holders;
 mod host;
 mod init;
 mod machine;
 mod multicast;
 mod posting;
 mod receives;
+mod share;
 
 pub use error::{CreateError, ModifyError};
-pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit};
+pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit, ReceivesFrom};
 pub use multicast::MulticastError;
-pub use posting::Posting;
+pub use posting::{Posting, To};
+pub use share::Share;
 
 use crate::counters::{DeviceCounters, QpTotals, Traffic};
 use crate::cq::Cq;
@@ -30,7 +34,9 @@ use crate::pd::Pd;
 use crate::raw::Frames;
 use crate::regions::{RegionTable, regions};
 use crate::route::{Route, RouteError};
+use crate::xrcd::Xrcd;
 use destinations::Destinations;
+use holders::Holders;
 use host::QpHost;
 use machine::{Machine, Next};
 use receives::Source;
@@ -65,9 +71,9 @@ pub struct Qp {
     device: Arc<Device>,
     counters: Arc<DeviceCounters>,
     events: Arc<AsyncEvents>,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
+    send_cq: Option<Arc<Cq>>,
     signal_all: bool,
+    holders: Holders,
     receives: Source,
     inner: Mutex<Inner>,
     /// The multicast groups that it is attached to.
@@ -118,10 +124,10 @@ impl Qp {
         pd: &Arc<Pd>,
         init: QpInit,
     ) -> Result<Arc<Qp>, CreateError> {
-        let mut cap = init.cap;
-        if init.srq.is_some() {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        if !init.is_possible() {
+            return Err(CreateError::Queues(init.service));
         }
+        let cap = init.actual_cap();
         if !cap.is_possible() {
             return Err(CreateError::Capacity);
         }
@@ -130,7 +136,7 @@ impl Qp {
             let frames = frames.take();
             let max_frame = frames.as_ref().map_or(0, Frames::max);
             let inner = Inner {
-                machine: Machine::new(qpn, &init, device.active_mtu(), max_frame)?,
+                machine: Machine::new(qpn, &init, cap, device.active_mtu(), max_frame),
                 traffic: Traffic::default(),
                 route: None,
                 destinations: Destinations::default(),
@@ -138,7 +144,7 @@ impl Qp {
                 touched: false,
                 queued: false,
             };
-            Ok(Arc::new_cyclic(|me| Qp {
+            Arc::new_cyclic(|me| Qp {
                 me: Weak::clone(me),
                 qpn,
                 service: init.service,
@@ -147,9 +153,9 @@ impl Qp {
                 device: Arc::clone(device),
                 counters: engine::get().counters_of(device.name()),
                 events: Arc::clone(events),
-                send_cq: Arc::clone(&init.send_cq),
-                recv_cq: Arc::clone(&init.recv_cq),
+                send_cq: init.send_cq.clone(),
                 signal_all: init.signal_all,
+                holders: Holders::new(),
                 receives: Source::new(&init),
                 inner: Mutex::new(inner),
                 groups: Mutex::default(),
@@ -157,15 +163,27 @@ impl Qp {
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
                 tag: AtomicUsize::new(0),
-            }))
+            })
         };
         let qp = engine::get().add_qp(make)?;
-        qp.send_cq.attach(&qp);
-        if !Arc::ptr_eq(&qp.send_cq, &qp.recv_cq) {
-            qp.recv_cq.attach(&qp);
+        for cq in qp.cqs() {
+            cq.attach(&qp);
         }
         qp.watch_frames()?;
         Ok(qp)
+    }
+
+    /// The completion queues that it alone decides on, each once.
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        let send = self.send_cq.as_ref();
+        let other = |cq: &&Arc<Cq>| send.is_none_or(|send| !Arc::ptr_eq(send, cq));
+        send.into_iter().chain(self.receives.cq().filter(other))
+    }
+
+    /// The domain whose shared queues it receives into, as the target of an extended reliable
+    /// connection.
+    pub fn domain(&self) -> Option<&Arc<Xrcd>> {
+        self.receives.domain()
     }
 
     /// Its number.
@@ -258,12 +276,18 @@ impl Qp {
             inner.route = None;
             inner.destinations.clear();
             if before != QpState::Reset {
-                self.send_cq.purge(self.qpn);
-                self.recv_cq.purge(self.qpn);
+                self.purge();
             }
         }
         self.transmit(&mut inner, held.table());
         Ok(())
+    }
+
+    /// Takes back its completions.
+    fn purge(&self) {
+        for cq in self.cqs() {
+            cq.purge(self.qpn);
+        }
     }
 
     fn check_path_mtu(&self, attr: &QpAttr) -> Result<(), ModifyError> {
@@ -383,9 +407,28 @@ impl Qp {
         self.settle(&mut inner, regions);
     }
 
-    /// Takes it off the network, takes back its events and completions, and waits until the program
-    /// is done with those events that it has. To be called before the last reference goes.
+    /// Takes it off the network, unless others have opened it, takes back its events and
+    /// completions, and waits until the program is done with those events that it has. To be called
+    /// before the last reference goes.
     pub fn destroy(&self) {
+        self.left_by(Holders::leave_maker);
+        self.events.retract_qp(self);
+        self.async_acks.wait();
+    }
+
+    /// Someone who had it leaves; `leave` says whether that was the last.
+    fn left_by(&self, leave: impl FnOnce(&Holders) -> bool) {
+        // Whoever tells its holders of an event does so with this lock.
+        let inner = lock(&self.inner);
+        let last = leave(&self.holders);
+        drop(inner);
+        if last {
+            self.end();
+        }
+    }
+
+    /// Takes it off the network, and takes back its completions.
+    fn end(&self) {
         let engine = engine::get();
         // Without a way to the peer it carries out no work request any more, and binds no window.
         lock(&self.inner).route = None;
@@ -397,10 +440,7 @@ impl Qp {
         *past += &self.totals();
         drop(past);
         engine.wait_for_delayed();
-        self.send_cq.purge(self.qpn);
-        self.recv_cq.purge(self.qpn);
-        self.events.retract_qp(self);
-        self.async_acks.wait();
+        self.purge();
     }
 
     fn host<'a>(&'a self, regions: &'a RegionTable) -> QpHost<'a> {

@@ -5,10 +5,11 @@ use super::{Inner, Qp};
 use crate::ah::Destination;
 use crate::regions::Regions;
 use std::sync::{Arc, MutexGuard};
+use urxe_proto::ids::Srqn;
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
-use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
+use urxe_proto::work::{self, Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
 /// Sends that are being posted. They go out together when this is dropped.
 pub struct Posting<'a> {
@@ -16,6 +17,17 @@ pub struct Posting<'a> {
     pub(super) inner: MutexGuard<'a, Inner>,
     pub(super) held: Regions,
     pub(super) now: Time,
+}
+
+/// Where a send goes.
+#[derive(Clone, Copy, Debug)]
+pub enum To<'a> {
+    /// To the peer that the queue pair is connected to.
+    Peer,
+    /// A datagram: where it says.
+    Datagram(Destination<'a>),
+    /// Over an extended reliable connection: to the owner of a shared receive queue there.
+    Shared(Srqn),
 }
 
 impl Posting<'_> {
@@ -64,7 +76,7 @@ impl Posting<'_> {
             qkey: to.qkey,
         };
         self.push(&SendWr {
-            dest: Some(dest),
+            dest: Some(work::Destination::Datagram(dest)),
             ..*wr
         })?;
         if service == QpType::Ud {
@@ -73,13 +85,35 @@ impl Posting<'_> {
         Ok(())
     }
 
+    /// Posts a send of an extended reliable connection to the owner of a shared receive queue (A14).
+    ///
+    /// # Errors
+    /// See [`PostError`]; those posted before stay posted.
+    pub fn post_to_srq(&mut self, wr: &SendWr<'_>, srq: Srqn) -> Result<(), PostError> {
+        self.push(&SendWr {
+            dest: Some(work::Destination::Shared(srq)),
+            ..*wr
+        })
+    }
+
+    /// Posts a send wherever it goes.
+    ///
+    /// # Errors
+    /// Those of the functions for each service.
+    pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &To<'_>) -> Result<(), PostError> {
+        match to {
+            To::Peer => self.post(wr),
+            To::Datagram(to) => self.post_to(wr, to),
+            To::Shared(srq) => self.post_to_srq(wr, *srq),
+        }
+    }
+
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut host = self.qp.host(self.held.table());
         self.inner.machine.post_send(wr, self.now, &mut host)
     }
 
-    /// Posts a send, `to` a destination if it is a datagram, whose data is taken now, from memory
-    /// that needs no key.
+    /// Posts a send whose data is taken now, from memory that needs no key.
     ///
     /// # Safety
     /// The elements' memory is mapped.
@@ -92,7 +126,7 @@ impl Posting<'_> {
         op: SendOp,
         flags: SendFlags,
         sges: &[Sge],
-        to: Option<&Destination<'_>>,
+        to: &To<'_>,
     ) -> Result<(), PostError> {
         let mut data = [0; MAX_INLINE as usize];
         let mut used = 0;
@@ -110,10 +144,7 @@ impl Posting<'_> {
             payload: Payload::Inline(&data[..used]),
             dest: None,
         };
-        match to {
-            Some(to) => self.post_to(&wr, to),
-            None => self.post(&wr),
-        }
+        self.post_anywhere(&wr, to)
     }
 }
 

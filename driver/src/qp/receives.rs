@@ -1,54 +1,93 @@
-//! Where the messages of a queue pair find receives: in its own queue, or in a shared one.
+//! Where the messages of a queue pair find receives: in its own queue, in a shared one, or in those
+//! that they name.
 
-use super::init::QpInit;
+use super::init::{QpInit, ReceivesFrom};
+use crate::cq::{Cq, Overrun};
 use crate::event_queue::lock;
 use crate::pd::Pd;
 use crate::regions::RegionTable;
 use crate::srq::Srq;
+use crate::xrcd::Xrcd;
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{MemoryError, Receive};
+use urxe_proto::ids::Srqn;
 use urxe_proto::queue::{PostError, RecvQueue};
-use urxe_proto::work::Sge;
+use urxe_proto::work::{Completion, Sge};
 
-/// Where the messages of a queue pair find receives.
+/// Where the messages of a queue pair find receives, and where these complete.
 #[derive(Debug)]
 pub(super) enum Source {
-    Own(Mutex<RecvQueue>),
-    Shared(Arc<Srq>),
+    /// It receives no messages.
+    Nowhere,
+    Own(Mutex<RecvQueue>, Arc<Cq>),
+    Shared(Arc<Srq>, Arc<Cq>),
+    /// Each message names a shared queue of the domain, which has a completion queue of its own.
+    Domain(Arc<Xrcd>),
 }
 
 impl Source {
     pub(super) fn new(init: &QpInit) -> Self {
-        match &init.srq {
-            Some(srq) => Self::Shared(Arc::clone(srq)),
-            None => Self::Own(Mutex::new(RecvQueue::new(
-                init.cap.max_recv_wr,
-                init.cap.max_recv_sge,
-            ))),
+        match &init.receives {
+            // Whoever spreads frames knows where they go.
+            ReceivesFrom::Nowhere | ReceivesFrom::Spread(_) => Self::Nowhere,
+            ReceivesFrom::Own(cq) => {
+                let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge);
+                Self::Own(Mutex::new(queue), Arc::clone(cq))
+            }
+            ReceivesFrom::Shared(srq, cq) => Self::Shared(Arc::clone(srq), Arc::clone(cq)),
+            ReceivesFrom::Domain(domain) => Self::Domain(Arc::clone(domain)),
+        }
+    }
+
+    /// The completion queue that all its receives have.
+    pub(super) fn cq(&self) -> Option<&Arc<Cq>> {
+        match self {
+            Self::Own(_, cq) | Self::Shared(_, cq) => Some(cq),
+            Self::Nowhere | Self::Domain(_) => None,
+        }
+    }
+
+    /// The domain that messages name shared queues of.
+    pub(super) fn domain(&self) -> Option<&Arc<Xrcd>> {
+        match self {
+            Self::Domain(domain) => Some(domain),
+            _ => None,
         }
     }
 
     /// Adds a receive, if they are the queue pair's own.
     pub(super) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
-            Self::Own(queue) => lock(queue).post(wr_id, sges),
-            Self::Shared(_) => Err(PostError::SharedReceives),
+            Self::Nowhere => Err(PostError::Operation),
+            Self::Own(queue, _) => lock(queue).post(wr_id, sges),
+            Self::Shared(..) | Self::Domain(_) => Err(PostError::SharedReceives),
         }
     }
 
     /// See [`urxe_proto::host::Receives::take_receive`].
     pub(super) fn take(&self, into: &mut Receive) -> bool {
         match self {
-            Self::Own(queue) => lock(queue).take(into),
-            Self::Shared(srq) => srq.take(into),
+            Self::Nowhere => false,
+            Self::Own(queue, _) => lock(queue).take(into),
+            Self::Shared(srq, _) => srq.take(into),
+            Self::Domain(_) => {
+                let srq = into.srq;
+                self.with_named(srq, |srq| srq.take(into)) == Some(true)
+            }
         }
+    }
+
+    /// See [`urxe_proto::host::Receives::has_srq`].
+    pub(super) fn has(&self, srqn: Srqn) -> bool {
+        self.with_named(Some(srqn), |_| ()).is_some()
     }
 
     /// See [`urxe_proto::host::Receives::receive_credits`].
     pub(super) fn credits(&self) -> Option<u32> {
         match self {
-            Self::Own(queue) => Some(lock(queue).len()),
-            Self::Shared(_) => None,
+            Self::Nowhere => Some(0),
+            Self::Own(queue, _) => Some(lock(queue).len()),
+            Self::Shared(..) | Self::Domain(_) => None,
         }
     }
 
@@ -61,9 +100,56 @@ impl Source {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
+        let fill = |pd: &Pd| regions.scatter(pd, &receive.sges, offset, data);
         match self {
-            Self::Own(_) => regions.scatter(pd, &receive.sges, offset, data),
-            Self::Shared(srq) => srq.fill(regions, receive, offset, data),
+            Self::Nowhere => Err(MemoryError::Key),
+            Self::Own(..) => fill(pd),
+            Self::Shared(srq, _) => fill(srq.pd()),
+            Self::Domain(_) => self.with_pd(receive.srq, pd, fill),
+        }
+    }
+
+    /// Accesses memory of the protection domain of the shared queue that a message names; without
+    /// one, of `pd`.
+    pub(super) fn with_pd<T>(
+        &self,
+        srq: Option<Srqn>,
+        pd: &Pd,
+        access: impl FnOnce(&Pd) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
+        match srq {
+            None => access(pd),
+            Some(_) => self
+                .with_named(srq, |srq| access(srq.pd()))
+                .unwrap_or(Err(MemoryError::Key)),
+        }
+    }
+
+    /// Adds the completion of a receive.
+    pub(super) fn complete(
+        &self,
+        receive: &Receive,
+        completion: Completion,
+        solicited: bool,
+    ) -> Result<(), Overrun> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Own(_, cq) | Self::Shared(_, cq) => cq.push(completion, solicited),
+            // That of a queue which was destroyed meanwhile, nobody waits for.
+            Self::Domain(_) => self
+                .with_named(receive.srq, |srq| match srq.cq() {
+                    Some(cq) => cq.push(completion, solicited),
+                    None => Ok(()),
+                })
+                .unwrap_or(Ok(())),
+        }
+    }
+
+    /// Does something with the shared queue of the domain that a message names.
+    fn with_named<T>(&self, srqn: Option<Srqn>, act: impl FnOnce(&Srq) -> T) -> Option<T> {
+        match self {
+            Self::Domain(domain) => domain.with(srqn?, act),
+            _ => None,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use urxe_driver::qp::{QpCap, QpInit};
+use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};
 use urxe_driver::{Channel, Context, Cq, Mr, Pd, Qp, Srq, device};
 use urxe_proto::host::Access;
 use urxe_proto::ids::Gid;
@@ -97,10 +97,11 @@ impl End {
         let cq = context.create_cq(cqe, channel).unwrap();
         let init = QpInit {
             service,
-            send_cq: Arc::clone(&cq),
-            recv_cq: Arc::clone(&cq),
-            srq: srq(&context),
-            spread: None,
+            send_cq: Some(Arc::clone(&cq)),
+            receives: match srq(&context) {
+                Some(srq) => ReceivesFrom::Shared(srq, Arc::clone(&cq)),
+                None => ReceivesFrom::Own(Arc::clone(&cq)),
+            },
             cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,
