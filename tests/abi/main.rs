@@ -5,6 +5,7 @@
 mod left_out;
 
 mod c_program;
+mod datagrams;
 mod extended;
 mod forks;
 mod header_names;

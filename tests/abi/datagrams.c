@@ -1,0 +1,187 @@
+/*
+ * Datagrams as a program meets them: address handles, answers, queue keys, multicast groups. The argument
+ * names the case.
+ */
+#include "program.h"
+
+enum { QKEY = 0x11111111, GRH = 40 };
+
+/* An end whose queue pair is one of datagrams, ready to send. */
+static struct end make_datagrams(struct ibv_context *context)
+{
+	struct end end = make_end(context);
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = end.cq, .recv_cq = end.cq, .pd = end.pd, .qp_type = IBV_QPT_UD,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2,
+			 .max_recv_sge = 2, .max_inline_data = INLINE },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+
+	FAILS(ibv_destroy_qp(end.qp), 0);
+	MUST(end.qp = ibv_create_qp_ex(context, &init));
+	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					   IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	attr.sq_psn = 9;
+	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	return end;
+}
+
+static struct ibv_ah *make_ah(struct end *end, const char *gid)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	struct ibv_ah *ah;
+	if (gid)
+		memcpy(attr.grh.dgid.raw, gid, 16);
+	else
+		MUST(!ibv_query_gid(end->qp->context, 1, 0, &attr.grh.dgid));
+	MUST(ah = ibv_create_ah(end->pd, &attr));
+	return ah;
+}
+
+static int send_to(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey,
+		   enum ibv_wr_opcode opcode)
+{
+	struct ibv_sge element = sge(end, 4096, 8);
+	struct ibv_send_wr wr = { .wr_id = 5, .sg_list = &element, .num_sge = 1, .opcode = opcode,
+				  .send_flags = IBV_SEND_SIGNALED, .imm_data = 0x1234,
+				  .wr = { .ud = { ah, qpn, qkey } } }, *bad = NULL;
+	int status = ibv_post_send(end->qp, &wr, &bad);
+	CHECK((bad == &wr) == (status != 0));
+	return status;
+}
+
+static void posting(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_datagrams(context), b = make_datagrams(context);
+	struct ibv_ah *ah = make_ah(&a, NULL), *foreign = make_ah(&b, NULL);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	struct ibv_port_attr port, after;
+
+	FAILS(send_to(&a, NULL, b.qp->qp_num, QKEY, IBV_WR_SEND), EINVAL);
+	FAILS(send_to(&a, foreign, b.qp->qp_num, QKEY, IBV_WR_SEND), EINVAL);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_RDMA_WRITE), EINVAL);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_RDMA_READ), EINVAL);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_ATOMIC_FETCH_AND_ADD), EINVAL);
+	FAILS(ibv_query_qp(a.qp, &attr, IBV_QP_QKEY, &init), 0);
+	CHECK(attr.qkey == QKEY && attr.qp_state == IBV_QPS_RTS && attr.sq_psn == 9);
+	CHECK(init.qp_type == IBV_QPT_UD);
+
+	/* The wrong queue key is counted, and nothing else happens. */
+	MUST(!ibv_query_port(context, 1, &port));
+	post_recv(&b, 1, 0);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY + 1, IBV_WR_SEND), 0);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND_WITH_IMM), 0);
+	struct ibv_wc wc = completion(&b);
+	CHECK(wc.wr_id == 1 && wc.byte_len == GRH + 8 && wc.src_qp == a.qp->qp_num);
+	CHECK(wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM) && wc.imm_data == 0x1234);
+	CHECK(wc.opcode == IBV_WC_RECV && !wc.pkey_index);
+	CHECK(completion(&a).status == IBV_WC_SUCCESS && completion(&a).wr_id == 5);
+	MUST(!ibv_query_port(context, 1, &after));
+	CHECK(after.qkey_viol_cntr == port.qkey_viol_cntr + 1);
+	CHECK(after.bad_pkey_cntr == port.bad_pkey_cntr);
+
+	FAILS(ibv_destroy_ah(ah), 0);
+	FAILS(ibv_destroy_ah(foreign), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+static void answers(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_datagrams(context), b = make_datagrams(context);
+	struct ibv_ah *ah = make_ah(&a, NULL), *back;
+	struct ibv_qp_ex *qp;
+
+	memcpy(a.data + 4096, "question", 8);
+	post_recv(&a, 2, 0);
+	post_recv(&b, 1, 0);
+	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND), 0);
+	/* The handle is the program's to destroy as soon as it has posted. */
+	FAILS(ibv_destroy_ah(ah), 0);
+	struct ibv_wc wc = completion(&b);
+	CHECK(!memcmp(b.data + GRH, "question", 8));
+	MUST(back = ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)b.data, 1));
+
+	MUST(qp = ibv_qp_to_qp_ex(b.qp));
+	ibv_wr_start(qp);
+	qp->wr_id = 6;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, "nowhere", 8);
+	FAILS(ibv_wr_complete(qp), EINVAL); /* it has no address */
+	ibv_wr_start(qp);
+	ibv_wr_send_imm(qp, 7);
+	ibv_wr_set_ud_addr(qp, back, wc.src_qp, QKEY);
+	ibv_wr_set_inline_data(qp, "answer", 7);
+	FAILS(ibv_wr_complete(qp), 0);
+	CHECK(completion(&b).wr_id == 6);
+	do
+		wc = completion(&a);
+	while (wc.opcode != IBV_WC_RECV);
+	CHECK(wc.wr_id == 2 && wc.imm_data == 7 && wc.src_qp == b.qp->qp_num);
+	CHECK(!strcmp((char *)a.data + GRH, "answer"));
+	FAILS(ibv_destroy_ah(back), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
+#define GROUP "\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x2f\x5b\x1e" /* 239.47.91.30 */
+
+static void groups(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_datagrams(context), b = make_datagrams(context), rc = make_end(context);
+	struct ibv_ah *ah = make_ah(&a, GROUP);
+	union ibv_gid group, own;
+
+	memcpy(group.raw, GROUP, 16);
+	MUST(!ibv_query_gid(context, 1, 0, &own));
+	FAILS(ibv_attach_mcast(rc.qp, &group, 0), EINVAL);
+	FAILS(ibv_attach_mcast(a.qp, &own, 0), EINVAL);
+	FAILS(ibv_attach_mcast(NULL, &group, 0), EINVAL);
+	FAILS(ibv_attach_mcast(a.qp, NULL, 0), EINVAL);
+	FAILS(ibv_detach_mcast(a.qp, &group, 0), EINVAL);
+	FAILS(ibv_attach_mcast(a.qp, &group, 0), 0);
+	FAILS(ibv_attach_mcast(a.qp, &group, 0xc000), 0); /* it is already, whatever the LID */
+	FAILS(ibv_attach_mcast(b.qp, &group, 0), 0);
+	FAILS(ibv_destroy_qp(b.qp), EBUSY);
+
+	post_recv(&a, 1, 0);
+	post_recv(&b, 1, 0);
+	FAILS(send_to(&a, ah, 0xffffff, QKEY, IBV_WR_SEND), 0);
+	struct ibv_wc wc = completion(&b);
+	CHECK(wc.byte_len == GRH + 8 && wc.src_qp == a.qp->qp_num);
+	CHECK(!memcmp(b.data + 36, GROUP + 12, 4));
+	/* The sender's own copy, and the completion of its send. */
+	for (int i = 0; i < 2; i++)
+		CHECK(completion(&a).status == IBV_WC_SUCCESS);
+
+	FAILS(ibv_detach_mcast(a.qp, &group, 0), 0);
+	FAILS(ibv_detach_mcast(a.qp, &group, 0), EINVAL);
+	FAILS(ibv_detach_mcast(b.qp, &group, 0), 0);
+	FAILS(ibv_destroy_ah(ah), 0);
+	free_end(&a);
+	free_end(&b);
+	free_end(&rc);
+	FAILS(ibv_close_device(context), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "posting", posting },
+		{ "answers", answers },
+		{ "groups", groups },
+	};
+	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
+}

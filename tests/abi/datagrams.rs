@@ -1,0 +1,21 @@
+//! Datagrams, by a C program.
+
+use super::c_program::CProgram;
+
+/// The program of these tests.
+const PROGRAM: CProgram = CProgram("datagrams");
+
+#[test]
+fn datagram_needs_a_destination_and_the_queue_key() {
+    PROGRAM.passes("posting");
+}
+
+#[test]
+fn receiver_answers_by_what_the_datagram_told() {
+    PROGRAM.passes("answers");
+}
+
+#[test]
+fn attached_queue_pairs_get_what_goes_to_their_group() {
+    PROGRAM.passes("groups");
+}
