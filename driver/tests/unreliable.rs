@@ -345,8 +345,15 @@ fn send_to_group(from: &End, group: Gid, imm: u32) {
         qpn: Qpn::MULTICAST,
         qkey: QKEY,
     };
-    post_to(from, 0, SendOp::SendImm(imm), &[data.sge(0, 8)], &dest).unwrap();
-    assert_eq!(from.completion().opcode, WcOpcode::Send);
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::SendImm(imm),
+        // The sender's own copy comes to the same completion queue.
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[data.sge(0, 8)]),
+        dest: None,
+    };
+    from.qp.start_posting().post_to(&wr, &dest).unwrap();
 }
 
 /// 10.5.2.2: each queue pair that is attached gets a copy, the sender's own too.
