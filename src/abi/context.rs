@@ -122,6 +122,7 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown.query_rt_values = Some(query::query_rt_values);
     shown.create_cq_ex = Some(cq::create_cq_ex);
     shown.modify_cq = Some(cq::modify_cq);
+    shown.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     shown.create_qp_ex = Some(qp::create_qp_ex);
     shown.create_srq_ex = Some(srq::create_srq_ex);
     shown.get_srq_num = Some(srq::get_srq_num);

@@ -490,6 +490,25 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
+/// `modify_qp_rate_limit` of a context.
+///
+/// # Safety
+/// The pointers are null, or a queue pair of ours and attributes.
+pub(super) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    entry::status("ibv_modify_qp_rate_limit", || {
+        // SAFETY: the caller's promise.
+        let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // Packets are counted as they are, whatever size is typical.
+        Ok(pair.driver.limit_rate(attr.rate_limit, attr.max_burst_sz)?)
+    })
+}
+
 /// Whether data is written in order, so that a program may look at it instead of waiting for the
 /// completion: that is not promised, as processors copy as they like within a packet.
 ///

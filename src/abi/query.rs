@@ -163,6 +163,11 @@ pub(super) unsafe extern "C" fn query_device_ex(
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
         };
         all.max_wq_type_rq = PLENTY.cast_unsigned();
+        all.packet_pacing_caps = ibv_packet_pacing_caps {
+            qp_rate_limit_min: 1,
+            qp_rate_limit_max: u32::MAX,
+            supported_qpts: 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD,
+        };
         all.cq_mod_caps = ibv_cq_moderation_caps {
             max_cq_count: u16::MAX,
             max_cq_period: u16::MAX,

@@ -501,6 +501,52 @@ static void imports(void)
 	FAILS(ibv_close_device(other), 0);
 }
 
+/* With a limit data takes its time, and without one no more than it needs: what is checked is that
+ * the limit is kept, and that all arrives. */
+static void rate_limit(void)
+{
+	enum { RATE = 8000, BURST = 4096, WRITES = 8 };
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_qp_rate_limit_attr attr = { .rate_limit = RATE, .max_burst_sz = BURST };
+	struct ibv_device_attr_ex device;
+	uint64_t start, took;
+
+	FAILS(ibv_query_device_ex(context, NULL, &device), 0);
+	CHECK(device.packet_pacing_caps.qp_rate_limit_min <= RATE);
+	CHECK(device.packet_pacing_caps.qp_rate_limit_max >= RATE);
+	CHECK(device.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RC);
+	FAILS(ibv_modify_qp_rate_limit(a.qp, &attr), EINVAL);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	attr.comp_mask = 1;
+	FAILS(ibv_modify_qp_rate_limit(a.qp, &attr), EINVAL);
+	attr.comp_mask = 0;
+	FAILS(ibv_modify_qp_rate_limit(a.qp, &attr), 0);
+	for (int i = 0; i < SIZE; i++)
+		a.data[i] = (unsigned char)(i * 7);
+	start = device_clock(context);
+	for (int i = 0; i < WRITES; i++) {
+		struct ibv_sge element = sge(&a, 0, SIZE);
+		struct ibv_send_wr *bad, wr = {
+			.sg_list = &element, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = (uintptr_t)b.data, .rkey = b.mr->rkey },
+		};
+		MUST(!ibv_post_send(a.qp, &wr, &bad));
+		CHECK(completion(&a).status == IBV_WC_SUCCESS);
+	}
+	took = device_clock(context) - start;
+	/* A byte is 8 bits, and a bit at a kbit/s a million nanoseconds; the last burst is sent at once. */
+	CHECK(took >= (uint64_t)(WRITES * SIZE - 2 * BURST) * 8 * 1000000 / RATE);
+	CHECK(!memcmp(a.data, b.data, SIZE));
+	attr.rate_limit = 0;
+	FAILS(ibv_modify_qp_rate_limit(a.qp, &attr), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -509,6 +555,7 @@ int main(int argc, char **argv)
 		{ "moderation", moderation },
 		{ "imports", imports },
 		{ "overrun", overrun },
+		{ "rate_limit", rate_limit },
 		{ "raw_packets", raw_packets },
 		{ "parent_domains", parent_domains },
 	};

@@ -39,3 +39,8 @@ fn frames_reach_the_raw_queue_pairs_whose_flows_they_match() {
 fn objects_are_imported_by_their_handles_within_the_process() {
     PROGRAM.passes("imports");
 }
+
+#[test]
+fn limited_queue_pair_is_no_faster_than_its_limit() {
+    PROGRAM.passes("rate_limit");
+}

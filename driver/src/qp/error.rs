@@ -73,6 +73,9 @@ pub enum ModifyError {
         "automatic path migration is not supported: there is no alternate path to load or to arm"
     )]
     PathMigration,
+    /// Frames go when they are posted: EOPNOTSUPP.
+    #[error("the rate of raw packets cannot be limited")]
+    Pacing,
     /// There is no way to the peer.
     #[error(transparent)]
     Route(#[from] RouteError),
@@ -87,6 +90,7 @@ impl ModifyError {
         match self {
             Self::Transition(_) | Self::PathMtu { .. } => libc::EINVAL,
             Self::PathMigration => libc::EOPNOTSUPP,
+            Self::Pacing => libc::EOPNOTSUPP,
             Self::Route(error) => error.errno(),
             Self::Open(error) => error.errno(),
         }

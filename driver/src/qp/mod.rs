@@ -13,6 +13,7 @@ mod host;
 mod init;
 mod machine;
 mod multicast;
+mod pace;
 mod posting;
 mod receives;
 mod share;
@@ -39,11 +40,12 @@ use destinations::Destinations;
 use holders::Holders;
 use host::QpHost;
 use machine::{Machine, Next};
+use pace::Pacer;
 use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::{Gid, Qpn};
-use urxe_proto::qp::{AttrMask, Counters, PathMigState, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AttrMask, Counters, PathMigState, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
@@ -96,6 +98,10 @@ struct Inner {
     route: Option<Route>,
     /// Where the datagrams go that a datagram queue pair has to send.
     destinations: Destinations,
+    /// What limits its rate, if anything does.
+    pacer: Option<Pacer>,
+    /// Until when it holds back what it has to send.
+    paced_until: Time,
     /// The deadline that the engine's timers know of.
     armed: Time,
     /// Packets came, and it has not sent since.
@@ -140,6 +146,8 @@ impl Qp {
                 traffic: Traffic::default(),
                 route: None,
                 destinations: Destinations::default(),
+                pacer: None,
+                paced_until: Time::NEVER,
                 armed: Time::NEVER,
                 touched: false,
                 queued: false,
@@ -245,6 +253,36 @@ impl Qp {
     /// # Errors
     /// See [`ModifyError`]; nothing has changed then.
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        self.modify_with_burst(attr, mask, 0)
+    }
+
+    /// Limits the rate at which it sends, in kbit/s, with bursts of about so many bytes; 0 is for no
+    /// limit, and for the usual bursts. What it answers to its peer counts, but short answers are not
+    /// held back.
+    ///
+    /// # Errors
+    /// [`ModifyError::Transition`] unless it is in RTS; [`ModifyError::Pacing`] for raw packets.
+    pub fn limit_rate(self: &Arc<Self>, rate: u32, burst: u32) -> Result<(), ModifyError> {
+        if self.state() != QpState::Rts {
+            return Err(TransitionError::Unexpected(AttrMask::RATE_LIMIT).into());
+        }
+        let attr = QpAttr {
+            rate_limit: rate,
+            ..QpAttr::default()
+        };
+        self.modify_with_burst(&attr, AttrMask::RATE_LIMIT, burst)
+    }
+
+    fn modify_with_burst(
+        self: &Arc<Self>,
+        attr: &QpAttr,
+        mask: AttrMask,
+        burst: u32,
+    ) -> Result<(), ModifyError> {
+        let limits = mask.contains(AttrMask::RATE_LIMIT) && attr.rate_limit > 0;
+        if limits && self.frames.is_some() {
+            return Err(ModifyError::Pacing);
+        }
         if mask.contains(AttrMask::PATH_MTU) {
             self.check_path_mtu(attr)?;
         }
@@ -275,9 +313,13 @@ impl Qp {
         if after == QpState::Reset {
             inner.route = None;
             inner.destinations.clear();
+            inner.pacer = None;
             if before != QpState::Reset {
                 self.purge();
             }
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            inner.pacer = Pacer::new(attr.rate_limit, burst);
         }
         self.transmit(&mut inner, held.table());
         Ok(())
@@ -395,6 +437,9 @@ impl Qp {
                     "the peer does not answer any more");
             }
             self.transmit(&mut inner, regions);
+        } else if inner.paced_until <= now {
+            inner.paced_until = Time::NEVER;
+            self.transmit(&mut inner, regions);
         } else {
             self.settle(&mut inner, regions);
         }
@@ -458,6 +503,8 @@ impl Qp {
             traffic,
             route,
             destinations,
+            pacer,
+            paced_until,
             queued,
             ..
         } = inner;
@@ -471,7 +518,19 @@ impl Qp {
             };
             let batch = batch.get_or_insert_with(|| engine::get().take_batch());
             batch.begin(path);
-            more = machine.poll_transmit(now(), &mut self.host(regions), batch);
+            let (now, mut host) = (now(), self.host(regions));
+            more = match pacer {
+                None => machine.poll_transmit(now, &mut host, batch),
+                Some(pacer) => {
+                    let mut sink = pacer.limit(now, batch);
+                    let more = machine.poll_transmit(now, &mut host, &mut sink);
+                    let taken = sink.taken();
+                    pacer.spend(now, taken);
+                    // The timer goes on with it.
+                    *paced_until = if more { pacer.next() } else { Time::NEVER };
+                    false
+                }
+            };
             let sent = flush(batch, path, traffic);
             let held_until = local.endpoint().held_until();
             if held_until != Time::NEVER {
@@ -494,7 +553,7 @@ impl Qp {
 
     /// Keeps what others see of the state machine in step with it.
     fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
-        let deadline = inner.machine.deadline();
+        let deadline = inner.machine.deadline().min(inner.paced_until);
         if deadline < inner.armed {
             inner.armed = deadline;
             engine::get().arm_timer(self.qpn, deadline);
