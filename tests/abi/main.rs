@@ -21,4 +21,5 @@ mod memory;
 mod objects;
 mod rdma_core;
 mod require;
+mod stress;
 mod symbols;
