@@ -115,7 +115,7 @@ programs() {
         wait $pid
         local status_server=$? verdict=ok detail
         [ $status_client -eq 0 ] && [ $status_server -eq 0 ] || verdict=FAIL
-        detail=$(grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+|usec/iter|receiver' /tmp/client | tail -1 | tr -s ' \t' ' ')
+        detail=$(grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+|usec/iter' /tmp/client | tail -1 | tr -s ' \t' ' ')
         [ $verdict = ok ] || detail="server: $status_server $(tail -3 /tmp/server | tr '\n\t' '  '); client: $status_client $(tail -3 /tmp/client | tr '\n\t' '  ')"
         printf '%s\t%s\t%s\t%s\n' "$cell" $verdict $(((SECONDS - start) * 1000)) "$detail" |
             tee -a "/job/results/$name" | sed "s|^|$name/|"
@@ -130,7 +130,7 @@ expand() {
     printf '%s' "$3" | sed "s/{device}/$(device "$1")/g; s/{gid}/$gid/g"
 }
 
-cp -a /job/agent /job/raw.sh /tmp/
+cp -a /job/agent /job/udp /tmp/
 # Where a queue between a device and IP holds 1000 packets, as is usual, the guest loses some of a burst when
 # it is busy. Only netem shall lose packets here.
 sysctl -qw net.core.netdev_max_backlog=100000

@@ -28,7 +28,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check everything: format, lints, documentation, unit and integration tests, release build.
+    /// Check everything: format, lints, documentation, release build, unit and integration tests, and
+    /// a part of the matrix against the kernel's rxe.
     ///
     /// First installs the Debian packages that the integration tests need, as root or through
     /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
@@ -50,7 +51,7 @@ struct TestOptions {
     #[arg(long)]
     no_install: bool,
 
-    /// Run only tests whose name contains this.
+    /// Run only tests whose name contains this; with `--only rxe`, only cells.
     filter: Option<String>,
 
     /// Arguments for the test binaries, such as `--test-threads=1`.

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 
 use crate::outcome::Outcome;
 use crate::pyverbs;
+use crate::rxe;
 use crate::test_log::TestLog;
 
 /// One step of the check.
@@ -27,18 +28,21 @@ pub(crate) enum Step {
     Test,
     /// rdma-core's test suite, which is no test of cargo's; see `pyverbs`.
     Pyverbs,
+    /// urxe against the kernel's rxe: the part of that matrix that takes a few minutes; see `rxe`.
+    Rxe,
 }
 
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Build,
         Self::Test,
         Self::Pyverbs,
+        Self::Rxe,
     ];
 
     fn name(self) -> &'static str {
@@ -49,10 +53,11 @@ impl Step {
             Self::Build => "build",
             Self::Test => "test",
             Self::Pyverbs => "pyverbs",
+            Self::Rxe => "rxe",
         }
     }
 
-    /// What cargo is told; nothing for the step that is not cargo's.
+    /// What cargo is told; nothing for the steps that are not cargo's.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Format => &["fmt", "--all", "--check"],
@@ -74,12 +79,12 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Pyverbs => &[],
+            Self::Pyverbs | Self::Rxe => &[],
         }
     }
 
     /// Runs the step in `workspace`, showing its output as it comes. `filter` and `harness`
-    /// concern the tests alone.
+    /// concern the tests alone; to rxe, `filter` is a pattern of cells.
     pub(crate) fn run(
         self,
         workspace: &Path,
@@ -89,6 +94,9 @@ impl Step {
     ) -> Outcome {
         if self == Self::Pyverbs {
             return pyverbs::step(workspace, target);
+        }
+        if self == Self::Rxe {
+            return rxe::step(filter, workspace, target);
         }
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(workspace).args(self.arguments());

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::error::{AtPath, Result, not_started, run, run_from};
+use super::error::{AtPath, Error, Result, not_started, run, run_from};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const MIRROR: &str = "http://deb.debian.org/debian";
@@ -70,22 +70,17 @@ impl Archive {
     /// Downloads `packages` with all that they depend on, as far as they are not here yet.
     pub(crate) fn fetch(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
         println!("rxe: fetching {} and what they need", packages.join(" "));
-        run(self.apt().arg("update"), "apt")?;
+        self.run_apt(&["update"])?;
         let mut install = vec!["install"];
         install.extend_from_slice(packages);
-        run(self.apt().arg("--download-only").args(&install), "apt")?;
+        self.run_apt(&[&["--download-only"], &install[..]].concat())?;
         // The list leaves out what is already there, so that a directory that is always empty is
         // given as the place. A line is `'uri' file size digest`.
         let nothing = format!(
             "Dir::Cache::archives={}",
             self.directory.join("none").display()
         );
-        let list = run(
-            self.apt()
-                .args(["-o", &nothing, "--print-uris"])
-                .args(&install),
-            "apt",
-        )?;
+        let list = self.run_apt(&[&["-o", &nothing, "--print-uris"], &install[..]].concat())?;
         let archives = self.directory.join("cache/archives");
         let mut files: Vec<PathBuf> = list
             .lines()
@@ -95,6 +90,15 @@ impl Archive {
             .collect();
         files.sort();
         Ok(files)
+    }
+
+    fn run_apt(&self, arguments: &[&str]) -> Result<String> {
+        run(self.apt().args(arguments), "apt").map_err(|error| match error {
+            Error::Failed { .. } => Error::Download {
+                source: Box::new(error),
+            },
+            _ => error,
+        })
     }
 
     fn apt(&self) -> Command {

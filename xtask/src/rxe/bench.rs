@@ -13,8 +13,12 @@ use super::plan::{Cell, Group, Judge, Kind};
 /// How often each command runs with each provider; the median counts.
 const ROUNDS: usize = 3;
 
-/// The pairs of hosts, by the word in the cells' names.
-const PAIRS: [(&str, [&str; 2]); 2] = [("rxe", ["rxe1", "rxe2"]), ("urxe", ["urxe1", "urxe2"])];
+/// Who is measured, by the word in the cells' names, and on which hosts.
+const PAIRS: [(&str, [&str; 2]); 3] = [
+    ("rxe", ["rxe1", "rxe2"]),
+    ("urxe", ["urxe1", "urxe2"]),
+    ("udp", ["urxe1", "urxe2"]),
+];
 
 /// Program, size, iterations, and what is measured.
 const COMMANDS: &[(&str, u32, u32, Measure)] = &[
@@ -27,10 +31,10 @@ const COMMANDS: &[(&str, u32, u32, Measure)] = &[
     ("ib_send_bw", 64, 20_000, Measure::Rate),
     ("ib_send_bw", 4096, 5000, Measure::Bandwidth),
     ("ib_send_bw", 65_536, 1000, Measure::Bandwidth),
-    ("ib_send_lat", 64, 3000, Measure::Latency),
-    ("ib_write_lat", 64, 3000, Measure::Latency),
-    ("ib_read_lat", 64, 3000, Measure::Latency),
-    ("ib_atomic_lat", 8, 3000, Measure::Latency),
+    ("ib_send_lat", 64, 3000, Measure::OneWay),
+    ("ib_write_lat", 64, 3000, Measure::OneWay),
+    ("ib_read_lat", 64, 3000, Measure::RoundTrip),
+    ("ib_atomic_lat", 8, 3000, Measure::RoundTrip),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,23 +43,41 @@ enum Measure {
     Bandwidth,
     /// Millions of messages a second, the fifth.
     Rate,
-    /// The typical microseconds, the fifth.
-    Latency,
+    /// The typical microseconds, the fifth, of half a ping-pong.
+    OneWay,
+    /// The same of a request and its answer.
+    RoundTrip,
 }
 
 impl Measure {
     fn column(self) -> usize {
         match self {
             Self::Bandwidth => 3,
-            Self::Rate | Self::Latency => 4,
+            Self::Rate | Self::OneWay | Self::RoundTrip => 4,
         }
     }
 
     fn unit(self) -> &'static str {
         match self {
-            Self::Bandwidth => "MB/s",
+            Self::Bandwidth => "MiB/s",
             Self::Rate => "Mmsg/s",
-            Self::Latency => "us",
+            Self::OneWay | Self::RoundTrip => "us",
+        }
+    }
+
+    /// How much better `value` is than `other`.
+    fn ratio(self, value: f64, other: f64) -> f64 {
+        match self {
+            Self::Bandwidth | Self::Rate => value / other,
+            Self::OneWay | Self::RoundTrip => other / value,
+        }
+    }
+
+    /// The program that does nearest to the same with UDP alone.
+    fn over_udp(self, size: u32, iterations: u32) -> String {
+        match self {
+            Self::Bandwidth | Self::Rate => format!("/tmp/udp stream {size} {iterations}"),
+            Self::OneWay | Self::RoundTrip => format!("/tmp/udp pingpong {size} {iterations}"),
         }
     }
 }
@@ -64,21 +86,21 @@ fn name(program: &str, size: u32, pair: &str, round: usize) -> String {
     format!("{program}/{size}/{pair}/{round}")
 }
 
-/// What to run.
+/// What to run: each command in turn with each of [`PAIRS`].
 pub(crate) fn groups() -> Vec<Group> {
     let mut cells = Vec::new();
-    for (program, size, iterations, _) in COMMANDS {
+    for (program, size, iterations, measure) in COMMANDS {
         for round in 0..ROUNDS {
             for (pair, [server, client]) in PAIRS {
                 let name = name(program, *size, pair, round);
-                let atomic = program.contains("atomic");
-                let of_size = if atomic {
-                    String::new()
+                let perftest = format!("{program} -d {{device}} -x {{gid}} -F -n {iterations}");
+                let command = if pair == "udp" {
+                    measure.over_udp(*size, *iterations)
+                } else if program.contains("atomic") {
+                    perftest
                 } else {
-                    format!("-s {size}")
+                    format!("{perftest} -s {size}")
                 };
-                let command =
-                    format!("{program} -d {{device}} -x {{gid}} -F -n {iterations} {of_size}");
                 cells.push(Cell {
                     line: format!("{name}\t{server}\t{client}\t{command}"),
                     name,
@@ -86,12 +108,6 @@ pub(crate) fn groups() -> Vec<Group> {
             }
         }
     }
-    let raw = |name: &'static str, options: &str| Cell {
-        name: name.into(),
-        line: format!("{name}\turxe1\turxe2\tbash /tmp/raw.sh {options}"),
-    };
-    cells.push(raw("raw-udp", "udp"));
-    cells.push(raw("raw-tcp", "tcp"));
     vec![Group {
         name: "bench",
         kind: Kind::Programs,
@@ -100,7 +116,7 @@ pub(crate) fn groups() -> Vec<Group> {
         ip: "v4",
         netem: "",
         lanes: 1,
-        about: "perftest, rxe to rxe and urxe to urxe in turn",
+        about: "perftest, rxe to rxe and urxe to urxe in turn, and UDP alone",
         cells,
     }]
 }
@@ -117,8 +133,8 @@ pub(crate) fn print(results: &Path) -> Result<()> {
         })
         .collect();
     println!(
-        "\n{:<14} {:>6} {:>7} {:>10} {:>10} {:>6}",
-        "program", "bytes", "unit", "rxe", "urxe", "ratio"
+        "\n{:<14} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "program", "bytes", "unit", "rxe", "urxe", "udp", "urxe:rxe", "urxe:udp"
     );
     for (program, size, _, measure) in COMMANDS {
         let value = |pair: &str| {
@@ -129,23 +145,29 @@ pub(crate) fn print(results: &Path) -> Result<()> {
             median(values.collect())
         };
         let (rxe, urxe) = (value("rxe"), value("urxe"));
-        let show = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
-        let ratio = rxe.zip(urxe).map(|(rxe, urxe)| match measure {
-            Measure::Latency => rxe / urxe,
-            Measure::Bandwidth | Measure::Rate => urxe / rxe,
+        // A ping-pong of UDP's is measured as the whole way and back.
+        let udp = value("udp").map(|udp| match measure {
+            Measure::OneWay => udp / 2.0,
+            _ => udp,
         });
+        let show = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
+        let ratio = |other: Option<f64>| {
+            let ratio = urxe
+                .zip(other)
+                .map(|(urxe, other)| measure.ratio(urxe, other));
+            ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"))
+        };
         println!(
-            "{program:<14} {size:>6} {:>7} {:>10} {:>10} {:>6}",
+            "{program:<14} {size:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
             measure.unit(),
             show(rxe),
             show(urxe),
-            ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"))
+            show(udp),
+            ratio(rxe),
+            ratio(udp)
         );
     }
-    for raw in ["raw-udp", "raw-tcp"] {
-        println!("{raw}: {}", lines.get(raw).unwrap_or(&"-"));
-    }
-    println!("A ratio above 1 means that urxe is faster.");
+    println!("A ratio above 1 means that urxe is faster. Latencies are medians.");
     Ok(())
 }
 

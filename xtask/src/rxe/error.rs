@@ -25,6 +25,15 @@ pub(crate) enum Error {
         /// The end of what it said, if that was captured.
         output: String,
     },
+    /// Packages could not be downloaded.
+    #[error("cannot download Debian packages: {source}")]
+    Download {
+        /// What apt-get says.
+        source: Box<Error>,
+    },
+    /// This machine is not one that the guest's packages and urxe's library are both for.
+    #[error("the guest is an x86-64 machine, and runs what was built here: build on x86-64")]
+    OtherArchitecture,
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
@@ -53,12 +62,30 @@ pub(crate) enum Error {
         /// The console's log.
         console: PathBuf,
     },
+    /// The job ended early.
+    #[error("the guest's job failed with status {status}; its console is in {console}")]
+    JobFailed {
+        /// The script's exit status.
+        status: i32,
+        /// The console's log.
+        console: PathBuf,
+    },
     /// The pattern of `--only` matches nothing.
     #[error("no cell matches `{pattern}`; `cargo xtask rxe --list` shows them all")]
     NothingMatches {
         /// What was asked for.
         pattern: String,
     },
+}
+
+impl Error {
+    /// Whether it is this machine that lacks something, rather than anything having gone wrong.
+    pub(crate) fn is_a_need(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. } | Self::Download { .. } | Self::OtherArchitecture
+        )
+    }
 }
 
 /// The result of anything here.

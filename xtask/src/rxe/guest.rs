@@ -26,7 +26,6 @@ const GUEST_PACKAGES: &[&str] = &[
     "grep",
     "ibverbs-providers",
     "ibverbs-utils",
-    "iperf3",
     "iproute2",
     "kmod",
     "libcap2-bin",
@@ -82,9 +81,10 @@ const INIT: &str = include_str!("../../../tests/rxe/init.sh");
 const LAYOUT: &str = "4";
 
 /// Which kernel, with which of Debian's releases around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kernel {
     /// Debian 12: Linux 6.1, rdma-core 44, perftest 4.5.
+    #[default]
     Bookworm,
     /// Debian 12 with the kernel of its backports.
     Backports,
@@ -135,6 +135,9 @@ enum Qemu {
 impl Guest {
     /// Builds the guest in `directory`, or finds it there.
     pub(crate) fn prepare(directory: &Path, kernel: Kernel) -> Result<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Error::OtherArchitecture);
+        }
         let qemu = Qemu::provide(&directory.join("qemu"))?;
         let home = directory.join(kernel.name());
         let root = home.join("root");
@@ -189,9 +192,8 @@ impl Guest {
         })
     }
 
-    /// Boots the guest and runs the job in `job`; `show` gets each line of its console. Returns the
-    /// exit status of the job.
-    pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<i32> {
+    /// Boots the guest and runs the job in `job`; `show` gets each line of its console.
+    pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<()> {
         let status = job.join("status");
         remove(&status)?;
         let console = job.join("console.log");
@@ -211,8 +213,9 @@ impl Guest {
             }
         }
         child.wait().at(&console)?;
-        match fs::read_to_string(&status).map(|text| text.trim().parse()) {
-            Ok(Ok(code)) => Ok(code),
+        match fs::read_to_string(&status).map(|text| text.trim().parse::<i32>()) {
+            Ok(Ok(0)) => Ok(()),
+            Ok(Ok(status)) => Err(Error::JobFailed { status, console }),
             _ => Err(Error::GuestDied { console }),
         }
     }

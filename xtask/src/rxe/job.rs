@@ -23,9 +23,19 @@ pub(crate) fn make(
     }
     let plans = directory.join("plans");
     fs::create_dir_all(&plans).at(&plans)?;
-    build_agent(&directory.join("agent"), workspace, guest_root)?;
+    let verbs = guest_root.join("usr/lib/x86_64-linux-gnu/libibverbs.so.1");
+    let sources = workspace.join("tests/rxe");
+    let include = workspace.join("include");
+    compile(&sources.join("agent"), &directory.join("agent"), |gcc| {
+        // The guest's C library may be newer than ours, and its libibverbs may need that.
+        gcc.arg("-I")
+            .arg(include)
+            .arg("-Wl,--allow-shlib-undefined")
+            .arg(verbs)
+    })?;
+    compile(&sources.join("udp"), &directory.join("udp"), |gcc| gcc)?;
     install_urxe(&directory.join("urxe"), workspace, target)?;
-    for script in ["hosts.sh", "raw.sh", "run.sh"] {
+    for script in ["hosts.sh", "run.sh"] {
         let from = workspace.join("tests/rxe").join(script);
         copy(&from, &directory.join(script))?;
     }
@@ -61,28 +71,23 @@ pub(crate) fn make(
     fs::write(&file, list).at(&file)
 }
 
-/// Compiles the agent against our own headers and the guest's libibverbs.
-fn build_agent(program: &Path, workspace: &Path, guest_root: &Path) -> Result<()> {
-    let sources = workspace.join("tests/rxe/agent");
-    let mut files: Vec<PathBuf> = fs::read_dir(&sources)
-        .at(&sources)?
+/// Compiles the C files of a directory into one program; `more` adds arguments.
+fn compile(
+    sources: &Path,
+    program: &Path,
+    more: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<()> {
+    let mut files: Vec<PathBuf> = fs::read_dir(sources)
+        .at(sources)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
         .collect();
     files.sort();
-    run(
-        Command::new("gcc")
-            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"])
-            .arg(workspace.join("include"))
-            .arg("-o")
-            .arg(program)
-            .args(files)
-            // The guest's C library may be newer than ours, and its libibverbs may need that.
-            .arg("-Wl,--allow-shlib-undefined")
-            .arg(guest_root.join("usr/lib/x86_64-linux-gnu/libibverbs.so.1")),
-        "gcc",
-    )?;
-    Ok(())
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(program)
+        .args(files);
+    run(more(&mut gcc), "gcc").map(drop)
 }
 
 /// Builds urxe as people use it, and gives its library the names under which programs load it.

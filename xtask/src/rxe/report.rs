@@ -117,6 +117,11 @@ impl Report {
         self.count(None, Verdict::Red) == 0
     }
 
+    /// How many cells have this verdict.
+    pub(crate) fn total(&self, verdict: Verdict) -> usize {
+        self.count(None, verdict)
+    }
+
     fn count(&self, group: Option<&str>, verdict: Verdict) -> usize {
         self.judged
             .iter()

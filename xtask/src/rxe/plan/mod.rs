@@ -87,8 +87,8 @@ const REQUESTERS: [(char, &str); 2] = [('a', "rxe-requests"), ('b', "urxe-reques
 /// Everything that `extent` asks for.
 pub(crate) fn groups(extent: Extent) -> Vec<Group> {
     let mut groups = vec![
-        reliable("v4", "v4", extent),
-        reliable("v6", "v6", extent),
+        reliable("rc-v4", "v4", extent),
+        reliable("rc-v6", "v6", extent),
         unreliable("uc-v4", "v4", extent),
         datagrams("ud-v4", "v4"),
         windows("windows-v4", "v4"),

@@ -21,19 +21,40 @@ pub(super) fn programs(name: &'static str, ip: &'static str) -> Group {
             });
         }
     };
-    add("ibv_rc_pingpong", "ibv_rc_pingpong -d {device} -g {gid}");
-    add(
-        "ibv_rc_pingpong-events",
-        "ibv_rc_pingpong -d {device} -g {gid} -e -s 20000 -n 200",
-    );
+    for transport in ["rc", "uc", "ud", "srq"] {
+        let program = format!("ibv_{transport}_pingpong");
+        let command = format!("{program} -d {{device}} -g {{gid}}");
+        add(&program, &command);
+        // A datagram is no longer than the MTU; ibv_srq_pingpong has 16 queue pairs.
+        let size = if transport == "ud" { 1000 } else { 20_000 };
+        let events = format!("{command} -e -s {size} -n 200");
+        add(&format!("{program}-events"), &events);
+    }
     for operation in ["write", "read", "send", "atomic"] {
-        for (form, more) in [("bw", "-n 500"), ("lat", "-n 500")] {
-            let command = format!("ib_{operation}_{form} -d {{device}} -x {{gid}} -F {more}");
-            add(&format!("ib_{operation}_{form}"), &command);
+        for form in ["bw", "lat"] {
+            let program = format!("ib_{operation}_{form}");
+            let command = format!("{program} -d {{device}} -x {{gid}} -F -n 500");
+            add(&program, &command);
         }
     }
+    for operation in ["write", "send"] {
+        for form in ["bw", "lat"] {
+            let program = format!("ib_{operation}_{form}");
+            // Nobody repeats what a full queue has lost, and the programs wait for it.
+            let depth = if form == "bw" { " -t 16" } else { "" };
+            let command =
+                format!("{program} -d {{device}} -x {{gid}} -F -n 500 -c UC -s 4096{depth}");
+            add(&format!("{program}-uc"), &command);
+        }
+    }
+    for form in ["bw", "lat"] {
+        let depth = if form == "bw" { " -t 16" } else { "" };
+        let program = format!("ib_send_{form}");
+        let command = format!("{program} -d {{device}} -x {{gid}} -F -n 500 -c UD -s 1024{depth}");
+        add(&format!("{program}-ud"), &command);
+    }
     for operation in ["write", "read", "send"] {
-        let command = format!("ib_{operation}_bw -d {{device}} -x {{gid}} -F -a -n 20");
+        let command = format!("ib_{operation}_bw -d {{device}} -x {{gid}} -F -a -n 5");
         add(&format!("ib_{operation}_bw-all-sizes"), &command);
     }
     let both_ways = "ib_write_bw -d {device} -x {gid} -F -b -n 200";

@@ -1,0 +1,215 @@
+/* udp stream|pingpong SIZE COUNT [SERVER]: what UDP alone carries between the same two hosts.
+ *
+ * A stream is sent and received in batches (UDP_SEGMENT, UDP_GRO) where datagrams are small enough; messages
+ * above 4 KiB go as datagrams of 4 KiB. What a full queue drops is not counted. A ping-pong polls. The line
+ * that it prints has perftest's columns.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PORT 4792
+#define MAX_DATAGRAM 4096
+#define MAX_BATCH 65000
+#define MAX_SEGMENTS 64
+#define BUFFER (4 << 20)
+#define MIB 1048576.0
+/* How long the end of a stream may be silent before it counts as lost, in seconds. */
+#define SILENCE 0.5
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#define UDP_GRO 104
+#endif
+
+static void die(const char *what)
+{
+	fprintf(stderr, "udp: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static int udp_socket(void)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), size = BUFFER;
+
+	if (fd < 0 || bind(fd, (struct sockaddr *)&any, sizeof(any)))
+		die("cannot bind");
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size));
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size));
+	return fd;
+}
+
+/* The peer over TCP, for what must not be lost. */
+static int control_socket(const char *server, struct sockaddr_in *peer)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	socklen_t length = sizeof(*peer);
+	int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+
+	if (server) {
+		inet_pton(AF_INET, server, &address.sin_addr);
+		if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
+			die("cannot connect");
+	} else {
+		int listener = fd;
+
+		setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+		if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1))
+			die("cannot listen");
+		fd = accept(listener, NULL, NULL);
+		close(listener);
+	}
+	if (fd < 0 || getpeername(fd, (struct sockaddr *)peer, &length))
+		die("no peer");
+	peer->sin_port = htons(PORT);
+	return fd;
+}
+
+/* A stream's receiver tells how many bytes came, and in how many seconds. */
+struct account {
+	double bytes, seconds;
+};
+
+static struct account receive_stream(int udp, double bytes)
+{
+	static char buffer[1 << 16];
+	struct account account = { 0 };
+	double first = 0, last = now(), begun = last;
+	int one = 1;
+
+	setsockopt(udp, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
+	while (account.bytes < bytes) {
+		ssize_t n = recv(udp, buffer, sizeof(buffer), 0);
+
+		if (n < 0) {
+			double silent = now() - last;
+
+			if (silent > (account.bytes ? SILENCE : 20 * SILENCE))
+				break;
+			sched_yield();
+			continue;
+		}
+		last = now();
+		if (!first)
+			first = last;
+		account.bytes += n;
+	}
+	account.seconds = last - (first ? first : begun);
+	return account;
+}
+
+static void send_stream(int udp, const struct sockaddr_in *peer, int datagram, double bytes)
+{
+	static char buffer[MAX_BATCH];
+	int segments = MAX_BATCH / datagram < MAX_SEGMENTS ? MAX_BATCH / datagram : MAX_SEGMENTS;
+
+	if (setsockopt(udp, IPPROTO_UDP, UDP_SEGMENT, &datagram, sizeof(datagram)))
+		die("UDP_SEGMENT");
+	for (double sent = 0; sent < bytes;) {
+		ssize_t n = sendto(udp, buffer, segments * datagram, 0, (const struct sockaddr *)peer, sizeof(*peer));
+
+		if (n > 0)
+			sent += n;
+		else if (errno == EAGAIN || errno == ENOBUFS)
+			sched_yield();
+		else
+			die("cannot send");
+	}
+}
+
+static void stream(int udp, int control, const struct sockaddr_in *peer, size_t size, unsigned int count, int sends)
+{
+	size_t datagram = size < MAX_DATAGRAM ? size : MAX_DATAGRAM;
+	double bytes = (double)size * count;
+	struct account account;
+
+	if (!sends) {
+		account = receive_stream(udp, bytes);
+		if (write(control, &account, sizeof(account)) != sizeof(account))
+			die("cannot tell the result");
+		return;
+	}
+	send_stream(udp, peer, datagram, bytes);
+	if (recv(control, &account, sizeof(account), MSG_WAITALL) != sizeof(account))
+		die("no result");
+	printf("%zu %u 0 %.2f %.6f of %.0f%%\n", size, count, account.bytes / account.seconds / MIB,
+	       account.bytes / size / account.seconds / 1e6, 100 * account.bytes / bytes);
+}
+
+static void receive_one(int udp)
+{
+	static char buffer[1 << 16];
+	double deadline = now() + 10;
+
+	while (recv(udp, buffer, sizeof(buffer), 0) < 0) {
+		if (now() > deadline)
+			die("no answer");
+		sched_yield();
+	}
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void pingpong(int udp, const struct sockaddr_in *peer, size_t size, unsigned int count, int begins)
+{
+	static char buffer[1 << 16];
+	double *times = calloc(count, sizeof(*times));
+
+	for (unsigned int i = 0; i < count; i++) {
+		double start = now();
+
+		if (!begins)
+			receive_one(udp);
+		if (sendto(udp, buffer, size, 0, (const struct sockaddr *)peer, sizeof(*peer)) < 0)
+			die("cannot send");
+		if (begins)
+			receive_one(udp);
+		times[i] = (now() - start) * 1e6;
+	}
+	if (!begins)
+		return;
+	qsort(times, count, sizeof(*times), by_value);
+	/* Perftest's columns: the least, the most, the median; here of the whole way and back. */
+	printf("%zu %u %.2f %.2f %.2f\n", size, count, times[0], times[count - 1], times[count / 2]);
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in peer;
+	int udp, control;
+
+	if (argc < 4) {
+		fprintf(stderr, "usage: udp stream|pingpong SIZE COUNT [SERVER]\n");
+		return 2;
+	}
+	udp = udp_socket();
+	control = control_socket(argv[4], &peer);
+	if (!strcmp(argv[1], "stream"))
+		stream(udp, control, &peer, atoi(argv[2]), atoi(argv[3]), argc > 4);
+	else
+		pingpong(udp, &peer, atoi(argv[2]), atoi(argv[3]), argc > 4);
+	return 0;
+}
