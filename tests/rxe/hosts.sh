@@ -1,5 +1,16 @@
 # The hosts in the guest, and how to run something on one of them. Part of run.sh, and of the shell's.
 
+# in_order DEVICE [NAMESPACE]: packets that come through DEVICE keep their order. Otherwise each processor
+# has a queue of its own for what it sent, and a sender that moves to another one overtakes itself.
+in_order() {
+    local rule="echo 1 >/sys/class/net/$1/queues/rx-0/rps_cpus"
+    if [ $# -eq 1 ]; then
+        sh -c "$rule"
+    else
+        ip netns exec "$2" sh -c "$rule"
+    fi
+}
+
 hosts() {
     ip netns add urxe
     ip link add va mtu 4200 type veth peer name vb netns urxe mtu 4200
@@ -10,6 +21,8 @@ hosts() {
     ip -n urxe -6 addr add fd00::2/64 dev vb nodad
     ip -n urxe link set vb up
     ip -n urxe link set lo up
+    in_order va
+    in_order vb urxe
     rdma link add rxe0 type rxe netdev va
     cp -a /job/urxe /tmp/
 }
@@ -23,6 +36,8 @@ second_urxe() {
     ip -n urxe2 addr add 10.2.0.2/24 dev ub
     ip -n urxe2 link set ub up
     ip -n urxe2 link set lo up
+    in_order ua urxe
+    in_order ub urxe2
 }
 
 # Two rxe devices with a link between them, both here because rxe works in the first namespace alone.
@@ -32,6 +47,7 @@ reference_hosts() {
     for device in ra rb; do
         sysctl -qw net.ipv4.conf.$device.rp_filter=0 net.ipv4.conf.$device.accept_local=1
         ip link set $device up
+        in_order $device
     done
     sysctl -qw net.ipv4.conf.all.rp_filter=0
     ip addr add 10.1.0.1/32 dev ra

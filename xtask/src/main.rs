@@ -81,7 +81,7 @@ fn main() -> ExitCode {
 fn test(options: &TestOptions) -> Report {
     let chosen = |step: Step| match options.only.is_empty() {
         // The filter is for names of tests of cargo's.
-        true => step != Step::Pyverbs || options.filter.is_none(),
+        true => !matches!(step, Step::Pyverbs | Step::Rxe) || options.filter.is_none(),
         false => options.only.contains(&step),
     };
     let mut report = Report::default();

@@ -175,7 +175,9 @@ static void collect(struct fault *fault, unsigned int wanted, double deadline, c
 
 		if (ibv_poll_cq(fault->end.cq, 1, &wc) == 1) {
 			done++;
-			append(outcome, size, "%u ", wc.status);
+			/* How much was done before a peer went away is chance. */
+			if (wc.status != IBV_WC_SUCCESS || !is(fault, "destroyed-in-flight"))
+				append(outcome, size, "%u ", wc.status);
 		} else {
 			sched_yield();
 		}
@@ -211,14 +213,21 @@ static void add_events(struct fault *fault, char *outcome, size_t size)
 	}
 }
 
-/* Whether the wrong request left a trace in the responder's memory. */
+static bool is_written(const uint8_t *from, const uint8_t *to)
+{
+	while (from < to)
+		if (*from++)
+			return true;
+	return false;
+}
+
+/* Whether the wrong request left a trace in the responder's memory: in its place, or beyond the window. */
 static void add_memory(struct fault *fault, char *outcome, size_t size)
 {
-	const uint8_t *at = fault->there.data + WRONG * PITCH(fault->cell);
-	bool written = false;
+	const uint8_t *data = fault->there.data, *end = data + fault->there.length;
+	const uint8_t *place = data + WRONG * PITCH(fault->cell), *beyond = data + REQUESTS * PITCH(fault->cell);
+	bool written = is_written(place, place + PITCH(fault->cell)) || is_written(beyond, end);
 
-	for (size_t i = 0; i < PITCH(fault->cell); i++)
-		written |= at[i] != 0;
 	append(outcome, size, written ? " written" : " untouched", 0);
 }
 

@@ -22,9 +22,6 @@ const GAP_COUNTERS: &[(&str, &str)] = &[
     ("send_err", "kernel_queue_drops"),
 ];
 
-/// What rxe says when a queue of the kernel's took a packet no more.
-const FULL_QUEUE: &str = "Failed sending ACK";
-
 /// Words of rxe's, or of a kernel in trouble, in the kernel's log.
 const LOG_WORDS: &[&str] = &["rxe", "infiniband", "BUG", "WARNING", "Call Trace", "Oops"];
 
@@ -312,7 +309,6 @@ fn logged(file: &Path) -> Option<String> {
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| LOG_WORDS.iter().any(|word| line.contains(word)))
-        .filter(|line| !line.contains(FULL_QUEUE))
         .take(3)
         .collect();
     (!lines.is_empty()).then(|| lines.join(" / "))

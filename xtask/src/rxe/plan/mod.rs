@@ -127,9 +127,9 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
             groups.push(weather(name, netem, about, extent));
         }
     }
-    groups.push(programs("programs-v4", "v4"));
+    groups.push(programs("programs-v4", "v4", extent));
     if extent == Extent::Full {
-        groups.push(programs("programs-v6", "v6"));
+        groups.push(programs("programs-v6", "v6", extent));
     }
     groups
 }

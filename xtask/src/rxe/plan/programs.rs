@@ -1,9 +1,9 @@
 //! Unmodified programs.
 
-use super::{Cell, Group, Kind, clean};
+use super::{Cell, Extent, Group, Kind, clean};
 
 /// Debian's own programs.
-pub(super) fn programs(name: &'static str, ip: &'static str) -> Group {
+pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
         ..clean(
@@ -60,5 +60,10 @@ pub(super) fn programs(name: &'static str, ip: &'static str) -> Group {
     let both_ways = "ib_write_bw -d {device} -x {gid} -F -b -n 200";
     add("ib_write_bw-both-ways", both_ways);
     add("ib_send_bw-both-ways", &both_ways.replace("write", "send"));
+    if extent == Extent::Quick {
+        const LONG: [&str; 3] = ["-events", "-all-sizes", "-both-ways"];
+        let is_long = |cell: &Cell| LONG.iter().any(|word| cell.name.contains(word));
+        group.cells.retain(|cell| !is_long(cell));
+    }
     group
 }
