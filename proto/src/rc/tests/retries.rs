@@ -70,8 +70,9 @@ fn retry_exceeded_after_retry_cnt_silent_timeouts() {
         sent += end.poll().len();
     }
     assert!(sent >= 3);
-    // Four timeouts: the first, and one after each of retry_cnt retries.
-    let timeout = Duration::from_nanos(4096 << 14);
+    // Four timeouts: the first, and one after each of retry_cnt retries. Each is four times as long as
+    // asked.
+    let timeout = Duration::from_nanos(4096 << 14) * 4;
     assert_eq!(end.now.since(start), timeout * 4);
     assert_eq!(
         end.done(),
