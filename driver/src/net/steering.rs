@@ -26,7 +26,7 @@ use super::slot::live_slots;
 use super::socket::{LocalAddress, ROCE_PORT};
 use super::sys::set_option;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,6 +46,10 @@ const SWEEP_TIME: Duration = Duration::from_millis(20);
 /// The pause between two sweeps, as long as they tell something new; it doubles when they do not.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a slot of a living process may stay silent, sweep after sweep, before it is out of the order:
+/// a process that got no processor is not gone.
+const SILENCE_TIME: Duration = Duration::from_secs(1);
 
 /// How many more sockets than living processes a sweep looks for: a forked child that holds its
 /// parent's socket, processes that join meanwhile.
@@ -100,9 +104,10 @@ pub(super) struct Steering {
 
 struct State {
     order: Order,
-    /// Slots of the order that did not answer the last sweep: stopped, slow, or another process by
-    /// now, one that is not of this group. Not to answer twice is to be out of it.
-    silent: BTreeSet<u8>,
+    /// Slots of the order that did not answer the last sweep, and since when: stopped, slow, or another
+    /// process by now, one that is not of this group. Not to answer twice, for [`SILENCE_TIME`], is to be
+    /// out of it.
+    silent: BTreeMap<u8, Time>,
     /// Whether this process may not attach programs, or will not any more: then there is no point
     /// in sweeping.
     refused: bool,
@@ -139,7 +144,7 @@ impl Steering {
             asker: open_asker(address)?,
             state: Mutex::new(State {
                 order: Order::new(),
-                silent: BTreeSet::new(),
+                silent: BTreeMap::new(),
                 refused: false,
                 sweep: None,
                 wanted: false,
@@ -388,18 +393,21 @@ impl Steering {
                 return true;
             }
             let taken = sweep.answers.values().any(|i| i == index);
-            let out = !late && !state.silent.insert(*slot);
+            let out = !late && now.since(*state.silent.entry(*slot).or_insert(now)) >= SILENCE_TIME;
             !taken && !out && sweep.live.contains(slot)
         });
         state.order.extend(&sweep.answers);
-        state.silent.retain(|slot| state.order.contains_key(slot));
+        state
+            .silent
+            .retain(|slot, _| state.order.contains_key(slot));
         self.note_lowest(&state.order);
-        if state.order == before && state.silent.is_empty() {
-            state.pause = (state.pause * 2).min(LONGEST_PAUSE);
+        let is_settled = state.order == before;
+        state.pause = if is_settled {
+            (state.pause * 2).min(LONGEST_PAUSE)
         } else {
-            state.pause = SHORTEST_PAUSE;
-            state.wanted = true;
-        }
+            SHORTEST_PAUSE
+        };
+        state.wanted |= !is_settled || !state.silent.is_empty();
         state.not_before = now + state.pause;
         self.attach(state, receiver);
     }
@@ -548,19 +556,22 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_twice_is_out() {
+    fn who_is_silent_for_long_is_out() {
         let address = own_address();
         let receiver = open_receiver(address, true).unwrap();
         let fd = receiver.as_fd();
         let counters = Arc::new(NetCounters::default());
         let steering = Steering::join(address, 3, fd, counters, Time(0)).unwrap();
         steering.state().order = Order::from([(3, 0), (9, 1)]);
-        for rest in [vec![3, 9], vec![3]] {
+        let first = Time(1);
+        let patient = first + SILENCE_TIME / 2;
+        let over = first + SILENCE_TIME;
+        for (now, rest) in [(first, vec![3, 9]), (patient, vec![3, 9]), (over, vec![3])] {
             let mut state = steering.state();
-            steering.start(&mut state, vec![3, 9], Time(1));
+            steering.start(&mut state, vec![3, 9], now);
             let sweep = state.sweep.as_mut().unwrap();
             sweep.answers = Order::from([(3, 0)]);
-            steering.conclude(&mut state, fd, Time(2));
+            steering.conclude(&mut state, fd, now);
             assert_eq!(state.order.keys().copied().collect::<Vec<_>>(), rest);
             assert!(state.wanted);
         }
