@@ -105,6 +105,8 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int control_open(char role, const char *path);
 void control_swap(struct side *side, const void *mine, void *theirs, size_t size);
 void control_meet(struct side *side);
+/* Whether the other agent has come to the next meeting with a problem. */
+bool control_other_failed(const struct side *side);
 
 /* end.c: verbs objects */
 bool memory_make(struct memory *memory, struct ibv_pd *pd, size_t length, unsigned int access);
@@ -119,6 +121,8 @@ bool window_free(struct ibv_mw *window);
 bool post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int count);
 bool post_send(struct end *end, struct ibv_send_wr *wr);
 double now(void);
+/* Waits a little after a poll in vain; `empty` counts such polls since the last that was not. */
+void idle(unsigned int *empty);
 uint64_t scramble(uint64_t x);
 uint64_t seed_of(const char *name);
 

@@ -1,7 +1,6 @@
 /* Atomics: each one returns what the ones before it left. */
 #include "agent.h"
 
-#include <sched.h>
 #include <string.h>
 
 /* The value that the n-th atomic adds or puts. */
@@ -48,7 +47,7 @@ static void request(struct end *end, const struct cell *cell, const struct memor
 {
 	enum ibv_wc_opcode opcode = cell->op == OP_FADD ? IBV_WC_FETCH_ADD : IBV_WC_COMP_SWAP;
 	double deadline = now() + cell->limit;
-	unsigned int posted = 0, done = 0;
+	unsigned int posted = 0, done = 0, empty = 0;
 
 	while (done < cell->count) {
 		struct ibv_wc wc;
@@ -62,9 +61,10 @@ static void request(struct end *end, const struct cell *cell, const struct memor
 				complain("timed out after %u atomics", done);
 				return;
 			}
-			sched_yield();
+			idle(&empty);
 			continue;
 		}
+		empty = 0;
 		if (wc.status != IBV_WC_SUCCESS) {
 			complain("%s after %u atomics", ibv_wc_status_str(wc.status), done);
 			return;

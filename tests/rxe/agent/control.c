@@ -13,6 +13,10 @@
 /* Longer than any cell may take. */
 #define PATIENCE 300
 
+/* What one says when it comes to a meeting. */
+#define FINE 1
+#define FAILED 2
+
 static void lost(const char *what)
 {
 	fprintf(stderr, "agent: the other side is gone: %s: %s\n", what, strerror(errno));
@@ -65,7 +69,14 @@ void control_swap(struct side *side, const void *mine, void *theirs, size_t size
 
 void control_meet(struct side *side)
 {
-	char mine = 1, theirs;
+	char mine = problem[0] ? FAILED : FINE, theirs;
 
 	control_swap(side, &mine, &theirs, 1);
+}
+
+bool control_other_failed(const struct side *side)
+{
+	char theirs;
+
+	return recv(side->control, &theirs, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && theirs == FAILED;
 }

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -178,6 +177,7 @@ static void exchange(struct datagrams *d, bool begins)
 	const struct cell *cell = d->cell;
 	unsigned int wrong = begins && cell->error[0];
 	double deadline = now() + cell->limit;
+	unsigned int empty = 0;
 
 	if (wrong && !post_wrong(d))
 		return;
@@ -204,7 +204,9 @@ static void exchange(struct datagrams *d, bool begins)
 			return;
 		}
 		if (n == 0)
-			sched_yield();
+			idle(&empty);
+		else
+			empty = 0;
 	}
 }
 

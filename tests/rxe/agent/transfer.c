@@ -2,7 +2,6 @@
 #include "agent.h"
 
 #include <arpa/inet.h>
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -203,7 +202,8 @@ static void move(struct transfer *t)
 	const struct cell *cell = t->cell;
 	unsigned int to_send = t->requests ? cell->count : 0;
 	unsigned int to_receive = t->responds && t->takes_receives ? cell->count : 0;
-	double deadline = now() + cell->limit;
+	double deadline = now() + cell->limit, last = now();
+	unsigned int empty = 0;
 
 	while (t->sent < to_send || t->received < to_receive) {
 		struct ibv_wc wc[16];
@@ -229,12 +229,18 @@ static void move(struct transfer *t)
 				check_send(t, &wc[i]);
 		}
 		if (n == 0) {
-			if (now() > deadline) {
-				complain("timed out: %u of %u sent, %u of %u received", t->sent, to_send,
+			bool given_up = now() > last + SETTLE_SECONDS && control_other_failed(t->end.side);
+
+			if (now() > deadline || given_up) {
+				complain("%s: %u of %u sent, %u of %u received",
+					 given_up ? "the other side has failed" : "timed out", t->sent, to_send,
 					 t->received, to_receive);
 				return;
 			}
-			sched_yield();
+			idle(&empty);
+		} else {
+			empty = 0;
+			last = now();
 		}
 	}
 }

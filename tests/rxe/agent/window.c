@@ -1,7 +1,6 @@
 /* Memory windows. */
 #include "agent.h"
 
-#include <sched.h>
 #include <string.h>
 
 #define BIND_ID 0xb14d
@@ -10,6 +9,7 @@
 static bool bound(struct end *end)
 {
 	double deadline = now() + BIND_SECONDS;
+	unsigned int empty = 0;
 	struct ibv_wc wc;
 
 	while (ibv_poll_cq(end->cq, 1, &wc) != 1) {
@@ -17,7 +17,7 @@ static bool bound(struct end *end)
 			complain("the window was not bound in %d seconds", BIND_SECONDS);
 			return false;
 		}
-		sched_yield();
+		idle(&empty);
 	}
 	if (wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_BIND_MW || wc.wr_id != BIND_ID) {
 		complain("bind: %s, opcode %d", ibv_wc_status_str(wc.status), wc.opcode);

@@ -123,7 +123,7 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
         });
     }
     for (name, netem, about) in WEATHERS {
-        if extent == Extent::Full || name == "storm" {
+        if extent == Extent::Full || name == "loss" {
             groups.push(weather(name, netem, about, extent));
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn weather(
         judge: Judge::Lossy,
         netem,
         // They wait much and work little.
-        lanes: 6,
+        lanes: 2,
         ..clean(name, "v4", about)
     };
     let cells = &mut group.cells;
