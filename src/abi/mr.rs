@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Mr;
@@ -38,10 +39,17 @@ pub(super) struct Region {
 /// after it.
 #[derive(Debug)]
 pub(super) struct Registration {
-    /// `None` once it has ended.
+    /// `None` once it has ended. It comes before the table of regions in the order of locks, so nobody
+    /// who posts may take it: what posting asks for stands beside it.
     inner: Mutex<Option<Inner>>,
+    lkey: LKey,
+    /// The number of its protection domain; [`ENDED`] once it has ended.
+    domain: AtomicU64,
     memory: Memory,
 }
+
+/// No protection domain's number.
+const ENDED: u64 = 0;
 
 /// What re-registration changes.
 #[derive(Debug)]
@@ -75,9 +83,10 @@ impl Region {
     /// # Errors
     /// `EINVAL` if it was deregistered by another that had imported it.
     pub fn key_and_domain(&self) -> Result<(LKey, u64), Errno> {
-        let inner = self.registration.inner();
-        let inner = inner.as_ref().ok_or(Errno(libc::EINVAL))?;
-        Ok((inner.driver.lkey(), inner.driver.pd().id()))
+        match self.registration.domain.load(Ordering::Acquire) {
+            ENDED => Err(Errno(libc::EINVAL)),
+            domain => Ok((self.registration.lkey, domain)),
+        }
     }
 }
 
@@ -111,6 +120,8 @@ unsafe fn make(
     let session = &unsafe { context_of(context) }?.session;
     let pd = domain.users.add();
     let registration = Arc::new(Registration {
+        lkey: driver.lkey(),
+        domain: AtomicU64::new(driver.pd().id()),
         inner: Mutex::new(Some(Inner { driver, pd })),
         memory,
     });
@@ -434,6 +445,8 @@ unsafe fn reregister(
     changed.map_err(|error| failed(error.into()))?;
     if let Some(domain) = domain {
         inner.pd = domain.users.add();
+        let number = domain.driver.id();
+        region.registration.domain.store(number, Ordering::Release);
         // SAFETY: as above; this makes no reference.
         unsafe { (&raw mut (*mr).pd).write(pd) };
     }
@@ -454,7 +467,8 @@ unsafe fn reregister(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
         // SAFETY: the caller's promise.
-        let mut inner = unsafe { object::ours(mr) }?.registration.inner();
+        let registration = &unsafe { object::ours(mr) }?.registration;
+        let mut inner = registration.inner();
         if inner
             .as_ref()
             .is_some_and(|inner| inner.driver.has_windows())
@@ -462,6 +476,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         // Whoever else has imported it has it no longer.
+        registration.domain.store(ENDED, Ordering::Release);
         let ended = inner.take();
         drop(inner);
         drop(ended);

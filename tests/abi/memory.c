@@ -233,6 +233,44 @@ static void windows(void)
 	free(data);
 }
 
+static void *reregister(void *region)
+{
+	struct ibv_mr *mr = region;
+	for (int i = 0; i < 3000; i++)
+		CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, BINDABLE) ||
+		      errno == EBUSY);
+	return NULL;
+}
+
+/* A region may be registered anew while windows are bound to it: one of the two is refused. */
+static void together(void)
+{
+	struct both both = make_both();
+	unsigned char *data = calloc(1, 4096);
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	pthread_t thread;
+
+	MUST(mr = ibv_reg_mr(both.b.pd, data, 4096, BINDABLE));
+	MUST(mw = ibv_alloc_mw(both.b.pd, IBV_MW_TYPE_2));
+	MUST(!pthread_create(&thread, NULL, reregister, mr));
+	struct ibv_send_wr bind = { .opcode = IBV_WR_BIND_MW }, inv = { .opcode = IBV_WR_LOCAL_INV };
+	bind.bind_mw.mw = mw;
+	bind.bind_mw.bind_info = (struct ibv_mw_bind_info){ .mr = mr, .addr = (uintptr_t)data,
+							    .length = 8 };
+	for (int i = 0; i < 3000; i++) {
+		bind.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+		MUST(run(&both.b, bind).status == IBV_WC_SUCCESS);
+		mw->rkey = inv.invalidate_rkey = bind.bind_mw.rkey;
+		MUST(run(&both.b, inv).status == IBV_WC_SUCCESS);
+	}
+	MUST(!pthread_join(thread, NULL));
+	FAILS(ibv_dealloc_mw(mw), 0);
+	FAILS(ibv_dereg_mr(mr), 0);
+	free_both(&both);
+	free(data);
+}
+
 static void paging(void)
 {
 	struct both both = make_both();
@@ -384,6 +422,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "rereg", rereg },
 		{ "windows", windows },
+		{ "together", together },
 		{ "paging", paging },
 		{ "device_memory", device_memory },
 		{ "buffers", buffers },

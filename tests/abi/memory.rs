@@ -19,6 +19,11 @@ fn windows_are_bound_and_taken_away_by_either_side() {
 }
 
 #[test]
+fn windows_are_bound_while_their_region_is_registered_anew() {
+    passes("together");
+}
+
+#[test]
 fn memory_that_is_not_there_is_an_error_and_nothing_reads_as_zeros() {
     passes("paging");
 }
