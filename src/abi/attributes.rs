@@ -133,7 +133,7 @@ pub(super) fn shown_attributes(ours: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     }
 }
 
-fn shown_address(ours: &AddressVector) -> ibv_ah_attr {
+pub(super) fn shown_address(ours: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: ours.dgid.0 },

@@ -11,7 +11,8 @@
     reason = "which of them serve a symbol is up to the list"
 )]
 use super::cm::{
-    address::*, addrinfo::*, channel::*, devices::*, endpoint::*, event::*, id::*, option::*, qp::*,
+    address::*, addrinfo::*, channel::*, connection::*, devices::*, endpoint::*, event::*, id::*,
+    option::*, qp::*,
 };
 #[allow(unused_imports, reason = "as above")]
 use super::{

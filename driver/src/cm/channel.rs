@@ -3,6 +3,8 @@
 use super::id::Id;
 use crate::event_queue::EventQueue;
 use std::sync::Arc;
+use urxe_proto::ids::{QKey, Qpn};
+use urxe_proto::qp::AddressVector;
 
 /// What happened; the numbers of `enum rdma_cm_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -14,8 +16,22 @@ pub enum EventKind {
     AddressError = 1,
     /// The path is known.
     RouteResolved = 2,
-    /// What a name stands for is known.
+    /// Somebody wants a connection, or to know the queue pair of a datagram service.
+    ConnectRequest = 4,
+    /// The peer accepts. The queue pair must be made ready, and then [`Id::ready`] called.
+    ConnectResponse = 5,
+    /// The peer does not answer, or has no such datagram service.
+    Unreachable = 7,
+    /// The peer does not want this connection.
+    Rejected = 8,
+    /// The connection is there, or the datagram service's queue pair known.
+    Established = 9,
+    /// The connection has ended.
+    Disconnected = 10,
+    /// A name stands for these addresses.
     AddressInfoResolved = 16,
+    /// No packet of the connection is under way any more.
+    TimewaitExit = 15,
     /// A program put it there, with a number of its own.
     User = 18,
 }
@@ -26,15 +42,56 @@ pub enum Details {
     /// Nothing.
     #[default]
     None,
+    /// Of a connection.
+    Connection(Box<ConnectionDetails>),
+    /// Of a datagram service.
+    Datagram(Box<DatagramDetails>),
     /// A program's number.
     User(u64),
+}
+
+/// What a peer said of a connection. What it does as responder is ours as initiator: the numbers are
+/// those that are to be used here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ConnectionDetails {
+    /// From the peer's program, with the zeros that fill the message.
+    pub private_data: Vec<u8>,
+    /// READs and atomics that are served at once.
+    pub responder_resources: u8,
+    /// READs and atomics that may be outstanding.
+    pub initiator_depth: u8,
+    /// Whether the peer has end-to-end flow control.
+    pub flow_control: bool,
+    /// How often to retry without an answer.
+    pub retry_count: u8,
+    /// How often to retry after RNR NAK.
+    pub rnr_retry_count: u8,
+    /// Whether the peer has a shared receive queue.
+    pub srq: bool,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+}
+
+/// What a peer said of a datagram service.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DatagramDetails {
+    /// From the peer's program, with the zeros that fill the message.
+    pub private_data: Vec<u8>,
+    /// The way to it.
+    pub av: AddressVector,
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// The key of its queue pair.
+    pub qkey: QKey,
 }
 
 /// Something that happened to an identifier.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// To which.
+    /// To which; for a request, the new one.
     pub id: Arc<Id>,
+    /// Who listened, for a request.
+    pub listener: Option<Arc<Id>>,
     /// What.
     pub kind: EventKind,
     /// 0, or a negative errno, or the reason that a peer gave.
@@ -46,7 +103,7 @@ pub struct Event {
 impl Event {
     /// Whose event it is: who waits with its end until it was acknowledged.
     pub fn owner(&self) -> &Arc<Id> {
-        &self.id
+        self.listener.as_ref().unwrap_or(&self.id)
     }
 }
 

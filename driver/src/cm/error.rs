@@ -1,8 +1,12 @@
 //! What goes wrong in the connection manager.
 
+use super::gsi::GsiError;
 use super::id::State;
 use super::port_space::PortError;
 use super::resolve::ResolveError;
+use crate::net::OpenError;
+use urxe_proto::cm::CallError;
+use urxe_proto::cm::wire::TooLong;
 
 /// Why something cannot be done with an identifier.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +36,18 @@ pub enum CmError {
     /// Datagrams of IP over InfiniBand have the queue key of a group that RoCE does not have: ENODEV.
     #[error("the port space RDMA_PS_IPOIB is not for RoCE: use RDMA_PS_UDP")]
     NoIpoib,
+    /// More private data than the message carries: EINVAL.
+    #[error("private data: {0}")]
+    PrivateData(#[from] TooLong),
+    /// The connection is not in a state for this: EINVAL.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Queue pair 1 cannot do it.
+    #[error(transparent)]
+    Gsi(#[from] GsiError),
+    /// Port 4791 cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The port cannot be had.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -44,9 +60,14 @@ impl CmError {
     /// What programs get.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::State { .. } | Self::NoDevice | Self::Versions | Self::Option { .. } => {
-                libc::EINVAL
-            }
+            Self::State { .. }
+            | Self::NoDevice
+            | Self::Versions
+            | Self::Option { .. }
+            | Self::PrivateData(_)
+            | Self::Call(_) => libc::EINVAL,
+            Self::Gsi(error) => error.errno(),
+            Self::Open(error) => error.errno(),
             Self::NoIpoib => libc::ENODEV,
             Self::Port(error) => error.errno(),
             Self::Resolve(error) => error.errno(),

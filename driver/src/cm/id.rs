@@ -3,10 +3,13 @@
 //! What may be done when is as in the kernel's connection manager, and so are the errors, but for
 //! this: an address of the loopback interface is an address like others, of the device `urxe_lo`.
 //!
-//! Locks are taken in this order: `inner`, `channel`, the table of ports or the channel's queue.
+//! Locks are taken in this order: `inner`, `channel`, the channel's queue, or the tables of ports and of
+//! the protocol.
 
 use super::channel::{Details, Event, EventChannel, EventKind};
+use super::connection::Connection;
 use super::error::CmError;
+use super::gsi::Listener;
 use super::port_space::{PortClaim, PortSpace, PortWish};
 use super::resolve::{self, Bound, Path, ResolveError};
 use crate::event_queue::{AckCount, lock};
@@ -16,16 +19,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use urxe_proto::cm::timing::PACKET_LIFE_TIME;
 use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 /// The queue key of datagrams and multicast groups in [`PortSpace::Udp`] (A11.6).
 pub const UDP_QKEY: QKey = QKey(0x0123_4567);
-
-/// How long a packet may be under way, as the kernel's paths over RoCE have it: 4.096 us x 2^16,
-/// 268 ms.
-const PACKET_LIFE_TIME: u8 = 16;
 
 /// The static rate of a path: that of four lanes of 10 Gb/s, as the ports have it.
 const RATE_40_GBPS: u8 = 7;
@@ -44,6 +44,12 @@ pub enum State {
     AddressResolved,
     /// It knows the path too.
     RouteResolved,
+    /// It listens.
+    Listening,
+    /// It has a connection, or is about to.
+    Connecting,
+    /// Its connection has ended.
+    Disconnected,
     /// It is being destroyed.
     Closed,
 }
@@ -55,6 +61,9 @@ impl fmt::Display for State {
             State::Bound => "bound, but its address not resolved",
             State::AddressResolved => "without a route",
             State::RouteResolved => "ready to connect",
+            State::Listening => "listening",
+            State::Connecting => "connected, or about to be",
+            State::Disconnected => "disconnected",
             State::Closed => "being destroyed",
         })
     }
@@ -72,11 +81,11 @@ pub enum Service {
 /// An identifier.
 #[derive(Debug)]
 pub struct Id {
-    me: Weak<Id>,
+    pub(super) me: Weak<Id>,
     space: PortSpace,
     service: Service,
-    channel: Mutex<Arc<EventChannel>>,
-    inner: Mutex<Inner>,
+    pub(super) channel: Mutex<Arc<EventChannel>>,
+    pub(super) inner: Mutex<Inner>,
     /// Events that the program has not acknowledged.
     pub acks: AckCount,
     /// A number for whoever made this identifier, to find its own object by.
@@ -84,23 +93,25 @@ pub struct Id {
 }
 
 #[derive(Debug)]
-struct Inner {
-    state: State,
-    source: Option<SocketAddr>,
-    destination: Option<SocketAddr>,
-    bound: Option<Bound>,
-    port: Option<PortClaim>,
-    path: Option<Path>,
-    options: Options,
+pub(super) struct Inner {
+    pub state: State,
+    pub source: Option<SocketAddr>,
+    pub destination: Option<SocketAddr>,
+    pub bound: Option<Bound>,
+    pub port: Option<PortClaim>,
+    pub path: Option<Path>,
+    pub options: Options,
+    pub listener: Option<Listener>,
+    pub connection: Option<Connection>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Options {
-    type_of_service: u8,
-    reuse_address: bool,
+pub(super) struct Options {
+    pub type_of_service: u8,
+    pub reuse_address: bool,
     /// Whether an unspecified address of IPv6 is meant for IPv6 alone; as the system has it if `None`.
-    v6_only: Option<bool>,
-    ack_timeout: Option<u8>,
+    pub v6_only: Option<bool>,
+    pub ack_timeout: Option<u8>,
 }
 
 /// Where an identifier is, and where its peer.
@@ -133,6 +144,8 @@ impl Id {
             port: None,
             path: None,
             options: Options::default(),
+            listener: None,
+            connection: None,
         };
         Arc::new_cyclic(|me| Id {
             me: Weak::clone(me),
@@ -328,9 +341,13 @@ impl Id {
     /// The attributes with which its queue pair goes to `state`.
     ///
     /// # Errors
-    /// [`CmError::NoDevice`] before it has one.
+    /// [`CmError::NoDevice`] before it has one; [`CmError::State`] for what the connection does not
+    /// know yet.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), CmError> {
         let inner = lock(&self.inner);
+        if let (Some(connection), Service::Connected) = (&inner.connection, self.service) {
+            return inner.connection_attributes(connection, state);
+        }
         if inner.bound.is_none() {
             return Err(CmError::NoDevice);
         }
@@ -383,31 +400,48 @@ impl Id {
         let mut inner = lock(&self.inner);
         inner.state = State::Closed;
         inner.port = None;
+        inner.leave();
         drop(inner);
         let channel = Arc::clone(&lock(&self.channel));
-        channel.retract(|event| self.owns(event));
+        for event in channel.retract(|event| self.owns(event)) {
+            if event.kind == EventKind::ConnectRequest {
+                // Nobody will ever see it.
+                event.id.close();
+            }
+        }
     }
 
     fn owns(&self, event: &Event) -> bool {
         std::ptr::eq(&**event.owner(), self)
     }
 
-    fn tell(&self, kind: EventKind, status: i32, details: Details) {
+    pub(super) fn tell(&self, kind: EventKind, status: i32, details: Details) {
         let Some(id) = self.me.upgrade() else {
             return;
         };
-        let event = Event {
+        lock(&self.channel).push(Event {
             id,
+            listener: None,
             kind,
             status,
             details,
-        };
-        lock(&self.channel).push(event);
+        });
+    }
+
+    /// Tells of a new identifier.
+    pub(super) fn tell_of(&self, id: Arc<Id>, kind: EventKind, details: Details) {
+        lock(&self.channel).push(Event {
+            id,
+            listener: self.me.upgrade(),
+            kind,
+            status: 0,
+            details,
+        });
     }
 }
 
 impl Inner {
-    fn expect(&self, call: &'static str, states: &[State]) -> Result<(), CmError> {
+    pub(super) fn expect(&self, call: &'static str, states: &[State]) -> Result<(), CmError> {
         if states.contains(&self.state) {
             return Ok(());
         }
@@ -415,9 +449,14 @@ impl Inner {
         Err(CmError::State { call, state })
     }
 
+    /// Whether an unspecified address of IPv6 is meant for IPv6 alone.
+    pub fn v6_only(&self) -> bool {
+        self.options.v6_only.unwrap_or_else(system_binds_v6_only)
+    }
+
     /// Binds to `address`, of whose device nothing is said here.
     fn take_port(&mut self, space: PortSpace, address: SocketAddr) -> Result<(), CmError> {
-        let v6_only = self.options.v6_only.unwrap_or_else(system_binds_v6_only);
+        let v6_only = self.v6_only();
         let port = PortClaim::take(PortWish {
             space,
             address: address.ip(),

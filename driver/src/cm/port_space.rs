@@ -21,29 +21,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The port spaces; the numbers of `enum rdma_port_space`, and bits 16 to 31 of service IDs (A11.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u16)]
-pub enum PortSpace {
-    /// IP over InfiniBand.
-    IpoIb = 0x0002,
-    /// Connections.
-    Tcp = 0x0106,
-    /// Datagrams.
-    Udp = 0x0111,
-    /// InfiniBand's own.
-    Ib = 0x013f,
-}
-
-impl PortSpace {
-    /// All of them.
-    pub const ALL: [PortSpace; 4] = [Self::IpoIb, Self::Tcp, Self::Udp, Self::Ib];
-
-    /// The one with this number.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|&space| space as u32 == number)
-    }
-}
+pub use urxe_proto::cm::wire::{PortSpace, ServiceId};
 
 /// What somebody wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,7 @@
 //! Events: from the channel to the program and back.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::cm::channel::Details;
@@ -8,14 +9,24 @@ use urxe_driver::cm::{Event, EventKind, Id};
 
 use super::address::{show_addresses, show_path};
 use super::channel::channel_of;
-use super::id::{id_of, shown_id};
+use super::id::{Asked, adopt, destroy, id_of, shown_id};
+use super::qp;
+use crate::abi::attributes::shown_address;
 use crate::abi::entry;
 use crate::abi::errno::Errno;
 use crate::abi::ffi::*;
 use crate::abi::object::{self, Handle};
 
 impl Handle for rdma_cm_event {
-    type Ours = Arc<Id>;
+    type Ours = Given;
+}
+
+/// What stands behind an event that the program has.
+pub(in crate::abi) struct Given {
+    /// Who waits until it is given back.
+    owner: Arc<Id>,
+    /// What its `private_data` points at.
+    private_data: Vec<u8>,
 }
 
 /// Takes the next event of a channel, waiting for it unless the descriptor has `O_NONBLOCK`.
@@ -33,43 +44,184 @@ pub(super) unsafe fn next_event(
     // An identifier that is being destroyed has no events any more; one of which an event was handed
     // out is not destroyed before it is acknowledged.
     let deliver = |event: Event| {
-        let id = shown_id(&event.id)?;
+        let owner = shown_id(event.owner())?;
         event.owner().acks.delivered();
-        Some((event, id))
+        Some((event, owner))
     };
-    let (event, id) = channel.next_with(deliver)?;
-    let mut shown = rdma_cm_event::zeroed();
-    shown.id = id;
-    shown.event = event.kind as rdma_cm_event_type;
-    shown.status = event.status;
-    // SAFETY: alive until the event is acknowledged, as said.
-    unsafe { note(&event, id, &mut shown) };
-    Ok(object::make(shown, Arc::clone(event.owner())))
+    loop {
+        let (event, owner) = channel.next_with(deliver)?;
+        // SAFETY: alive until the event is acknowledged, as said.
+        match unsafe { show(&event, owner) } {
+            Some(shown) => return Ok(shown),
+            // It is not for the program.
+            None => event.owner().acks.acknowledge(1),
+        }
+    }
 }
 
-/// Shows in the identifier what an event says of it.
+/// What the program sees of an event. Does what librdmacm does when it takes one: shows in the
+/// identifier what is new, and takes its queue pair along.
 ///
 /// # Safety
-/// `id` is the event's identifier.
-unsafe fn note(event: &Event, id: *mut rdma_cm_id, shown: &mut rdma_cm_event) {
+/// `owner` is the identifier of the event's owner.
+unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
+    let mut shown = rdma_cm_event::zeroed();
+    shown.id = owner;
+    shown.event = event.kind as rdma_cm_event_type;
+    shown.status = event.status;
+    let mut given = Given {
+        owner: Arc::clone(event.owner()),
+        private_data: Vec::new(),
+    };
+    shown.param = show_details(&event.details, &mut given.private_data);
     // SAFETY: the caller's promise.
     let noted = unsafe {
         match event.kind {
-            EventKind::AddressResolved => show_addresses(id),
-            EventKind::RouteResolved => show_path(id),
-            EventKind::AddressError | EventKind::User | EventKind::AddressInfoResolved => Ok(()),
+            EventKind::AddressResolved => show_addresses(owner).inspect_err(|_| {
+                shown.event = RDMA_CM_EVENT_ADDR_ERROR;
+            }),
+            EventKind::RouteResolved => show_path(owner).inspect_err(|_| {
+                shown.event = RDMA_CM_EVENT_ROUTE_ERROR;
+            }),
+            EventKind::ConnectRequest => {
+                let fresh = take_request(event, owner)?;
+                shown.id = fresh;
+                shown.listen_id = owner;
+                Ok(())
+            }
+            EventKind::ConnectResponse => {
+                let has_qp = !(&raw const (*owner).qp).read().is_null();
+                let ready = if has_qp {
+                    complete_connection(owner)
+                } else {
+                    Ok(())
+                };
+                match (has_qp, &ready) {
+                    (true, Ok(())) => shown.event = RDMA_CM_EVENT_ESTABLISHED,
+                    (_, Err(_)) => shown.event = RDMA_CM_EVENT_CONNECT_ERROR,
+                    _ => {}
+                }
+                ready
+            }
+            EventKind::Rejected | EventKind::Disconnected if has_failed(owner) => return None,
+            EventKind::Rejected => {
+                // What matters is told already.
+                let _ = qp::fail(owner);
+                Ok(())
+            }
+            EventKind::AddressError
+            | EventKind::AddressInfoResolved
+            | EventKind::Unreachable
+            | EventKind::Established
+            | EventKind::Disconnected
+            | EventKind::TimewaitExit
+            | EventKind::User => Ok(()),
         }
     };
     if let Err(error) = noted {
         shown.status = -error.0;
-        shown.event = match event.kind {
-            EventKind::RouteResolved => RDMA_CM_EVENT_ROUTE_ERROR,
-            _ => RDMA_CM_EVENT_ADDR_ERROR,
-        };
     }
-    match event.details {
-        Details::None => {}
-        Details::User(arg) => shown.param = rdma_cm_event_param { arg },
+    Some(object::make(shown, given))
+}
+
+/// # Safety
+/// `id` is an identifier of ours.
+unsafe fn has_failed(id: *mut rdma_cm_id) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { id_of(id) }.is_ok_and(|ours| ours.kept().failed)
+}
+
+/// Makes the queue pair ready for a connection that the peer has accepted, and says so.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ours = id_of(id)?;
+        let ready = qp::make_ready(id, None).and_then(|()| Ok(ours.driver.ready()?));
+        if ready.is_err() {
+            ours.kept().failed = true;
+            // The first word is the one that counts.
+            let _ = qp::fail(id);
+        }
+        ready
+    }
+}
+
+/// Shows the program the identifier of a request. `None` when it cannot be; the peer is rejected then.
+///
+/// # Safety
+/// `listener` is the event's listener.
+unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
+    // SAFETY: the caller's promise.
+    let adopted = unsafe { adopt(&event.id, listener) };
+    let fresh = adopted
+        .inspect_err(|error| {
+            tracing::error!("a request is rejected: {error}");
+            event.id.close();
+        })
+        .ok()?;
+    // SAFETY: just made.
+    let prepared = unsafe { show_addresses(fresh).and_then(|()| show_path(fresh)) };
+    if let Err(error) = prepared {
+        tracing::error!("a request is rejected: {error}");
+        // SAFETY: nobody has seen it. It fails for null pointers only.
+        let _ = unsafe { destroy(fresh) };
+        return None;
+    }
+    if let Details::Connection(asked) = &event.details {
+        // SAFETY: just made.
+        if let Ok(ours) = unsafe { id_of(fresh) } {
+            ours.kept().asked = Asked {
+                responder_resources: asked.responder_resources,
+                initiator_depth: asked.initiator_depth,
+            };
+        }
+    }
+    Some(fresh)
+}
+
+/// The parameters of an event. `private_data` gets what they point at.
+fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_param {
+    /// The largest length that there is a number for.
+    const MOST: usize = u8::MAX as usize;
+    let mut keep = |data: &[u8]| {
+        *private_data = data[..data.len().min(MOST)].to_vec();
+        match private_data.is_empty() {
+            true => (ptr::null(), 0),
+            false => (private_data.as_ptr().cast(), private_data.len() as u8),
+        }
+    };
+    match details {
+        Details::None => rdma_cm_event::zeroed().param,
+        Details::User(arg) => rdma_cm_event_param { arg: *arg },
+        Details::Connection(details) => {
+            let (data, len) = keep(&details.private_data);
+            let conn = rdma_conn_param {
+                private_data: data,
+                private_data_len: len,
+                responder_resources: details.responder_resources,
+                initiator_depth: details.initiator_depth,
+                flow_control: details.flow_control.into(),
+                retry_count: details.retry_count,
+                rnr_retry_count: details.rnr_retry_count,
+                srq: details.srq.into(),
+                qp_num: details.qpn.get(),
+            };
+            rdma_cm_event_param { conn }
+        }
+        Details::Datagram(details) => {
+            let (data, len) = keep(&details.private_data);
+            let ud = rdma_ud_param {
+                private_data: data,
+                private_data_len: len,
+                ah_attr: shown_address(&details.av),
+                qp_num: details.qpn.get(),
+                qkey: details.qkey.0,
+            };
+            rdma_cm_event_param { ud }
+        }
     }
 }
 
@@ -79,8 +231,8 @@ unsafe fn note(event: &Event, id: *mut rdma_cm_id, shown: &mut rdma_cm_event) {
 /// `event` was got, and is not given back yet.
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: the caller's promise.
-    let owner = unsafe { object::free(event) };
-    owner.acks.acknowledge(1);
+    let given = unsafe { object::free(event) };
+    given.owner.acks.acknowledge(1);
 }
 
 /// # Safety

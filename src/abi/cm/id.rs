@@ -37,6 +37,10 @@ pub(super) struct Kept {
     /// What queue pairs of a passive endpoint's connections are made with.
     pub passive: Option<QpWish>,
     pub addrinfo: Resolving,
+    /// What the peer of a connection asked for.
+    pub asked: Asked,
+    /// Its queue pair could not be made ready: the program knows that it has no connection.
+    pub failed: bool,
     pub local_ece: Ece,
     pub remote_ece: Ece,
 }
@@ -47,6 +51,13 @@ pub(super) struct QpWish(pub ibv_qp_init_attr);
 
 // SAFETY: the pointers are the program's, to objects that any thread may use.
 unsafe impl Send for QpWish {}
+
+/// READs and atomics that a peer asked for: that are to be served, and that may be outstanding.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+}
 
 /// A vendor's options.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,6 +140,42 @@ pub(super) unsafe fn create(
     let events = unsafe { channel_of(channel) }?;
     let driver = Id::new(events, space, service(space, qp_type));
     Ok(show(driver, channel, context, ps, qp_type, synchronous))
+}
+
+/// Shows the program an identifier that a peer's request has made. It is used as its listener is:
+/// synchronous if that is.
+///
+/// # Errors
+/// When a channel of its own cannot be made.
+///
+/// # Safety
+/// `listener` is an identifier of ours.
+pub(super) unsafe fn adopt(
+    driver: &Arc<Id>,
+    listener: *mut rdma_cm_id,
+) -> Result<*mut rdma_cm_id, Errno> {
+    // SAFETY: the caller's promise.
+    let synchronous = unsafe { id_of(listener) }?.kept().synchronous;
+    // SAFETY: as above; nothing in it owns anything.
+    let model = unsafe { listener.read() };
+    let channel = match synchronous {
+        true => {
+            let channel = channel::create()?;
+            // SAFETY: just made.
+            driver.migrate(unsafe { channel_of(channel) }?);
+            channel
+        }
+        false => model.channel,
+    };
+    let (context, ps, qp_type) = (model.context, model.ps, model.qp_type);
+    Ok(show(
+        Arc::clone(driver),
+        channel,
+        context,
+        ps,
+        qp_type,
+        synchronous,
+    ))
 }
 
 /// The program's view of an identifier.

@@ -4,6 +4,7 @@
 pub(super) mod address;
 pub(super) mod addrinfo;
 pub(super) mod channel;
+pub(super) mod connection;
 pub(super) mod devices;
 pub(super) mod endpoint;
 pub(super) mod event;

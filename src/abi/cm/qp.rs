@@ -75,6 +75,59 @@ unsafe fn initialize(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), Errno> 
     }
 }
 
+/// Takes the identifier's queue pair, if it has one, to where it can receive and send. READs and
+/// atomics that are served, and that may be outstanding, are as given or as the connection has them.
+///
+/// # Errors
+/// When the connection does not know the peer's queue pair, or ours cannot go there.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+pub(super) unsafe fn make_ready(
+    id: *mut rdma_cm_id,
+    resources: Option<(u8, u8)>,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; this makes no reference.
+    unsafe {
+        let qp = (&raw const (*id).qp).read();
+        if qp.is_null() {
+            return Ok(());
+        }
+        // It was made before the connection was known: what the peer may do is known only now.
+        bring_to(id, qp, IBV_QPS_INIT)?;
+        for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
+            let (mut attr, mask) = attributes(id, state)?;
+            if let Some((responder_resources, initiator_depth)) = resources {
+                attr.max_dest_rd_atomic = responder_resources;
+                attr.max_rd_atomic = initiator_depth;
+            }
+            errno::unless_zero(ibv_modify_qp(qp, &raw mut attr, mask))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the identifier's queue pair, if it has one, to where nothing is sent any more.
+///
+/// # Errors
+/// When the queue pair cannot be modified.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+pub(super) unsafe fn fail(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; this makes no reference.
+    unsafe {
+        let qp = (&raw const (*id).qp).read();
+        if qp.is_null() {
+            return Ok(());
+        }
+        let mut attr = ibv_qp_attr::zeroed();
+        attr.qp_state = IBV_QPS_ERR;
+        let mask = IBV_QP_STATE.cast_signed();
+        errno::unless_zero(ibv_modify_qp(qp, &raw mut attr, mask))
+    }
+}
+
 /// Makes a completion queue, and a channel for it, of the size that is asked for; none of size 0.
 ///
 /// # Safety

@@ -55,6 +55,7 @@ reasons! {
     31 INVALID_CLASS_VERSION "invalid class version",
     32 PRIMARY_FLOW_LABEL "invalid primary flow label",
     33 ALTERNATE_FLOW_LABEL "invalid alternate flow label",
+    35 VENDOR_OPTION "vendor option not supported",
 }
 
 impl RejectReason {

@@ -1,0 +1,494 @@
+//! What programs do to connections, and to datagram services: connecting, listening, answering, ending.
+
+use super::error::CmError;
+use super::gsi::Gsi;
+use super::id::{Id, Inner, Service, State, UDP_QKEY};
+use super::port_space::ServiceId;
+use super::resolve::{Bound, Path};
+use crate::device::devices;
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::LocalAddress;
+use crate::random;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
+use urxe_proto::cm::wire::{Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
+use urxe_proto::cm::{
+    Accept, Address, CommId, Connect, ConnectionParameters, ListenAt, Resolve, SidrAnswer,
+};
+use urxe_proto::host::Access;
+use urxe_proto::ids::Qpn;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
+
+/// The delay of our acknowledgments, as ports report it: 4.096 us x 2^15, 134 ms.
+pub const ACK_DELAY: u8 = 15;
+
+/// Retry counters have three bits.
+const MOST_RETRIES: u8 = 7;
+
+/// How many requests wait for a program that does not say how many.
+pub const MAX_BACKLOG: usize = 1024;
+
+/// What a side of a connection says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// For the peer's program.
+    pub private_data: Vec<u8>,
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// Whether it has a shared receive queue.
+    pub srq: bool,
+    /// READs and atomics that are served at once.
+    pub responder_resources: u8,
+    /// READs and atomics that are to be outstanding.
+    pub initiator_depth: u8,
+    /// Whether it has end-to-end flow control.
+    pub flow_control: bool,
+    /// How often to retry without an answer; when accepting, the other side has said it.
+    pub retry_count: u8,
+    /// How often to retry after RNR NAK.
+    pub rnr_retry_count: u8,
+}
+
+/// What an identifier knows of its connection, or of its datagram service.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// That of the process that has it.
+    pub gsi: &'static Gsi,
+    pub id: CommId,
+    /// Whether the peer asked.
+    pub passive: bool,
+    /// The first PSN that we receive.
+    pub starting_psn: Psn,
+}
+
+impl Connection {
+    pub fn new(gsi: &'static Gsi, id: CommId, passive: bool) -> Self {
+        let starting_psn = Psn::new(random::any());
+        Connection {
+            gsi,
+            id,
+            passive,
+            starting_psn,
+        }
+    }
+}
+
+impl Id {
+    /// Listens for connections, or for those who ask for a datagram service; each is an event. While
+    /// `backlog` of them wait, more are dropped, and repeated by their peers; 0 stands for a usual
+    /// number. An identifier that is not bound gets a port of all IPv4 addresses.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn listen(&self, backlog: usize) -> Result<(), CmError> {
+        if self.state() == State::Idle {
+            self.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let mut inner = lock(&self.inner);
+        inner.expect("listening", &[State::Bound])?;
+        let Some(port) = &inner.port else {
+            return Err(CmError::NoDevice);
+        };
+        port.listen()?;
+        match &inner.bound {
+            Some(bound) => open(&[bound.address])?,
+            None => open(&all_addresses()?)?,
+        }
+        let backlog = match backlog {
+            0 => MAX_BACKLOG,
+            given => given.min(MAX_BACKLOG),
+        };
+        let service = ServiceId::of_port(self.space(), port.port());
+        let at = inner.listened_at();
+        let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
+        // The sockets are open: those that could not be opened do not matter while there are others.
+        let listener = engine::get().gsi()?.listen(service, &at, [], backlog, me)?;
+        inner.listener = Some(listener);
+        inner.state = State::Listening;
+        Ok(())
+    }
+
+    /// Asks for a connection, or for the queue pair of a datagram service.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn connect(&self, offer: &Offer) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("connecting", &[State::RouteResolved])?;
+        let (Some(source), Some(destination)) = (inner.source, inner.destination) else {
+            return Err(CmError::NoDevice);
+        };
+        let (Some(bound), Some(path)) = (inner.bound.clone(), inner.path.clone()) else {
+            return Err(CmError::NoDevice);
+        };
+        open(&[bound.address])?;
+        let header = IpHeader {
+            source,
+            destination: destination.ip(),
+        };
+        let private_data = [&header.to_bytes(), &offer.private_data[..]].concat();
+        let wish = Wish {
+            bound: &bound,
+            path: &path,
+            service: ServiceId::of_port(self.space(), destination.port()),
+            private_data: &private_data,
+        };
+        let connection = match self.service() {
+            Service::Connected => self.ask_for_connection(&wish, offer)?,
+            Service::Datagram => self.ask_for_service(&wish)?,
+        };
+        inner.connection = Some(connection);
+        inner.state = State::Connecting;
+        Ok(())
+    }
+
+    fn ask_for_connection(&self, wish: &Wish<'_>, offer: &Offer) -> Result<Connection, CmError> {
+        let starting_psn = Psn::new(random::any());
+        let wanted = Connect {
+            address: wish.address(),
+            service: wish.service,
+            ca_guid: ca_guid(wish.bound),
+            transport: Transport::Rc,
+            qpn: offer.qpn,
+            starting_psn,
+            responder_resources: offer.responder_resources,
+            initiator_depth: offer.initiator_depth,
+            flow_control: offer.flow_control,
+            retry_count: offer.retry_count.min(MOST_RETRIES),
+            rnr_retry_count: offer.rnr_retry_count.min(MOST_RETRIES),
+            srq: offer.srq,
+            path_mtu: wish.path.mtu,
+            packet_rate: wish.path.rate,
+            flow_label: wish.path.flow_label,
+            hop_limit: wish.path.hop_limit,
+            sl: wish.path.sl,
+            packet_life_time: wish.path.packet_life_time,
+            ack_delay: ACK_DELAY,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            max_cm_retries: MAX_RETRIES,
+            private_data: PrivateData::new(wish.private_data)?,
+        };
+        let gsi = engine::get().gsi()?;
+        let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
+        Ok(Connection {
+            gsi,
+            id: gsi.connect(wish.bound.address, &wanted, me)?,
+            passive: false,
+            starting_psn,
+        })
+    }
+
+    fn ask_for_service(&self, wish: &Wish<'_>) -> Result<Connection, CmError> {
+        let wanted = Resolve {
+            address: wish.address(),
+            service: wish.service,
+            response_timeout: RESPONSE_TIMEOUT,
+            max_retries: MAX_RETRIES,
+            private_data: PrivateData::new(wish.private_data)?,
+        };
+        let gsi = engine::get().gsi()?;
+        let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
+        let id = gsi.resolve(wish.bound.address, &wanted, me)?;
+        Ok(Connection::new(gsi, id, false))
+    }
+
+    /// Accepts a request. The queue pair of a connection must be able to receive and send by then.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn accept(&self, offer: &Offer) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        inner.expect("accepting", &[State::Connecting])?;
+        let asked = inner.asked("accepting")?;
+        let bound = inner.bound.as_ref().ok_or(CmError::NoDevice)?;
+        match self.service() {
+            Service::Connected => {
+                let accept = Accept {
+                    ca_guid: ca_guid(bound),
+                    qpn: offer.qpn,
+                    starting_psn: asked.starting_psn,
+                    responder_resources: offer.responder_resources,
+                    initiator_depth: offer.initiator_depth,
+                    ack_delay: ACK_DELAY,
+                    flow_control: offer.flow_control,
+                    rnr_retry_count: offer.rnr_retry_count.min(MOST_RETRIES),
+                    srq: offer.srq,
+                    private_data: PrivateData::new(&offer.private_data)?,
+                };
+                asked.gsi.accept(asked.id, &accept)?;
+            }
+            Service::Datagram => {
+                let answer = SidrAnswer {
+                    status: SidrStatus::VALID,
+                    info: Info::default(),
+                    qpn: offer.qpn,
+                    qkey: UDP_QKEY,
+                    private_data: PrivateData::new(&offer.private_data)?,
+                };
+                asked.gsi.answer(asked.id, &answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects a request, or a peer's acceptance.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let connection = inner.connected("rejecting")?;
+        match self.service() {
+            Service::Connected => {
+                let private_data = PrivateData::new(private_data)?;
+                let info = Info::default();
+                let (gsi, id) = (connection.gsi, connection.id);
+                gsi.reject(id, reason, info, &private_data)?;
+            }
+            Service::Datagram => {
+                let answer = SidrAnswer {
+                    private_data: PrivateData::new(private_data)?,
+                    ..SidrAnswer::refusal(SidrStatus::REJECTED)
+                };
+                connection.gsi.answer(connection.id, &answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Our queue pair is ready for the connection that the peer has accepted.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn ready(&self) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let connection = inner.connected("completing a connection")?;
+        let nothing = PrivateData::default();
+        connection.gsi.ready(connection.id, &nothing)?;
+        Ok(())
+    }
+
+    /// A packet of the connection that we accepted has come, though the peer has not said that it is
+    /// ready: [`super::EventKind::Established`] follows.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn establish(&self) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let connection = inner.connected("establishing a connection")?;
+        connection.gsi.establish(connection.id)?;
+        Ok(())
+    }
+
+    /// Ends the connection, or agrees that the peer ends it. Where there is nothing to end any more
+    /// that is as good.
+    ///
+    /// # Errors
+    /// [`CmError::State`] when there never was one.
+    pub fn disconnect(&self) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let connection = inner.connected("disconnecting")?;
+        let nothing = PrivateData::default();
+        let ended = connection.gsi.disconnect(connection.id, &nothing);
+        if let Err(error) = ended {
+            tracing::debug!(%error, "nothing to disconnect");
+        }
+        Ok(())
+    }
+}
+
+/// What an identifier asks for.
+struct Wish<'a> {
+    bound: &'a Bound,
+    path: &'a Path,
+    service: ServiceId,
+    private_data: &'a [u8],
+}
+
+impl Wish<'_> {
+    fn address(&self) -> Address {
+        Address {
+            local: self.bound.gid(),
+            remote: self.path.destination,
+            remote_qpn: Qpn::GSI,
+            traffic_class: self.path.traffic_class,
+        }
+    }
+}
+
+impl Inner {
+    /// The addresses at which it listens.
+    fn listened_at(&self) -> Vec<ListenAt> {
+        match (&self.bound, self.source) {
+            (Some(bound), _) => vec![ListenAt::One(bound.gid())],
+            (None, Some(SocketAddr::V6(_))) if self.v6_only() => vec![ListenAt::AllV6],
+            (None, Some(SocketAddr::V6(_))) => vec![ListenAt::AllV6, ListenAt::AllV4],
+            (None, _) => vec![ListenAt::AllV4],
+        }
+    }
+
+    /// Its connection.
+    fn connected(&self, call: &'static str) -> Result<&Connection, CmError> {
+        let state = self.state;
+        let connection = self.connection.as_ref();
+        connection.ok_or(CmError::State { call, state })
+    }
+
+    /// Its connection, if the peer asked for it.
+    fn asked(&self, call: &'static str) -> Result<&Connection, CmError> {
+        let state = self.state;
+        let asked = self.connection.as_ref().filter(|asked| asked.passive);
+        asked.ok_or(CmError::State { call, state })
+    }
+
+    /// Ends what queue pair 1 knows of it.
+    pub(super) fn leave(&mut self) {
+        self.listener = None;
+        if let Some(Connection { gsi, id, .. }) = self.connection.take()
+            // In a forked child it is the parent's, whose connection goes on.
+            && engine::get().has_gsi(gsi)
+        {
+            gsi.abandon(id);
+        }
+    }
+
+    /// The attributes with which the queue pair of a connection goes to `state`.
+    pub(super) fn connection_attributes(
+        &self,
+        connection: &Connection,
+        state: QpState,
+    ) -> Result<(QpAttr, AttrMask), CmError> {
+        let known = connection.gsi.parameters(connection.id);
+        let parameters = known.ok_or(CmError::State {
+            call: "making a queue pair ready",
+            state: self.state,
+        })?;
+        let bound = self.bound.as_ref().ok_or(CmError::NoDevice)?;
+        let mut attr = QpAttr {
+            state,
+            port: Bound::PORT,
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE
+            | match state {
+                QpState::Init => {
+                    attr.access = access(&parameters);
+                    AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS
+                }
+                QpState::Rtr => {
+                    let dest_qpn = parameters.remote_qpn.ok_or(CmError::State {
+                        call: "making a queue pair ready to receive",
+                        state: self.state,
+                    })?;
+                    attr.av = address_vector(bound, &parameters);
+                    attr.path_mtu = parameters.path_mtu;
+                    attr.dest_qpn = dest_qpn;
+                    attr.rq_psn = connection.starting_psn;
+                    attr.max_dest_rd_atomic = parameters.responder_resources;
+                    attr.min_rnr_timer = 0;
+                    let all =
+                        AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+                    match parameters.transport {
+                        Transport::Uc => all,
+                        _ => all | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+                    }
+                }
+                QpState::Rts => {
+                    attr.sq_psn = parameters.sq_psn;
+                    attr.timeout = self.options.ack_timeout.unwrap_or(parameters.ack_timeout);
+                    attr.retry_cnt = parameters.retry_count;
+                    attr.rnr_retry = parameters.rnr_retry_count;
+                    attr.max_rd_atomic = parameters.initiator_depth;
+                    match parameters.transport {
+                        Transport::Uc => AttrMask::SQ_PSN,
+                        _ => {
+                            AttrMask::SQ_PSN
+                                | AttrMask::TIMEOUT
+                                | AttrMask::RETRY_CNT
+                                | AttrMask::RNR_RETRY
+                                | AttrMask::MAX_QP_RD_ATOMIC
+                        }
+                    }
+                }
+                _ => {
+                    return Err(CmError::Option {
+                        option: "state that a connection takes a queue pair to",
+                        value: state as u32,
+                    });
+                }
+            };
+        Ok((attr, mask))
+    }
+}
+
+/// What the peer may do: what it has resources for.
+fn access(parameters: &ConnectionParameters) -> Access {
+    let reads = match parameters.responder_resources {
+        0 => Access::empty(),
+        _ => Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+    };
+    Access::REMOTE_WRITE | reads
+}
+
+fn address_vector(bound: &Bound, parameters: &ConnectionParameters) -> AddressVector {
+    AddressVector {
+        dgid: parameters.remote_gid,
+        sgid_index: bound.gid_index,
+        flow_label: parameters.flow_label,
+        hop_limit: parameters.hop_limit,
+        traffic_class: parameters.traffic_class,
+        is_global: true,
+        sl: parameters.sl,
+        port: Bound::PORT,
+        ..AddressVector::default()
+    }
+}
+
+/// The way to a datagram service.
+pub(super) fn path_vector(bound: &Bound, path: &Path) -> AddressVector {
+    AddressVector {
+        dgid: path.destination,
+        sgid_index: bound.gid_index,
+        flow_label: path.flow_label,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        is_global: true,
+        sl: path.sl,
+        port: Bound::PORT,
+        ..AddressVector::default()
+    }
+}
+
+fn ca_guid(bound: &Bound) -> u64 {
+    u64::from_be_bytes(bound.device.guid())
+}
+
+/// Opens port 4791 of these addresses, as many as can be opened.
+fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
+    let mut first = None;
+    let mut opened = 0;
+    for address in addresses {
+        match engine::get().local(*address) {
+            Ok(_) => opened += 1,
+            Err(error) => {
+                tracing::warn!("{error}");
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first {
+        Some(error) if opened == 0 => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The addresses of all devices.
+fn all_addresses() -> Result<Vec<LocalAddress>, CmError> {
+    let devices = devices().map_err(super::resolve::ResolveError::System)?;
+    let sources = |device: Arc<crate::Device>| device.sources().collect::<Vec<_>>();
+    Ok(devices.into_iter().flat_map(sources).collect())
+}

@@ -1,0 +1,245 @@
+//! What peers do to connections, and what the program is told of it.
+
+use super::channel::{ConnectionDetails, DatagramDetails, Details, EventKind};
+use super::connection::{Connection, path_vector};
+use super::gsi::{Gsi, Handler};
+use super::id::{Id, State};
+use super::port_space::ServiceId;
+use super::resolve::{self, Bound, Path};
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::DEFAULT_TTL;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use urxe_proto::cm::timing::{PACKET_LIFE_TIME, SERVICE_TIMEOUT};
+use urxe_proto::cm::wire::{IpHeader, PrivateData, Rep, Req, SidrRep, SidrReq, SidrStatus};
+use urxe_proto::cm::{Address, Awaited, CommId, Event, MraWhen};
+
+impl Handler for Id {
+    fn handle(&self, gsi: &Gsi, event: Event) {
+        match event {
+            Event::Request {
+                id, address, req, ..
+            } => self.requested(gsi, id, address, &req),
+            Event::ResolutionRequest {
+                id, address, req, ..
+            } => self.asked_for_service(gsi, id, address, &req),
+            Event::Reply { id, rep } => self.replied(gsi, id, &rep),
+            Event::Ready { .. } | Event::Established { .. } => {
+                self.tell_while_connecting(EventKind::Established, 0, Details::None);
+            }
+            // The protocol waits longer then, and nobody else has to know.
+            Event::Delayed { .. } => {}
+            Event::Rejected {
+                reason,
+                private_data,
+                ..
+            } => {
+                let details = ConnectionDetails {
+                    private_data: private_data.to_vec(),
+                    ..ConnectionDetails::default()
+                };
+                let status = i32::from(reason.0);
+                let details = Details::Connection(Box::new(details));
+                self.tell_while_connecting(EventKind::Rejected, status, details);
+            }
+            Event::TimedOut { awaited, .. } => {
+                let kind = match awaited {
+                    Awaited::Rep | Awaited::Rtu | Awaited::SidrRep => EventKind::Unreachable,
+                    Awaited::Drep => return self.disconnected(-libc::ETIMEDOUT),
+                };
+                self.tell_while_connecting(kind, -libc::ETIMEDOUT, Details::None);
+            }
+            Event::DisconnectRequest { .. } | Event::Disconnected { .. } => self.disconnected(0),
+            Event::TimeWaitExit { .. } => {
+                if lock(&self.inner).state == State::Disconnected {
+                    self.tell(EventKind::TimewaitExit, 0, Details::None);
+                }
+            }
+            Event::Resolved { rep, .. } => self.resolved(&rep),
+        }
+    }
+}
+
+impl Id {
+    fn tell_while_connecting(&self, kind: EventKind, status: i32, details: Details) {
+        let inner = lock(&self.inner);
+        if inner.state == State::Connecting {
+            self.tell(kind, status, details);
+        }
+    }
+
+    /// The first word of the connection's end; later ones say nothing new.
+    fn disconnected(&self, status: i32) {
+        let mut inner = lock(&self.inner);
+        if inner.state == State::Connecting {
+            inner.state = State::Disconnected;
+            self.tell(EventKind::Disconnected, status, Details::None);
+        }
+    }
+
+    /// Somebody wants a connection.
+    fn requested(&self, gsi: &Gsi, id: CommId, address: Address, req: &Req) {
+        let asked = Self::asked(&address, &req.private_data);
+        let Some((header, private_data, bound)) = asked else {
+            return gsi.abandon(id);
+        };
+        let path = Path {
+            source: address.local,
+            destination: req.primary.local_gid,
+            mtu: req.mtu().unwrap_or(bound.device.active_mtu()),
+            hop_limit: req.primary.hop_limit,
+            traffic_class: req.primary.traffic_class,
+            flow_label: req.primary.flow_label,
+            sl: req.primary.sl,
+            rate: req.primary.packet_rate,
+            packet_life_time: req.primary.local_ack_timeout.saturating_sub(1),
+        };
+        let details = Details::Connection(Box::new(ConnectionDetails {
+            private_data: private_data.to_vec(),
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: req.flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            qpn: req.qpn,
+        }));
+        if self.offer(
+            gsi,
+            id,
+            (bound, path),
+            addresses(req.service, header),
+            details,
+        ) {
+            // The program may take its time: the peer is told so when it asks again.
+            let nothing = PrivateData::default();
+            let _ = gsi.delay(id, SERVICE_TIMEOUT, &nothing, MraWhen::IfRepeated);
+        }
+    }
+
+    /// Somebody wants to know the queue pair of a datagram service.
+    fn asked_for_service(&self, gsi: &Gsi, id: CommId, address: Address, req: &SidrReq) {
+        let asked = Self::asked(&address, &req.private_data);
+        let Some((header, private_data, bound)) = asked else {
+            return gsi.abandon(id);
+        };
+        let path = Path {
+            source: address.local,
+            destination: address.remote,
+            mtu: bound.device.active_mtu(),
+            hop_limit: DEFAULT_TTL,
+            traffic_class: address.traffic_class,
+            flow_label: 0,
+            sl: 0,
+            rate: 0,
+            packet_life_time: PACKET_LIFE_TIME,
+        };
+        let details = Details::Datagram(Box::new(DatagramDetails {
+            private_data: private_data.to_vec(),
+            ..DatagramDetails::default()
+        }));
+        self.offer(
+            gsi,
+            id,
+            (bound, path),
+            addresses(req.service, header),
+            details,
+        );
+    }
+
+    /// What a request says in its private data, and at which device it came.
+    fn asked<'a>(address: &Address, private_data: &'a [u8]) -> Option<(IpHeader, &'a [u8], Bound)> {
+        let (header, private_data) = IpHeader::parse(private_data)
+            .inspect_err(|error| tracing::debug!(?address, %error, "a request is rejected"))
+            .ok()?;
+        let at = SocketAddr::new(address.local.to_ip(), 0);
+        let bound = resolve::device_of(at).ok()?;
+        Some((header, private_data, bound))
+    }
+
+    /// Offers a request to the program, as a new identifier. False when it cannot be.
+    fn offer(
+        &self,
+        gsi: &Gsi,
+        comm_id: CommId,
+        (bound, path): (Bound, Path),
+        (source, destination): (SocketAddr, SocketAddr),
+        details: Details,
+    ) -> bool {
+        let Ok(ours) = engine::get().gsi() else {
+            // There is one, for it has handed out the request.
+            return false;
+        };
+        let channel = Arc::clone(&lock(&self.channel));
+        let fresh = Id::new(&channel, self.space(), self.service());
+        let mut inner = lock(&fresh.inner);
+        inner.state = State::Connecting;
+        inner.source = Some(source);
+        inner.destination = Some(destination);
+        inner.bound = Some(bound);
+        inner.path = Some(path);
+        inner.connection = Some(Connection::new(ours, comm_id, true));
+        drop(inner);
+        if gsi.adopt(comm_id, Arc::clone(&fresh) as _).is_err() {
+            // The peer has taken it back meanwhile.
+            return false;
+        }
+        // Under its lock, so that it is either closed by now or takes the event back when it is.
+        let inner = lock(&self.inner);
+        if inner.state != State::Listening {
+            drop(inner);
+            fresh.close();
+            return false;
+        }
+        self.tell_of(fresh, EventKind::ConnectRequest, details);
+        true
+    }
+
+    /// The peer accepts.
+    fn replied(&self, gsi: &Gsi, id: CommId, rep: &Rep) {
+        let nothing = PrivateData::default();
+        // As for requests.
+        let _ = gsi.delay(id, SERVICE_TIMEOUT, &nothing, MraWhen::IfRepeated);
+        let details = Details::Connection(Box::new(ConnectionDetails {
+            private_data: rep.private_data.to_vec(),
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            retry_count: 0,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            qpn: rep.qpn,
+        }));
+        self.tell_while_connecting(EventKind::ConnectResponse, 0, details);
+    }
+
+    /// The peer says which queue pair has the datagram service.
+    fn resolved(&self, rep: &SidrRep) {
+        let inner = lock(&self.inner);
+        let mut found = DatagramDetails {
+            private_data: rep.private_data.to_vec(),
+            ..DatagramDetails::default()
+        };
+        let (kind, status) = match rep.status {
+            SidrStatus::VALID => (EventKind::Established, 0),
+            SidrStatus(status) => (EventKind::Unreachable, i32::from(status)),
+        };
+        if let (SidrStatus::VALID, Some(bound), Some(path)) =
+            (rep.status, &inner.bound, &inner.path)
+        {
+            found.av = path_vector(bound, path);
+            found.qpn = rep.qpn;
+            found.qkey = rep.qkey;
+        }
+        if inner.state == State::Connecting {
+            self.tell(kind, status, Details::Datagram(Box::new(found)));
+        }
+    }
+}
+
+/// Our address and port, and the peer's, as a request says.
+fn addresses(service: ServiceId, header: IpHeader) -> (SocketAddr, SocketAddr) {
+    let port = service.port().map_or(0, |(_, port)| port);
+    (SocketAddr::new(header.destination, port), header.source)
+}

@@ -1,0 +1,269 @@
+//! Connections between identifiers of this process, as the program meets them.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
+use urxe_driver::cm::id::Service;
+use urxe_driver::cm::{CmError, Event, EventChannel, EventKind, Id, Offer, PortSpace, State};
+use urxe_proto::cm::wire::RejectReason;
+use urxe_proto::ids::{Gid, QKey, Qpn};
+use urxe_proto::qp::{AttrMask, QpState};
+
+const LOOPBACK: &str = "127.0.0.1:0";
+
+fn channel() -> Arc<EventChannel> {
+    Arc::new(EventChannel::new().unwrap())
+}
+
+fn loopback() -> SocketAddr {
+    LOOPBACK.parse().unwrap()
+}
+
+/// A listener at `address`, and where it is.
+fn listener(
+    channel: &Arc<EventChannel>,
+    space: PortSpace,
+    at: SocketAddr,
+) -> (Arc<Id>, SocketAddr) {
+    let id = Id::new(channel, space, service(space));
+    id.bind(at).unwrap();
+    id.listen(0).unwrap();
+    let port = id.addresses().source.unwrap().port();
+    let mut to = loopback();
+    to.set_port(port);
+    (id, to)
+}
+
+fn service(space: PortSpace) -> Service {
+    match space {
+        PortSpace::Udp => Service::Datagram,
+        _ => Service::Connected,
+    }
+}
+
+/// An identifier that is ready to connect.
+fn resolved(channel: &Arc<EventChannel>, space: PortSpace, to: SocketAddr) -> Arc<Id> {
+    let id = Id::new(channel, space, service(space));
+    id.resolve_address(None, to).unwrap();
+    expect(channel, EventKind::AddressResolved);
+    id.resolve_route().unwrap();
+    expect(channel, EventKind::RouteResolved);
+    id
+}
+
+#[track_caller]
+fn expect(channel: &EventChannel, kind: EventKind) -> Event {
+    let event = channel.next().unwrap();
+    assert_eq!(event.kind, kind, "{event:?}");
+    event
+}
+
+#[track_caller]
+fn connection(event: &Event) -> &ConnectionDetails {
+    match &event.details {
+        Details::Connection(details) => details,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn datagram(event: &Event) -> &DatagramDetails {
+    match &event.details {
+        Details::Datagram(details) => details,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Offers the number of a queue pair. A peer takes one for stale that is in use already, so that no two
+/// connections of these tests, which run side by side, have the same.
+fn offer(text: &str, qpn: u32) -> Offer {
+    Offer {
+        private_data: text.as_bytes().to_vec(),
+        qpn: Qpn::new(qpn),
+        responder_resources: 3,
+        initiator_depth: 5,
+        retry_count: 6,
+        rnr_retry_count: 7,
+        ..Offer::default()
+    }
+}
+
+#[track_caller]
+fn invalid(result: Result<(), CmError>) {
+    assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+}
+
+#[test]
+fn a_connection_is_made_used_and_ended() {
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    invalid(client.ready());
+    invalid(client.disconnect());
+    client.connect(&offer("hello", 0x101)).unwrap();
+    invalid(client.connect(&offer("hello", 0x101)));
+
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    assert!(Arc::ptr_eq(request.listener.as_ref().unwrap(), &server));
+    let asked = connection(&request);
+    assert_eq!(asked.private_data.len(), 56);
+    assert_eq!(&asked.private_data[..6], b"hello\0");
+    // What the client sends, the server serves.
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (5, 3));
+    assert_eq!((asked.retry_count, asked.rnr_retry_count), (6, 7));
+    assert_eq!(asked.qpn, Qpn::new(0x101));
+    let peer = Arc::clone(&request.id);
+    let addresses = peer.addresses();
+    assert_eq!(addresses.source.unwrap(), to);
+    assert_eq!(addresses.destination, client.addresses().source);
+    assert!(addresses.bound.unwrap().device.is_loopback());
+    invalid(peer.ready());
+
+    let (attr, mask) = peer.qp_attributes(QpState::Rtr).unwrap();
+    assert!(mask.contains(AttrMask::AV | AttrMask::RQ_PSN | AttrMask::MAX_DEST_RD_ATOMIC));
+    assert_eq!(attr.dest_qpn, Qpn::new(0x101));
+    assert_eq!(attr.av.dgid, Gid::from_ip(to.ip()));
+    let server_psn = attr.rq_psn;
+    invalid(client.qp_attributes(QpState::Rtr).map(|_| ()));
+    peer.accept(&offer("welcome", 0x102)).unwrap();
+
+    let response = expect(&ours, EventKind::ConnectResponse);
+    assert_eq!(connection(&response).private_data.len(), 196);
+    assert!(connection(&response).private_data.starts_with(b"welcome\0"));
+    let (attr, _) = client.qp_attributes(QpState::Rtr).unwrap();
+    assert_eq!(attr.dest_qpn, Qpn::new(0x102));
+    let client_psn = attr.rq_psn;
+    let (attr, mask) = client.qp_attributes(QpState::Rts).unwrap();
+    assert_eq!((attr.sq_psn, attr.retry_cnt), (server_psn, 6));
+    assert!(mask.contains(AttrMask::TIMEOUT | AttrMask::RNR_RETRY));
+    let (attr, _) = peer.qp_attributes(QpState::Rts).unwrap();
+    assert_eq!(attr.sq_psn, client_psn);
+
+    client.ready().unwrap();
+    assert!(Arc::ptr_eq(
+        &expect(&theirs, EventKind::Established).id,
+        &peer
+    ));
+    client.disconnect().unwrap();
+    expect(&theirs, EventKind::Disconnected);
+    assert_eq!(peer.state(), State::Disconnected);
+    peer.disconnect().unwrap();
+    assert_eq!(expect(&ours, EventKind::Disconnected).status, 0);
+    for id in [server, client, peer] {
+        id.close();
+    }
+}
+
+#[test]
+fn a_listener_of_all_addresses_and_its_rejection() {
+    let (theirs, ours) = (channel(), channel());
+    let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let (server, to) = listener(&theirs, PortSpace::Tcp, anywhere);
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    client.connect(&offer("", 0x111)).unwrap();
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    request.id.reject(RejectReason::CONSUMER, b"no").unwrap();
+    let rejected = expect(&ours, EventKind::Rejected);
+    assert_eq!(rejected.status, i32::from(RejectReason::CONSUMER.0));
+    assert_eq!(connection(&rejected).private_data.len(), 148);
+    assert!(connection(&rejected).private_data.starts_with(b"no\0"));
+    for id in [server, client, Arc::clone(&request.id)] {
+        id.close();
+    }
+}
+
+#[test]
+fn where_nobody_listens_a_request_is_rejected() {
+    let ours = channel();
+    let mut to = loopback();
+    // Nobody of this test has the lowest port.
+    to.set_port(1);
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    client.connect(&offer("", 0x121)).unwrap();
+    let rejected = expect(&ours, EventKind::Rejected);
+    assert_eq!(
+        rejected.status,
+        i32::from(RejectReason::INVALID_SERVICE_ID.0)
+    );
+    client.close();
+}
+
+#[test]
+fn a_listener_that_ends_rejects_who_waits() {
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    client.connect(&offer("", 0x131)).unwrap();
+    // The request has come, and nobody has taken it.
+    let mut waiting = [PollFd::from_borrowed_fd(theirs.fd(), PollFlags::IN)];
+    poll(&mut waiting, None).unwrap();
+    server.close();
+    let rejected = expect(&ours, EventKind::Rejected);
+    assert_eq!(rejected.status, i32::from(RejectReason::CONSUMER.0));
+    client.close();
+}
+
+#[test]
+fn a_peer_that_ends_its_identifier_ends_the_connection() {
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    client.connect(&offer("", 0x141)).unwrap();
+    let peer = Arc::clone(&expect(&theirs, EventKind::ConnectRequest).id);
+    peer.accept(&offer("", 0x142)).unwrap();
+    expect(&ours, EventKind::ConnectResponse);
+    client.ready().unwrap();
+    expect(&theirs, EventKind::Established);
+    client.close();
+    expect(&theirs, EventKind::Disconnected);
+    for id in [server, peer] {
+        id.close();
+    }
+}
+
+#[test]
+fn a_datagram_service_is_found() {
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Udp, loopback());
+    let client = resolved(&ours, PortSpace::Udp, to);
+    client.connect(&offer("who?", 0)).unwrap();
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    assert_eq!(datagram(&request).private_data.len(), 180);
+    assert!(datagram(&request).private_data.starts_with(b"who?\0"));
+    request.id.accept(&offer("me", 0x33)).unwrap();
+    let found = expect(&ours, EventKind::Established);
+    let service = datagram(&found);
+    assert_eq!(
+        (service.qpn, service.qkey),
+        (Qpn::new(0x33), QKey(0x0123_4567))
+    );
+    assert_eq!(service.av.dgid, Gid::from_ip(to.ip()));
+    assert!(service.private_data.starts_with(b"me\0"));
+
+    let other = resolved(&ours, PortSpace::Udp, to);
+    other.connect(&offer("", 0)).unwrap();
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    request.id.reject(RejectReason::CONSUMER, b"").unwrap();
+    assert_eq!(expect(&ours, EventKind::Unreachable).status, 2);
+    for id in [server, client, other] {
+        id.close();
+    }
+}
+
+#[test]
+fn private_data_that_is_too_long_is_refused() {
+    let ours = channel();
+    let (server, to) = listener(&ours, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    invalid(client.connect(&offer(&"x".repeat(57), 0x161)));
+    client.connect(&offer(&"x".repeat(56), 0x161)).unwrap();
+    let peer = Arc::clone(&expect(&ours, EventKind::ConnectRequest).id);
+    invalid(peer.accept(&offer(&"x".repeat(197), 0x162)));
+    invalid(peer.reject(RejectReason::CONSUMER, &[0; 149]));
+    peer.reject(RejectReason::CONSUMER, &[0; 148]).unwrap();
+    for id in [server, client, peer] {
+        id.close();
+    }
+}
