@@ -147,6 +147,8 @@ impl Done {
             | WcOpcode::Write
             | WcOpcode::BindMw
             | WcOpcode::LocalInv
+            | WcOpcode::AtomicWrite
+            | WcOpcode::Flush
             | WcOpcode::RecvWriteImm => false,
         }
     }

@@ -27,6 +27,8 @@ bitflags! {
         const READ = Access::REMOTE_READ.bits();
         /// Compare-and-swap, and fetch-and-add.
         const ATOMIC = Access::REMOTE_ATOMIC.bits();
+        /// Flushing what was written, for all processors to see.
+        const FLUSH = Access::FLUSH_GLOBAL.bits();
     }
 }
 

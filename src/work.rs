@@ -4,6 +4,7 @@
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
 use urxe_driver::qp::QpCap;
 use urxe_proto::ids::RKey;
+use urxe_proto::wire::Feth;
 use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp, Sge};
 
 /// Why a work request was not taken. Nothing of it has happened then.
@@ -244,6 +245,40 @@ impl<'a> SendRequest<'a> {
             add,
         };
         Self::new(op, result.as_slice().clone().into(), None)
+    }
+
+    /// Writes a word of the peer's at once: nobody sees a part of it. The number is in the byte order
+    /// of this host. (`ibv_wr_atomic_write`.)
+    ///
+    /// It takes [`RemoteAccess::WRITE`](crate::RemoteAccess::WRITE).
+    pub fn atomic_write(word: RemoteWord, value: u64) -> Self {
+        let op = SendOp::AtomicWrite {
+            addr: word.addr(),
+            rkey: word.rkey(),
+            value: value.to_ne_bytes(),
+        };
+        Self::new(op, Data::Slices(Vec::new()), None)
+    }
+
+    /// Completes when what this queue pair wrote before to the peer's memory can be seen by all of
+    /// its processors. (`ibv_wr_flush` with `IBV_FLUSH_GLOBAL`.)
+    ///
+    /// It takes [`RemoteAccess::FLUSH`](crate::RemoteAccess::FLUSH).
+    ///
+    /// Regions of 4 GiB and more are flushed as a whole, as no request tells such a length.
+    pub fn flush(region: &RemoteRegion) -> Self {
+        let len = u32::try_from(region.len);
+        let how = match len {
+            Ok(_) => Feth::GLOBAL_VISIBILITY,
+            Err(_) => Feth::GLOBAL_VISIBILITY | Feth::WHOLE_REGION,
+        };
+        let op = SendOp::Flush {
+            addr: region.addr,
+            rkey: region.rkey,
+            len: len.unwrap_or(0),
+            how,
+        };
+        Self::new(op, Data::Slices(Vec::new()), None)
     }
 
     /// Gives it a number, 0 otherwise, which its completion has. (`wr_id`.)

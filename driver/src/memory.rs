@@ -50,6 +50,7 @@ pub(crate) unsafe fn atomic(addr: u64, op: AtomicOp) -> u64 {
     let cell = unsafe { AtomicU64::from_ptr(addr as *mut u64) };
     match op {
         AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
+        AtomicOp::Store(value) => cell.swap(value, Ordering::SeqCst),
         AtomicOp::CompareSwap { compare, swap } => {
             match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(original) | Err(original) => original,

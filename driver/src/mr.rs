@@ -53,6 +53,7 @@ const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::ZERO_BASED)
     .union(Access::ON_DEMAND)
     .union(Access::HUGETLB)
+    .union(Access::FLUSH_GLOBAL)
     .union(Access::RELAXED_ORDERING);
 
 /// What is to be changed of a region.

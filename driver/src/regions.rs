@@ -9,7 +9,7 @@ use crate::pd::Pd;
 use crate::per_process::PerProcess;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_proto::host::{Access, AtomicOp, MemoryError};
 use urxe_proto::ids::{LKey, Qpn, RKey};
@@ -304,9 +304,30 @@ impl RegionTable {
         addr: u64,
         op: AtomicOp,
     ) -> Result<u64, MemoryError> {
-        let at = self.remote(pd, qpn, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
+        let at = self.remote(pd, qpn, rkey, addr, 8, op.access())?;
         // SAFETY: the 8 bytes lie in a region that was registered for writing.
         unsafe { at.atomic(op) }
+    }
+
+    /// See [`urxe_proto::host::Memory::flush`]. Memory is coherent, so all that is to be done for
+    /// the processors to see what the peer wrote is to keep it before what follows.
+    pub(crate) fn flush(
+        &self,
+        pd: &Pd,
+        qpn: Qpn,
+        rkey: RKey,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        match range {
+            Some((addr, len)) => {
+                self.remote(pd, qpn, rkey, addr, len, access)?;
+            }
+            None if self.find(rkey.0, pd.id())?.access.contains(access) => {}
+            None => return Err(MemoryError::Permission),
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// A key that nothing has.

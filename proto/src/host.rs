@@ -76,7 +76,7 @@ pub struct WindowBind {
     pub access: Access,
 }
 
-/// An atomic operation on 8 aligned bytes in the host's byte order.
+/// An operation on 8 aligned bytes in the host's byte order that nobody sees half done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOp {
     /// Put `swap` there if `compare` is there.
@@ -88,6 +88,18 @@ pub enum AtomicOp {
     },
     /// Add modulo 2^64.
     FetchAdd(u64),
+    /// Put this there: ATOMIC WRITE (A19).
+    Store(u64),
+}
+
+impl AtomicOp {
+    /// The right that a peer needs for it.
+    pub const fn access(self) -> Access {
+        match self {
+            Self::CompareSwap { .. } | Self::FetchAdd(_) => Access::REMOTE_ATOMIC,
+            Self::Store(_) => Access::REMOTE_WRITE,
+        }
+    }
 }
 
 /// A key by which a packet names memory, and whose protection domain it must be of.
@@ -136,6 +148,15 @@ pub trait Memory {
     /// The peer's atomic; `addr` is a multiple of 8. Returns what was there before. It is atomic
     /// against the program's own atomics on the same 8 bytes.
     fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError>;
+
+    /// The peer's FLUSH: what it wrote before to `range`, an address and bytes, or anywhere in the
+    /// region, goes where `access` says it may ask for (A19).
+    fn flush(
+        &self,
+        key: RemoteKey,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), MemoryError>;
 
     /// The peer's SEND with invalidate takes away a key.
     fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError>;

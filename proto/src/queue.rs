@@ -266,7 +266,7 @@ impl SendQueue {
         }
         let slot = self.slot(self.tail);
         let (len, sges) = match wr.payload {
-            _ if wr.op.is_local() => (0, 0),
+            _ if !wr.op.has_payload() => (0, 0),
             Payload::Sges(sges) => {
                 if sges.len() > self.size.max_sge as usize {
                     return Err(PostError::TooManySges);
@@ -294,9 +294,13 @@ impl SendQueue {
             return Err(PostError::TooLong);
         }
         let mut flags = wr.flags;
-        let inline = matches!(wr.payload, Payload::Inline(_)) && !wr.op.is_local();
+        let inline = matches!(wr.payload, Payload::Inline(_)) && wr.op.has_payload();
         flags.set(SendFlags::INLINE, inline);
-        let len = if wr.op.is_atomic() { 8 } else { len as u32 };
+        let len = match wr.op {
+            SendOp::AtomicWrite { .. } => 8,
+            op if op.is_atomic() => 8,
+            _ => len as u32,
+        };
         let packets = match wr.op.is_local() {
             true => 0,
             false => packets_of(len, mtu),

@@ -60,6 +60,8 @@ pub(crate) struct TestHost {
     pub(crate) domain: Vec<(Srqn, RecvQueue)>,
     /// That of them whose protection domain has no memory.
     pub(crate) without_memory: Option<Srqn>,
+    /// What the peer flushed, and where to.
+    pub(crate) flushes: RefCell<Vec<(Option<(u64, u64)>, Access)>>,
     pub(crate) sends: Vec<Completion>,
     pub(crate) receptions: Vec<(Completion, bool)>,
     /// The shared queues of what was received.
@@ -72,7 +74,10 @@ pub(crate) struct TestHost {
 
 impl TestHost {
     pub(crate) fn new() -> Self {
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let remote = Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
         let region = |key, access| (key, access, RefCell::new(PATTERNS[key as usize].clone()));
         TestHost {
             regions: vec![
@@ -85,6 +90,7 @@ impl TestHost {
             receives: RecvQueue::new(16, 4),
             domain: Vec::new(),
             without_memory: None,
+            flushes: RefCell::default(),
             sends: Vec::new(),
             receptions: Vec::new(),
             sources: Vec::new(),
@@ -244,16 +250,29 @@ impl Memory for TestHost {
     }
 
     fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
-        self.remote(key, addr, 8, Access::REMOTE_ATOMIC, |memory| {
+        self.remote(key, addr, 8, op.access(), |memory| {
             let original = u64::from_ne_bytes((&*memory).try_into().unwrap());
             let value = match op {
                 AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
                 AtomicOp::CompareSwap { .. } => original,
                 AtomicOp::FetchAdd(add) => original.wrapping_add(add),
+                AtomicOp::Store(value) => value,
             };
             memory.copy_from_slice(&value.to_ne_bytes());
             original
         })
+    }
+
+    fn flush(
+        &self,
+        key: RemoteKey,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        let (addr, len) = range.unwrap_or((base(key.rkey.0), 0));
+        self.remote(key, addr, len, access, |_| ())?;
+        self.flushes.borrow_mut().push((range, access));
+        Ok(())
     }
 
     fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {

@@ -2,6 +2,7 @@
 
 use crate::host::{Memory, MemoryError, WindowBind};
 use crate::ids::{LKey, QKey, Qpn, RKey, Srqn};
+use crate::wire::Feth;
 use bitflags::bitflags;
 
 /// The longest message: 2^31 bytes (9.7.1). Longer work requests are refused.
@@ -86,6 +87,26 @@ pub enum SendOp {
         /// What to add, modulo 2^64.
         add: u64,
     },
+    /// Writes 8 bytes of the peer's memory at once (A19).
+    AtomicWrite {
+        /// Where, a multiple of 8.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+        /// The bytes, as they shall lie there.
+        value: [u8; 8],
+    },
+    /// Waits until what this queue wrote before has got to a place in the peer's memory (A19).
+    Flush {
+        /// Where, in the peer's address space.
+        addr: u64,
+        /// The peer's key for it.
+        rkey: RKey,
+        /// Bytes.
+        len: u32,
+        /// Where it shall get to, and whether the range counts.
+        how: Feth,
+    },
     /// Binds a memory window, here: no packet goes out (10.6.7.2).
     BindMw(WindowBind),
     /// Takes away a key of this end: no packet goes out (10.6.7.2.7).
@@ -101,12 +122,20 @@ impl SendOp {
         )
     }
 
-    /// Whether the peer answers with data: READ and the atomics.
+    /// Whether the peer answers with a response, and not only with an acknowledgement: READ, the
+    /// atomics, and without data ATOMIC WRITE and FLUSH.
     pub const fn has_response(self) -> bool {
-        matches!(
-            self,
-            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. }
-        )
+        matches!(self, Self::Read { .. }) || self.is_atomic() || self.is_confirmed()
+    }
+
+    /// Whether the peer answers with a response without data: ATOMIC WRITE and FLUSH (A19).
+    pub const fn is_confirmed(self) -> bool {
+        matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
+    }
+
+    /// Whether it takes data from elements, or puts it there.
+    pub const fn has_payload(self) -> bool {
+        !self.is_local() && !self.is_confirmed()
     }
 
     /// Whether it is carried out at this end alone, without a packet.
@@ -127,6 +156,8 @@ impl SendOp {
             Self::Read { .. } => WcOpcode::Read,
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
             Self::BindMw(_) => WcOpcode::BindMw,
             Self::LocalInv(_) => WcOpcode::LocalInv,
         }
@@ -280,6 +311,10 @@ pub enum WcOpcode {
     BindMw = 5,
     /// A local invalidate.
     LocalInv = 6,
+    /// A flush.
+    Flush = 8,
+    /// An atomic write.
+    AtomicWrite = 9,
     /// A receive that a send completed.
     Recv = 128,
     /// A receive that an RDMA write with immediate completed.

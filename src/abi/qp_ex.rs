@@ -15,6 +15,7 @@ use urxe_driver::{AddressHandle, Qp};
 use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
+use urxe_proto::wire::Feth;
 use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
 
 use super::entry;
@@ -35,6 +36,8 @@ const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_LOCAL_INV
     | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_FLUSH
+    | IBV_QP_EX_WITH_ATOMIC_WRITE
     | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
 /// The requests that a thread is building. They belong to who has the `mutex` of the `ibv_qp`.
@@ -207,6 +210,9 @@ impl Staged {
 
     /// Finds what posting would refuse of a request, before any is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
+        if request.op.is_confirmed() && pair.service() != QpType::Rc {
+            return Err(PostError::Operation);
+        }
         if !request.to.suits(pair.service(), request.op) {
             return Err(PostError::Destination);
         }
@@ -248,6 +254,8 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    qp.wr_atomic_write = Some(wr_atomic_write);
+    qp.wr_flush = Some(wr_flush);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
@@ -304,12 +312,21 @@ unsafe fn step(
 /// # Safety
 /// As for [`staged`].
 unsafe fn begin(name: &'static str, qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller's promise.
+    unsafe { begin_if(name, qp, Ok(op)) }
+}
+
+/// The same, unless the program asks for what there is not.
+///
+/// # Safety
+/// As for [`staged`].
+unsafe fn begin_if(name: &'static str, qp: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
     // SAFETY: the caller's promise; a null pointer is caught before it is read.
     unsafe {
         step(name, qp, |staged| {
             let wr_id = (&raw const (*qp).wr_id).read();
             let flags = flags_from((&raw const (*qp).wr_flags).read())?;
-            staged.begin(wr_id, op, flags);
+            staged.begin(wr_id, op?, flags);
             Ok(())
         });
     }
@@ -501,6 +518,68 @@ unsafe extern "C" fn wr_set_ud_addr(
             staged.last()?.to = Whither::Datagram(handle, qpn, qkey);
             Ok(())
         });
+    }
+}
+
+/// Takes the 8 bytes at `atomic_wr` now.
+///
+/// # Safety
+/// As for [`staged`]; there are 8 bytes.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    atomic_wr: *const c_void,
+) {
+    // SAFETY: the caller's promise; bytes need no alignment.
+    unsafe {
+        let op = entry::read(atomic_wr.cast::<[u8; 8]>()).map(|value| SendOp::AtomicWrite {
+            addr: remote_addr,
+            rkey: RKey(rkey),
+            value,
+        });
+        begin_if("ibv_wr_atomic_write", qp, op);
+    }
+}
+
+/// # Safety
+/// As for [`staged`].
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    kind: u8,
+    level: u8,
+) {
+    let op = flush_from(kind, level).and_then(|how| {
+        Ok(SendOp::Flush {
+            addr: remote_addr,
+            rkey: RKey(rkey),
+            len: u32::try_from(len).map_err(|_| Errno(libc::EINVAL))?,
+            how,
+        })
+    });
+    // SAFETY: the caller's promise.
+    unsafe { begin_if("ibv_wr_flush", qp, op) }
+}
+
+/// What a FLUSH asks for.
+///
+/// # Errors
+/// `EINVAL` for what is no placement or selectivity.
+fn flush_from(kind: u8, level: u8) -> Result<Feth, Errno> {
+    let kind = ibv_placement_type::from(kind);
+    if kind == 0 || kind & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut how = Feth::empty();
+    how.set(Feth::GLOBAL_VISIBILITY, kind & IBV_FLUSH_GLOBAL != 0);
+    how.set(Feth::PERSISTENCE, kind & IBV_FLUSH_PERSISTENT != 0);
+    match ibv_selectivity_level::from(level) {
+        IBV_FLUSH_RANGE => Ok(how),
+        IBV_FLUSH_MR => Ok(how | Feth::WHOLE_REGION),
+        _ => Err(Errno(libc::EINVAL)),
     }
 }
 

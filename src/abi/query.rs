@@ -47,6 +47,11 @@ const ACK_DELAY: u8 = 15;
 /// The device's clock counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 
+/// Capabilities that the kernel numbers (`enum ib_uverbs_device_cap_flags`) and rdma-core's header
+/// does not.
+const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+
 /// The one entry of the P_Key table.
 const PKEYS: u16 = 1;
 
@@ -155,6 +160,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = CLOCK_KHZ;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.device_cap_flags_ex |= DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
         all.rss_caps = ibv_rss_caps {
             supported_qpts: 1 << IBV_QPT_RAW_PACKET,
             max_rwq_indirection_tables: PLENTY.cast_unsigned(),

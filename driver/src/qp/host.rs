@@ -85,6 +85,17 @@ impl Memory for QpHost<'_> {
         })
     }
 
+    fn flush(
+        &self,
+        key: RemoteKey,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        self.remotely(key, |pd, qpn| {
+            self.regions.flush(pd, qpn, key.rkey, range, access)
+        })
+    }
+
     fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {
         self.remotely(key, |pd, qpn| self.regions.invalidate(pd, qpn, key.rkey))
     }

@@ -127,7 +127,7 @@ impl End {
     pub fn init(&self) {
         let attr = QpAttr {
             state: QpState::Init,
-            access: ALL,
+            access: ALL | Access::FLUSH_GLOBAL,
             ..QpAttr::default()
         };
         let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;

@@ -165,6 +165,8 @@ impl RcQp {
         }
         match self.config.service {
             QpType::XrcTgt => return Err(PostError::Operation),
+            // They have no opcodes there.
+            QpType::XrcIni if wr.op.is_confirmed() => return Err(PostError::Operation),
             QpType::XrcIni if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() => {
                 return Err(PostError::Destination);
             }

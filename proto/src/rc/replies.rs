@@ -36,10 +36,10 @@ enum Answer {
     Nak(NakCode),
     /// What a READ asked for.
     Read(ReadReply),
-    /// What an atomic found.
-    Atomic {
-        original: u64,
-        /// Whether it was found earlier, and this answers a duplicate.
+    /// What an atomic found; that an ATOMIC WRITE or a FLUSH is done (A19).
+    Done {
+        found: Option<u64>,
+        /// Whether it was done earlier, and this answers a duplicate.
         again: bool,
     },
 }
@@ -103,18 +103,18 @@ impl Replies {
         self.push(psn, msn, Answer::NotReady(timer));
     }
 
-    /// Answers an atomic.
-    pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
+    /// Answers an atomic by what it found, an ATOMIC WRITE or a FLUSH by nothing.
+    pub(super) fn done(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
         let again = false;
-        self.push(psn, msn, Answer::Atomic { original, again });
+        self.push(psn, msn, Answer::Done { found, again });
     }
 
-    /// Answers an atomic again, unless that is to happen already.
-    pub(super) fn atomic_again(&mut self, psn: Psn, msn: u32, original: u64) {
+    /// The same again, unless that is to happen already.
+    pub(super) fn done_again(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
         let waits = |reply: &Reply| reply.psn == psn && reply.answer.is_response();
         if !self.queue.iter().any(waits) {
             let again = true;
-            self.insert(psn, msn, Answer::Atomic { original, again });
+            self.insert(psn, msn, Answer::Done { found, again });
         }
     }
 
@@ -157,11 +157,11 @@ impl Replies {
         }
     }
 
-    /// How many READs and atomics wait for their first answer to go out. Answers to duplicates do
+    /// How many READs, atomics and their like wait for their first answer to go out. Answers to duplicates do
     /// not count: the network may have made them, when the requester had its answer long ago.
     pub(super) fn responses(&self) -> usize {
         let first = |reply: &&Reply| match reply.answer {
-            Answer::Read(ReadReply { again, .. }) | Answer::Atomic { again, .. } => !again,
+            Answer::Read(ReadReply { again, .. }) | Answer::Done { again, .. } => !again,
             _ => false,
         };
         self.queue.iter().filter(first).count()
@@ -214,11 +214,13 @@ impl Replies {
                 Answer::Ack => (Operation::Ack, Syndrome::Ack(credits), None),
                 Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(*timer), None),
                 Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(*code), None),
-                Answer::Atomic { original, .. } => (
-                    Operation::AtomicAck,
-                    Syndrome::Ack(credits),
-                    Some(*original),
-                ),
+                Answer::Done { found, .. } => {
+                    let operation = match found {
+                        Some(_) => Operation::AtomicAck,
+                        None => Operation::ReadResponse,
+                    };
+                    (operation, Syndrome::Ack(credits), *found)
+                }
             };
             let msn = reply.msn;
             let mut header = cx
@@ -239,7 +241,7 @@ impl Replies {
 
 impl Answer {
     fn is_response(&self) -> bool {
-        matches!(self, Answer::Read(_) | Answer::Atomic { .. })
+        matches!(self, Answer::Read(_) | Answer::Done { .. })
     }
 }
 

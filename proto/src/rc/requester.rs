@@ -405,6 +405,23 @@ impl Requester {
                 };
                 request(Operation::FetchAdd).with_atomic(atomic)
             }
+            SendOp::AtomicWrite { addr, rkey, .. } => {
+                request(Operation::AtomicWrite).with_reth(Reth {
+                    addr,
+                    rkey,
+                    length: wqe.len,
+                })
+            }
+            SendOp::Flush {
+                addr,
+                rkey,
+                len,
+                how,
+            } => request(Operation::Flush).with_feth(how).with_reth(Reth {
+                addr,
+                rkey,
+                length: len,
+            }),
             SendOp::Send
             | SendOp::SendImm(_)
             | SendOp::SendInv(_)
@@ -413,10 +430,16 @@ impl Requester {
             | SendOp::BindMw(_)
             | SendOp::LocalInv(_) => unreachable!("only what has a response comes here"),
         };
-        let Some(packet) = out.stage(header.len()) else {
+        let data: &[u8] = match &wqe.op {
+            SendOp::AtomicWrite { value, .. } => value,
+            _ => &[],
+        };
+        let header_len = header.len();
+        let Some(packet) = out.stage(header_len + data.len()) else {
             return Step::Full;
         };
         header.emit(packet);
+        packet[header_len..].copy_from_slice(data);
         out.commit();
         self.asked = self.next_psn + (packets - 1);
         self.sent(cx, wqe, packets, true, out.now());

@@ -14,7 +14,7 @@ use crate::psn::Psn;
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
 use crate::service::{Context, receive_completion};
-use crate::wire::{Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
+use crate::wire::{Feth, Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 
@@ -40,8 +40,15 @@ struct Executed {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ExecutedKind {
-    Read { addr: u64, key: RemoteKey, len: u32 },
-    Atomic { original: u64 },
+    Read {
+        addr: u64,
+        key: RemoteKey,
+        len: u32,
+    },
+    /// An atomic, and what it found; or an ATOMIC WRITE or a FLUSH.
+    Done {
+        found: Option<u64>,
+    },
 }
 
 /// The receiving half of a reliable connection.
@@ -212,11 +219,11 @@ impl Responder {
             _ => {
                 let saved = self.executed.iter().find(|executed| executed.first == psn);
                 if let Some(Executed {
-                    kind: ExecutedKind::Atomic { original },
+                    kind: ExecutedKind::Done { found },
                     ..
                 }) = saved
                 {
-                    self.replies.atomic_again(psn, self.msn, *original);
+                    self.replies.done_again(psn, self.msn, *found);
                 }
             }
         }
@@ -292,6 +299,8 @@ impl Responder {
             Operation::CompareSwap | Operation::FetchAdd => {
                 self.atomic(cx, &packet.header, info, host)
             }
+            Operation::AtomicWrite => self.atomic_write(cx, packet, host),
+            Operation::Flush => self.flush(cx, &packet.header, host),
             _ => Err(INVALID),
         }
     }
@@ -449,13 +458,61 @@ impl Responder {
         let original = host
             .remote_atomic(remote_key(header, atomic.rkey), atomic.addr, op)
             .map_err(|_| NO_ACCESS)?;
+        self.done(cx, Some(original));
+        Ok(())
+    }
+
+    /// ATOMIC WRITE (A19): 8 bytes at a multiple of 8, which nobody sees half written.
+    fn atomic_write<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let reth = packet.header.reth.as_ref().ok_or(INVALID)?;
+        let value: [u8; 8] = packet.payload.try_into().map_err(|_| INVALID)?;
+        self.check_resources(cx.attr)?;
+        if reth.length as usize != value.len() || !reth.addr.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let op = AtomicOp::Store(u64::from_ne_bytes(value));
+        host.remote_atomic(remote_key(&packet.header, reth.rkey), reth.addr, op)
+            .map_err(|_| NO_ACCESS)?;
+        self.done(cx, None);
+        Ok(())
+    }
+
+    /// FLUSH (A19). All that came before it has been carried out.
+    fn flush<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let (reth, feth) = header.reth.zip(header.feth).ok_or(INVALID)?;
+        self.check_resources(cx.attr)?;
+        let access = flush_access(feth).ok_or(INVALID)?;
+        if !cx.attr.access.contains(access) {
+            return Err(INVALID);
+        }
+        let range = match feth.contains(Feth::WHOLE_REGION) {
+            true => None,
+            false => Some((reth.addr, u64::from(reth.length))),
+        };
+        host.flush(remote_key(header, reth.rkey), range, access)
+            .map_err(|_| NO_ACCESS)?;
+        self.done(cx, None);
+        Ok(())
+    }
+
+    /// What has one response without more data than this was carried out.
+    fn done(&mut self, cx: &Context<'_>, found: Option<u64>) {
         let (first, end) = (self.expected, self.expected.next());
-        let kind = ExecutedKind::Atomic { original };
+        let kind = ExecutedKind::Done { found };
         self.remember(cx.attr, Executed { first, end, kind });
         self.expected = end;
         self.message_done();
-        self.replies.atomic(first, self.msn, original);
-        Ok(())
+        self.replies.done(first, self.msn, found);
     }
 
     /// Whether one more READ or atomic may be outstanding: the requester was told how many
@@ -534,10 +591,23 @@ fn remote_key(header: &Header, rkey: RKey) -> RemoteKey {
     }
 }
 
+/// The rights that a FLUSH needs; `None` when it asks for nothing, or for what annex A19 reserves.
+fn flush_access(feth: Feth) -> Option<Access> {
+    let known = Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE | Feth::WHOLE_REGION;
+    let placement = feth & (Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE);
+    if placement.is_empty() || !known.contains(feth) {
+        return None;
+    }
+    let mut access = Access::empty();
+    access.set(Access::FLUSH_GLOBAL, feth.contains(Feth::GLOBAL_VISIBILITY));
+    access.set(Access::FLUSH_PERSISTENT, feth.contains(Feth::PERSISTENCE));
+    Some(access)
+}
+
 /// Whether the queue pair permits the operation to its peer (9.7.4.1.3).
 fn check_permitted(attr: &QpAttr, info: &OpcodeInfo) -> Result<(), Refusal> {
     let needed = match info.operation {
-        Operation::Write => Access::REMOTE_WRITE,
+        Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
         Operation::ReadRequest => Access::REMOTE_READ,
         Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
         _ => Access::empty(),

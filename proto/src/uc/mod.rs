@@ -130,7 +130,9 @@ impl UcQp {
             SendOp::SendInv(_)
             | SendOp::Read { .. }
             | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. } => return Err(PostError::Operation),
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. } => return Err(PostError::Operation),
         }
         self.core
             .post_send(&SendWr { dest: None, ..*wr }, now, host)

@@ -159,7 +159,10 @@ impl Endpoint {
             access,
             bytes: RefCell::new(bytes),
         };
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let remote = Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
         let host = SimHost {
             regions: vec![
                 region(plan::SOURCE, plan.source.clone(), Access::empty()),

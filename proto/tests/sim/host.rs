@@ -172,16 +172,28 @@ impl Memory for SimHost {
     fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError> {
         assert!(addr.is_multiple_of(8), "the responder checks alignment");
         let region = self.region(key.rkey.0)?;
-        let range = region.range(addr, 8, Access::REMOTE_ATOMIC)?;
+        let range = region.range(addr, 8, op.access())?;
         let bytes = &mut region.bytes.borrow_mut()[range];
         let original = u64::from_ne_bytes(bytes.try_into().unwrap());
         let value = match op {
             AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOp::CompareSwap { .. } => original,
             AtomicOp::FetchAdd(add) => original.wrapping_add(add),
+            AtomicOp::Store(value) => value,
         };
         bytes.copy_from_slice(&value.to_ne_bytes());
         Ok(original)
+    }
+
+    fn flush(
+        &self,
+        key: RemoteKey,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        let region = self.region(key.rkey.0)?;
+        let (addr, len) = range.unwrap_or((region.base, 0));
+        region.range(addr, len as usize, access).map(|_| ())
     }
 
     fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError> {

@@ -115,8 +115,8 @@ impl World {
         let mut rng = Rng::seed_from_u64(seed);
         let mtu = Mtu::ALL[rng.random_range(0..5)];
         let is_v4 = rng.random_bool(0.3);
-        let habits = [habits(&mut rng), habits(&mut rng)];
         let xrc = rng.random_bool(0.2);
+        let habits = [habits(&mut rng, xrc), habits(&mut rng, xrc)];
         let manners = habits
             .each_ref()
             .map(|habits| manners(&mut rng, habits, mtu, xrc));
@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-fn habits(rng: &mut Rng) -> Habits {
+fn habits(rng: &mut Rng, xrc: bool) -> Habits {
     let scale = rng.random_range(0.0..1.0_f64);
     // Mostly small, some of several hundred KiB, a few of 4 MiB.
     let longest = match rng.random_range(0..100) {
@@ -262,11 +262,15 @@ fn habits(rng: &mut Rng) -> Habits {
         2..15 => 600_000,
         _ => (64.0 * 2_f64.powf(scale * 11.0)) as usize,
     };
-    let mut weights = [0; 10];
+    let mut weights = [0; 12];
     for weight in &mut weights {
         *weight = [0, 1, 3][rng.random_range(0..3)];
     }
     weights[rng.random_range(0..10)] += 2;
+    if xrc {
+        // There is neither ATOMIC WRITE nor FLUSH.
+        weights[10..].fill(0);
+    }
     Habits {
         ops: [0, 1, 5, 40, 400][rng.random_range(0..5)],
         longest,

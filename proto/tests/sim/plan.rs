@@ -10,6 +10,7 @@ use rand::{Rng as _, RngExt};
 use std::ops::Range;
 use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
+use urxe_proto::wire::Feth;
 use urxe_proto::work::{SendFlags, SendOp, Sge};
 
 /// Keys of an endpoint's regions.
@@ -83,8 +84,9 @@ pub struct Habits {
     pub signaled: f64,
     /// How often one has a fence without need.
     pub fence: f64,
-    /// Weights of the ten operations, in the order of [`SendOp`].
-    pub weights: [u32; 10],
+    /// Weights of the twelve operations: local ones before those of annex A19, the others in the
+    /// order of [`SendOp`].
+    pub weights: [u32; 12],
 }
 
 /// What one endpoint will ask.
@@ -168,7 +170,9 @@ impl Maker<'_> {
             0..=4 => self.data_op(rng, kind, len, flags),
             5 => self.read(rng, len, flags),
             6 | 7 => self.atomic(rng, kind, flags),
-            _ => self.local(kind, flags),
+            8 | 9 => self.local(kind, flags),
+            10 => self.atomic_write(rng, flags),
+            _ => self.flush(rng, len, flags),
         };
         if op.flags.contains(SendFlags::FENCE) {
             self.unfenced_reads.clear();
@@ -305,6 +309,44 @@ impl Maker<'_> {
         }
     }
 
+    fn atomic_write(&mut self, rng: &mut Rng, mut flags: SendFlags) -> Op {
+        let at = 8 * rng.random_range(0..(self.habits.target / 8).min(4));
+        let value: [u8; 8] = rng.random();
+        if self.was_read(at..at + 8) {
+            flags |= SendFlags::FENCE;
+        }
+        Op {
+            op: SendOp::AtomicWrite {
+                addr: base(TARGET) + at as u64,
+                rkey: RKey(TARGET),
+                value,
+            },
+            flags,
+            data: Data::Sges(Vec::new()),
+            bytes: value.to_vec(),
+            effect: Some((at, value.to_vec())),
+        }
+    }
+
+    fn flush(&mut self, rng: &mut Rng, len: usize, flags: SendFlags) -> Op {
+        let len = len.min(self.habits.target);
+        let at = rng.random_range(0..=self.habits.target - len);
+        let mut how = Feth::GLOBAL_VISIBILITY;
+        how.set(Feth::WHOLE_REGION, rng.random_bool(0.3));
+        Op {
+            op: SendOp::Flush {
+                addr: base(TARGET) + at as u64,
+                rkey: RKey(TARGET),
+                len: len as u32,
+                how,
+            },
+            flags,
+            data: Data::Sges(Vec::new()),
+            bytes: Vec::new(),
+            effect: None,
+        }
+    }
+
     /// What is carried out at this end: each names a key of its own.
     fn local(&mut self, kind: usize, flags: SendFlags) -> Op {
         let key = RKey(self.plan.local.len() as u32);
@@ -367,7 +409,7 @@ fn sge(key: u32, at: usize, len: usize) -> Sge {
     }
 }
 
-fn pick(rng: &mut Rng, weights: &[u32; 10]) -> usize {
+fn pick(rng: &mut Rng, weights: &[u32; 12]) -> usize {
     let mut at = rng.random_range(0..weights.iter().sum());
     weights
         .iter()

@@ -232,7 +232,7 @@ impl Requester {
         }
     }
 
-    /// A piece of what a READ asked for (9.7.5.1.9, 9.7.5.2.4).
+    /// A piece of what a READ asked for, or that an ATOMIC WRITE or a FLUSH is done (9.7.5.1.9, 9.7.5.2.4).
     pub(in crate::rc) fn read_response<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -244,12 +244,16 @@ impl Requester {
         let Some((head, wqe)) = self.answered(cx, psn, host) else {
             return self.settle(cx, host);
         };
-        if !matches!(wqe.op, SendOp::Read { .. }) {
-            cx.counters.stale_responses += 1;
-            return Outcome::Continue;
-        }
         let index = psn.diff(wqe.first_psn) as u32;
-        if payload.len() != wqe.payload_of(index, cx.attr.path_mtu) {
+        let expected = match wqe.op {
+            SendOp::Read { .. } => wqe.payload_of(index, cx.attr.path_mtu),
+            op if op.is_confirmed() => 0,
+            _ => {
+                cx.counters.stale_responses += 1;
+                return Outcome::Continue;
+            }
+        };
+        if payload.len() != expected {
             cx.counters.malformed += 1;
             return self.fail(cx, WcStatus::BadRespErr, host);
         }

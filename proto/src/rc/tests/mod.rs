@@ -1,6 +1,7 @@
 //! Scenarios, named after the rules that they check. In most of them the test is the peer, packet
 //! by packet; where both ends matter there are two queue pairs.
 
+mod confirmed;
 mod duplicates;
 mod errors;
 mod local;
