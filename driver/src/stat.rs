@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Counters by name.
@@ -150,7 +151,7 @@ impl Farewells {
         self.0.fd()
     }
 
-    /// The processes that have ended since the last time, by number, and what they counted.
+    /// Processes that have ended, by number, and what they counted; there may be more.
     pub fn take(&self) -> Vec<(u32, Report)> {
         let told = self.0.take().unwrap_or_default().into_iter();
         told.filter_map(|answer| Some((answer.pid, serde_json::from_slice(&answer.bytes).ok()?)))
@@ -159,8 +160,18 @@ impl Farewells {
 }
 
 /// This process ends: tells who listens what it counted.
+///
+/// It may end in the handler of a signal that interrupted a thread with our locks. So another
+/// thread adds up, for which this one does not wait long.
 pub(crate) fn say_farewell() {
-    if let Err(error) = net::tell_listeners(answer) {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let from_another_thread = || {
+        let (tell, hear) = mpsc::channel();
+        let adding = std::thread::Builder::new().spawn(move || tell.send(answer()));
+        adding.ok()?;
+        hear.recv_timeout(PATIENCE).ok()
+    };
+    if let Err(error) = net::tell_listeners(from_another_thread) {
         tracing::debug!(%error, "nobody is told what was counted");
     }
 }

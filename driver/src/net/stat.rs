@@ -120,24 +120,23 @@ pub fn ask(patience: Duration) -> io::Result<Answers> {
     Ok(answers)
 }
 
-/// Takes the answers that are there.
+/// Takes answers that are there. Not all: somebody might send them without end.
 fn take(socket: &Socket, batch: &mut RecvBatch, answers: &mut Answers) -> io::Result<()> {
     let user = rustix::process::getuid().as_raw();
-    while batch.fill(socket.as_fd())? > 0 {
-        let (messages, _) = batch.parts();
-        for (message, bytes) in messages {
-            let Some(pid) = message.pid.filter(|_| message.uid == Some(user)) else {
-                continue;
-            };
-            if message.truncated || answers.given.iter().any(|answer| answer.pid == pid) {
-                continue;
-            }
-            answers.silent = answers.silent.saturating_sub(1);
-            answers.given.push(Answer {
-                pid,
-                bytes: bytes.to_vec(),
-            });
+    batch.fill(socket.as_fd())?;
+    let (messages, _) = batch.parts();
+    for (message, bytes) in messages {
+        let Some(pid) = message.pid.filter(|_| message.uid == Some(user)) else {
+            continue;
+        };
+        if message.truncated || answers.given.iter().any(|answer| answer.pid == pid) {
+            continue;
         }
+        answers.silent = answers.silent.saturating_sub(1);
+        answers.given.push(Answer {
+            pid,
+            bytes: bytes.to_vec(),
+        });
     }
     Ok(())
 }
@@ -172,7 +171,7 @@ impl Listener {
         self.0.as_fd()
     }
 
-    /// What was said since the last time by processes of this user.
+    /// What was said by processes of this user; there may be more.
     ///
     /// # Errors
     /// When the socket fails.
@@ -184,11 +183,11 @@ impl Listener {
 }
 
 /// Tells who listens what this process counted: it is about to end. `answer` is asked for the text
-/// only if anybody listens. Whoever has no room for it does not hear it.
+/// only if anybody listens, and may not know. Whoever has no room for it does not hear it.
 ///
 /// # Errors
 /// When no Unix socket can be had.
-pub fn tell_listeners(answer: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
+pub fn tell_listeners(answer: impl FnOnce() -> Option<Vec<u8>>) -> io::Result<()> {
     let lookup = names::Lookup::new()?;
     let listening: Vec<u8> = (0..LISTENERS)
         .filter(|number| lookup.is_taken(&listener_name(*number)).unwrap_or(false))
@@ -196,7 +195,10 @@ pub fn tell_listeners(answer: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
     if listening.is_empty() {
         return Ok(());
     }
-    let (socket, answer) = (names::socket()?, answer());
+    let Some(answer) = answer() else {
+        return Ok(());
+    };
+    let socket = names::socket()?;
     for number in listening {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = socket.send_to_with_flags(&answer, &listener(number)?, flags);
