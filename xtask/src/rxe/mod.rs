@@ -90,6 +90,19 @@ impl RxeOptions {
     fn is_everything(&self) -> bool {
         !self.quick && !self.capture && !self.bench && self.only.is_none() && self.between.is_none()
     }
+
+    /// The directory of what ran last; the last whole run stays when a part runs.
+    fn job_name(&self) -> &'static str {
+        if self.capture {
+            "capture"
+        } else if self.bench {
+            "bench"
+        } else if self.is_everything() {
+            "whole"
+        } else {
+            "part"
+        }
+    }
 }
 
 /// Runs the command; whether everything that ran succeeded.
@@ -163,8 +176,9 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
     let groups = chosen(options)?;
     let directory = target.join("rxe");
     let guest = Guest::prepare(&directory, options.kernel)?;
-    let name = if options.capture { "capture" } else { "job" };
-    let job = directory.join(options.kernel.name()).join(name);
+    let job = directory
+        .join(options.kernel.name())
+        .join(options.job_name());
     if options.judge {
         return judge(options, workspace, &directory, &guest, &groups, &job);
     }
