@@ -20,7 +20,7 @@ use urxe_proto::cm::wire::{Addressee, Message};
 use urxe_proto::icrc::{self, Flow, FlowIcrc};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-use urxe_proto::wire::Packet;
+use urxe_proto::wire::{Packet, bth};
 
 /// How many UDP ports an address sends from at most.
 const TX_SOCKETS: usize = 16;
@@ -234,14 +234,14 @@ impl Endpoint {
             let start = offset;
             offset += datagram.bytes.len();
             let owner = self.owner(datagram.bytes);
-            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.to)) {
-                self.forward(run.to, &run.cut(arrival, start), senders, f);
+            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
+                self.forward(run.slot, &run.cut(arrival, start), senders, f);
             }
             match owner {
                 Owner::Mine => self.wire.deliver(senders, datagram, f),
-                Owner::Other(to) => {
+                Owner::Other(slot) => {
                     run.get_or_insert(Run {
-                        to,
+                        slot,
                         start,
                         first_index: datagram.index,
                     });
@@ -254,7 +254,7 @@ impl Endpoint {
             }
         }
         if let Some(run) = run {
-            self.forward(run.to, &run.cut(arrival, offset), senders, f);
+            self.forward(run.slot, &run.cut(arrival, offset), senders, f);
         }
     }
 
@@ -263,44 +263,44 @@ impl Endpoint {
             return Owner::Nobody;
         };
         let qpn = Qpn::new(u32::from_be_bytes([0, slot, high, low]));
-        let (slot, steered) = match qpn {
+        let slot = match qpn {
             Qpn::GSI => match addressee(bytes) {
-                Some(Addressee::CommId(id)) if slot_of(id) < SLOTS => (slot_of(id), false),
+                Some(Addressee::CommId(id)) if slot_of(id) < SLOTS => slot_of(id),
                 Some(Addressee::Anybody) => return Owner::Mine,
-                _ => (self.steering.lowest(), true),
+                _ => self.steering.lowest(),
             },
-            _ => (slot, true),
+            _ => slot,
         };
         match slot {
             _ if qpn == Qpn::MULTICAST || slot == self.shared.slot() => Owner::Mine,
             PROBE_SLOT => Owner::Probe,
-            slot => Owner::Other(Recipient { slot, steered }),
+            other => Owner::Other(other),
         }
     }
 
     /// Passes a run of datagrams on to the process in another slot.
     fn forward(
         &self,
-        to: Recipient,
+        to: u8,
         run: &Arrival<'_>,
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        match self.shared.pass(to.slot, run) {
+        match self.shared.pass(to, run) {
             Passed::NobodyThere => {
-                self.steering.gone(to.slot, clock::now());
+                self.steering.gone(to, clock::now());
                 self.take_over(run, senders, f);
             }
             // Only the first datagram of a batch was steered.
-            Passed::On | Passed::Overrun if to.steered && run.first_index == 0 => {
+            Passed::On | Passed::Overrun if run.first_index == 0 => {
                 self.steering.mistaken(clock::now());
             }
             Passed::On | Passed::Overrun => {}
         }
     }
 
-    /// What was for a process that is gone is lost, but for QP 1: who is left answers for it, and the
-    /// next slot has it.
+    /// What was for a process that is gone is lost, but for QP 1, which passes to the next slot. Messages
+    /// that name an ID of the dead are answered by whoever has them.
     fn take_over(
         &self,
         run: &Arrival<'_>,
@@ -309,7 +309,8 @@ impl Endpoint {
     ) {
         for datagram in run.datagrams() {
             match self.owner(datagram.bytes) {
-                Owner::Mine | Owner::Other(Recipient { steered: false, .. }) => {
+                Owner::Mine => self.wire.deliver(senders, datagram, f),
+                Owner::Other(_) if names_an_id(datagram.bytes) => {
                     self.wire.deliver(senders, datagram, f);
                 }
                 _ => self.shared.counters().no_such_slot.add(1),
@@ -335,7 +336,7 @@ impl Drop for Endpoint {
 
 /// Datagrams of one batch, one after the other, for the same other process.
 struct Run {
-    to: Recipient,
+    slot: u8,
     /// Where it starts in the batch, in bytes.
     start: usize,
     first_index: u16,
@@ -352,20 +353,17 @@ impl Run {
     }
 }
 
-/// Another process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Recipient {
-    slot: u8,
-    /// The steering program could have known: it does not look into messages to QP 1.
-    steered: bool,
-}
-
 /// Whom a message to QP 1 is for; `None` when it is none.
 fn addressee(bytes: &[u8]) -> Option<Addressee> {
     let end = bytes.len().checked_sub(icrc::LEN)?;
     let packet = Packet::parse(&bytes[..end]).ok()?;
     let (_, message) = Message::parse(packet.payload).ok()?;
     Some(message.addressee())
+}
+
+/// Whether it is a message to QP 1 that names the communication that it is for.
+fn names_an_id(bytes: &[u8]) -> bool {
+    bth::dest_qp(bytes) == Some(Qpn::GSI) && matches!(addressee(bytes), Some(Addressee::CommId(_)))
 }
 
 /// The slot of the process that gave out a communication ID.
@@ -377,7 +375,7 @@ fn slot_of(comm_id: u32) -> u8 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Mine,
-    Other(Recipient),
+    Other(u8),
     Probe,
     /// It is too short to tell.
     Nobody,

@@ -294,8 +294,10 @@ mod tests {
                 std::thread::sleep(RETRY);
                 forwarder.retry(&from, &counters);
             } else {
+                // Other processes ask whoever has a slot what it has counted.
                 let (messages, _) = batch.parts();
-                got.extend(messages.map(|(_, m)| parse(m).unwrap().bytes.to_vec()));
+                let ours = messages.filter_map(|(_, m)| Some(parse(m)?.bytes.to_vec()));
+                got.extend(ours.filter(|bytes| bytes.len() == 2));
             }
         }
         let expected: Vec<_> = (0..100_u16).map(|n| n.to_be_bytes().to_vec()).collect();

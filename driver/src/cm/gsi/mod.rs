@@ -10,8 +10,6 @@ mod directory;
 mod error;
 mod inbox;
 mod sender;
-#[cfg(test)]
-mod tests;
 
 pub use error::GsiError;
 

@@ -1,11 +1,11 @@
 //! MADs on their way out.
 
-use crate::engine;
+use crate::engine::{self, Local};
 use crate::event_queue::lock;
-use crate::net::{Path, PathOptions, SendBatch};
+use crate::net::{LocalAddress, Path, PathOptions, SendBatch};
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::cm::{Address, Transmit};
 use urxe_proto::host::Transmit as _;
@@ -87,7 +87,7 @@ impl Sender {
         if let Some(path) = lock(&self.ways).get(&way) {
             return Some(path.clone());
         }
-        let local = engine::get().local_of(address.local)?;
+        let local = local(address.local)?;
         let options = PathOptions {
             flow_key: FLOW_KEY,
             // The low two bits are the network's (A17.9.3).
@@ -108,4 +108,18 @@ impl Sender {
         ways.insert(way, path.clone());
         Some(path)
     }
+}
+
+/// The sockets of an address of this host. They may have to be opened, to answer for a process whose
+/// slot is ours now.
+fn local(gid: Gid) -> Option<Arc<Local>> {
+    let engine = engine::get();
+    if let Some(local) = engine.local_of(gid) {
+        return Some(local);
+    }
+    let address = LocalAddress::new(gid.to_ip(), 0);
+    engine
+        .local(address)
+        .inspect_err(|error| tracing::debug!(%error, "there is no way for a MAD"))
+        .ok()
 }

@@ -1,14 +1,19 @@
-//! Connections over real sockets, within this process and with others, of this very test program.
+//! Queue pair 1: connections over real sockets, within this process and with others, of this very
+//! program.
 
-use super::*;
-use crate::engine;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
-use urxe_proto::cm::wire::{SidrStatus, Transport};
-use urxe_proto::cm::{Address, Awaited};
+use urxe_driver::cm::gsi::{Gsi, Handler};
+use urxe_driver::engine;
+use urxe_driver::net::LocalAddress;
+use urxe_proto::cm::wire::{Info, PrivateData, RejectReason, ServiceId, SidrStatus, Transport};
+use urxe_proto::cm::{
+    Accept, Address, Awaited, CommId, Connect, Event, ListenAt, Resolve, SidrAnswer, State,
+};
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
@@ -23,7 +28,11 @@ struct Notes(Mutex<mpsc::Sender<Event>>);
 impl Handler for Notes {
     fn handle(&self, _gsi: &Gsi, event: Event) {
         // Nobody may be listening any more.
-        let _ = lock(&self.0).send(event);
+        let _ = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .send(event);
     }
 }
 
@@ -36,14 +45,21 @@ fn gsi() -> &'static Gsi {
     engine::get().gsi().unwrap()
 }
 
+/// A number that nobody else has, in whatever process of these tests.
+fn number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let low = NEXT.fetch_add(1, Ordering::Relaxed) & 0xfff;
+    std::process::id() << 12 | low
+}
+
 /// An address of this host that no other test has.
 fn address() -> LocalAddress {
-    let [a, b] = random::any::<u16>().to_be_bytes();
-    LocalAddress::new(Ipv4Addr::new(127, 77, a, b | 1).into(), 1)
+    let [_, a, b, c] = number().to_be_bytes();
+    LocalAddress::new(Ipv4Addr::new(127, 64 | a, b, c).into(), 1)
 }
 
 fn service() -> ServiceId {
-    ServiceId(random::any())
+    ServiceId(number().into())
 }
 
 fn gid(address: LocalAddress) -> Gid {
@@ -66,8 +82,8 @@ fn wanted(local: LocalAddress, service: ServiceId) -> Connect {
         service,
         ca_guid: 1,
         transport: Transport::Rc,
-        qpn: Qpn::new(random::any()),
-        starting_psn: Psn::new(random::any()),
+        qpn: Qpn::new(number()),
+        starting_psn: Psn::new(number()),
         responder_resources: 1,
         initiator_depth: 1,
         flow_control: true,
@@ -92,8 +108,8 @@ fn wanted(local: LocalAddress, service: ServiceId) -> Connect {
 fn acceptance() -> Accept {
     Accept {
         ca_guid: 1,
-        qpn: Qpn::new(random::any()),
-        starting_psn: Psn::new(random::any()),
+        qpn: Qpn::new(number()),
+        starting_psn: Psn::new(number()),
         responder_resources: 1,
         initiator_depth: 1,
         ack_delay: 4,
@@ -223,18 +239,12 @@ fn a_service_has_one_listener_on_a_host() {
     let again = gsi.listen(service, &at[1..], [address], 8, notes().0);
     assert_eq!(again.unwrap_err().errno(), libc::EADDRINUSE);
     drop(listener);
-    // Another process holds the name.
-    let (other, service) = (Directory::new(200), self::service());
-    let entry = other.enter(service, ListenAt::AllV6).unwrap();
-    let again = gsi.listen(service, &at, [address], 8, notes().0);
+    let server = Server::start(address);
+    let again = gsi.listen(server.service, &at, [address], 8, notes().0);
+    assert!(again.is_ok(), "one address, and all others");
+    let one = [ListenAt::One(gid(address))];
+    let again = gsi.listen(server.service, &one, [address], 8, notes().0);
     assert_eq!(again.unwrap_err().errno(), libc::EADDRINUSE);
-    drop(entry);
-    // Other tests start processes, which have all descriptors until they become other programs.
-    let start = std::time::Instant::now();
-    while let Err(error) = gsi.listen(service, &at, [address], 8, notes().0) {
-        assert!(start.elapsed() < LIMIT, "{error}");
-        std::thread::yield_now();
-    }
 }
 
 /// Tells a process that it is a child, its address and its service.
@@ -290,7 +300,7 @@ impl Server {
     fn start(address: LocalAddress) -> Server {
         let service = service();
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cm::gsi::tests::child", "--ignored"])
+            .args(["--exact", "child", "--ignored"])
             .args(["--nocapture", "--test-threads=1"])
             .env(CHILD, format!("{} {}", address.ip(), service.0))
             .stdin(Stdio::piped())
@@ -386,26 +396,36 @@ fn processes_that_share_an_address_find_each_other_s_listeners() {
 #[test]
 fn a_process_that_was_killed_is_answered_for_by_its_neighbours() {
     let address = address();
-    let mut servers: Vec<_> = (0..3).map(|_| Server::start(address)).collect();
-    for _ in 0..2 {
-        let mut killed = servers.remove(0);
-        let (id, events) = connected(address, &killed);
-        killed.kill();
-        gsi().disconnect(id, &PrivateData::default()).unwrap();
-        let event = next(&events);
-        assert!(matches!(event, Event::Disconnected { .. }), "{event:?}");
-        // Its listener is gone, and those of others are not.
-        let (handler, events) = notes();
-        let wanted = wanted(address, killed.service);
-        gsi().connect(address, &wanted, handler).unwrap();
-        let event = next(&events);
-        assert!(
-            matches!(event, Event::Rejected { reason, .. }
-                if reason == RejectReason::INVALID_SERVICE_ID),
-            "{event:?}"
-        );
-        connected(address, &servers[0]);
+    let mut servers: Vec<_> = (0..4).map(|_| Server::start(address)).collect();
+    // Another test's process may take the slot of one that was killed, and answers for nobody.
+    while !answered_for(address, servers.remove(0)) {
+        assert!(servers.len() > 1, "nobody answers");
     }
+    connected(address, &servers[0]);
+}
+
+/// Kills a process that we have a connection with. Whether somebody answered for it.
+fn answered_for(address: LocalAddress, mut server: Server) -> bool {
+    let (id, events) = connected(address, &server);
+    server.kill();
+    gsi().disconnect(id, &PrivateData::default()).unwrap();
+    let answered = match next(&events) {
+        Event::Disconnected { .. } => true,
+        Event::TimedOut {
+            awaited: Awaited::Drep,
+            ..
+        } => false,
+        other => panic!("{other:?}"),
+    };
+    // Its listener is gone.
+    let (handler, events) = notes();
+    let wanted = wanted(address, server.service);
+    gsi().connect(address, &wanted, handler).unwrap();
+    let event = next(&events);
+    let rejected = matches!(event, Event::Rejected { reason, .. }
+        if reason == RejectReason::INVALID_SERVICE_ID);
+    assert!(rejected, "{event:?}");
+    answered
 }
 
 #[test]
