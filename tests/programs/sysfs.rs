@@ -104,6 +104,68 @@ fn what_the_kernel_shows_stays_visible() {
 }
 
 #[test]
+fn devices_of_the_kernel_stay_in_dev() {
+    if !require(&[Need::NetworkNamespaces]) {
+        return;
+    }
+    let place = Place::here();
+    let nodes = fs::read_dir("/dev").expect("readable").flatten();
+    let before: BTreeSet<String> = nodes
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let shown = shell(&place, "ls /dev");
+    // Others may come and go meanwhile.
+    let missing: Vec<_> = before
+        .iter()
+        .filter(|name| !lines(&shown).contains(&***name))
+        .filter(|name| fs::exists(format!("/dev/{name}")).unwrap_or(false))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let script = "echo x > /dev/null && head -c 3 /dev/zero | wc -c && df /dev/shm | tail -n 1";
+    let used = shell(&place, script);
+    let same = run(
+        "df",
+        {
+            let mut command = place.command("sh");
+            command.args(["-c", script]);
+            command
+        },
+        LIMIT,
+    );
+    assert_eq!(used.split_whitespace().next(), Some("3"));
+    assert_eq!(
+        used.split_whitespace().last(),
+        same.success().stdout.split_whitespace().last()
+    );
+}
+
+#[test]
+fn ucx_finds_the_devices() {
+    if !require(&[
+        Need::Program("ucx_info", "ucx-utils"),
+        IP,
+        Need::NetworkNamespaces,
+    ]) {
+        return;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let shown = shell(namespace.place(), "ucx_info -d 2>&1");
+    let transports: Vec<_> = shown
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("_verbs") || line.ends_with("Device: urxe_lo:1"))
+        .collect();
+    assert!(
+        transports.iter().any(|line| line.contains("rc_verbs")),
+        "{shown}"
+    );
+    assert!(
+        transports.iter().any(|line| line.contains("urxe_lo:1")),
+        "{shown}"
+    );
+}
+
+#[test]
 fn any_user_sees_the_devices_and_stays_who_he_was() {
     if !require(&[Need::UserNamespaces]) {
         return;

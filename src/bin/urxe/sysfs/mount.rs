@@ -8,13 +8,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
-use urxe_driver::{device, isolation};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, unmount,
+};
+use urxe_driver::{Device, device, isolation};
 
 use super::tree::{self, DEVICES, VERBS};
 
 const CLASS: &str = "/sys/class";
+/// Where the kernel's devices have their files.
+const NODES: &str = "/dev/infiniband";
 
 /// Why `/sys/class` stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -50,25 +56,54 @@ pub fn show() -> Result<(), MountError> {
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).trying("making the mounts private")?;
     let class = Path::new(CLASS);
-    let real = File::open(class).trying("opening /sys/class")?;
-    // The tree is complete before it is in place.
-    mount(
-        "urxe",
-        class,
-        "tmpfs",
-        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-        c"mode=755",
-    )
-    .trying("mounting over /sys/class")?;
-    let filled = fill(&real, class).and_then(|()| {
+    let shown = cover(class, |real| {
+        bind_all(real, class, &[DEVICES, VERBS])?;
+        for name in [DEVICES, VERBS] {
+            copy_links(&real.join(name), &class.join(name))?;
+        }
         let mut all = devices.iter();
         all.try_for_each(|device| tree::write(class, device))
     });
-    if filled.is_err() {
-        // What was there is better than half of it.
-        let _ = rustix::mount::unmount(class, rustix::mount::UnmountFlags::DETACH);
+    shown.trying("showing the devices in /sys/class")?;
+    show_nodes(&devices).trying("showing the devices in /dev")
+}
+
+/// The files that the kernel's devices are opened by, which UCX looks for. Nobody opens these: urxe's
+/// devices are in the process that uses them.
+fn show_nodes(devices: &[Arc<Device>]) -> io::Result<()> {
+    let nodes = Path::new(NODES);
+    let fill = |real: &Path| bind_all(real, nodes, &[]);
+    match nodes.is_dir() {
+        true => cover(nodes, fill)?,
+        // Nobody can add a directory to /dev without others seeing it, so that is done in its place.
+        false => {
+            let all = nodes.parent().unwrap_or(Path::new("/dev"));
+            cover(all, |real| {
+                bind_all(real, all, &[])?;
+                fs::create_dir(nodes)
+            })?;
+        }
     }
-    filled.trying("filling /sys/class")
+    for device in devices {
+        let node = nodes.join(device.name());
+        File::create(&node)?;
+        mount_bind("/dev/null", &node)?;
+    }
+    Ok(())
+}
+
+/// Puts a file system in memory in the place of a directory. `fill` gets the path by which what is
+/// under it can be reached; when it fails, the directory is what it was.
+fn cover(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let real = File::open(place)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("urxe", place, "tmpfs", flags, c"mode=755")?;
+    let hidden = PathBuf::from(format!("/proc/self/fd/{}", real.as_raw_fd()));
+    let filled = fill(&hidden);
+    if filled.is_err() {
+        unmount(place, UnmountFlags::DETACH)?;
+    }
+    filled
 }
 
 /// As root by right, as anybody else in a user namespace, in which nobody is anybody else than
@@ -89,28 +124,35 @@ fn isolate() -> Result<(), MountError> {
         .trying("setting up the user namespace")
 }
 
-/// Puts the kernel's own classes where they were. Those of RDMA devices may get company, so their
-/// entries are copied: they are links.
-fn fill(real: &File, class: &Path) -> io::Result<()> {
-    let hidden = PathBuf::from(format!("/proc/self/fd/{}", real.as_raw_fd()));
-    for entry in fs::read_dir(&hidden)? {
+/// Puts everything but these entries of a directory into another.
+fn bind_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
-        let place = class.join(&name);
+        if but.iter().any(|other| name == *other) {
+            continue;
+        }
+        let place = to.join(&name);
         if kind.is_symlink() {
             symlink(fs::read_link(entry.path())?, &place)?;
-        } else if name == DEVICES || name == VERBS {
-            copy_links(&entry.path(), &place)?;
-        } else {
-            fs::create_dir(&place)?;
-            mount_bind(entry.path(), &place)?;
+            continue;
         }
+        match kind.is_dir() {
+            true => fs::create_dir(&place)?,
+            false => drop(File::create(&place)?),
+        }
+        mount_bind_recursive(entry.path(), &place)?;
     }
     Ok(())
 }
 
+/// The classes of RDMA devices get company, so their entries are copied: they are links. There may
+/// be none.
 fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
+    if !from.is_dir() {
+        return Ok(());
+    }
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let place = to.join(entry.file_name());

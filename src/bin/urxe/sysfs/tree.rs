@@ -68,6 +68,11 @@ fn write_parent(root: &Path, class: &Path, device: &Device) -> io::Result<()> {
         &root.join("numa_node"),
         node.trim().parse::<i32>().unwrap_or(-1),
     )?;
+    for name in ["local_cpus", "local_cpulist"] {
+        if let Ok(text) = fs::read_to_string(hardware.join(name)) {
+            file(&root.join(name), text.trim())?;
+        }
+    }
     // All ones, in the 16 bits of PCI: no vendor.
     file(&root.join("vendor"), "0xffff")?;
     file(&root.join("device"), "0x0000")?;
