@@ -279,6 +279,27 @@ fn compare_and_swap_tells_what_was_there_and_swaps_only_if_it_was_expected() {
 }
 
 #[test]
+fn atomic_write_and_flush_are_done_when_they_complete() {
+    let (a, b, qp_a, _qp_b) = pair();
+    let there = b.pd.register(16, ALL).unwrap();
+    let word = there.remote().word(8).unwrap();
+    for value in [1, u64::MAX, 7] {
+        qp_a.post_send(SendRequest::atomic_write(word, value))
+            .unwrap();
+        let done = a.completion();
+        assert_eq!(done.result.unwrap().opcode, WcOpcode::AtomicWrite);
+        assert!(done.data().unwrap().is_empty());
+        assert_eq!(there.word(8).unwrap().load(Ordering::Acquire), value);
+    }
+    qp_a.post_send(SendRequest::flush(&there.remote())).unwrap();
+    assert_eq!(a.completion().result.unwrap().opcode, WcOpcode::Flush);
+    let ordinary = b.pd.register(16, ALL - RemoteAccess::FLUSH).unwrap();
+    qp_a.post_send(SendRequest::flush(&ordinary.remote()))
+        .unwrap();
+    assert_eq!(a.status(), WcStatus::RemAccessErr);
+}
+
+#[test]
 fn access_that_a_region_does_not_grant_is_refused_and_told_to_both() {
     type Attempt = fn(&MemoryRegion, &MemoryRegion) -> SendRequest<'static>;
     let attempts: [(RemoteAccess, Attempt); 3] = [

@@ -48,6 +48,9 @@ static PATTERNS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     (0..=READ_ONLY).map(region).collect()
 });
 
+/// What the peer flushed, address and bytes or a whole region, and where to.
+pub(crate) type Flushed = (Option<(u64, u64)>, Access);
+
 /// A host over three regions.
 #[derive(Debug)]
 pub(crate) struct TestHost {
@@ -61,7 +64,7 @@ pub(crate) struct TestHost {
     /// That of them whose protection domain has no memory.
     pub(crate) without_memory: Option<Srqn>,
     /// What the peer flushed, and where to.
-    pub(crate) flushes: RefCell<Vec<(Option<(u64, u64)>, Access)>>,
+    pub(crate) flushes: RefCell<Vec<Flushed>>,
     pub(crate) sends: Vec<Completion>,
     pub(crate) receptions: Vec<(Completion, bool)>,
     /// The shared queues of what was received.

@@ -21,5 +21,6 @@ mod memory;
 mod objects;
 mod rdma_core;
 mod require;
+mod shared;
 mod stress;
 mod symbols;

@@ -1,0 +1,21 @@
+//! Shared receive queues and extended reliable connections, by a C program.
+
+use super::c_program::CProgram;
+
+/// The program of these tests.
+const PROGRAM: CProgram = CProgram("shared");
+
+#[test]
+fn shared_queue_is_checked_resized_and_kept_while_it_is_used() {
+    PROGRAM.passes("queues");
+}
+
+#[test]
+fn domain_belongs_to_a_file_and_is_kept_while_it_is_used() {
+    PROGRAM.passes("domains");
+}
+
+#[test]
+fn target_serves_all_who_open_it_until_the_last_closes_it() {
+    PROGRAM.passes("targets");
+}
