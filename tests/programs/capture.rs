@@ -10,10 +10,10 @@ use crate::common::capture::{
     Packet, Sniffer, assert_every_icrc, check_icrc, dissect, opcode, values,
 };
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::Cable;
+use crate::common::namespace::{Cable, Namespace};
 use crate::common::pingpong::{Ended, Pingpong, Side, addresses};
 use crate::common::place::{Directory, Place};
-use crate::common::require::{IP, Need, PINGPONG, TSHARK, require};
+use crate::common::require::{DEVINFO, IP, Need, PINGPONG, TSHARK, require};
 use crate::common::run::run;
 
 /// Runs with `URXE_PCAP` on both sides, and checks both captures.
@@ -88,10 +88,31 @@ fn large_messages_are_cut_at_the_path_mtu() {
     }
 }
 
+/// In a namespace of its own, where nobody shares the port and is killed: what is lost then, these
+/// services do not send again.
+fn unreliable(program: &'static str) -> Option<(Namespace, Pingpong)> {
+    let needs = [
+        PINGPONG,
+        DEVINFO,
+        TSHARK,
+        IP,
+        Need::Scapy,
+        Need::NetworkNamespaces,
+    ];
+    if !require(&needs) {
+        return None;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.place()).program(program);
+    Some((namespace, pingpong))
+}
+
 #[test]
 fn packets_of_unreliable_connections() {
-    let Some(pingpong) = loopback() else { return };
-    let pingpong = pingpong.program("ibv_uc_pingpong").options("-m 512");
+    let Some((_namespace, pingpong)) = unreliable("ibv_uc_pingpong") else {
+        return;
+    };
+    let pingpong = pingpong.options("-m 512");
     let (packets, _) = captured(pingpong.size(3 * 512 + 5).iterations(10));
     let all = [
         opcode::UC_SEND_FIRST,
@@ -103,13 +124,15 @@ fn packets_of_unreliable_connections() {
 
 #[test]
 fn packets_of_datagrams() {
-    let Some(pingpong) = loopback() else { return };
-    let pingpong = pingpong.program("ibv_ud_pingpong").iterations(20);
+    let Some((namespace, pingpong)) = unreliable("ibv_ud_pingpong") else {
+        return;
+    };
+    let pingpong = pingpong.iterations(20);
     for size in [1, 2, 3, 1024] {
         let (packets, _) = captured(pingpong.clone().size(size));
         assert_eq!(opcodes(&packets), BTreeSet::from([opcode::UD_SEND_ONLY]));
     }
-    let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+    let index = DeviceInfo::query(namespace.place(), "urxe_lo").gid_index("::1");
     captured(pingpong.gids(index, index).size(1024));
 }
 

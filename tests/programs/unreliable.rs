@@ -1,7 +1,7 @@
 //! `ibv_uc_pingpong` and `ibv_ud_pingpong`, over the loopback interface and between namespaces.
 
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::Cable;
+use crate::common::namespace::{Cable, Namespace};
 use crate::common::pingpong::{Pingpong, Side};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
@@ -9,8 +9,15 @@ use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 const UC: &str = "ibv_uc_pingpong";
 const UD: &str = "ibv_ud_pingpong";
 
-fn loopback(program: &'static str) -> Option<Pingpong> {
-    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Place::here()).program(program))
+/// In a namespace of its own: an unreliable service loses what was on its way through another process
+/// that shares the port and is killed.
+fn loopback(program: &'static str) -> Option<(Namespace, Pingpong)> {
+    if !require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces]) {
+        return None;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.place()).program(program);
+    Some((namespace, pingpong))
 }
 
 /// The server at `va`, the client at `vb`.
@@ -27,14 +34,18 @@ fn cable(interface_mtu: u32) -> Option<Cable> {
 
 #[test]
 fn connections_polling_and_sleeping() {
-    let Some(pingpong) = loopback(UC) else { return };
+    let Some((_namespace, pingpong)) = loopback(UC) else {
+        return;
+    };
     pingpong.clone().options("-c").run().success();
     pingpong.options("-c -e").run().success();
 }
 
 #[test]
 fn connections_with_each_path_mtu_and_size() {
-    let Some(pingpong) = loopback(UC) else { return };
+    let Some((_namespace, pingpong)) = loopback(UC) else {
+        return;
+    };
     for (mtu, size) in [
         (256, 1),
         (512, 513),
@@ -49,7 +60,9 @@ fn connections_with_each_path_mtu_and_size() {
 
 #[test]
 fn datagrams_polling_and_sleeping() {
-    let Some(pingpong) = loopback(UD) else { return };
+    let Some((_namespace, pingpong)) = loopback(UD) else {
+        return;
+    };
     let pingpong = pingpong.size(2048);
     pingpong.clone().options("-c").run().success();
     pingpong.options("-c -e").run().success();
@@ -57,7 +70,9 @@ fn datagrams_polling_and_sleeping() {
 
 #[test]
 fn datagrams_of_each_size_up_to_the_mtu() {
-    let Some(pingpong) = loopback(UD) else { return };
+    let Some((_namespace, pingpong)) = loopback(UD) else {
+        return;
+    };
     for size in [1, 2, 3, 4, 5, 255, 1023, 1024, 4095, 4096] {
         let pingpong = pingpong.clone().options("-c");
         pingpong.size(size).iterations(200).run().success();
@@ -67,10 +82,10 @@ fn datagrams_of_each_size_up_to_the_mtu() {
 #[test]
 fn over_ipv6_gids() {
     for program in [UC, UD] {
-        let Some(pingpong) = loopback(program) else {
+        let Some((namespace, pingpong)) = loopback(program) else {
             return;
         };
-        let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+        let index = DeviceInfo::query(namespace.place(), "urxe_lo").gid_index("::1");
         let ended = pingpong
             .gids(index, index)
             .options("-c")
