@@ -42,6 +42,10 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::File("ucx/libuct_ib.so.0"), "libucx0"),
     (Probe::File("libfabric.so.1"), "libfabric1"),
     (Probe::Program("ib_write_bw"), "perftest"),
+    (Probe::Program("ucx_info"), "ucx-utils"),
+    // How the C examples are built.
+    (Probe::Program("make"), "make"),
+    (Probe::Program("pkg-config"), "pkg-config"),
     (Probe::Program("rping"), "rdmacm-utils"),
     (
         Probe::File("/usr/lib/python3/dist-packages/pyverbs"),
