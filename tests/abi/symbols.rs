@@ -237,7 +237,7 @@ fn support_page(symbols: &[Symbol]) -> String {
          version node. Inline functions of the headers, such as `ibv_post_send`, are not symbols: they\n\
          call through the objects. What is not there yet returns its error and does nothing else.\n\
          \n\
-         This page is written from `src/abi/symbols.txt` by\n\
+         This page is written from `symbols.txt` and `inline.md` in `src/abi` by\n\
          `UPDATE=1 cargo test -p urxe --test abi support_page`; a test keeps it true.\n",
     );
     let (drivers, symbols): (Vec<&Symbol>, Vec<&Symbol>) = symbols
@@ -291,7 +291,7 @@ fn support_page(symbols: &[Symbol]) -> String {
         drivers.len()
     )
     .expect("a string");
-    page
+    page + include_str!("../../src/abi/inline.md")
 }
 
 /// Whether a node is of a library for other devices.
