@@ -7,6 +7,7 @@ mod common;
 
 mod asyncwatch;
 mod capture;
+mod connection_manager;
 mod devices;
 mod examples;
 mod extended_connections;

@@ -13,6 +13,7 @@ use crate::abi::entry;
 use crate::abi::errno::{self, Errno};
 use crate::abi::ffi::*;
 use crate::abi::pd::{ibv_alloc_pd, ibv_dealloc_pd};
+use crate::abi::xrcd::{close_xrcd, open_xrcd};
 
 /// An opened device. It stays open, as with librdmacm: programs keep the contexts.
 struct Opened {
@@ -20,6 +21,8 @@ struct Opened {
     context: *mut ibv_context,
     /// What queue pairs are in whose program says nothing; null while nobody uses the device.
     pd: *mut ibv_pd,
+    /// Of extended connections; null until one is asked for.
+    xrcd: *mut ibv_xrcd,
     users: usize,
 }
 
@@ -63,6 +66,31 @@ impl DeviceUse {
     }
 }
 
+impl DeviceUse {
+    /// The domain of extended connections that the device's identifiers share.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
+        let mut opened = opened();
+        let entry = opened
+            .iter_mut()
+            .find(|entry| ptr::eq(entry.context, self.context))
+            .ok_or(Errno(libc::ENODEV))?;
+        if entry.xrcd.is_null() {
+            let mut attr = ibv_xrcd_init_attr {
+                comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+                fd: -1,
+                oflags: libc::O_CREAT,
+            };
+            // SAFETY: an opened device, and attributes.
+            let xrcd = unsafe { open_xrcd(entry.context, &raw mut attr) };
+            entry.xrcd = errno::unless_null(xrcd)?;
+        }
+        Ok(entry.xrcd)
+    }
+}
+
 impl Drop for DeviceUse {
     fn drop(&mut self) {
         let mut opened = opened();
@@ -77,6 +105,10 @@ impl Drop for DeviceUse {
         // SAFETY: a domain that no identifier uses any more.
         if entry.users == 0 && unsafe { ibv_dealloc_pd(entry.pd) } == 0 {
             entry.pd = ptr::null_mut();
+        }
+        // SAFETY: as above.
+        if entry.users == 0 && !entry.xrcd.is_null() && unsafe { close_xrcd(entry.xrcd) } == 0 {
+            entry.xrcd = ptr::null_mut();
         }
     }
 }
@@ -99,6 +131,7 @@ fn open(opened: &mut Vec<Opened>, device: &Arc<Device>) -> Result<usize, Errno> 
         device: Arc::clone(device),
         context,
         pd: ptr::null_mut(),
+        xrcd: ptr::null_mut(),
         users: 0,
     });
     Ok(opened.len() - 1)

@@ -7,6 +7,7 @@ use super::address;
 use super::event::next_event;
 use super::id::{self, QpWish, id_of};
 use super::qp;
+use super::srq;
 use crate::abi::entry;
 use crate::abi::errno::Errno;
 use crate::abi::ffi::*;
@@ -86,6 +87,7 @@ unsafe fn destroy(id: *mut rdma_cm_id) {
     // SAFETY: the caller's promise.
     unsafe {
         qp::destroy(id);
+        srq::destroy(id);
         // It fails for null pointers only.
         let _ = id::destroy(id);
     }

@@ -11,3 +11,4 @@ pub(super) mod event;
 pub(super) mod id;
 pub(super) mod option;
 pub(super) mod qp;
+pub(super) mod srq;

@@ -132,7 +132,7 @@ pub(super) unsafe fn fail(id: *mut rdma_cm_id) -> Result<(), Errno> {
 ///
 /// # Safety
 /// `id` is an identifier of ours with a device, and the others are its members.
-unsafe fn create_queue(
+pub(super) unsafe fn create_queue(
     id: *mut rdma_cm_id,
     size: u32,
     channel: *mut *mut ibv_comp_channel,
@@ -156,7 +156,7 @@ unsafe fn create_queue(
 ///
 /// # Safety
 /// `id` is an identifier of ours.
-unsafe fn destroy_queues(id: *mut rdma_cm_id) {
+pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     // SAFETY: the caller's promise; these make no reference. What is not null was made here.
     unsafe {
         if (&raw const (*id).qp_type).read() == IBV_QPT_XRC_RECV
@@ -181,6 +181,19 @@ unsafe fn destroy_queues(id: *mut rdma_cm_id) {
             }
         }
     }
+}
+
+/// The domain of extended connections that the device's identifiers share.
+///
+/// # Errors
+/// `EINVAL` before the identifier has a device.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+pub(super) unsafe fn xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
+    // SAFETY: the caller's promise.
+    let kept = unsafe { id_of(id) }?.kept();
+    kept.device.as_ref().ok_or(Errno(libc::EINVAL))?.xrcd()
 }
 
 /// Makes the identifier's queue pair.
@@ -252,6 +265,11 @@ unsafe fn create_with_queues(
         }
         if attr.srq.is_null() {
             attr.srq = (&raw const (*id).srq).read();
+        }
+        let given = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !attr.xrcd.is_null();
+        if (&raw const (*id).qp_type).read() == IBV_QPT_XRC_RECV && !given {
+            attr.xrcd = xrcd(id)?;
+            attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
         }
         let verbs = (&raw const (*id).verbs).read();
         let qp = errno::unless_null(create_qp_ex(verbs, &raw mut *attr))?;

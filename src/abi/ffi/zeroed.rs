@@ -46,6 +46,7 @@ zeroed!(
     ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
     ibv_srq,
+    ibv_srq_init_attr_ex,
     ibv_wc,
     ibv_wq,
     ibv_xrcd,

@@ -1,0 +1,95 @@
+//! Multicast groups of an identifier (A17.9.4): on RoCE the group's IP address is its GID, and joining it is
+//! what the queue pair's socket does when the queue pair is attached to it.
+
+use super::channel::{DatagramDetails, Details, EventKind};
+use super::error::CmError;
+use super::id::{Id, Service, State, UDP_QKEY};
+use super::port_space::PortSpace;
+use super::resolve::Bound;
+use crate::event_queue::{AckCount, lock};
+use crate::net::DEFAULT_TTL;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::qp::AddressVector;
+
+/// A group that an identifier has joined.
+#[derive(Debug)]
+pub struct Group {
+    /// Its address, as it was given.
+    pub address: SocketAddr,
+    /// Whether nothing is received from it.
+    pub send_only: bool,
+    /// A number for whoever joined it.
+    pub tag: usize,
+    /// Events of it that the program has not acknowledged.
+    pub acks: AckCount,
+}
+
+impl Group {
+    /// Its address as a GID.
+    pub fn gid(&self) -> Gid {
+        Gid::from_ip(self.address.ip())
+    }
+}
+
+impl Id {
+    /// Joins a group; [`EventKind::MulticastJoin`] tells how to send to it. The queue pair is attached to
+    /// it by whoever takes the event.
+    ///
+    /// # Errors
+    /// See [`CmError`].
+    pub fn join(&self, address: SocketAddr, send_only: bool, tag: usize) -> Result<(), CmError> {
+        let mut inner = lock(&self.inner);
+        inner.expect("joining a group", &[State::Bound, State::AddressResolved])?;
+        let bound = inner.bound.as_ref().ok_or(CmError::NoDevice)?;
+        if !address.ip().is_multicast() || self.service() != Service::Datagram {
+            return Err(CmError::NotMulticast(address.ip()));
+        }
+        if self.space() == PortSpace::IpoIb {
+            return Err(CmError::NoIpoib);
+        }
+        let group = Arc::new(Group {
+            address,
+            send_only,
+            tag,
+            acks: AckCount::default(),
+        });
+        let way = DatagramDetails {
+            private_data: Vec::new(),
+            av: AddressVector {
+                dgid: group.gid(),
+                sgid_index: bound.gid_index,
+                hop_limit: DEFAULT_TTL,
+                traffic_class: inner.options.type_of_service,
+                is_global: true,
+                port: Bound::PORT,
+                ..AddressVector::default()
+            },
+            qpn: Qpn::MULTICAST,
+            qkey: UDP_QKEY,
+        };
+        inner.groups.push(Arc::clone(&group));
+        let details = Details::Multicast(group, Box::new(way));
+        self.tell(EventKind::MulticastJoin, 0, details);
+        Ok(())
+    }
+
+    /// Leaves a group. Whoever had its queue pair attached to it detaches it, and waits until the group's
+    /// events are acknowledged.
+    ///
+    /// # Errors
+    /// [`CmError::NotJoined`].
+    pub fn leave(&self, address: SocketAddr) -> Result<Arc<Group>, CmError> {
+        let mut inner = lock(&self.inner);
+        let joined = inner.groups.iter().position(|group| group.address == address);
+        let at = joined.ok_or(CmError::NotJoined(address.ip()))?;
+        let group = inner.groups.remove(at);
+        drop(inner);
+        let channel = Arc::clone(&lock(&self.channel));
+        channel.retract(|event| {
+            matches!(&event.details, Details::Multicast(other, _) if Arc::ptr_eq(other, &group))
+        });
+        Ok(group)
+    }
+}

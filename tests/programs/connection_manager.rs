@@ -1,0 +1,226 @@
+//! Debian's programs of librdmacm, unmodified: between processes of one host, and over a cable.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::namespace::{Cable, Namespace};
+use crate::common::pingpong::turn;
+use crate::common::place::Place;
+use crate::common::require::{IP, Need, PERFTEST, require};
+use crate::common::run::{Finished, LOOK, Running, run};
+
+const RPING: Need = Need::Program("rping", "rdmacm-utils");
+
+/// Debugging builds on a busy machine are slow.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// The services of ports, as they stand in the names of listeners.
+const TCP: u64 = 0x0106_0000;
+const UDP: u64 = 0x0111_0000;
+
+/// A server and where it listens.
+struct Server {
+    place: Place,
+    running: Running,
+}
+
+impl Server {
+    /// Starts a program, and waits until it listens for `service`.
+    #[track_caller]
+    fn start(place: &Place, command: &str, service: u64) -> Self {
+        let mut server = Server {
+            place: place.clone(),
+            running: start(place, command),
+        };
+        let deadline = Instant::now() + LIMIT;
+        let name = format!("/{service:x}/");
+        while !server.names().contains(&name) {
+            assert!(
+                server.running.is_running(),
+                "{}",
+                server.running.finish(LIMIT)
+            );
+            assert!(Instant::now() < deadline, "{command} does not listen");
+            thread::sleep(LOOK);
+        }
+        server
+    }
+
+    /// The names of listeners in its network.
+    fn names(&self) -> String {
+        let mut command = self.place.command("cat");
+        command.arg("/proc/net/unix");
+        let names = run("cat", command, LIMIT).success().stdout;
+        let listeners = names
+            .lines()
+            .filter(|line| line.contains("@urxe/cm/listen/"));
+        listeners.collect::<Vec<_>>().join("\n")
+    }
+
+    fn finish(self) -> Finished {
+        self.running.finish(LIMIT)
+    }
+}
+
+fn start(place: &Place, command: &str) -> Running {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let mut verbs = place.verbs(program);
+    verbs.args(words);
+    Running::start(command, verbs)
+}
+
+fn run_here(place: &Place, command: &str) -> Finished {
+    start(place, command).finish(LIMIT)
+}
+
+/// A network of its own: nobody else's processes listen there.
+fn alone() -> Option<Namespace> {
+    require(&[RPING, IP, Need::NetworkNamespaces])
+        .then(|| Namespace::new(&Place::here()).loopback_up())
+}
+
+/// Server and client end well.
+#[track_caller]
+fn both_succeed(server: &str, service: u64, client: &str) -> Option<(Finished, Finished)> {
+    let namespace = alone()?;
+    let _turn = turn();
+    let place = namespace.place();
+    let server = Server::start(place, server, service);
+    let client = run_here(place, client).success();
+    Some((server.finish().success(), client))
+}
+
+#[test]
+fn rping_reads_and_writes_what_it_was_told() {
+    let server = "rping -s -v -C 10";
+    let client = "rping -c -a 127.0.0.1 -v -C 10";
+    if let Some((server, client)) = both_succeed(server, TCP | 7174, client) {
+        let (last, at_server) = (
+            "rdma-ping-9: ",
+            server.stdout.matches("server ping data").count(),
+        );
+        assert!(
+            client.stdout.contains(last) && server.stdout.contains(last),
+            "{client}"
+        );
+        assert_eq!(at_server, 10, "{server}");
+    }
+}
+
+#[test]
+fn rping_over_ipv6_and_with_the_largest_buffers() {
+    let server = "rping -s -a ::1 -C 50 -S 65535 -p 7999";
+    let client = "rping -c -a ::1 -C 50 -S 65535 -p 7999 -V";
+    both_succeed(server, TCP | 7999, client);
+}
+
+#[test]
+fn rping_serves_one_client_after_another() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _turn = turn();
+    let place = namespace.place();
+    // A persistent server never ends by itself. Two requests at once are more than it can tell apart.
+    let _server = Server::start(place, "rping -s -P", TCP | 7174);
+    for _ in 0..4 {
+        run_here(place, "rping -c -a 127.0.0.1 -C 20").success();
+    }
+}
+
+#[test]
+fn rping_between_hosts() {
+    if !require(&[RPING, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let _turn = turn();
+    for address in [Cable::A, Cable::A6] {
+        let server = format!("rping -s -a {address} -C 20");
+        let server = Server::start(cable.a.place(), &server, TCP | 7174);
+        let client = format!("rping -c -a {address} -C 20");
+        run_here(cable.b.place(), &client).success();
+        server.finish().success();
+    }
+}
+
+#[test]
+fn a_port_has_one_listener_and_without_one_there_is_no_connection() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _turn = turn();
+    let place = namespace.place();
+    let nobody = run_here(place, "rping -c -a 127.0.0.1 -C 1");
+    assert!(!nobody.status.success() && !nobody.timed_out, "{nobody}");
+    let _server = Server::start(place, "rping -s -P", TCP | 7174);
+    for other in ["rping -s", "rping -s -a 127.0.0.1"] {
+        let second = run_here(place, other);
+        assert!(!second.status.success(), "{second}");
+        assert!(second.stderr.contains("Address already in use"), "{second}");
+    }
+}
+
+#[test]
+fn the_end_of_a_client_is_the_end_of_its_connection() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _turn = turn();
+    let place = namespace.place();
+    let server = Server::start(place, "rping -s", TCP | 7174);
+    let mut client = start(place, "rping -c -a 127.0.0.1 -C 1000000000");
+    thread::sleep(Duration::from_millis(500));
+    assert!(client.is_running());
+    client.signal("KILL");
+    client.kill_group();
+    let server = server.finish();
+    assert!(!server.timed_out, "{server}");
+}
+
+#[test]
+fn ucmatose_connects_many_times() {
+    let client = "ucmatose -s 127.0.0.1 -c 20 -C 10 -S 1000";
+    if let Some((server, _)) = both_succeed("ucmatose -c 20 -C 10 -S 1000", TCP | 7471, client) {
+        assert!(
+            server.stdout.contains("receiving data transfers"),
+            "{server}"
+        );
+    }
+}
+
+#[test]
+fn udaddy_finds_a_datagram_service() {
+    both_succeed("udaddy", UDP | 7174, "udaddy -s 127.0.0.1");
+}
+
+#[test]
+fn rdma_server_and_client_use_endpoints() {
+    both_succeed("rdma_server", TCP | 7471, "rdma_client -s 127.0.0.1");
+}
+
+#[test]
+fn cmtime_makes_and_ends_connections() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _turn = turn();
+    let place = namespace.place();
+    // It serves until it is stopped.
+    let _server = Server::start(place, "cmtime -b 127.0.0.1", TCP | 7471);
+    let client = run_here(place, "cmtime -s 127.0.0.1 -c 100").success();
+    assert!(client.stdout.contains("disconnect"), "{client}");
+}
+
+#[test]
+fn perftest_connects_by_the_connection_manager() {
+    if !require(&[PERFTEST]) {
+        return;
+    }
+    for program in ["ib_write_bw", "ib_send_bw", "ib_read_lat"] {
+        let server = format!("{program} -R -n 100");
+        let client = format!("{program} -R -n 100 127.0.0.1");
+        both_succeed(&server, TCP | 18515, &client);
+    }
+}
