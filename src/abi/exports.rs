@@ -12,7 +12,7 @@
 )]
 use super::cm::{
     address::*, addrinfo::*, channel::*, connection::*, devices::*, endpoint::*, event::*, id::*,
-    option::*, qp::*, srq::*,
+    multicast::*, option::*, qp::*, srq::*,
 };
 #[allow(unused_imports, reason = "as above")]
 use super::{

@@ -1,6 +1,7 @@
 //! Events of the connection manager, and the channels that they arrive at.
 
 use super::id::Id;
+use super::multicast::Group;
 use crate::event_queue::EventQueue;
 use std::sync::Arc;
 use urxe_proto::ids::{QKey, Qpn};
@@ -28,6 +29,8 @@ pub enum EventKind {
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
+    /// A group is joined, and how to send to it known.
+    MulticastJoin = 12,
     /// A name stands for these addresses.
     AddressInfoResolved = 16,
     /// No packet of the connection is under way any more.
@@ -37,7 +40,7 @@ pub enum EventKind {
 }
 
 /// What an event says beside its kind.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum Details {
     /// Nothing.
     #[default]
@@ -46,6 +49,8 @@ pub enum Details {
     Connection(Box<ConnectionDetails>),
     /// Of a datagram service.
     Datagram(Box<DatagramDetails>),
+    /// Of a multicast group.
+    Multicast(Arc<Group>, Box<DatagramDetails>),
     /// A program's number.
     User(u64),
 }

@@ -5,6 +5,7 @@ use super::id::State;
 use super::port_space::PortError;
 use super::resolve::ResolveError;
 use crate::net::OpenError;
+use std::net::IpAddr;
 use urxe_proto::cm::CallError;
 use urxe_proto::cm::wire::TooLong;
 
@@ -33,6 +34,12 @@ pub enum CmError {
         /// What it was to be.
         value: u32,
     },
+    /// It is no group, or the queue pair none of datagrams: EINVAL.
+    #[error("{0} is no multicast address, or the identifier not one of datagrams")]
+    NotMulticast(IpAddr),
+    /// The group was not joined: EADDRNOTAVAIL.
+    #[error("the identifier has not joined {0}")]
+    NotJoined(IpAddr),
     /// Datagrams of IP over InfiniBand have the queue key of a group that RoCE does not have: ENODEV.
     #[error("the port space RDMA_PS_IPOIB is not for RoCE: use RDMA_PS_UDP")]
     NoIpoib,
@@ -64,10 +71,12 @@ impl CmError {
             | Self::NoDevice
             | Self::Versions
             | Self::Option { .. }
+            | Self::NotMulticast(_)
             | Self::PrivateData(_)
             | Self::Call(_) => libc::EINVAL,
             Self::Gsi(error) => error.errno(),
             Self::Open(error) => error.errno(),
+            Self::NotJoined(_) => libc::EADDRNOTAVAIL,
             Self::NoIpoib => libc::ENODEV,
             Self::Port(error) => error.errno(),
             Self::Resolve(error) => error.errno(),

@@ -82,7 +82,10 @@ impl Id {
     /// [`CmError::NotJoined`].
     pub fn leave(&self, address: SocketAddr) -> Result<Arc<Group>, CmError> {
         let mut inner = lock(&self.inner);
-        let joined = inner.groups.iter().position(|group| group.address == address);
+        let joined = inner
+            .groups
+            .iter()
+            .position(|group| group.address == address);
         let at = joined.ok_or(CmError::NotJoined(address.ip()))?;
         let group = inner.groups.remove(at);
         drop(inner);

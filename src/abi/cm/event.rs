@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::cm::channel::Details;
+use urxe_driver::cm::multicast::Group;
 use urxe_driver::cm::{Event, EventKind, Id};
 
 use super::address::{show_addresses, show_path};
@@ -13,8 +14,9 @@ use super::id::{Asked, adopt, destroy, id_of, shown_id};
 use super::qp;
 use crate::abi::attributes::shown_address;
 use crate::abi::entry;
-use crate::abi::errno::Errno;
+use crate::abi::errno::{self, Errno};
 use crate::abi::ffi::*;
+use crate::abi::multicast::ibv_attach_mcast;
 use crate::abi::object::{self, Handle};
 
 impl Handle for rdma_cm_event {
@@ -23,8 +25,9 @@ impl Handle for rdma_cm_event {
 
 /// What stands behind an event that the program has.
 pub(in crate::abi) struct Given {
-    /// Who waits until it is given back.
+    /// Who waits until it is given back, and a group that does.
     owner: Arc<Id>,
+    group: Option<Arc<Group>>,
     /// What its `private_data` points at.
     private_data: Vec<u8>,
 }
@@ -46,6 +49,9 @@ pub(super) unsafe fn next_event(
     let deliver = |event: Event| {
         let owner = shown_id(event.owner())?;
         event.owner().acks.delivered();
+        if let Details::Multicast(group, _) = &event.details {
+            group.acks.delivered();
+        }
         Some((event, owner))
     };
     loop {
@@ -71,6 +77,7 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
     shown.status = event.status;
     let mut given = Given {
         owner: Arc::clone(event.owner()),
+        group: group_of(event).cloned(),
         private_data: Vec::new(),
     };
     shown.param = show_details(&event.details, &mut given.private_data);
@@ -109,6 +116,9 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
                 let _ = qp::fail(owner);
                 Ok(())
             }
+            EventKind::MulticastJoin => attach(event, owner).inspect_err(|_| {
+                shown.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+            }),
             EventKind::AddressError
             | EventKind::AddressInfoResolved
             | EventKind::Unreachable
@@ -122,6 +132,28 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
         shown.status = -error.0;
     }
     Some(object::make(shown, given))
+}
+
+fn group_of(event: &Event) -> Option<&Arc<Group>> {
+    match &event.details {
+        Details::Multicast(group, _) => Some(group),
+        _ => None,
+    }
+}
+
+/// Attaches the identifier's queue pair, if it has one, to the group that it has joined.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+unsafe fn attach(event: &Event, id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; this makes no reference.
+    let qp = unsafe { (&raw const (*id).qp).read() };
+    let Some(group) = group_of(event).filter(|group| !group.send_only && !qp.is_null()) else {
+        return Ok(());
+    };
+    let gid = ibv_gid { raw: group.gid().0 };
+    // SAFETY: the identifier's queue pair, and a GID.
+    errno::unless_zero(unsafe { ibv_attach_mcast(qp, &raw const gid, 0) })
 }
 
 /// # Safety
@@ -211,6 +243,17 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
             };
             rdma_cm_event_param { conn }
         }
+        Details::Multicast(group, way) => {
+            let ud = rdma_ud_param {
+                // The program's own pointer, whatever it points at.
+                private_data: ptr::with_exposed_provenance(group.tag),
+                private_data_len: 0,
+                ah_attr: shown_address(&way.av),
+                qp_num: way.qpn.get(),
+                qkey: way.qkey.0,
+            };
+            rdma_cm_event_param { ud }
+        }
         Details::Datagram(details) => {
             let (data, len) = keep(&details.private_data);
             let ud = rdma_ud_param {
@@ -232,6 +275,9 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: the caller's promise.
     let given = unsafe { object::free(event) };
+    if let Some(group) = &given.group {
+        group.acks.acknowledge(1);
+    }
     given.owner.acks.acknowledge(1);
 }
 

@@ -9,6 +9,7 @@ pub(super) mod devices;
 pub(super) mod endpoint;
 pub(super) mod event;
 pub(super) mod id;
+pub(super) mod multicast;
 pub(super) mod option;
 pub(super) mod qp;
 pub(super) mod srq;

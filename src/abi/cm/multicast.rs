@@ -81,9 +81,7 @@ pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut so
         };
         let group = ours.driver.leave(address)?;
         if !qp.is_null() && !group.send_only {
-            let gid = ibv_gid {
-                raw: group.gid().0,
-            };
+            let gid = ibv_gid { raw: group.gid().0 };
             // It is not attached where the program has not taken the event.
             // SAFETY: the identifier's queue pair, and a GID.
             unsafe { ibv_detach_mcast(qp, &raw const gid, 0) };
