@@ -3,7 +3,7 @@
 //! - [`id`]: identifiers, what may be done with them when, and the events that tell what became of it.
 //! - [`channel`]: events, and the queues that programs wait for them on.
 //! - [`connection`]: connecting, listening, answering, ending. `notice`: what peers do.
-//! - [`multicast`]: groups.
+//! - groups: [`multicast`].
 //! - [`resolve`]: from IP addresses to devices and paths. [`port_space`]: ports, unique on the host.
 //!
 //! - [`gsi`]: queue pair 1, by which peers agree on connections.
