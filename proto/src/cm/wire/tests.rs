@@ -300,7 +300,11 @@ fn a_service_of_a_port_says_so() {
 fn reject_reasons_have_names() {
     assert_eq!(RejectReason::CONSUMER.to_string(), "28 (consumer reject)");
     assert_eq!(RejectReason(999).to_string(), "999 (unknown reason)");
-    for (at, (reason, _)) in RejectReason::ALL.iter().enumerate() {
-        assert_eq!(usize::from(reason.0), at + 1);
-    }
+    let numbers: Vec<_> = RejectReason::ALL
+        .iter()
+        .map(|(reason, _)| reason.0)
+        .collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b));
+    // 34 is reserved.
+    assert_eq!(numbers, [(1..=33).collect(), vec![35]].concat());
 }
