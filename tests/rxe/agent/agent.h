@@ -100,6 +100,8 @@ struct tuning {
 /* What went wrong in the present cell; the first words count. */
 extern char problem[256];
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Whether that is a message lost on an unreliable connection, which has the right to lose it. */
+extern bool lost;
 
 /* control.c: the other agent. Whoever loses it exits. */
 int control_open(char role, const char *path);

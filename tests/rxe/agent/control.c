@@ -17,7 +17,7 @@
 #define FINE 1
 #define FAILED 2
 
-static void lost(const char *what)
+static void gone(const char *what)
 {
 	fprintf(stderr, "agent: the other side is gone: %s: %s\n", what, strerror(errno));
 	exit(3);
@@ -34,7 +34,7 @@ int control_open(char role, const char *path)
 		int listener = fd;
 
 		if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 1))
-			lost("listen");
+			gone("listen");
 		fd = accept(listener, NULL, NULL);
 		close(listener);
 	} else {
@@ -42,12 +42,12 @@ int control_open(char role, const char *path)
 
 		while (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
 			if (!--tries)
-				lost("connect");
+				gone("connect");
 			usleep(100000);
 		}
 	}
 	if (fd < 0)
-		lost("accept");
+		gone("accept");
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return fd;
 }
@@ -57,12 +57,12 @@ void control_swap(struct side *side, const void *mine, void *theirs, size_t size
 	size_t done = 0;
 
 	if (send(side->control, mine, size, MSG_NOSIGNAL) != (ssize_t)size)
-		lost("send");
+		gone("send");
 	while (done < size) {
 		ssize_t n = recv(side->control, (char *)theirs + done, size - done, 0);
 
 		if (n <= 0)
-			lost("receive");
+			gone("receive");
 		done += n;
 	}
 }

@@ -3,6 +3,7 @@
 //! [`archive`] and [`guest`] make and boot the guest, [`plan`] has the matrix, [`job`] brings it there,
 //! [`report`] judges what came back, with the list of what is [`known`].
 
+mod again;
 mod archive;
 mod bench;
 mod cpio;
@@ -59,6 +60,10 @@ pub(crate) struct RxeOptions {
     /// Run nothing: judge the last run again, after a change to the list of what is known.
     #[arg(long)]
     judge: bool,
+
+    /// Run the red cells of the last whole run again, and judge the whole by what they show now.
+    #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "between"])]
+    again: bool,
 
     /// Measure instead: rxe to rxe and urxe to urxe, in turn.
     #[arg(long)]
@@ -182,15 +187,41 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
     if options.judge {
         return judge(options, workspace, &directory, &guest, &groups, &job);
     }
-    job::make(&job, workspace, target, guest.root(), &groups)?;
+    if options.again {
+        let mut red = plan::groups(Extent::Full);
+        let results = job.join("results");
+        again::keep_red(
+            &mut red,
+            &Report::read(&results, &groups, &guest.release, &Known::load())?,
+        );
+        with_references(&mut red);
+        red.retain(|group| !group.cells.is_empty());
+        let part = job.with_file_name("part");
+        run_in(&guest, &part, options, workspace, target, &red)?;
+        again::merge(&part.join("results"), &results, &red, &groups)?;
+        return judge(options, workspace, &directory, &guest, &groups, &job);
+    }
+    run_in(&guest, &job, options, workspace, target, &groups)?;
+    judge(options, workspace, &directory, &guest, &groups, &job)
+}
+
+/// Runs `groups` as the job in `job`.
+fn run_in(
+    guest: &Guest,
+    job: &Path,
+    options: &RxeOptions,
+    workspace: &Path,
+    target: &Path,
+    groups: &[Group],
+) -> Result<()> {
+    job::make(job, workspace, target, guest.root(), groups)?;
     let cells: usize = groups.iter().map(|group| group.cells.len()).sum();
     if options.capture {
         let request = job.join("capture");
         fs::write(&request, "").at(&request)?;
     }
     println!("rxe: {cells} cells on Linux {}", guest.release);
-    guest.run(&job, &mut |line| println!("{line}"))?;
-    judge(options, workspace, &directory, &guest, &groups, &job)
+    guest.run(job, &mut |line| println!("{line}"))
 }
 
 /// Looks at what a job left.
@@ -214,7 +245,13 @@ fn judge(
     let report = Report::read(&results, groups, &guest.release, &Known::load())?;
     report.print();
     if options.is_everything() {
-        page::keep(directory, options.kernel, guest, &report)?;
+        page::keep(
+            directory,
+            options.kernel,
+            guest,
+            &report,
+            &again::names(&results),
+        )?;
         let file = workspace.join("docs/COMPATIBILITY.md");
         fs::write(&file, page::write(directory)?).at(&file)?;
         println!("rxe: wrote {}", file.display());

@@ -28,7 +28,13 @@ State 3 is RTS, 6 is error.
 ";
 
 /// Keeps the part of the page that is about this run.
-pub(crate) fn keep(directory: &Path, kernel: Kernel, guest: &Guest, report: &Report) -> Result<()> {
+pub(crate) fn keep(
+    directory: &Path,
+    kernel: Kernel,
+    guest: &Guest,
+    report: &Report,
+    again: &[String],
+) -> Result<()> {
     let date = run(Command::new("date").args(["-u", "+%Y-%m-%d"]), "coreutils")?;
     let mut versions = vec![format!("urxe {}", env!("CARGO_PKG_VERSION"))];
     for (package, name) in [("libibverbs1", "rdma-core"), ("perftest", "perftest")] {
@@ -36,13 +42,19 @@ pub(crate) fn keep(directory: &Path, kernel: Kernel, guest: &Guest, report: &Rep
             versions.push(format!("{name} {version}"));
         }
     }
-    let text = format!(
+    let mut text = format!(
         "\n## Linux {}\n\n{}, {}.\n\n{}",
         guest.release,
         date.trim(),
         versions.join(", "),
         report.page()
     );
+    if !again.is_empty() {
+        text.push_str("\nRun a second time, after they had been red at first:\n\n");
+    }
+    for cell in again {
+        text.push_str(&format!("- `{cell}`\n"));
+    }
     let file = directory.join(kernel.name()).join("page.md");
     fs::write(&file, text).at(&file)
 }

@@ -6,6 +6,9 @@ const MTUS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// Operations of the unreliable connection.
 const UC: [&str; 4] = ["send", "send-imm", "write", "write-imm"];
 
+/// What is lost is not repeated, so that there is no use in waiting long.
+const UNRELIABLE: &str = " transport=uc limit=15";
+
 /// Operations of datagrams.
 const UD: [&str; 2] = ["send", "send-imm"];
 
@@ -90,11 +93,11 @@ pub(super) fn unreliable(name: &'static str, ip: &'static str, extent: Extent) -
     let mut group = clean(name, ip, "UC: data on a clean link, compared byte for byte");
     let cells = &mut group.cells;
     for op in UC {
-        messages(cells, op, " transport=uc", |mtu, size| {
+        messages(cells, op, UNRELIABLE, |mtu, size| {
             extent == Extent::Full || mtu == 1024 && [1, 1025, 64 << 10].contains(&size)
         });
-        forms(cells, op, " transport=uc");
-        let arguments = format!("transport=uc op={op} mtu=1024 size=3000 count=20 depth=4");
+        forms(cells, op, UNRELIABLE);
+        let arguments = format!("op={op} mtu=1024 size=3000 count=20 depth=4{UNRELIABLE}");
         one(cells, &format!("{op}/both-ways/3000"), '2', &arguments);
     }
     group
