@@ -13,6 +13,8 @@ pub const MAX_QP_WR: u32 = 32_768;
 pub const MAX_SGE: u32 = 32;
 /// The most inline data a work request may have, in bytes.
 pub const MAX_INLINE: u32 = 1024;
+/// What an element of a work request takes: address, length and key.
+const ELEMENT_BYTES: u32 = 16;
 
 /// What a queue pair is created with (11.2.4.1).
 #[derive(Clone, Debug)]
@@ -70,6 +72,10 @@ impl QpInit {
         if self.send_cq.is_none() {
             (cap.max_send_wr, cap.max_send_sge, cap.max_inline) = (0, 0, 0);
         }
+        // Inline data takes the place of elements, so there is room for as much as these would take.
+        // Programs count on it: `rdma_xclient` asks for none and sends 16 bytes.
+        let free = cap.max_send_sge.min(MAX_SGE) * ELEMENT_BYTES;
+        cap.max_inline = cap.max_inline.max(free);
         cap
     }
 }

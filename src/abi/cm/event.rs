@@ -42,8 +42,10 @@ pub(in crate::abi) struct Given {
 pub(super) unsafe fn next_event(
     channel: *mut rdma_event_channel,
 ) -> Result<*mut rdma_cm_event, Errno> {
+    // Programs end with a thread that waits here, and destroy the channel before: the kernel's stays
+    // as long as somebody waits at it, and so does ours.
     // SAFETY: the caller's promise.
-    let channel = unsafe { channel_of(channel) }?;
+    let channel = Arc::clone(unsafe { channel_of(channel) }?);
     // An identifier that is being destroyed has no events any more; one of which an event was handed
     // out is not destroyed before it is acknowledged.
     let deliver = |event: Event| {

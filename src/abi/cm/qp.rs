@@ -277,7 +277,11 @@ unsafe fn create_with_queues(
             ibv_destroy_qp(qp);
             return Err(error);
         }
-        (&raw mut (*id).pd).write((&raw const (*qp).pd).read());
+        let pd = (&raw const (*qp).pd).read();
+        // One that only receives for others' queues is in none.
+        if !pd.is_null() {
+            (&raw mut (*id).pd).write(pd);
+        }
         (&raw mut (*id).qp).write(qp);
     }
     Ok(())

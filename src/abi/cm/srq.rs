@@ -9,7 +9,7 @@ use crate::abi::context::context_of;
 use crate::abi::entry;
 use crate::abi::errno::{self, Errno};
 use crate::abi::ffi::*;
-use crate::abi::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
+use crate::abi::srq::{create_srq_ex, ibv_destroy_srq};
 
 /// Makes the identifier's shared receive queue, in the protection domain that the device's
 /// identifiers share if none is given. One for extended connections gets a completion queue.
@@ -46,30 +46,23 @@ unsafe fn create_with_queue(
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise; nothing here makes a reference to what the program sees.
     unsafe {
-        let verbs = (&raw const (*id).verbs).read();
-        let made = if attr.srq_type == IBV_SRQT_XRC {
+        if attr.srq_type == IBV_SRQT_XRC {
             let given = |bit| attr.comp_mask & bit != 0;
             if !given(IBV_SRQ_INIT_ATTR_XRCD) || attr.xrcd.is_null() {
                 attr.xrcd = qp::xrcd(id)?;
             }
             if !given(IBV_SRQ_INIT_ATTR_CQ) || attr.cq.is_null() {
                 let queue = &raw mut (*id).recv_cq;
-                let size = attr.attr.max_wr;
-                qp::create_queue(id, size, &raw mut (*id).recv_cq_channel, queue)?;
+                if queue.read().is_null() {
+                    let size = attr.attr.max_wr;
+                    qp::create_queue(id, size, &raw mut (*id).recv_cq_channel, queue)?;
+                }
                 attr.cq = queue.read();
             }
             attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-            create_srq_ex(verbs, &raw mut *attr)
-        } else {
-            let mut plain = ibv_srq_init_attr {
-                srq_context: attr.srq_context,
-                attr: attr.attr,
-            };
-            let made = ibv_create_srq(attr.pd, &raw mut plain);
-            attr.attr = plain.attr;
-            made
-        };
-        let srq = errno::unless_null(made)?;
+        }
+        let verbs = (&raw const (*id).verbs).read();
+        let srq = errno::unless_null(create_srq_ex(verbs, &raw mut *attr))?;
         let pd = &raw mut (*id).pd;
         if pd.read().is_null() {
             pd.write(attr.pd);
