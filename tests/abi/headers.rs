@@ -84,6 +84,54 @@ fn program_compiles_against_our_headers_as_cxx() {
     }
 }
 
+/// A call of each kind of inline function of the connection manager's headers.
+const CM_PROGRAM: &str = r#"
+#include <infiniband/ib.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
+int main(void)
+{
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *id;
+    struct ib_addr gid;
+    struct ibv_mr *mr;
+    struct ibv_wc wc;
+    char data[8];
+
+    if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+        return errno;
+    ib_addr_set(&gid, 0, 0, 0, 1);
+    if (ib_addr_any(&gid) || ib_addr_loopback(&gid) || ib_addr_cmp(&gid, &gid))
+        return rdma_get_local_addr(id)->sa_family + rdma_get_peer_addr(id)->sa_family;
+    rdma_dereg_mr(rdma_reg_msgs(id, data, sizeof(data)));
+    rdma_dereg_mr(rdma_reg_write(id, data, sizeof(data)));
+    mr = rdma_reg_read(id, data, sizeof(data));
+    rdma_post_recv(id, NULL, data, sizeof(data), mr);
+    rdma_post_send(id, NULL, data, sizeof(data), mr, IBV_SEND_SIGNALED);
+    rdma_post_read(id, NULL, data, sizeof(data), mr, 0, 0, 0);
+    rdma_post_write(id, NULL, data, sizeof(data), mr, 0, 0, 0);
+    rdma_post_ud_send(id, NULL, data, sizeof(data), mr, 0, NULL, 1);
+    return rdma_get_send_comp(id, &wc) + rdma_get_recv_comp(id, &wc) + rclose(rsocket(AF_INET, SOCK_STREAM, 0));
+}
+"#;
+
+#[test]
+fn program_of_the_connection_manager_compiles_as_c_and_cxx() {
+    for (compiler, package, standards, suffix) in [
+        ("cc", "gcc", ["-std=gnu99", "-std=c11"], "c"),
+        ("c++", "g++", ["-std=gnu++11", "-std=gnu++20"], "cc"),
+    ] {
+        if !have_program(compiler, package) {
+            return;
+        }
+        for standard in standards {
+            let name = format!("cm_program{standard}.{suffix}");
+            compiles(&name, compiler, &[standard], CM_PROGRAM);
+        }
+    }
+}
+
 #[test]
 fn every_header_compiles_alone() {
     if !have_program("cc", "gcc") {
