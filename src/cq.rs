@@ -3,7 +3,7 @@
 
 use crate::completion::Completion;
 use crate::context::Context;
-use crate::outstanding::{Outstanding, WorkId};
+use crate::outstanding::{Completed, Outstanding, WorkId};
 use crate::wait::{self, Turn, lock};
 use std::collections::HashMap;
 use std::io;
@@ -67,7 +67,8 @@ struct Inner {
     driver: Arc<driver::Cq>,
     channel: Arc<driver::Channel>,
     context: Context,
-    /// The queue pairs that complete here.
+    /// The queue pairs that complete here. Taken before all locks of the driver, and held while
+    /// completions are taken from there, see [`CompletionQueue::withdraw`].
     users: RwLock<HashMap<Qpn, Arc<Outstanding>>>,
     /// How many completions its queue pairs can have outstanding, together.
     reserved: Mutex<u32>,
@@ -94,29 +95,26 @@ impl CompletionQueue {
     /// Takes the oldest completion, if there is one, doing the work of the network when there is
     /// none. (`ibv_poll_cq`.)
     pub fn poll(&self) -> Option<Completion> {
-        let mut one = [None];
-        while self.0.driver.poll(&mut one) > 0 {
+        loop {
+            let (taken, [ended]) = self.0.take(1);
             // A completion of a queue pair that is being dropped is nobody's any more.
-            if let Some(completion) = one[0].take().and_then(|c| self.0.resolve(&c)) {
-                return Some(completion);
+            if taken == 0 || ended.is_some() {
+                return ended.map(Ended::into_completion);
             }
         }
-        None
     }
 
     /// Takes the oldest completions, at most `max` of them, adds them to `into`, and returns how
     /// many. (`ibv_poll_cq`.)
     pub fn poll_into(&self, into: &mut Vec<Completion>, max: usize) -> usize {
         let before = into.len();
-        let mut batch = [None; BATCH];
         loop {
             let left = max - (into.len() - before);
-            let taken = self.0.driver.poll(&mut batch[..left.min(BATCH)]);
+            let (taken, ended) = self.0.take::<BATCH>(left);
             if taken == 0 {
                 return into.len() - before;
             }
-            let known = batch[..taken].iter().flatten();
-            into.extend(known.filter_map(|completion| self.0.resolve(completion)));
+            into.extend(ended.into_iter().flatten().map(Ended::into_completion));
         }
     }
 
@@ -198,6 +196,21 @@ impl CompletionQueue {
         &self.0.context
     }
 
+    /// Whether the two are the same completion queue.
+    pub(crate) fn is(&self, other: &CompletionQueue) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Removes the completions that a queue pair has after `end`, which sees to it that no more come.
+    /// None of them is with a thread that polls meanwhile: each has been told to the program, or is
+    /// among those returned.
+    pub(crate) fn withdraw(&self, qpn: Qpn, end: impl FnOnce()) -> Vec<work::Completion> {
+        let users = &self.0.users;
+        let _nobody_polls = users.write().unwrap_or_else(PoisonError::into_inner);
+        end();
+        self.0.driver.purge(qpn)
+    }
+
     /// Makes room for the completions of one more queue pair.
     pub(crate) fn reserve(&self, room: u32) -> Result<Reservation, CqError> {
         let mut reserved = lock(&self.0.reserved);
@@ -223,15 +236,39 @@ impl AsFd for CompletionQueue {
     }
 }
 
+/// What the driver says, and what that has ended.
+struct Ended {
+    completion: work::Completion,
+    id: WorkId,
+    completed: Completed,
+}
+
+impl Ended {
+    /// The program's view of it. Not to be called under a lock, see [`Completed`].
+    fn into_completion(self) -> Completion {
+        Completion::new(&self.completion, self.id, self.completed)
+    }
+}
+
 impl Inner {
-    /// The program's view of what the driver says.
-    fn resolve(&self, completion: &work::Completion) -> Option<Completion> {
-        let id = WorkId::from_driver(completion.wr_id);
+    /// Takes the oldest completions from the driver, at most `max` and `N`. Returns how many, and
+    /// what the ones have ended that are not of a queue pair that is gone.
+    fn take<const N: usize>(&self, max: usize) -> (usize, [Option<Ended>; N]) {
+        let mut batch = [None; N];
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        let user = users.get(&completion.qpn)?;
-        let completed = user.complete(id, completion.status == WcStatus::Success);
-        drop(users);
-        Some(Completion::new(completion, id, completed?))
+        let taken = self.driver.poll(&mut batch[..max.min(N)]);
+        let ended = batch.map(|completion| {
+            let completion: work::Completion = completion?;
+            let id = WorkId::from_driver(completion.wr_id);
+            let user = users.get(&completion.qpn)?;
+            let completed = user.complete(id, completion.status == WcStatus::Success)?;
+            Some(Ended {
+                completion,
+                id,
+                completed,
+            })
+        });
+        (taken, ended)
     }
 }
 
@@ -241,7 +278,8 @@ impl Drop for Inner {
     }
 }
 
-/// A queue pair's room in a completion queue, which it gives back when this is dropped.
+/// A queue pair's room in a completion queue, or that of a shared receive queue, which is given back
+/// when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     cq: CompletionQueue,
@@ -250,6 +288,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// The completion queue.
+    pub(crate) fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
     /// Tells the completion queue whose completions will come.
     pub(crate) fn attach(&mut self, qpn: Qpn, outstanding: &Arc<Outstanding>) {
         let users = &self.cq.0.users;

@@ -28,7 +28,7 @@ pub enum Subject {
     QueuePair(Qpn),
     /// A completion queue.
     CompletionQueue,
-    /// A shared receive queue.
+    /// A shared receive queue, which has no [limit](crate::SharedReceiveQueue::limit) any more.
     SharedReceiveQueue,
     /// The port of this number.
     Port(u8),

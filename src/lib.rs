@@ -11,6 +11,7 @@
 //!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
 //!                                                         |                  +-> RemoteRegion, for the peer
 //!                                                         +-> MemoryWindow ----> RemoteRegion, for the peer
+//!                                                         +-> SharedReceiveQueue, for queue pairs
 //!                                                         +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
 //! ```
@@ -151,6 +152,7 @@ mod mw;
 mod outstanding;
 mod pd;
 mod qp;
+mod srq;
 mod wait;
 mod work;
 
@@ -170,12 +172,14 @@ pub use qp::{
     BuildError, DatagramAddress, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair,
     QueuePairBuilder,
 };
+pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
 pub use work::{BatchError, Data, PostError, ReceiveRequest, Room, SendRequest};
 
 pub use urxe_driver::mw::WindowType;
 pub use urxe_driver::owned::OwnedError as RegisterError;
 pub use urxe_driver::qp::{CreateError, ModifyError, MulticastError};
 pub use urxe_driver::route::RouteError;
+pub use urxe_driver::srq::SrqError;
 pub use urxe_proto::ids::{Gid, QKey, Qpn, RKey};
 pub use urxe_proto::mtu::Mtu;
 pub use urxe_proto::psn::Psn;

@@ -1,15 +1,15 @@
 //! Work requests that have been posted and whose completions the program has not taken yet.
 //!
 //! They hold the memory that they work on, so it stays registered until then. They also bound what a
-//! queue pair can complete: as many as its queues are long, for which its completion queues have
-//! room.
+//! queue pair, or those of a shared receive queue together, can complete: as many as the queues are
+//! long, for which the completion queues have room.
 #![forbid(unsafe_code)]
 
 use crate::mr::LocalSlice;
 use crate::wait::lock;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Which of a queue pair's two queues a work request was in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,7 +22,7 @@ pub enum WorkQueue {
 
 /// The name by which the driver knows a work request: never used twice in a process, so that a late
 /// completion of a queue pair that is gone is not mistaken for another's. The lowest bit is the queue.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct WorkId(u64);
 
 impl WorkId {
@@ -125,6 +125,55 @@ impl Ring {
     }
 }
 
+/// Those of a shared receive queue. They complete in whatever order its queue pairs are done with
+/// them.
+#[derive(Debug)]
+pub(crate) struct SharedReceives {
+    entries: Mutex<HashMap<WorkId, Entry>>,
+    capacity: usize,
+}
+
+impl SharedReceives {
+    pub(crate) fn new(capacity: u32) -> SharedReceives {
+        SharedReceives {
+            entries: Mutex::default(),
+            capacity: capacity as usize,
+        }
+    }
+
+    /// Adds one, before it is posted, and returns the name to post it by; the buffers come back when
+    /// there is no room.
+    pub(crate) fn add(
+        &self,
+        wr_id: u64,
+        buffers: Vec<LocalSlice>,
+    ) -> Result<WorkId, Vec<LocalSlice>> {
+        let mut entries = lock(&self.entries);
+        if entries.len() >= self.capacity {
+            return Err(buffers);
+        }
+        let id = WorkId::new(WorkQueue::Receive);
+        let entry = Entry {
+            id,
+            wr_id,
+            buffers,
+            signaled: true,
+        };
+        entries.insert(id, entry);
+        Ok(id)
+    }
+
+    /// Removes the one that completed, or could not be posted.
+    pub(crate) fn remove(&self, id: WorkId) -> Option<Entry> {
+        lock(&self.entries).remove(&id)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.entries).len()
+    }
+}
+
 impl Entry {
     /// The name to post it by.
     pub(crate) fn id(&self) -> WorkId {
@@ -142,40 +191,73 @@ pub(crate) struct Completed {
     _silent: Vec<Entry>,
 }
 
-/// The outstanding work requests of a queue pair.
+/// Where the receives are that a queue pair completes.
+#[derive(Debug)]
+enum Receives {
+    Own(Mutex<Ring>),
+    Shared(Arc<SharedReceives>),
+}
+
+/// The outstanding work requests of a queue pair, and those that it shares with others.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     sends: Mutex<Ring>,
-    receives: Mutex<Ring>,
+    receives: Receives,
 }
 
 impl Outstanding {
+    /// Those of a queue pair with a receive queue of its own.
     pub(crate) fn new(max_send_wr: u32, max_recv_wr: u32) -> Outstanding {
+        let receives = Mutex::new(Ring::new(WorkQueue::Receive, max_recv_wr));
+        Outstanding::with(max_send_wr, Receives::Own(receives))
+    }
+
+    /// Those of a queue pair that takes receives from a shared queue.
+    pub(crate) fn sharing(max_send_wr: u32, receives: &Arc<SharedReceives>) -> Outstanding {
+        Outstanding::with(max_send_wr, Receives::Shared(Arc::clone(receives)))
+    }
+
+    fn with(max_send_wr: u32, receives: Receives) -> Outstanding {
         Outstanding {
             sends: Mutex::new(Ring::new(WorkQueue::Send, max_send_wr)),
-            receives: Mutex::new(Ring::new(WorkQueue::Receive, max_recv_wr)),
+            receives,
         }
     }
 
-    /// The ring of a queue. Whoever posts holds it meanwhile, so that its order is the queue's.
-    pub(crate) fn ring(&self, queue: WorkQueue) -> MutexGuard<'_, Ring> {
-        match queue {
-            WorkQueue::Send => lock(&self.sends),
-            WorkQueue::Receive => lock(&self.receives),
+    /// The sends. Whoever posts holds them meanwhile, so that their order is the queue's.
+    pub(crate) fn sends(&self) -> MutexGuard<'_, Ring> {
+        lock(&self.sends)
+    }
+
+    /// The receives, likewise, if they are the queue pair's own.
+    pub(crate) fn own_receives(&self) -> Option<MutexGuard<'_, Ring>> {
+        match &self.receives {
+            Receives::Own(ring) => Some(lock(ring)),
+            Receives::Shared(_) => None,
         }
     }
 
     /// What the completion with this name has ended; `None` for one of the past.
     pub(crate) fn complete(&self, id: WorkId, success: bool) -> Option<Completed> {
-        self.ring(id.queue()).complete(id, success)
+        match (id.queue(), &self.receives) {
+            (WorkQueue::Send, _) => self.sends().complete(id, success),
+            (WorkQueue::Receive, Receives::Own(ring)) => lock(ring).complete(id, success),
+            (WorkQueue::Receive, Receives::Shared(receives)) => {
+                receives.remove(id).map(|entry| Completed {
+                    entry,
+                    _silent: Vec::new(),
+                })
+            }
+        }
     }
 
-    /// Forgets all, for a queue pair that is reset.
+    /// Forgets all that are the queue pair's own, when it is reset.
     pub(crate) fn clear(&self) {
-        for queue in [WorkQueue::Send, WorkQueue::Receive] {
-            let entries = std::mem::take(&mut self.ring(queue).entries);
-            drop(entries);
-        }
+        let sends = std::mem::take(&mut self.sends().entries);
+        let receives = self
+            .own_receives()
+            .map(|mut ring| std::mem::take(&mut ring.entries));
+        drop((sends, receives));
     }
 }
 
@@ -226,22 +308,29 @@ mod tests {
     #[test]
     fn a_name_tells_its_queue_and_is_not_used_again() {
         let outstanding = Outstanding::new(1, 1);
-        let send = outstanding
-            .ring(WorkQueue::Send)
-            .push(7, Vec::new(), true)
-            .id();
-        let receive = outstanding
-            .ring(WorkQueue::Receive)
-            .push(7, Vec::new(), true)
-            .id();
+        let send = push(&mut outstanding.sends(), 7, true);
+        let receive = push(&mut outstanding.own_receives().unwrap(), 7, true);
         assert_eq!(send.queue(), WorkQueue::Send);
         assert_eq!(receive.queue(), WorkQueue::Receive);
         outstanding.clear();
         assert!(outstanding.complete(send, true).is_none());
-        let next = outstanding
-            .ring(WorkQueue::Send)
-            .push(7, Vec::new(), true)
-            .id();
+        let next = push(&mut outstanding.sends(), 7, true);
         assert!(next > send);
+    }
+
+    #[test]
+    fn shared_receives_complete_by_any_queue_pair_in_any_order_and_once() {
+        let shared = Arc::new(SharedReceives::new(2));
+        let users = [(); 2].map(|()| Outstanding::sharing(1, &shared));
+        assert!(users[0].own_receives().is_none());
+        let first = shared.add(1, Vec::new()).unwrap();
+        let second = shared.add(2, Vec::new()).unwrap();
+        assert!(shared.add(3, Vec::new()).is_err());
+        assert_eq!(users[1].complete(second, true).unwrap().entry.wr_id, 2);
+        assert!(users[0].complete(second, true).is_none());
+        shared.add(3, Vec::new()).unwrap();
+        assert_eq!(users[0].complete(first, false).unwrap().entry.wr_id, 1);
+        users[0].clear();
+        assert_eq!(shared.len(), 1, "the queue's own, whoever is reset");
     }
 }

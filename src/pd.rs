@@ -6,6 +6,7 @@ use crate::cq::CompletionQueue;
 use crate::mr::{MemoryRegion, RemoteAccess};
 use crate::mw::MemoryWindow;
 use crate::qp::QueuePairBuilder;
+use crate::srq::SharedReceiveQueueBuilder;
 use std::sync::Arc;
 use urxe_driver as driver;
 use urxe_driver::mw::WindowType;
@@ -66,6 +67,11 @@ impl ProtectionDomain {
         recv_cq: &'a CompletionQueue,
     ) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(self, send_cq, recv_cq)
+    }
+
+    /// Begins a shared receive queue, for receives into this domain's memory. (`ibv_create_srq`.)
+    pub fn shared_receive_queue(&self) -> SharedReceiveQueueBuilder<'_> {
+        SharedReceiveQueueBuilder::new(self)
     }
 
     pub(crate) fn driver(&self) -> &Arc<driver::Pd> {

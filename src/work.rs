@@ -41,8 +41,9 @@ pub enum PostError {
         /// How many bytes were given.
         given: u64,
     },
-    /// The memory belongs to another protection domain than the queue pair.
-    #[error("the memory belongs to another protection domain than the queue pair")]
+    /// The memory belongs to another protection domain than the queue pair, or than the shared
+    /// receive queue.
+    #[error("the memory belongs to another protection domain than what it was posted to")]
     OtherProtectionDomain,
     /// The peer's memory is shorter than the local data.
     #[error("{local} bytes do not fit the {remote} bytes of the peer's memory")]
@@ -370,8 +371,9 @@ impl ReceiveRequest {
         self
     }
 
-    pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
-        check_slices(&self.slices, pd, cap.max_recv_sge)
+    /// Whether a queue of this protection domain, with so many pieces a receive, can take it.
+    pub(crate) fn check(&self, pd: u64, max_sge: u32) -> Result<(), PostError> {
+        check_slices(&self.slices, pd, max_sge)
     }
 }
 

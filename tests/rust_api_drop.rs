@@ -29,10 +29,17 @@ fn make_and_drop(shuffle: &mut Shuffle) {
     let a = pd.queue_pair(&cqs[0], &cqs[1]).build().unwrap();
     let b = pd.queue_pair(&cqs[2], &cqs[2]).build().unwrap();
     let unused = pd.queue_pair(&cqs[0], &cqs[2]).build().unwrap();
+    let shared = pd.shared_receive_queue().max_wr(2).build().unwrap();
+    let c = pd.queue_pair(&cqs[0], &cqs[1]).build().unwrap();
+    let d = pd.queue_pair(&cqs[0], &cqs[2]).receives_from(&shared);
+    let d = d.build().unwrap();
     let (at_a, at_b) = (a.endpoint(), b.endpoint());
     let options = ConnectOptions::default();
     let a = a.connect(&at_b, &options).unwrap();
     let b = b.connect(&at_a, &options).unwrap();
+    let (at_c, at_d) = (c.endpoint(), d.endpoint());
+    let c = c.connect(&at_d, &options).unwrap();
+    let d = d.connect(&at_c, &options).unwrap();
     let from = pd.register(LEN, RemoteAccess::all()).unwrap();
     let to = pd.register_vec(vec![1; LEN], RemoteAccess::all()).unwrap();
     let counter = pd.register(8, RemoteAccess::ATOMIC).unwrap();
@@ -41,6 +48,12 @@ fn make_and_drop(shuffle: &mut Shuffle) {
     cqs[2].arm();
     unused.post_receive(ReceiveRequest::empty()).unwrap();
     b.post_receive(ReceiveRequest::into(to.slice(..).unwrap()))
+        .unwrap();
+    for _ in 0..2 {
+        let room = to.slice(..).unwrap();
+        shared.post_receive(ReceiveRequest::into(room)).unwrap();
+    }
+    c.post_send(SendRequest::send(from.slice(..).unwrap()))
         .unwrap();
     let remote = to.remote();
     a.post_sends([
@@ -67,6 +80,9 @@ fn make_and_drop(shuffle: &mut Shuffle) {
         Box::new(a),
         Box::new(b),
         Box::new(unused),
+        Box::new(c),
+        Box::new(d),
+        Box::new(shared),
         Box::new(from),
         Box::new(to),
         Box::new(counter),

@@ -290,12 +290,18 @@ impl Cq {
         }
     }
 
-    /// Removes the completions of a queue pair that is being destroyed or reset, which the program
-    /// must not see any more (11.2.4.5).
-    pub(crate) fn purge(&self, qpn: Qpn) {
-        lock(&self.ring)
-            .entries
-            .retain(|(completion, _)| completion.qpn != qpn);
+    /// Removes, and returns, the completions of a queue pair that is being destroyed or reset, which
+    /// the program must not see any more (11.2.4.5).
+    pub fn purge(&self, qpn: Qpn) -> Vec<Completion> {
+        let mut purged = Vec::new();
+        lock(&self.ring).entries.retain(|(completion, _)| {
+            let stays = completion.qpn != qpn;
+            if !stays {
+                purged.push(*completion);
+            }
+            stays
+        });
+        purged
     }
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {

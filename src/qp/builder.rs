@@ -6,6 +6,7 @@ use crate::cq::CompletionQueue;
 use crate::mr::RemoteAccess;
 use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
+use crate::srq::SharedReceiveQueue;
 use std::sync::Arc;
 use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};
 use urxe_proto::ids::QKey;
@@ -19,6 +20,7 @@ pub struct QueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueue,
     recv_cq: &'a CompletionQueue,
+    shared: Option<&'a SharedReceiveQueue>,
     cap: QpCap,
     settings: Settings,
 }
@@ -33,6 +35,7 @@ impl<'a> QueuePairBuilder<'a> {
             pd,
             send_cq,
             recv_cq,
+            shared: None,
             cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,
@@ -47,6 +50,13 @@ impl<'a> QueuePairBuilder<'a> {
                 responder_resources: 16,
             },
         }
+    }
+
+    /// Lets its messages take receives from a shared queue. Then it has no receive queue of its own,
+    /// and the capacities of one mean nothing. (`srq` of `ibv_qp_init_attr`.)
+    pub fn receives_from(mut self, shared: &'a SharedReceiveQueue) -> Self {
+        self.shared = Some(shared);
+        self
     }
 
     /// How many work requests the send queue holds, 0 to 32,768. (Default 128.)
@@ -138,19 +148,40 @@ impl<'a> QueuePairBuilder<'a> {
         if !context.is(self.send_cq.context()) || !context.is(self.recv_cq.context()) {
             return Err(BuildError::OtherContext);
         }
+        if self
+            .shared
+            .is_some_and(|srq| !context.is(srq.pd().context()))
+        {
+            return Err(BuildError::OtherContext);
+        }
+        let recv_cq = Arc::clone(self.recv_cq.driver());
+        // A shared queue has its room once for all of its queue pairs.
+        let (share, room, receives, outstanding) = match self.shared {
+            None => (
+                None,
+                self.cap.max_recv_wr,
+                ReceivesFrom::Own(recv_cq),
+                Outstanding::new(self.cap.max_send_wr, self.cap.max_recv_wr),
+            ),
+            Some(srq) => (
+                Some(srq.share(self.recv_cq)?),
+                0,
+                ReceivesFrom::Shared(Arc::clone(srq.driver()), recv_cq),
+                Outstanding::sharing(self.cap.max_send_wr, srq.receives()),
+            ),
+        };
         let mut reservations = vec![
             self.send_cq.reserve(self.cap.max_send_wr)?,
-            self.recv_cq.reserve(self.cap.max_recv_wr)?,
+            self.recv_cq.reserve(room)?,
         ];
         let init = QpInit {
             service,
             send_cq: Some(Arc::clone(self.send_cq.driver())),
-            receives: ReceivesFrom::Own(Arc::clone(self.recv_cq.driver())),
+            receives,
             cap: self.cap,
             signal_all: false,
         };
         let qp = context.driver().create_qp(self.pd.driver(), init)?;
-        let outstanding = Outstanding::new(self.cap.max_send_wr, self.cap.max_recv_wr);
         let outstanding = Arc::new(outstanding);
         for reservation in &mut reservations {
             reservation.attach(qp.qpn(), &outstanding);
@@ -158,6 +189,7 @@ impl<'a> QueuePairBuilder<'a> {
         Ok(Core {
             qp,
             outstanding,
+            share,
             settings: self.settings,
             pd: self.pd.clone(),
             _reservations: reservations,

@@ -228,12 +228,15 @@ impl QueuePair {
     }
 
     /// Takes it back to where it can be connected anew, with the same number and a new first PSN.
-    /// What is outstanding ends without completions. (`ibv_modify_qp` to RESET and INIT.)
+    /// What is outstanding ends without completions. With a shared receive queue an event tells that
+    /// it took its last receive there for now, [`QpLastWqeReached`](crate::EventType::QpLastWqeReached),
+    /// unless it had failed before. (`ibv_modify_qp` to RESET and INIT; with a shared receive queue by
+    /// way of ERR.)
     ///
     /// # Errors
     /// See [`BuildError`]. The queue pair is gone then.
     pub fn reset(self) -> Result<PreparedQueuePair, BuildError> {
-        self.core.go_to(QpState::Reset)?;
+        self.core.halt()?;
         self.core.outstanding.clear();
         self.core.prepare()
     }

@@ -11,8 +11,9 @@ pub use datagram::{DatagramAddress, DatagramQueuePair, Destination};
 
 use crate::cq::{CqError, Reservation};
 use crate::mr::RemoteAccess;
-use crate::outstanding::{Outstanding, WorkQueue};
+use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
+use crate::srq::Share;
 use crate::work::{BatchError, Data, PostError, ReceiveRequest, SendRequest, elements};
 use std::sync::Arc;
 use urxe_driver as driver;
@@ -25,8 +26,11 @@ use urxe_proto::work::{Payload, SendWr, Sge};
 /// Why a queue pair cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// A completion queue belongs to another opened device.
-    #[error("the completion queues must be made from the same opened device as the queue pair")]
+    /// A completion queue, or the shared receive queue, belongs to another opened device.
+    #[error(
+        "the completion queues and the shared receive queue must be made from the same opened \
+         device as the queue pair"
+    )]
     OtherContext,
     /// The port has no such GID.
     #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
@@ -75,6 +79,8 @@ struct Settings {
 struct Core {
     qp: Arc<driver::Qp>,
     outstanding: Arc<Outstanding>,
+    /// What it has of a shared receive queue, if it takes receives from one.
+    share: Option<Share>,
     settings: Settings,
     pd: ProtectionDomain,
     /// Its room in its completion queues, which live as long.
@@ -99,12 +105,22 @@ impl Core {
         self.qp.modify(&attr, AttrMask::STATE)
     }
 
+    /// Takes it to RESET, in which nothing completes any more, whoever is still at work on it.
+    fn halt(&self) -> Result<(), ModifyError> {
+        if let Some(share) = &self.share {
+            share.give_back(&self.qp);
+        }
+        self.go_to(QpState::Reset)
+    }
+
     fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let cap = self.qp.cap();
-        request.check(self.pd.driver().id(), &cap)?;
         // The lock goes before what could not be posted is dropped.
         let mut refused = None;
-        let mut ring = self.outstanding.ring(WorkQueue::Receive);
+        let Some(mut ring) = self.outstanding.own_receives() else {
+            return Err(urxe_proto::queue::PostError::SharedReceives.into());
+        };
+        request.check(self.pd.driver().id(), cap.max_recv_sge)?;
         let result = if ring.is_full() {
             refused = Some(request.slices);
             Err(PostError::QueueFull {
@@ -173,7 +189,7 @@ impl Core {
         let mut refused = None;
         let mut error = None;
         let mut count = 0;
-        let mut ring = self.outstanding.ring(WorkQueue::Send);
+        let mut ring = self.outstanding.sends();
         let mut posting = self.qp.start_posting();
         for request in requests {
             if ring.is_full() {
@@ -224,8 +240,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // In RESET nothing completes any more, whoever is still at work on it.
-        if let Err(error) = self.go_to(QpState::Reset) {
+        if let Err(error) = self.halt() {
             tracing::debug!(%error, qp = %self.qp.qpn(), "a queue pair could not be reset");
         }
         self.qp.destroy();
