@@ -496,7 +496,7 @@ fn memory_of_another_protection_domain_is_refused() {
 fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
     let (a, b) = (End::new(), End::new());
     let small = a.qp().max_send_wr(2).max_recv_wr(1);
-    let small = small.max_send_sge(1).max_recv_sge(1).max_inline(4);
+    let small = small.max_send_sge(1).max_recv_sge(1).max_inline(20);
     let (qp_a, _qp_b) = connect(small.build().unwrap(), b.qp().build().unwrap());
     let here = a.filled(64, 1);
     let there = b.pd.register(32, ALL).unwrap();
@@ -505,8 +505,8 @@ fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
     let pieces = SendRequest::send([slice(), slice()]);
     let error = qp_a.post_send(pieces).unwrap_err();
     assert_eq!(error, PostError::TooManySlices { given: 2, max: 1 });
-    let error = qp_a.post_send(SendRequest::send(b"12345")).unwrap_err();
-    assert_eq!(error, PostError::TooMuchInline { given: 5, max: 4 });
+    let error = qp_a.post_send(SendRequest::send(&[0; 21])).unwrap_err();
+    assert_eq!(error, PostError::TooMuchInline { given: 21, max: 20 });
     let error = qp_a
         .post_send(SendRequest::write(slice(), &there.remote()))
         .unwrap_err();

@@ -84,7 +84,8 @@ impl<'a> QueuePairBuilder<'a> {
         self
     }
 
-    /// How many bytes of inline data a work request has at most, 0 to 1024. (Default 256.)
+    /// How many bytes of inline data a work request has at most, 0 to 1024; more are permitted if
+    /// they fit in the place of its pieces of memory, of 16 bytes each. (Default 256.)
     pub fn max_inline(mut self, max: u32) -> Self {
         self.cap.max_inline = max;
         self
