@@ -108,17 +108,21 @@ impl Place {
     }
 }
 
-/// Puts the command and the library side by side, as an installation has them.
+/// Puts the command and the shared objects side by side, as an installation has them.
 ///
-/// `cargo test` builds the library in `deps` only; the one beside the command, if there is one,
+/// `cargo test` builds the objects in `deps` only; the one beside the command, if there is one,
 /// comes from the latest `cargo build` and may be older.
 fn install(directory: &Path) {
     let command = Path::new(env!("CARGO_BIN_EXE_urxe"));
-    let library = command.with_file_name("deps").join("liburxe.so");
-    for (from, name) in [(command, "urxe"), (&library, "liburxe.so")] {
+    let built = command.with_file_name("deps");
+    for (from, name) in [
+        (command.to_owned(), "urxe"),
+        (built.join("liburxe.so"), "liburxe.so"),
+        (built.join("liburxe_preload.so"), "liburxe_preload.so"),
+    ] {
         // Renamed when complete: another run of the tests may be using the old one.
         let draft = directory.join(format!(".{name}.{}", std::process::id()));
-        fs::copy(from, &draft).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        fs::copy(&from, &draft).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("own copy");
         fs::rename(&draft, directory.join(name)).expect("own copy");
     }

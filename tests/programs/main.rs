@@ -16,6 +16,7 @@ mod first_errors;
 mod perftest;
 mod pingpong;
 mod places;
+mod preload;
 mod processes;
 mod shared_receives;
 mod stand_ins;

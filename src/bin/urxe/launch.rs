@@ -60,7 +60,7 @@ pub enum LaunchError {
 /// # Errors
 /// When there is no library, or no place for its names.
 pub fn search_path() -> Result<OsString, LaunchError> {
-    let library = library::find()?;
+    let library = library::find(library::LIBRARY)?;
     let rest = env::var_os(SEARCH_PATH).filter(|rest| !rest.is_empty());
     let missing = STAND_INS
         .into_iter()

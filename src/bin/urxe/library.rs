@@ -1,14 +1,16 @@
-//! Where `liburxe.so` is: beside this command in the build tree, or where it was installed.
+//! Where the shared objects are: beside this command in the build tree, or where they were installed.
 
 use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The file's name.
-const LIBRARY: &str = "liburxe.so";
+/// What stands in for libibverbs and librdmacm.
+pub const LIBRARY: &str = "liburxe.so";
+/// What shows programs files of the devices where they cannot have mounts of their own.
+pub const PRELOAD: &str = "liburxe_preload.so";
 
-/// Why the library cannot be used.
+/// Why a shared object cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// The system does not tell.
@@ -16,11 +18,16 @@ pub enum LibraryError {
     NoExecutable(#[source] io::Error),
     /// It is nowhere.
     #[error(
-        "{LIBRARY} is not beside this command, nor in any of these directories: {}; build it with \
+        "{name} is not beside this command, nor in any of these directories: {}; build it with \
          `cargo build --release`, or install it beside this command",
-        list(.0)
+        list(.directories)
     )]
-    NotFound(Vec<PathBuf>),
+    NotFound {
+        /// What was looked for.
+        name: &'static str,
+        /// And where.
+        directories: Vec<PathBuf>,
+    },
 }
 
 fn list(directories: &[PathBuf]) -> String {
@@ -28,20 +35,20 @@ fn list(directories: &[PathBuf]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The library that belongs to this command, as an absolute path.
+/// The shared object of this name that belongs to this command, as an absolute path.
 ///
 /// # Errors
 /// When there is none.
-pub fn find() -> Result<PathBuf, LibraryError> {
+pub fn find(name: &'static str) -> Result<PathBuf, LibraryError> {
     let executable = env::current_exe().map_err(LibraryError::NoExecutable)?;
-    find_for(&executable)
+    find_for(&executable, name)
 }
 
-fn find_for(executable: &Path) -> Result<PathBuf, LibraryError> {
+fn find_for(executable: &Path, name: &'static str) -> Result<PathBuf, LibraryError> {
     let beside = executable.parent().unwrap_or(Path::new("/"));
     // In a build tree: `cargo run` and `cargo test` write the library to deps/ only, `cargo build`
     // writes it beside the command, too. The newest is the one that was built with this command.
-    let built = [beside.join(LIBRARY), beside.join("deps").join(LIBRARY)];
+    let built = [beside.join(name), beside.join("deps").join(name)];
     let newest = built
         .into_iter()
         .filter_map(|path| Some((modified(&path)?, path)))
@@ -52,9 +59,9 @@ fn find_for(executable: &Path) -> Result<PathBuf, LibraryError> {
     let directories = installed(beside);
     let found = directories
         .iter()
-        .map(|directory| directory.join(LIBRARY))
+        .map(|directory| directory.join(name))
         .find(|path| path.is_file());
-    found.ok_or(LibraryError::NotFound(directories))
+    found.ok_or(LibraryError::NotFound { name, directories })
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {
@@ -108,7 +115,7 @@ mod tests {
             fs::File::create(newer)
                 .and_then(|file| file.set_modified(SystemTime::now()))
                 .expect("own file");
-            let found = find_for(&root.join("bin/urxe")).expect("one is there");
+            let found = find_for(&root.join("bin/urxe"), LIBRARY).expect("one is there");
             assert_eq!(&found, newer);
         }
         fs::remove_dir_all(root).expect("own directory");
@@ -118,7 +125,7 @@ mod tests {
     fn installation_is_found_beside_its_command() {
         let root = tree("installed");
         fs::File::create(root.join("lib").join(LIBRARY)).expect("own file");
-        let found = find_for(&root.join("bin/urxe")).expect("one is there");
+        let found = find_for(&root.join("bin/urxe"), LIBRARY).expect("one is there");
         assert_eq!(found, root.join("lib").join(LIBRARY));
         fs::remove_dir_all(root).expect("own directory");
     }

@@ -29,8 +29,9 @@ const OWN_FAILURE: u8 = 125;
                         cannot be started, 125 when urxe itself fails."
 )]
 pub struct Arguments {
-    /// Whether the program, and what it starts, sees the devices in /sys/class/infiniband. Unless
-    /// you are root, that takes a user namespace, in which setuid programs do not work
+    /// Whether, and how, the program and what it starts see the devices in /sys/class/infiniband. Unless
+    /// you are root, that takes a user namespace, in which setuid programs do not work; where
+    /// that is not allowed, an object that the program preloads
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
     /// The program and its arguments, after `--` where they begin with a dash
@@ -63,12 +64,16 @@ pub fn run(arguments: Arguments) -> ExitCode {
             program.display()
         );
     }
-    if let Err(error) = sysfs::show(arguments.sysfs) {
-        eprintln!("urxe run: {error}");
-        return ExitCode::from(OWN_FAILURE);
-    }
+    let variables = match sysfs::show(arguments.sysfs) {
+        Ok(variables) => variables,
+        Err(error) => {
+            eprintln!("urxe run: {error}");
+            return ExitCode::from(OWN_FAILURE);
+        }
+    };
     let mut command = Command::new(program);
     command.args(rest).env(launch::SEARCH_PATH, search_path);
+    command.envs(variables);
     let error = command.exec();
 
     let program = program.display();

@@ -162,7 +162,7 @@ pub fn peer(arguments: PeerArguments) -> ExitCode {
 }
 
 fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
-    let library = library::find()?;
+    let library = library::find(library::LIBRARY)?;
     let device = choose(arguments.device.as_deref())?;
     let gid = find_gid(&device, arguments.gid_index)?;
     let mtu = find_mtu(&device, arguments.mtu)?;

@@ -10,8 +10,9 @@ use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Resource};
 use urxe_driver::isolation;
 use urxe_driver::stat::{self, DeviceReport, Farewells, Report};
 
-use super::tree;
+use super::{mount, preload, tree};
 
 /// The name of the hidden subcommand.
 pub const COMMAND: &str = "sysfs-keeper";
@@ -43,18 +44,21 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub struct Arguments {
     /// The program for which the files are
     program: u32,
+    /// Where the devices are, if not in mounts of this process's own
+    #[arg(long)]
+    root: Option<PathBuf>,
     /// Be the keeper; otherwise start it
     #[arg(long)]
     detached: bool,
 }
 
-/// Starts the keeper for this process and what becomes of it; returns when it is ready.
+/// Starts the keeper for this process and what becomes of it; returns when it is ready. `root` is where the
+/// devices are, if not in mounts of this process's own; the keeper removes it in the end.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start() -> io::Result<()> {
-    let status = Command::new("/proc/self/exe")
-        .args([COMMAND, &std::process::id().to_string()])
+pub fn start(root: Option<&Path>) -> io::Result<()> {
+    let status = command(std::process::id(), root)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status()?;
@@ -64,11 +68,26 @@ pub fn start() -> io::Result<()> {
     }
 }
 
+fn command(program: u32, root: Option<&Path>) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args([COMMAND, &program.to_string()]);
+    if let Some(root) = root {
+        command.arg("--root").arg(root);
+    }
+    command
+}
+
 /// The subcommand.
 pub fn keeper(arguments: Arguments) -> ExitCode {
-    let result = match arguments.detached {
-        true => keep(arguments.program),
-        false => detach(arguments.program),
+    let root = arguments.root.as_deref();
+    let result = match (arguments.detached, root) {
+        (false, _) => detach(arguments.program, root),
+        (true, None) => keep(arguments.program, Path::new(mount::CLASS), anybody_left),
+        (true, Some(root)) => {
+            let class = preload::class(root);
+            let kept = keep(arguments.program, &class, || anybody_looks(root));
+            kept.and(fs::remove_dir_all(root))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,11 +99,11 @@ pub fn keeper(arguments: Arguments) -> ExitCode {
 }
 
 /// Starts the keeper, waits until it is ready, and leaves it alone.
-fn detach(program: u32) -> io::Result<()> {
+fn detach(program: u32, root: Option<&Path>) -> io::Result<()> {
     // A pipe that the keeper held would never end.
     isolation::keep_descriptors();
-    let mut keeper = Command::new("/proc/self/exe")
-        .args([COMMAND, "--detached", &program.to_string()])
+    let mut keeper = command(program, root)
+        .arg("--detached")
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -97,7 +116,8 @@ fn detach(program: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn keep(program: u32) -> io::Result<()> {
+/// Keeps the counters below `class` while the program runs, or `anybody_left` says that somebody sees them.
+fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>) -> io::Result<()> {
     // Signals from the terminal are the program's.
     rustix::process::setsid()?;
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
@@ -108,9 +128,8 @@ fn keep(program: u32) -> io::Result<()> {
     let program = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
 
     let farewells = Farewells::listen()?;
-    let class = Path::new("/sys/class").join(tree::DEVICES);
     let looks = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-    let mut files = open_all(&class, &looks)?;
+    let mut files = open_all(&class.join(tree::DEVICES), &looks)?;
     let mut known = Known::default();
     known.refresh(&mut files)?;
     rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
@@ -342,15 +361,28 @@ fn continues(before: &Report, now: &Report) -> bool {
 /// Whether another process has the mounts of this one.
 fn anybody_left() -> io::Result<bool> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
+    any_other(|process| fs::read_link(process.join("ns/mnt")).is_ok_and(|other| other == own))
+}
+
+/// Whether another process was started with this root in its environment. Those of other users do not say.
+fn anybody_looks(root: &Path) -> io::Result<bool> {
+    let variable = [preload::VARIABLE.as_bytes(), root.as_os_str().as_bytes()].join(&b'=');
+    any_other(|process| {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == variable)
+    })
+}
+
+/// Whether this is so of any process but this one, given its directory in `/proc`.
+fn any_other(is_so: impl Fn(&Path) -> bool) -> io::Result<bool> {
     let me = std::process::id().to_string();
     let others: HashSet<_> = fs::read_dir("/proc")?
         .flatten()
         .map(|entry| entry.file_name())
         .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit) && *name != *me)
         .collect();
-    let shares = |name: &std::ffi::OsString| {
-        let link = Path::new("/proc").join(name).join("ns/mnt");
-        fs::read_link(link).is_ok_and(|other| other == own)
-    };
-    Ok(others.iter().any(shares))
+    let mut others = others.iter();
+    Ok(others.any(|name| is_so(&Path::new("/proc").join(name))))
 }

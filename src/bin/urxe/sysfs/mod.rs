@@ -2,12 +2,15 @@
 //!
 //! - `tree`: what is to be seen of a device.
 //! - `mount`: puts it where it is looked for, for one program and what it starts.
+//! - `preload`: where that is forbidden, has the program look elsewhere.
 //! - `keeper`: a process that keeps the counters true.
 
+use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
 
 pub mod keeper;
 mod mount;
+mod preload;
 mod tree;
 
 /// Whether to show the devices in sysfs.
@@ -17,31 +20,54 @@ pub enum View {
     Auto,
     /// In any case: fail where it is not possible
     Yes,
+    /// In any case, by preloading an object, also where mounts would do
+    Preload,
     /// Not
     No,
 }
 
-/// Shows the devices to this process and what it starts, from now on.
+/// A variable for the program's environment.
+pub type Variable = (&'static str, OsString);
+
+/// Shows the devices to this process, or what it becomes with these variables, and what that starts.
 ///
 /// # Errors
 /// When it was to be done in any case and cannot be.
-pub fn show(view: View) -> Result<(), String> {
-    if view == View::No {
-        return Ok(());
-    }
-    let shown = try_out().and_then(|()| mount::show().map_err(|error| error.to_string()));
-    let shown = shown.and_then(|()| {
-        let kept = keeper::start();
-        kept.map_err(|error| format!("starting the keeper of the counters: {error}"))
-    });
+pub fn show(view: View) -> Result<Vec<Variable>, String> {
+    let shown = match view {
+        View::No => return Ok(Vec::new()),
+        View::Preload => show_preloaded(),
+        View::Auto | View::Yes => show_mounted().or_else(|mounts| {
+            tracing::info!("no mounts for the devices: {mounts}");
+            show_preloaded().map_err(|error| format!("{mounts}; nor by preloading: {error}"))
+        }),
+    };
     match (shown, view) {
-        (Err(error), View::Yes) => Err(format!("the devices cannot be shown in /sys: {error}")),
-        (Err(error), _) => {
+        (Err(error), View::Auto) => {
             tracing::info!("the devices are not to be seen in /sys: {error}");
-            Ok(())
+            Ok(Vec::new())
         }
-        (Ok(()), _) => Ok(()),
+        (Err(error), _) => Err(format!("the devices cannot be shown in /sys: {error}")),
+        (Ok(variables), _) => Ok(variables),
     }
+}
+
+fn show_mounted() -> Result<Vec<Variable>, String> {
+    try_out()?;
+    mount::show().map_err(|error| error.to_string())?;
+    keeper::start(None).map_err(no_keeper)?;
+    Ok(Vec::new())
+}
+
+fn show_preloaded() -> Result<Vec<Variable>, String> {
+    let files = preload::Files::write().map_err(|error| error.to_string())?;
+    // The files are the keeper's to remove, once there is one.
+    keeper::start(Some(files.root())).map_err(no_keeper)?;
+    Ok(files.keep())
+}
+
+fn no_keeper(error: std::io::Error) -> String {
+    format!("starting the keeper of the counters: {error}")
 }
 
 /// The hidden subcommand that tries it out.

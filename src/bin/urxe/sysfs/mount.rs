@@ -18,9 +18,9 @@ use urxe_driver::{Device, device, isolation};
 
 use super::tree::{self, DEVICES, VERBS};
 
-const CLASS: &str = "/sys/class";
+pub const CLASS: &str = "/sys/class";
 /// Where the kernel's devices have their files.
-const NODES: &str = "/dev/infiniband";
+pub const NODES: &str = "/dev/infiniband";
 
 /// Why `/sys/class` stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub fn show() -> Result<(), MountError> {
     let shown = cover(class, |real| {
         bind_all(real, class, &[DEVICES, VERBS])?;
         for name in [DEVICES, VERBS] {
-            copy_links(&real.join(name), &class.join(name))?;
+            tree::copy_links(&real.join(name), &class.join(name))?;
         }
         let mut all = devices.iter();
         all.try_for_each(|device| tree::write(class, device))
@@ -142,25 +142,6 @@ fn bind_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
             false => drop(File::create(&place)?),
         }
         mount_bind_recursive(entry.path(), &place)?;
-    }
-    Ok(())
-}
-
-/// The classes of RDMA devices get company, so their entries are copied: they are links. There may
-/// be none.
-fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    if !from.is_dir() {
-        return Ok(());
-    }
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let place = to.join(entry.file_name());
-        match fs::read_link(entry.path()) {
-            Ok(target) => symlink(target, place)?,
-            // A file, such as the version of the interface.
-            Err(_) => fs::write(place, fs::read(entry.path())?)?,
-        }
     }
     Ok(())
 }

@@ -19,6 +19,28 @@ const VERBS_ABI: u32 = 6;
 /// The version of that of a driver that has no interface of its own.
 const DRIVER_ABI: u32 = 1;
 
+/// Makes `to` with what the kernel shows in `from`, a class of RDMA devices. Its entries are links, and
+/// there may be none.
+///
+/// # Errors
+/// When `to` is there, or cannot be made.
+pub fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    if !from.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        match fs::read_link(entry.path()) {
+            Ok(target) => symlink(target, place)?,
+            // A file, such as the version of the interface.
+            Err(_) => fs::write(place, fs::read(entry.path())?)?,
+        }
+    }
+    Ok(())
+}
+
 /// Writes the entries of a device below `class`, which stands for `/sys/class`.
 ///
 /// # Errors

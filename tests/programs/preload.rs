@@ -1,0 +1,192 @@
+//! The devices as `urxe run` shows them where it cannot mount: by an object that programs preload.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::namespace::Namespace;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{LOOK, run};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
+/// Where the files are, as the program's environment tells.
+const ROOT: &str = "URXE_SYSFS_ROOT";
+
+/// What a program says that preloads the object.
+fn preloaded(place: &Place, words: &[&str]) -> String {
+    let mut command = place.urxe();
+    command
+        .args(["run", "--sysfs", "preload", "--"])
+        .args(words);
+    run(words[0], command, LIMIT).success().stdout
+}
+
+fn shell(place: &Place, script: &str) -> String {
+    preloaded(place, &["bash", "-c", script])
+}
+
+/// A C program, compiled here.
+fn compile(directory: &Path, source: &str, flags: &[&str]) -> String {
+    let program = directory.join("program");
+    let mut command = Command::new("cc");
+    command.args(flags).arg("-o").arg(&program);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    run("cc", command, LIMIT).success();
+    program.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn every_kind_of_call_sees_the_devices() {
+    if !require(&[Need::Program("cc", "gcc")]) {
+        return;
+    }
+    let directory = Directory::new();
+    // Fortified programs call other functions.
+    for flags in [
+        &["-Wall"][..],
+        &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"],
+        &["-D_FILE_OFFSET_BITS=64"],
+    ] {
+        let program = compile(directory.path(), "tests/programs/preload.c", flags);
+        let told = preloaded(&Place::here(), &[&program]);
+        assert_eq!(told, "all is to be seen\n", "{flags:?}");
+    }
+}
+
+#[test]
+fn ordinary_tools_see_the_devices() {
+    let place = Place::here();
+    let listed = shell(
+        &place,
+        "ls /sys/class/infiniband /sys/class/infiniband_verbs",
+    );
+    assert!(
+        listed.lines().filter(|line| *line == "urxe_lo").count() == 2,
+        "{listed}"
+    );
+    let long = shell(&place, "ls -l /sys/class/infiniband/ /dev/infiniband");
+    assert!(long.contains("urxe_lo"), "{long}");
+    assert_eq!(shell(&place, &format!("cat {PORT}/state")), "4: ACTIVE\n");
+    assert_eq!(shell(&place, &format!("cat < {PORT}/state")), "4: ACTIVE\n");
+    assert_eq!(
+        shell(
+            &place,
+            "cd /sys/class/infiniband/urxe_lo && cat ports/*/link_layer && /bin/pwd"
+        ),
+        "Ethernet\n/sys/class/infiniband/urxe_lo\n"
+    );
+    let found = shell(&place, "find /sys/class/infiniband/urxe_lo/ -name state");
+    assert_eq!(found, format!("{PORT}/state\n"));
+    let matched = shell(
+        &place,
+        "grep -rl ACTIVE /sys/class/infiniband/urxe_lo/ports",
+    );
+    assert_eq!(matched, format!("{PORT}/state\n"));
+    let tested = shell(
+        &place,
+        "test -d /sys/class/infiniband/urxe_lo && echo there",
+    );
+    assert_eq!(tested, "there\n");
+}
+
+#[test]
+fn both_ways_show_the_same() {
+    if !require(&[Need::NetworkNamespaces]) {
+        return;
+    }
+    let place = Place::here();
+    let script = "cd /sys/class/infiniband && find urxe_lo -type f ! -path '*counters*' \
+                  | sort | xargs grep -H .; find urxe_lo | sort";
+    let mut command = place.urxe();
+    command.args(["run", "--sysfs", "yes", "--", "bash", "-c", script]);
+    let mounted = run("mounted", command, LIMIT).success().stdout;
+    assert!(
+        mounted.contains("urxe_lo/ports/1/state:4: ACTIVE"),
+        "{mounted}"
+    );
+    assert_eq!(shell(&place, script), mounted);
+}
+
+#[test]
+fn python_sees_the_devices() {
+    if !require(&[Need::Program("python3", "python3")]) {
+        return;
+    }
+    let script = "import glob, os, pathlib\n\
+         c = '/sys/class/infiniband'\n\
+         assert 'urxe_lo' in os.listdir(c)\n\
+         assert 'urxe_lo' in [e.name for e in os.scandir(c) if e.is_dir()]\n\
+         assert os.listdir(c + '/urxe_lo/device/net') == ['lo']\n\
+         assert open(c + '/urxe_lo/ports/1/state').read() == '4: ACTIVE\\n'\n\
+         assert glob.glob(c + '/urxe_l*/ports/*') == [c + '/urxe_lo/ports/1']\n\
+         assert os.path.realpath(c + '/urxe_lo') == c + '/urxe_lo'\n\
+         assert c in [str(p.parent) for p in pathlib.Path(c).iterdir()]\n\
+         print('seen')";
+    assert_eq!(
+        preloaded(&Place::here(), &["python3", "-c", script]),
+        "seen\n"
+    );
+}
+
+#[test]
+fn ucx_finds_the_devices_that_are_preloaded() {
+    let ucx = Need::Program("ucx_info", "ucx-utils");
+    if !require(&[ucx, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let shown = shell(namespace.place(), "ucx_info -d 2>&1");
+    assert!(shown.contains("rc_verbs"), "{shown}");
+    assert!(shown.contains("urxe_lo:1"), "{shown}");
+}
+
+#[test]
+fn rest_of_the_system_stays_as_it_is() {
+    let place = Place::here();
+    let script = "ls /sys/class; cat /sys/class/net/lo/mtu; readlink /proc/self/cwd; ls /dev/null";
+    let mut command = place.command("bash");
+    command.args(["-c", script]);
+    let before = run("bash", command, LIMIT).success().stdout;
+    assert_eq!(shell(&place, script), before);
+}
+
+#[test]
+fn object_that_is_missing_is_asked_for() {
+    let directory = Directory::new();
+    let place = Place::here();
+    let script = "cp $(dirname \"$0\")/urxe $(dirname \"$0\")/liburxe.so \"$1\"";
+    let urxe = place.urxe().get_program().to_owned();
+    let mut copy = Command::new("bash");
+    copy.args(["-c", script]).arg(&urxe).arg(directory.path());
+    run("cp", copy, LIMIT).success();
+    let mut command = Command::new(directory.path().join("urxe"));
+    command.args(["run", "--sysfs", "preload", "--", "true"]);
+    let finished = run("urxe run", command, LIMIT);
+    assert_eq!(finished.status.code(), Some(125), "{finished}");
+    let wanted = "liburxe_preload.so is not beside this command";
+    assert!(finished.stderr.contains(wanted), "{finished}");
+}
+
+#[test]
+fn files_go_with_the_last_who_sees_them() {
+    let place = Place::here();
+    // The child outlives the program, and whoever ends with it.
+    let child = format!("sleep 3; cat {PORT}/state > ${ROOT}.seen");
+    let script = format!("setsid -f bash -c '{child}' > /dev/null; echo ${ROOT}");
+    let root = shell(&place, &script);
+    let root = Path::new(root.trim());
+    assert!(root.is_absolute());
+    let seen = root.with_extension("seen");
+    let deadline = Instant::now() + LIMIT;
+    while root.exists() {
+        assert!(Instant::now() < deadline, "{} stays", root.display());
+        std::thread::sleep(LOOK);
+    }
+    let told = fs::read_to_string(&seen);
+    // Already removed if nothing was written.
+    let _ = fs::remove_file(&seen);
+    assert_eq!(told.ok().as_deref(), Some("4: ACTIVE\n"));
+}
