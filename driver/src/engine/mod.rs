@@ -275,6 +275,25 @@ impl Engine {
         first.map_or(Ok(()), Err)
     }
 
+    /// Opens all of these addresses: whoever takes datagrams takes them at each.
+    ///
+    /// # Errors
+    /// That of the first, when none can be opened.
+    pub(crate) fn open_all(
+        &self,
+        addresses: impl Iterator<Item = LocalAddress>,
+    ) -> Result<(), OpenError> {
+        let opened: Vec<_> = addresses.map(|address| self.local(address)).collect();
+        let is_any_open = opened.iter().any(Result::is_ok);
+        for error in opened.into_iter().filter_map(Result::err) {
+            if !is_any_open {
+                return Err(error);
+            }
+            tracing::warn!("{error}");
+        }
+        Ok(())
+    }
+
     /// Packets that `URXE_FAULTS` delays count as sent, and are to arrive though their queue pair is
     /// destroyed: waits until they are out.
     pub(crate) fn wait_for_delayed(&self) {

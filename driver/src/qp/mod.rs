@@ -293,7 +293,11 @@ impl Qp {
         }
         let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
         if opens && self.frames.is_none() {
-            engine::get().open_any(self.device.sources())?;
+            match self.service {
+                // No path says which address its datagrams come to.
+                QpType::Ud => engine::get().open_all(self.device.sources())?,
+                _ => engine::get().open_any(self.device.sources())?,
+            }
         }
         // Opening sockets comes before the locks: whoever receives holds the list of sockets.
         let route = match mask.contains(AttrMask::AV) {
