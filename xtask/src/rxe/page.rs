@@ -24,7 +24,7 @@ one that shows anything else is red.
 Numbers in error cells are completion statuses (`enum ibv_wc_status`) in the order in which they came: 0
 success, 1 local length, 2 local QP operation, 4 local protection, 5 flushed, 8 local access, 9 remote
 invalid request, 10 remote access, 11 remote operation, 12 retries exceeded, 13 RNR retries exceeded.
-State 3 is RTS, 6 is error.
+State 3 is RTS, 5 is SQE, 6 is error.
 ";
 
 /// Keeps the part of the page that is about this run.
