@@ -83,7 +83,7 @@ fn the_killed_disturb_no_one_else() {
     }
     let _turn = turn();
     let endless = loopback().options("-c -e").iterations(ENDLESS);
-    let lasting = loopback().options("-c -e").size(20_000).iterations(30_000);
+    let lasting = loopback().options("-c -e").size(20_000).iterations(60_000);
 
     // The first to come, one from among the others, and the last: the sockets of the survivors
     // move about in the kernel's table in each way that there is.
