@@ -10,7 +10,8 @@
 //! - [`qp`]: the states of a queue pair, and which attributes each transition takes.
 //! - [`work`]: work requests and completions; [`queue`]: the queues that hold them.
 //! - [`rc`]: reliable connection: requester, responder and retransmission.
-//! - [`uc`] and [`ud`]: unreliable connection and datagram; [`raw`]: Ethernet frames.
+//! - [`uc`] and [`ud`]: unreliable connection and datagram; [`raw`]: Ethernet frames; [`unreliable`]:
+//!   what they have in common.
 //! - [`cm`]: communication management: how connections come about and end.
 //! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
 //!
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cm;
+mod held_receive;
 pub mod host;
 pub mod icrc;
 pub mod ids;
@@ -34,6 +36,6 @@ mod testing;
 pub mod time;
 pub mod uc;
 pub mod ud;
-mod unreliable;
+pub mod unreliable;
 pub mod wire;
 pub mod work;

@@ -1,15 +1,16 @@
 //! Raw packets: Ethernet frames that programs write and read whole. The specification leaves them to the
 //! implementation; what it says of datagrams (9.8.3) holds here, without its headers.
 
-use crate::host::{Host, Transmit};
+use crate::host::Host;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
-use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::qp::{QpAttr, QpType};
 use crate::queue::{PostError, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::Core;
+use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::Transport;
 use crate::work::{Completion, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+use std::ops::RangeInclusive;
 
 /// The bytes of the addresses and the type of the payload; padding is the interface's.
 const MIN_FRAME: usize = 14;
@@ -28,20 +29,36 @@ pub struct RawConfig {
 }
 
 /// A raw packet queue pair.
+pub type RawQp = UnreliableQp<Raw>;
+
+/// Raw packets: frames of up to this length.
 #[derive(Debug)]
-pub struct RawQp {
-    core: Core,
+pub struct Raw {
     max_frame: usize,
 }
 
-impl RawQp {
+impl Service for Raw {
+    /// Refuses all but SEND ([`PostError::Operation`]). Its data is a frame.
+    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
+        match wr.op {
+            SendOp::Send => Ok(*wr),
+            _ => Err(PostError::Operation),
+        }
+    }
+
+    fn frames(&self) -> Option<RangeInclusive<usize>> {
+        Some(MIN_FRAME..=self.max_frame)
+    }
+}
+
+impl UnreliableQp<Raw> {
     /// A queue pair in RESET.
     pub fn new(config: RawConfig) -> Self {
         let initial = QpAttr {
             path_mtu: Mtu::B4096,
             ..QpAttr::default()
         };
-        RawQp {
+        UnreliableQp {
             core: Core::new(
                 QpType::RawPacket,
                 // It is on no packet either.
@@ -51,65 +68,10 @@ impl RawQp {
                 config.signal_all,
                 initial,
             ),
-            max_frame: config.max_frame,
+            service: Raw {
+                max_frame: config.max_frame,
+            },
         }
-    }
-
-    /// Its state.
-    pub fn state(&self) -> QpState {
-        self.core.attr.state
-    }
-
-    /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.core.counters
-    }
-
-    /// Its attributes now.
-    pub fn attributes(&self) -> QpAttr {
-        self.core.attributes(None)
-    }
-
-    /// How many more work requests its send queue holds.
-    pub fn send_queue_room(&self) -> u32 {
-        self.core.send_queue_room()
-    }
-
-    /// Changes attributes, and the state if `mask` says so. Nothing changes when it is refused.
-    ///
-    /// # Errors
-    /// As [`QpAttr::change`].
-    pub fn modify<H: Host>(
-        &mut self,
-        new: &QpAttr,
-        mask: AttrMask,
-        now: Time,
-        host: &mut H,
-    ) -> Result<(), TransitionError> {
-        self.core.modify(new, mask, now, host).map(|_| ())
-    }
-
-    /// Takes a send work request, whose data is a frame. In SQE and in the error state it is flushed
-    /// at once.
-    ///
-    /// # Errors
-    /// [`PostError::Operation`] for all but SEND.
-    pub fn post_send<H: Host>(
-        &mut self,
-        wr: &SendWr<'_>,
-        now: Time,
-        host: &mut H,
-    ) -> Result<(), PostError> {
-        match wr.op {
-            SendOp::Send => self.core.post_send(wr, now, host),
-            _ => Err(PostError::Operation),
-        }
-    }
-
-    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
-    /// once.
-    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
-        self.core.receive_posted(host);
     }
 
     /// Handles a frame that is for this queue pair. Without a receive that it fits, it is dropped.
@@ -121,7 +83,7 @@ impl RawQp {
         }
         core.counters.received_packets += 1;
         let (mut cx, _, receive) = core.parts(now);
-        if !receive.hold(host) {
+        if !receive.hold(None, host) {
             cx.counters.no_receive += 1;
             return;
         }
@@ -147,35 +109,13 @@ impl RawQp {
         };
         receive.complete(completion, false, host);
     }
-
-    /// When [`RawQp::handle_timeout`] should be called: never.
-    pub fn deadline(&self) -> Time {
-        Time::NEVER
-    }
-
-    /// Looks at the clock, which says nothing to this service.
-    pub fn handle_timeout<H: Host>(&mut self, _now: Time, _host: &mut H) {}
-
-    /// Sends frames. Returns true when there are more, and the sink was full.
-    pub fn poll_transmit<H: Host, T: Transmit>(
-        &mut self,
-        now: Time,
-        host: &mut H,
-        out: &mut T,
-    ) -> bool {
-        self.core
-            .poll_frames(now, MIN_FRAME..=self.max_frame, host, out)
-    }
-
-    /// An error of the completion queue: the queue pair goes to error.
-    pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.core.fail(now, host);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Transmit;
+    use crate::qp::{AttrMask, QpState};
     use crate::testing::{LOCAL, NO_KEY, TestHost, pattern, sge};
     use crate::work::{Payload, SendFlags, Sge};
 

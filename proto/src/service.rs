@@ -1,8 +1,8 @@
-//! What the services have in common: how a piece of a message is put into a packet, what a
+//! What the services have in common: whom a connection hears, how a piece of a message is put into a packet, what a
 //! completion says, and how receives that nobody will use any more are given up.
 
 use crate::host::{Host, Memory, QpEvent, Receive, Transmit};
-use crate::ids::Qpn;
+use crate::ids::{Gid, PKey, Qpn};
 use crate::psn::Psn;
 use crate::qp::{Counters, QpAttr};
 use crate::queue::SendWqe;
@@ -105,6 +105,22 @@ impl Context<'_> {
             grh: false,
         }
     }
+}
+
+/// Whether a connected queue pair takes a packet at all; counts why not (9.6.1).
+pub(crate) fn hears(attr: &QpAttr, counters: &mut Counters, from: Gid, pkey: PKey) -> bool {
+    let unheard = if !attr.state.handles_packets() {
+        &mut counters.dropped_in_state
+    } else if from != attr.av.dgid {
+        // It hears its peer only (9.6.1.5 by way of A17.4.5).
+        &mut counters.foreign
+    } else if !PKey::DEFAULT.matches(pkey) {
+        &mut counters.bad_pkey
+    } else {
+        return true;
+    };
+    *unheard += 1;
+    false
 }
 
 /// How putting a packet into the sink went.

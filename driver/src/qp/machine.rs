@@ -151,12 +151,18 @@ impl Machine {
         }
     }
 
+    /// When the clock is to be looked at. Only the reliable services await anything.
     pub(super) fn deadline(&self) -> Time {
-        each!(self, qp => qp.deadline())
+        match self {
+            Self::Rc(qp) => qp.deadline(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => Time::NEVER,
+        }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, host: &mut QpHost<'_>) {
-        each!(self, qp => qp.handle_timeout(now, host));
+        if let Self::Rc(qp) = self {
+            qp.handle_timeout(now, host);
+        }
     }
 
     pub(super) fn next_destination(&self) -> Next {

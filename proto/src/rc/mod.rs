@@ -21,10 +21,10 @@ mod tests;
 pub use crate::qp::{Counters, MAX_RD_ATOMIC};
 
 use crate::host::{Completions, Host, QpEvent, Transmit};
-use crate::ids::{Gid, PKey, Qpn};
+use crate::ids::{Gid, Qpn};
 use crate::qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{PostError, SendQueueSize};
-use crate::service::{Context, discard_receives, flush_receives};
+use crate::service::{Context, discard_receives, flush_receives, hears};
 use crate::time::Time;
 use crate::wire::{Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
@@ -199,17 +199,7 @@ impl RcQp {
         host: &mut H,
     ) {
         let bth = &packet.header.bth;
-        if !self.attr.state.handles_packets() {
-            self.counters.dropped_in_state += 1;
-            return;
-        }
-        // A connected queue pair hears its peer only (9.6.1.5 by way of A17.4.5).
-        if from != self.attr.av.dgid {
-            self.counters.foreign += 1;
-            return;
-        }
-        if !PKey::DEFAULT.matches(bth.pkey) {
-            self.counters.bad_pkey += 1;
+        if !hears(&self.attr, &mut self.counters, from, bth.pkey) {
             return;
         }
         let info = bth.opcode.info();

@@ -7,13 +7,14 @@
 
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, Receive, RemoteKey, Transmit};
+use crate::held_receive::HeldReceive;
+use crate::host::{Access, AtomicOp, Completions, Host, QpEvent, RemoteKey, Transmit};
 use crate::ids::RKey;
 use crate::inbound::{Inbound, InboundWrite};
 use crate::psn::Psn;
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
-use crate::service::{Context, receive_completion};
+use crate::service::Context;
 use crate::wire::{Feth, Header, NakCode, OpcodeInfo, Operation, Packet, RnrTimer};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 use std::collections::VecDeque;
@@ -58,9 +59,7 @@ pub(super) struct Responder {
     /// Messages completed, modulo 2^24 (9.7.7.1).
     msn: u32,
     inbound: Option<Inbound>,
-    /// The receive that a message under way has taken.
-    receive: Receive,
-    has_receive: bool,
+    receive: HeldReceive,
     /// The requester was told that `expected` is missing, or not wanted yet; what follows it is
     /// dropped in silence until it comes (9.7.5.1.2).
     refused: bool,
@@ -76,8 +75,7 @@ impl Responder {
             expected: Psn::default(),
             msn: 0,
             inbound: None,
-            receive: Receive::default(),
-            has_receive: false,
+            receive: HeldReceive::default(),
             refused: false,
             executed: VecDeque::new(),
             response_end: None,
@@ -168,11 +166,7 @@ impl Responder {
     /// The queue pair leaves the states in which it handles packets. A receive that a message had
     /// taken is flushed before those that wait.
     pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        if std::mem::take(&mut self.has_receive) {
-            let status = WcStatus::WrFlushErr;
-            let completion = receive_completion(cx.qpn, &self.receive, status);
-            host.receive_completed(&self.receive, completion, true);
-        }
+        self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
         self.inbound = None;
         self.replies.stop();
     }
@@ -186,13 +180,11 @@ impl Responder {
         status: WcStatus,
         host: &mut H,
     ) {
-        if std::mem::take(&mut self.has_receive) {
-            let completion = receive_completion(cx.qpn, &self.receive, status);
-            host.receive_completed(&self.receive, completion, true);
-        } else if code == NakCode::RemoteAccess {
-            host.event(QpEvent::AccessError);
-        } else {
-            host.event(QpEvent::RequestError);
+        if !self.receive.end(cx.qpn, status, host) {
+            host.event(match code {
+                NakCode::RemoteAccess => QpEvent::AccessError,
+                _ => QpEvent::RequestError,
+            });
         }
         self.inbound = None;
     }
@@ -320,16 +312,10 @@ impl Responder {
             }
         };
         let total = u64::from(received) + packet.payload.len() as u64;
-        let room: u64 = self
-            .receive
-            .sges
-            .iter()
-            .map(|sge| u64::from(sge.length))
-            .sum();
-        if total > room || total > MAX_MESSAGE {
+        if total > self.receive.room() || total > MAX_MESSAGE {
             return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
-        host.fill_receive(&self.receive, u64::from(received), packet.payload)
+        host.fill_receive(self.receive.receive(), u64::from(received), packet.payload)
             .map_err(|_| Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
         let received = total as u32;
         if !info.position.ends() {
@@ -368,7 +354,7 @@ impl Responder {
         if !fits || u64::from(write.len) > MAX_MESSAGE {
             return Err(INVALID);
         }
-        if packet.header.imm.is_some() && !self.has_receive {
+        if packet.header.imm.is_some() {
             self.take_receive(&packet.header, host)?;
         }
         // A write of nothing needs no right to anything (9.7.4.1.5).
@@ -535,12 +521,11 @@ impl Responder {
     }
 
     fn take_receive<H: Host>(&mut self, header: &Header, host: &mut H) -> Result<(), Refusal> {
-        self.receive.srq = header.srq();
-        if !host.take_receive(&mut self.receive) {
-            return Err(Refusal::NotReady);
+        if self.receive.hold(header.srq(), host) {
+            Ok(())
+        } else {
+            Err(Refusal::NotReady)
         }
-        self.has_receive = true;
-        Ok(())
     }
 
     /// A packet of a SEND or WRITE is done.
@@ -566,10 +551,9 @@ impl Responder {
         host: &mut H,
     ) {
         self.message_done();
-        self.has_receive = false;
         cx.counters.receives_done += 1;
         let completion = Completion {
-            wr_id: self.receive.wr_id,
+            wr_id: self.receive.receive().wr_id,
             status: WcStatus::Success,
             opcode,
             byte_len,
@@ -578,7 +562,8 @@ impl Responder {
             extra,
             grh: false,
         };
-        host.receive_completed(&self.receive, completion, header.bth.solicited);
+        self.receive
+            .complete(completion, header.bth.solicited, host);
     }
 }
 

@@ -5,11 +5,11 @@
 //! the next first packet, whatever its PSN, begins another. The receive that the dropped message
 //! had taken is kept for it.
 
+use crate::held_receive::HeldReceive;
 use crate::host::{Access, Host};
 use crate::inbound::{Inbound, InboundWrite};
 use crate::psn::Psn;
 use crate::service::Context;
-use crate::unreliable::HeldReceive;
 use crate::wire::{OpcodeInfo, Operation, Packet};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 
@@ -207,7 +207,7 @@ fn hold<H: Host>(
     receive: &mut HeldReceive,
     host: &mut H,
 ) -> Result<(), Refusal> {
-    if receive.hold(host) {
+    if receive.hold(None, host) {
         return Ok(());
     }
     cx.counters.no_receive += 1;

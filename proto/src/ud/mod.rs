@@ -10,13 +10,13 @@ mod tests;
 
 pub use network::NetworkHeader;
 
-use crate::host::{Host, Transmit};
+use crate::host::Host;
 use crate::ids::{PKey, Qpn};
 use crate::mtu::Mtu;
-use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::qp::{QpAttr, QpType};
 use crate::queue::{PostError, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::Core;
+use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::{Grh, Packet, Transport};
 use crate::work::{Completion, Destination, Extra, SendOp, SendWr, WcOpcode, WcStatus};
 
@@ -37,19 +37,35 @@ pub struct UdConfig {
 }
 
 /// A datagram queue pair.
+pub type UdQp = UnreliableQp<Ud>;
+
+/// Unreliable datagram: no message leaves anything behind.
 #[derive(Debug)]
-pub struct UdQp {
-    core: Core,
+pub struct Ud;
+
+impl Service for Ud {
+    /// Refuses all but SEND, with immediate data or without ([`PostError::Operation`]), and what
+    /// does not say where it goes ([`PostError::Destination`]). A message that is longer than the
+    /// MTU is taken, and completes without being sent or an error (C10-93.1.1).
+    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
+        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
+            return Err(PostError::Operation);
+        }
+        if wr.dest.and_then(Destination::datagram).is_none() {
+            return Err(PostError::Destination);
+        }
+        Ok(*wr)
+    }
 }
 
-impl UdQp {
+impl UnreliableQp<Ud> {
     /// A queue pair in RESET.
     pub fn new(config: UdConfig) -> Self {
         let initial = QpAttr {
             path_mtu: config.mtu,
             ..QpAttr::default()
         };
-        UdQp {
+        UnreliableQp {
             core: Core::new(
                 QpType::Ud,
                 Transport::Ud,
@@ -58,80 +74,8 @@ impl UdQp {
                 config.signal_all,
                 initial,
             ),
+            service: Ud,
         }
-    }
-
-    /// Its number.
-    pub fn qpn(&self) -> Qpn {
-        self.core.qpn()
-    }
-
-    /// Its state.
-    pub fn state(&self) -> QpState {
-        self.core.attr.state
-    }
-
-    /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.core.counters
-    }
-
-    /// Its attributes now, the PSN being the next that is sent.
-    pub fn attributes(&self) -> QpAttr {
-        self.core.attributes(None)
-    }
-
-    /// What its send queue was made for.
-    pub fn send_queue_size(&self) -> SendQueueSize {
-        self.core.send_queue_size()
-    }
-
-    /// How many more work requests its send queue holds.
-    pub fn send_queue_room(&self) -> u32 {
-        self.core.send_queue_room()
-    }
-
-    /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
-    /// refused.
-    ///
-    /// # Errors
-    /// As [`QpAttr::change`].
-    pub fn modify<H: Host>(
-        &mut self,
-        new: &QpAttr,
-        mask: AttrMask,
-        now: Time,
-        host: &mut H,
-    ) -> Result<(), TransitionError> {
-        self.core.modify(new, mask, now, host).map(|_| ())
-    }
-
-    /// Takes a send work request. In SQE and in the error state it is flushed at once (10.3.1.6,
-    /// 10.3.1.7). One that is longer than the MTU is taken, and completes without being sent or an
-    /// error (C10-93.1.1).
-    ///
-    /// # Errors
-    /// [`PostError::Operation`] for all but SEND, with immediate data or without;
-    /// [`PostError::Destination`] when it does not say where it goes.
-    pub fn post_send<H: Host>(
-        &mut self,
-        wr: &SendWr<'_>,
-        now: Time,
-        host: &mut H,
-    ) -> Result<(), PostError> {
-        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
-            return Err(PostError::Operation);
-        }
-        if wr.dest.and_then(Destination::datagram).is_none() {
-            return Err(PostError::Destination);
-        }
-        self.core.post_send(wr, now, host)
-    }
-
-    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
-    /// once.
-    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
-        self.core.receive_posted(host);
     }
 
     /// Handles a packet for this queue pair, or for a multicast group that it is in, whose ICRC was
@@ -169,7 +113,7 @@ impl UdQp {
         }
         core.counters.received_packets += 1;
         let (mut cx, _, receive) = core.parts(now);
-        if !receive.hold(host) {
+        if !receive.hold(None, host) {
             cx.counters.no_receive += 1;
             return;
         }
@@ -203,35 +147,9 @@ impl UdQp {
         receive.complete(completion, bth.solicited, host);
     }
 
-    /// When [`UdQp::handle_timeout`] should be called: never, as no answer is awaited.
-    pub fn deadline(&self) -> Time {
-        Time::NEVER
-    }
-
-    /// Looks at the clock, which says nothing to this service.
-    pub fn handle_timeout<H: Host>(&mut self, _now: Time, _host: &mut H) {}
-
     /// The address handle of the datagram that [`UdQp::poll_transmit`] sends next; `None` when
     /// there is nothing to send.
     pub fn next_destination(&self) -> Option<u64> {
         self.core.next_destination().map(|dest| dest.handle)
-    }
-
-    /// Sends datagrams to [`UdQp::next_destination`], as many as come one after the other.
-    /// Returns true when there is more: the sink was full, or the next datagram goes to another
-    /// destination.
-    pub fn poll_transmit<H: Host, T: Transmit>(
-        &mut self,
-        now: Time,
-        host: &mut H,
-        out: &mut T,
-    ) -> bool {
-        self.core.poll_transmit(now, host, out)
-    }
-
-    /// An error of the completion queue, or of the device: the queue pair goes to error without a
-    /// completion of its own (10.9.3).
-    pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.core.fail(now, host);
     }
 }

@@ -5,7 +5,9 @@ use super::*;
 use crate::host::QpEvent;
 use crate::ids::{Gid, QKey, RKey};
 use crate::psn::Psn;
-use crate::testing::{LOCAL, NO_KEY, Sent, Sink, TestHost, pattern, sge};
+use crate::qp::{AttrMask, QpState};
+use crate::testing::{LOCAL, NO_KEY, Sent, pattern, sge};
+use crate::unreliable;
 use crate::wire::{Deth, Header, Opcode};
 use crate::work::{Destination, Payload, SendFlags, Sge, UdDestination};
 use Opcode::{RcSendOnly, UdSendOnly, UdSendOnlyImm};
@@ -24,11 +26,7 @@ const NETWORK: NetworkHeader = NetworkHeader {
     hop_limit: 61,
 };
 
-struct End {
-    qp: UdQp,
-    host: TestHost,
-    now: Time,
-}
+type End = unreliable::testing::End<Ud>;
 
 fn attributes() -> QpAttr {
     QpAttr {
@@ -49,35 +47,20 @@ impl End {
             max_sge: 4,
             max_inline: 512,
         };
-        End {
-            qp: UdQp::new(UdConfig {
-                qpn: Qpn::new(0x11),
-                send,
-                signal_all: false,
-                mtu: Mtu::B1024,
-            }),
-            host: TestHost::new(),
-            now: Time(1),
-        }
+        Self::of(UdQp::new(UdConfig {
+            qpn: Qpn::new(0x11),
+            send,
+            signal_all: false,
+            mtu: Mtu::B1024,
+        }))
     }
 
     fn new() -> Self {
         let mut end = Self::reset();
-        end.go(QpState::Init, INIT);
-        end.go(QpState::Rtr, AttrMask::empty());
-        end.go(QpState::Rts, AttrMask::SQ_PSN);
+        end.go(QpState::Init, INIT, &attributes());
+        end.go(QpState::Rtr, AttrMask::empty(), &attributes());
+        end.go(QpState::Rts, AttrMask::SQ_PSN, &attributes());
         end
-    }
-
-    fn go(&mut self, state: QpState, mask: AttrMask) {
-        let attr = QpAttr {
-            state,
-            ..attributes()
-        };
-        let mask = mask | AttrMask::STATE;
-        self.qp
-            .modify(&attr, mask, self.now, &mut self.host)
-            .unwrap();
     }
 
     fn try_post(
@@ -104,39 +87,11 @@ impl End {
             .unwrap();
     }
 
-    fn receive(&mut self, wr_id: u64, len: usize) {
-        let sges = [sge(LOCAL, 0, len)];
-        self.host.receives.post(wr_id, &sges).unwrap();
-        self.qp.receive_posted(&mut self.host);
-    }
-
-    fn poll_room(&mut self, room: usize) -> (Vec<Sent>, bool) {
-        let mut sink = Sink::new(self.now, room);
-        let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
-        (sink.packets, more)
-    }
-
-    fn poll(&mut self) -> Vec<Sent> {
-        let (packets, more) = self.poll_room(usize::MAX);
-        assert!(!more);
-        packets
-    }
-
     fn give(&mut self, header: Header, payload: &[u8]) {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
         self.qp
             .handle_packet(self.now, &NETWORK, &packet, &mut self.host);
-    }
-
-    fn done(&mut self) -> Vec<(u64, WcStatus)> {
-        let taken = std::mem::take(&mut self.host.sends);
-        taken.iter().map(|c| (c.wr_id, c.status)).collect()
-    }
-
-    fn received(&mut self) -> Vec<(u64, WcStatus)> {
-        let taken = std::mem::take(&mut self.host.receptions);
-        taken.iter().map(|(c, _)| (c.wr_id, c.status)).collect()
     }
 }
 
@@ -184,7 +139,6 @@ fn a_datagram_says_who_sent_it_and_carries_the_queue_key() {
     assert_eq!(packets[0].payload, expected);
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
     assert_eq!(end.qp.attributes().sq_psn, Psn::new(1));
-    assert_eq!(end.qp.deadline(), Time::NEVER);
 }
 
 #[test]
@@ -260,7 +214,7 @@ fn a_local_error_ends_in_sqe_from_where_rts_is_reached() {
     end.receive(9, 64);
     end.give(datagram(UdSendOnly), &[1]);
     assert_eq!(end.received(), [(9, Success)]);
-    end.go(QpState::Rts, AttrMask::empty());
+    end.go(QpState::Rts, AttrMask::empty(), &attributes());
     end.post(4, 1, 4);
     assert_eq!(end.poll().len(), 1);
     assert_eq!(end.done(), [(4, Success)]);
@@ -280,7 +234,7 @@ fn sqd_sends_nothing_and_is_drained_at_once() {
     assert_eq!(end.host.events, [QpEvent::SendQueueDrained]);
     assert_eq!(end.qp.next_destination(), None);
     assert_eq!(end.poll(), []);
-    end.go(QpState::Rts, AttrMask::empty());
+    end.go(QpState::Rts, AttrMask::empty(), &attributes());
     assert_eq!(end.poll().len(), 1);
 }
 
@@ -392,16 +346,16 @@ fn a_receive_in_memory_that_is_gone_ends_the_queue_pair() {
 #[test]
 fn sends_are_taken_from_rts_on_and_datagrams_from_rtr_on() {
     let mut end = End::reset();
-    end.go(QpState::Init, INIT);
+    end.go(QpState::Init, INIT, &attributes());
     end.receive(1, 64);
     end.give(datagram(UdSendOnly), &[1]);
     assert_eq!(end.qp.counters().dropped_in_state, 1);
-    end.go(QpState::Rtr, AttrMask::empty());
+    end.go(QpState::Rtr, AttrMask::empty(), &attributes());
     end.give(datagram(UdSendOnly), &[1]);
     assert_eq!(end.received(), [(1, Success)]);
     let posted = end.try_post(1, SendOp::Send, Some(to(1)), &[]);
     assert_eq!(posted, Err(PostError::State));
-    end.go(QpState::Rts, AttrMask::SQ_PSN);
+    end.go(QpState::Rts, AttrMask::SQ_PSN, &attributes());
     end.post(2, 1, 0);
     assert_eq!(end.poll().len(), 1);
 }
@@ -411,10 +365,10 @@ fn error_and_reset_leave_nothing() {
     let mut end = End::new();
     end.receive(1, 64);
     end.post(2, 1, 4);
-    end.go(QpState::Err, AttrMask::empty());
+    end.go(QpState::Err, AttrMask::empty(), &attributes());
     assert_eq!(end.received(), [(1, WrFlushErr)]);
     assert_eq!(end.done(), [(2, WrFlushErr)]);
-    end.go(QpState::Reset, AttrMask::empty());
+    end.go(QpState::Reset, AttrMask::empty(), &attributes());
     assert_eq!(end.qp.attributes().path_mtu, Mtu::B1024, "the port's");
     assert_eq!(end.qp.attributes().qkey, QKey(0));
     end.qp.fail(end.now, &mut end.host);

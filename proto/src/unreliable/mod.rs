@@ -1,272 +1,142 @@
-//! What the unreliable services, [`crate::uc`] and [`crate::ud`], have in common: a send queue
-//! whose requests are done when they have gone out, and whose errors end in SQE (10.3.1.6).
+//! What the unreliable services, [`crate::uc`], [`crate::ud`] and [`crate::raw`], have in common: a
+//! send queue whose requests are done when they have gone out, and whose errors end in SQE
+//! (10.3.1.6). How each of them receives is its own.
 
+mod core;
 mod requester;
+#[cfg(test)]
+pub(crate) mod testing;
 
-use crate::host::{Completions, Host, QpEvent, Receive, Transmit};
+use crate::host::{Host, Transmit};
 use crate::ids::Qpn;
 use crate::psn::Psn;
-use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::qp::{AttrMask, Counters, QpAttr, QpState, TransitionError};
 use crate::queue::{PostError, SendQueueSize};
-use crate::service::{Context, discard_receives, flush_receives, receive_completion};
 use crate::time::Time;
-use crate::wire::Transport;
-use crate::work::{Completion, SendWr, UdDestination, WcStatus};
-use requester::{Requester, Sent};
+use crate::work::SendWr;
 use std::ops::RangeInclusive;
 
-/// The receive that a message has taken, or one that a message had taken that was dropped: the next
-/// message uses it (9.9.3, class D).
-#[derive(Debug, Default)]
-pub(crate) struct HeldReceive {
-    receive: Receive,
-    held: bool,
-}
+pub(crate) use self::core::Core;
 
-impl HeldReceive {
-    /// Takes a receive unless one is held; false when there is none.
-    pub(crate) fn hold<H: Host>(&mut self, host: &mut H) -> bool {
-        self.held = self.held || host.take_receive(&mut self.receive);
-        self.held
+/// What sets one unreliable service apart from the others, and the state that only it has.
+pub trait Service {
+    /// What becomes of a work request before it is queued.
+    ///
+    /// # Errors
+    /// When the service does not have the operation, or misses something that it needs.
+    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError>;
+
+    /// The PSN that is expected next, where packets are expected in order.
+    fn expected(&self) -> Option<Psn> {
+        None
     }
 
-    /// How many bytes go into it.
-    pub(crate) fn room(&self) -> u64 {
-        let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
-        lengths.sum()
-    }
+    /// The queue pair has come to `attr.state`.
+    fn entered(&mut self, _attr: &QpAttr) {}
 
-    /// It itself.
-    pub(crate) fn receive(&self) -> &Receive {
-        &self.receive
-    }
-
-    /// It ends as `completion`, which has its number, says.
-    pub(crate) fn complete<H: Completions>(
-        &mut self,
-        completion: Completion,
-        solicited: bool,
-        host: &mut H,
-    ) {
-        self.held = false;
-        host.receive_completed(&self.receive, completion, solicited);
-    }
-
-    /// If there is one, it ends without a message.
-    pub(crate) fn end<H: Completions>(&mut self, qpn: Qpn, status: WcStatus, host: &mut H) {
-        if std::mem::take(&mut self.held) {
-            let completion = receive_completion(qpn, &self.receive, status);
-            host.receive_completed(&self.receive, completion, true);
-        }
-    }
-
-    /// The message is longer than the receive. One of the queue pair's own queue waits for another
-    /// message; one of a shared queue, where others may take what is larger, ends (9.9.3, classes D
-    /// and E).
-    pub(crate) fn too_small<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        cx.counters.receive_too_small += 1;
-        if host.receive_credits().is_none() {
-            self.end(cx.qpn, WcStatus::LocLenErr, host);
-        }
+    /// The lengths that work requests may have, where each is a whole frame.
+    fn frames(&self) -> Option<RangeInclusive<usize>> {
+        None
     }
 }
 
-/// What an unreliable queue pair has beside its responder.
+/// A queue pair of an unreliable service. Nothing is awaited, so it has no use for the clock.
 #[derive(Debug)]
-pub(crate) struct Core {
-    qpn: Qpn,
-    service: QpType,
-    transport: Transport,
-    pub(crate) attr: QpAttr,
-    /// The attributes in RESET.
-    initial: QpAttr,
-    requester: Requester,
-    pub(crate) receive: HeldReceive,
-    /// Whether the end of draining is to be announced.
-    draining: bool,
-    pub(crate) counters: Counters,
+pub struct UnreliableQp<S> {
+    pub(crate) core: Core,
+    pub(crate) service: S,
 }
 
-impl Core {
-    pub(crate) fn new(
-        service: QpType,
-        transport: Transport,
-        qpn: Qpn,
-        send: SendQueueSize,
-        signal_all: bool,
-        initial: QpAttr,
-    ) -> Self {
-        Core {
-            qpn,
-            service,
-            transport,
-            attr: initial,
-            initial,
-            requester: Requester::new(send, signal_all),
-            receive: HeldReceive::default(),
-            draining: false,
-            counters: Counters::default(),
-        }
+impl<S: Service> UnreliableQp<S> {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn()
     }
 
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.core.attr.state
     }
 
-    pub(crate) fn attributes(&self, expected: Option<Psn>) -> QpAttr {
-        let mut attr = self.attr;
-        attr.cur_state = attr.state;
-        attr.sq_draining = self.draining;
-        if let Some(expected) = expected.filter(|_| attr.state.handles_packets()) {
-            attr.rq_psn = expected;
-        }
-        if attr.state.takes_sends() {
-            attr.sq_psn = self.requester.next_psn();
-        }
-        attr
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
     }
 
-    pub(crate) fn send_queue_size(&self) -> SendQueueSize {
-        self.requester.size()
+    /// Its attributes now, the PSNs being the next that is sent and, on a connection, the next that
+    /// is expected.
+    pub fn attributes(&self) -> QpAttr {
+        self.core.attributes(self.service.expected())
     }
 
-    pub(crate) fn send_queue_room(&self) -> u32 {
-        self.requester.queue_room()
+    /// What its send queue was made for.
+    pub fn send_queue_size(&self) -> SendQueueSize {
+        self.core.send_queue_size()
     }
 
-    /// Changes attributes and state. Returns the states before and after.
-    pub(crate) fn modify<H: Host>(
+    /// How many more work requests its send queue holds.
+    pub fn send_queue_room(&self) -> u32 {
+        self.core.send_queue_room()
+    }
+
+    /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`QpAttr::change`].
+    pub fn modify<H: Host>(
         &mut self,
         new: &QpAttr,
         mask: AttrMask,
         now: Time,
         host: &mut H,
-    ) -> Result<(QpState, QpState), TransitionError> {
-        let (from, to) = self.attr.change(self.service, new, mask)?;
-        match (from, to) {
-            (_, QpState::Reset) => self.reset(host),
-            (QpState::Err, QpState::Err) => {}
-            (_, QpState::Err) => self.flush(now, host),
-            (QpState::Rtr, QpState::Rts) => self.requester.reset(self.attr.sq_psn),
-            (QpState::Sqd, QpState::Rts) => self.draining = false,
-            (QpState::Rts, QpState::Sqd) => {
-                self.draining = self.attr.en_sqd_async_notify;
-                self.announce_drained(host);
-            }
-            _ => {}
+    ) -> Result<(), TransitionError> {
+        let before = self.core.attr.state;
+        self.core.modify(new, mask, now, host)?;
+        if self.core.attr.state != before {
+            self.service.entered(&self.core.attr);
         }
-        Ok((from, to))
+        Ok(())
     }
 
-    /// Takes a send work request; in SQE and ERR it is flushed at once.
-    pub(crate) fn post_send<H: Host>(
+    /// Takes a send work request. In SQE and in the error state it is flushed at once (10.3.1.6,
+    /// 10.3.1.7).
+    ///
+    /// # Errors
+    /// As [`Service::prepare`] of the service, and when the queue cannot take it.
+    pub fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !self.attr.state.takes_sends() {
-            return Err(PostError::State);
-        }
-        self.requester.post(wr, &self.attr)?;
-        if self.attr.state.flushes_sends() {
-            let (cx, requester, _) = self.parts(now);
-            requester.flush(&cx, host);
-        }
-        Ok(())
+        self.core.post_send(&S::prepare(wr)?, now, host)
     }
 
-    pub(crate) fn receive_posted<H: Host>(&mut self, host: &mut H) {
-        if self.attr.state.flushes_receives() && host.receive_credits().is_some() {
-            flush_receives(self.qpn, host);
-        }
+    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
+    /// once.
+    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
+        self.core.receive_posted(host);
     }
 
-    /// Where the next datagram goes.
-    pub(crate) fn next_destination(&self) -> Option<UdDestination> {
-        self.requester.next(self.attr.state)?.dest?.datagram()
-    }
-
-    pub(crate) fn poll_transmit<H: Host, T: Transmit>(
+    /// Sends what there is to send; work requests complete as their last packets are taken.
+    /// Returns true when there is more: the sink was full, or the next datagram goes to another
+    /// destination.
+    pub fn poll_transmit<H: Host, T: Transmit>(
         &mut self,
         now: Time,
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        let (mut cx, requester, _) = self.parts(now);
-        let sent = requester.transmit(&mut cx, host, out);
-        self.sent(sent, host)
-    }
-
-    /// The same for requests whose data are whole frames, of the lengths in `frames`.
-    pub(crate) fn poll_frames<H: Host, T: Transmit>(
-        &mut self,
-        now: Time,
-        frames: RangeInclusive<usize>,
-        host: &mut H,
-        out: &mut T,
-    ) -> bool {
-        let (mut cx, requester, _) = self.parts(now);
-        let sent = requester.transmit_frames(&mut cx, frames, host, out);
-        self.sent(sent, host)
-    }
-
-    /// What follows from how sending went; whether there is more to send.
-    fn sent<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
-        if sent == Sent::Failed {
-            self.attr.state = QpState::Sqe;
-            self.draining = false;
-        }
-        self.announce_drained(host);
-        sent == Sent::Part
-    }
-
-    /// A receive met an error that ends the queue pair: it has completed already (9.9.3, class A).
-    pub(crate) fn end<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.attr.state = QpState::Err;
-        self.flush(now, host);
-    }
-
-    pub(crate) fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
-        if self.attr.state != QpState::Reset && self.attr.state != QpState::Err {
-            self.end(now, host);
-            host.event(QpEvent::Fatal);
+        match self.service.frames() {
+            None => self.core.poll_transmit(now, host, out),
+            Some(frames) => self.core.poll_frames(now, frames, host, out),
         }
     }
 
-    pub(crate) fn parts(&mut self, now: Time) -> (Context<'_>, &mut Requester, &mut HeldReceive) {
-        let cx = Context {
-            qpn: self.qpn,
-            transport: self.transport,
-            attr: &self.attr,
-            now,
-            counters: &mut self.counters,
-        };
-        (cx, &mut self.requester, &mut self.receive)
-    }
-
-    fn announce_drained<H: Completions>(&mut self, host: &mut H) {
-        if self.draining && self.requester.is_drained() {
-            self.draining = false;
-            host.event(QpEvent::SendQueueDrained);
-        }
-    }
-
-    /// Ends all that is outstanding, sends first.
-    fn flush<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.draining = false;
-        let (cx, requester, receive) = self.parts(now);
-        requester.flush(&cx, host);
-        receive.end(cx.qpn, WcStatus::WrFlushErr, host);
-        flush_receives(self.qpn, host);
-    }
-
-    /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
-    fn reset<H: Host>(&mut self, host: &mut H) {
-        self.attr = self.initial;
-        self.requester.reset(self.attr.sq_psn);
-        self.receive = HeldReceive::default();
-        self.draining = false;
-        discard_receives(host);
+    /// An error of the completion queue, or of the device: the queue pair goes to error without a
+    /// completion of its own (10.9.3).
+    pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.core.fail(now, host);
     }
 }

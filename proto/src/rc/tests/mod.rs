@@ -14,7 +14,7 @@ mod xrc;
 
 use super::*;
 use crate::host::Access;
-use crate::ids::RKey;
+use crate::ids::{PKey, RKey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::AddressVector;
