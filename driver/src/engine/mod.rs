@@ -29,6 +29,7 @@ use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crate::regions::{RegionTable, regions};
 use crate::stat;
+use crate::thread;
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
 use groups::Groups;
@@ -37,6 +38,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 use std::{io, mem};
@@ -677,10 +679,31 @@ fn leave_endpoints() {
     {
         stat::say_farewell();
         drop(locals);
+        take_leave_of_peers();
         network.gsi.leave();
         for local in network.locals().iter() {
             local.endpoint.leave();
         }
+    }
+}
+
+/// Queue pairs that the program leaves to its end may owe their peers answers still. Another thread
+/// sends them: the one that ends the process may be at anything, and have any lock.
+fn take_leave_of_peers() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let (tell, hear) = mpsc::channel();
+    let leaving = thread::spawn("urxe-farewell", move || {
+        let engine = get();
+        let qps: Vec<_> = engine.qps().iter().map(Arc::clone).collect();
+        qps.iter().for_each(|qp| qp.take_leave());
+        if !qps.is_empty() {
+            engine.wait_for_delayed();
+        }
+        // Nobody hears it when it took too long.
+        let _ = tell.send(());
+    });
+    if leaving.is_ok() {
+        let _ = hear.recv_timeout(PATIENCE);
     }
 }
 

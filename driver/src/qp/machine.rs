@@ -185,6 +185,26 @@ impl Machine {
         each!(self, qp => qp.poll_transmit(now, host, out))
     }
 
+    /// See [`RcQp::poll_answers`]; the other services owe nobody an answer.
+    pub(super) fn poll_answers(
+        &mut self,
+        now: Time,
+        host: &mut QpHost<'_>,
+        out: &mut impl Transmit,
+    ) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_answers(now, host, out),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    /// See [`RcQp::say_farewell`].
+    pub(super) fn say_farewell(&mut self) {
+        if let Self::Rc(qp) = self {
+            qp.say_farewell();
+        }
+    }
+
     pub(super) fn fail(&mut self, now: Time, host: &mut QpHost<'_>) {
         each!(self, qp => qp.fail(now, host));
     }

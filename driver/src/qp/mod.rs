@@ -7,6 +7,7 @@
 
 mod destinations;
 mod error;
+mod farewell;
 mod frames;
 mod holders;
 mod host;
@@ -27,7 +28,7 @@ pub use share::Share;
 use crate::counters::{DeviceCounters, QpTotals, Traffic};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::engine;
+use crate::engine::{self, Local};
 use crate::event_queue::{AckCount, lock};
 use crate::events::AsyncEvents;
 use crate::net::{NetCounters, Path, SendBatch, now};
@@ -307,6 +308,9 @@ impl Qp {
         let held = regions();
         let mut inner = lock(&self.inner);
         let before = inner.machine.state();
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            self.say_farewell(&mut inner, held.table());
+        }
         inner
             .machine
             .modify(attr, mask, now(), &mut self.host(held.table()))?;
@@ -479,9 +483,14 @@ impl Qp {
     /// Takes it off the network, and takes back its completions.
     fn end(&self) {
         let engine = engine::get();
+        let held = regions();
+        let mut inner = lock(&self.inner);
+        self.say_farewell(&mut inner, held.table());
         // Without a way to the peer it carries out no work request any more, and binds no window.
-        lock(&self.inner).route = None;
-        regions().table().free_windows_of(self.qpn);
+        inner.route = None;
+        drop(inner);
+        held.table().free_windows_of(self.qpn);
+        drop(held);
         self.leave_groups();
         self.unwatch_frames();
         let mut past = lock(&self.counters.past);
@@ -535,15 +544,7 @@ impl Qp {
                     false
                 }
             };
-            let sent = flush(batch, path, traffic);
-            let held_until = local.endpoint().held_until();
-            if held_until != Time::NEVER {
-                engine::get().deadline_moved(held_until);
-            }
-            turn = match sent {
-                Some(bytes) => turn.saturating_sub(bytes.max(FLUSH_COSTS)),
-                None => 0,
-            };
+            turn = turn.saturating_sub(send_batch(batch, path, local, traffic));
         }
         if let Some(batch) = batch {
             engine::get().return_batch(batch);
@@ -586,6 +587,16 @@ fn next_way<'a>(
         }
         Next::Waits => None,
     }
+}
+
+/// Gives a batch to the kernel. Returns how much of a turn that was.
+fn send_batch(batch: &mut SendBatch, path: &Path, local: &Local, traffic: &mut Traffic) -> u64 {
+    let sent = flush(batch, path, traffic);
+    let held_until = local.endpoint().held_until();
+    if held_until != Time::NEVER {
+        engine::get().deadline_moved(held_until);
+    }
+    sent.map_or(TURN, |bytes| bytes.max(FLUSH_COSTS))
 }
 
 /// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go

@@ -106,6 +106,14 @@ impl Counters {
         }
     }
 
+    /// Whether packets of the connection were lost, duplicated or reordered, as far as this end can know.
+    pub(crate) fn tell_of_loss(&self) -> bool {
+        self.duplicates > 0
+            || self.out_of_sequence > 0
+            || self.retransmitted > 0
+            || self.responses_lost > 0
+    }
+
     /// How many NAKs were sent that end the connection.
     pub fn fatal_naks_sent(&self) -> u64 {
         self.invalid_request_naks_sent

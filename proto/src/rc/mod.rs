@@ -303,6 +303,30 @@ impl RcQp {
         full
     }
 
+    /// Sends the answers that the peer is owed, and no requests: the queue pair is about to leave the
+    /// states in which it handles packets. Returns true when the sink was full and there is more.
+    pub fn poll_answers<H: Host, T: Transmit>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+        out: &mut T,
+    ) -> bool {
+        let (mut cx, _, responder) = self.parts(now);
+        let (full, outcome) = responder.transmit(&mut cx, host, out);
+        self.conclude(outcome, now, host);
+        full
+    }
+
+    /// The queue pair is about to be destroyed. On a connection that loses packets the last
+    /// acknowledgement may be lost as well, and nobody would repeat it for the peer; so it
+    /// goes out more than once, with the next [`RcQp::poll_answers`].
+    pub fn say_farewell(&mut self) {
+        let is_responder = self.config.service != QpType::XrcIni;
+        if is_responder && self.attr.state.handles_packets() && self.counters.tell_of_loss() {
+            self.responder.say_farewell();
+        }
+    }
+
     /// An error of the completion queue, or of the device: the queue pair goes to error without a
     /// completion of its own (10.9.3).
     pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {

@@ -92,6 +92,13 @@ impl Replies {
         }
     }
 
+    /// Acknowledges everything up to `psn` in so many packets of their own.
+    pub(super) fn ack_repeatedly(&mut self, psn: Psn, msn: u32, times: usize) {
+        for _ in 0..times {
+            self.push(psn, msn, Answer::Ack);
+        }
+    }
+
     /// Refuses the request with `psn`.
     pub(super) fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
         let answer = Answer::Nak(code);

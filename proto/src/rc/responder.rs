@@ -28,6 +28,9 @@ enum Refusal {
     Fatal(NakCode, WcStatus),
 }
 
+/// How often the last acknowledgement of a connection that loses packets is repeated.
+const FAREWELLS: usize = 2;
+
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
 const NO_ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
 
@@ -55,6 +58,8 @@ enum ExecutedKind {
 /// The receiving half of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Responder {
+    /// The PSN of the connection's first request.
+    first: Psn,
     expected: Psn,
     /// Messages completed, modulo 2^24 (9.7.7.1).
     msn: u32,
@@ -72,6 +77,7 @@ pub(super) struct Responder {
 impl Responder {
     pub(super) fn new() -> Self {
         Responder {
+            first: Psn::default(),
             expected: Psn::default(),
             msn: 0,
             inbound: None,
@@ -86,6 +92,7 @@ impl Responder {
     /// Ready to receive: expects the first PSN.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         *self = Responder {
+            first: attr.rq_psn,
             expected: attr.rq_psn,
             ..Responder::new()
         };
@@ -160,6 +167,17 @@ impl Responder {
                     outcome = Outcome::Failed;
                 }
             }
+        }
+    }
+
+    /// Nobody will be here to answer when the requester repeats itself. What it would be told then, it is
+    /// told now. Where a READ or an atomic came last there is nothing to say: an acknowledgement would
+    /// mean that its response has arrived.
+    pub(super) fn say_farewell(&mut self) {
+        let answers_last = self.response_end == Some(self.expected);
+        if self.expected != self.first && !answers_last {
+            self.replies
+                .ack_repeatedly(self.expected.prev(), self.msn, FAREWELLS);
         }
     }
 

@@ -4,6 +4,7 @@
 mod confirmed;
 mod duplicates;
 mod errors;
+mod farewell;
 mod local;
 mod noise;
 mod requester;

@@ -1,0 +1,43 @@
+//! The end of a connection, as the peer sees it.
+//!
+//! A completion may be seen by the program before the acknowledgement of the same packet has gone out:
+//! a batch is handled first, and answered then. A program that has what it waited for may end its
+//! queue pair, or itself, in between, and the peer would ask a queue pair that is gone.
+
+use super::{Inner, Qp, TURN, send_batch};
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::now;
+use crate::regions::{RegionTable, regions};
+use crate::route::Route;
+
+impl Qp {
+    /// The process is about to end: sends what its peer is owed.
+    pub(crate) fn take_leave(&self) {
+        let held = regions();
+        self.say_farewell(&mut lock(&self.inner), held.table());
+    }
+
+    /// It will handle no packets any more: sends the answers that its peer is owed.
+    pub(super) fn say_farewell(&self, inner: &mut Inner, regions: &RegionTable) {
+        let Inner {
+            machine,
+            traffic,
+            route,
+            ..
+        } = inner;
+        let Some(Route { local, path }) = route else {
+            return;
+        };
+        machine.say_farewell();
+        let mut batch = engine::get().take_batch();
+        let mut turn = TURN;
+        let mut more = true;
+        while more && turn > 0 {
+            batch.begin(path);
+            more = machine.poll_answers(now(), &mut self.host(regions), &mut batch);
+            turn = turn.saturating_sub(send_batch(&mut batch, path, local, traffic));
+        }
+        engine::get().return_batch(batch);
+    }
+}
