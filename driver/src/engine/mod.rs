@@ -12,42 +12,39 @@
 mod counting;
 mod delayed;
 mod groups;
+mod leaving;
+mod locals;
 mod progress;
+mod receiving;
 mod table;
 mod timers;
 
 pub use counting::EngineCounters;
+pub use locals::Local;
 
 use crate::cm::gsi::Gsi;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::event_queue::lock;
-use crate::net::{
-    self, Datagram, Endpoint, LocalAddress, NetCounters, OpenError, RecvBatch, SendBatch, Shared,
-};
+use crate::net::{self, NetCounters, OpenError, SendBatch, Shared};
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
-use crate::regions::{RegionTable, regions};
-use crate::stat;
-use crate::thread;
+use crate::regions::regions;
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
 use groups::Groups;
 use progress::Progress;
+use receiving::Receiver;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
-use std::time::Duration;
 use std::{io, mem};
 use table::QpTable;
 use timers::Timers;
-use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::Packet;
 
 /// How many polls in vain are made in a row before each gives way to whoever else wants the
 /// processor: the peer may be waiting for it. On an idle processor that costs a system call.
@@ -112,33 +109,6 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// A local address with its sockets and what it is received with.
-pub struct Local {
-    endpoint: Endpoint,
-    receiver: Mutex<Receiver>,
-}
-
-impl std::fmt::Debug for Local {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Local")
-            .field(&self.endpoint.address())
-            .finish()
-    }
-}
-
-impl Local {
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-}
-
-/// Buffers for receiving, and the queue pairs that what was received is for.
-#[derive(Default)]
-struct Receiver {
-    batch: RecvBatch,
-    touched: Vec<Arc<Qp>>,
-}
-
 impl Engine {
     fn new() -> Self {
         Engine {
@@ -184,7 +154,7 @@ impl Engine {
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
-        unsafe { libc::atexit(leave) };
+        unsafe { libc::atexit(leaving::leave) };
         let gsi = Gsi::new(shared.slot());
         Ok(self.network.get_or_init(|| Network {
             shared,
@@ -194,52 +164,6 @@ impl Engine {
             forwarded: Mutex::default(),
             progress,
         }))
-    }
-
-    /// The sockets of an address; opened by the first who asks.
-    pub(crate) fn local(&self, address: LocalAddress) -> Result<Arc<Local>, OpenError> {
-        let network = self.network()?;
-        let mut locals = network
-            .locals
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(local) = locals
-            .iter()
-            .find(|local| local.endpoint.address() == address)
-        {
-            return Ok(Arc::clone(local));
-        }
-        let endpoint = network.shared.open(address)?;
-        tracing::debug!(%address, "opened port 4791");
-        let local = Arc::new(Local {
-            endpoint,
-            receiver: Mutex::default(),
-        });
-        network
-            .progress
-            .watch(local.endpoint.fd(), local.endpoint.service_fd())
-            .map_err(|source| OpenError::System {
-                what: "watching a socket",
-                source,
-            })?;
-        locals.push(Arc::clone(&local));
-        Ok(local)
-    }
-
-    /// The sockets of an address that are open.
-    pub(crate) fn local_of(&self, gid: Gid) -> Option<Arc<Local>> {
-        let ip = gid.to_ip();
-        let locals = self.network.get()?.locals();
-        let found = locals
-            .iter()
-            .find(|local| local.endpoint.address().ip() == ip);
-        found.map(Arc::clone)
-    }
-
-    /// Until when `URXE_FAULTS` holds packets of an address back.
-    pub(crate) fn held_until(&self, gid: Gid) -> Time {
-        self.local_of(gid)
-            .map_or(Time::NEVER, |local| local.endpoint.held_until())
     }
 
     /// Queue pair 1, with which connections are made.
@@ -253,72 +177,6 @@ impl Engine {
     /// Whether it is this engine's.
     pub(crate) fn has_gsi(&self, gsi: &Gsi) -> bool {
         (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
-    }
-
-    /// Opens one of these addresses, if none is open yet, so that a port that is taken is known
-    /// before a connection is made.
-    ///
-    /// # Errors
-    /// That of the first, when none can be opened.
-    pub(crate) fn open_any(
-        &self,
-        addresses: impl Iterator<Item = LocalAddress>,
-    ) -> Result<(), OpenError> {
-        let mut first = None;
-        for address in addresses {
-            match self.local(address) {
-                Ok(_) => return Ok(()),
-                Err(error) => {
-                    tracing::warn!("{error}");
-                    first.get_or_insert(error);
-                }
-            }
-        }
-        first.map_or(Ok(()), Err)
-    }
-
-    /// Opens all of these addresses: whoever takes datagrams takes them at each.
-    ///
-    /// # Errors
-    /// That of the first, when none can be opened.
-    pub(crate) fn open_all(
-        &self,
-        addresses: impl Iterator<Item = LocalAddress>,
-    ) -> Result<(), OpenError> {
-        let opened: Vec<_> = addresses.map(|address| self.local(address)).collect();
-        let is_any_open = opened.iter().any(Result::is_ok);
-        for error in opened.into_iter().filter_map(Result::err) {
-            if !is_any_open {
-                return Err(error);
-            }
-            tracing::warn!("{error}");
-        }
-        Ok(())
-    }
-
-    /// Packets that `URXE_FAULTS` delays count as sent, and are to arrive though their queue pair is
-    /// destroyed: waits until they are out.
-    pub(crate) fn wait_for_delayed(&self) {
-        /// No fault delays for longer than a person would wait.
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let Some(network) = self.network.get() else {
-            return;
-        };
-        let start = net::now();
-        loop {
-            let now = net::now();
-            let held = |local: &Arc<Local>| local.endpoint.held_until();
-            let at = network
-                .locals()
-                .iter()
-                .map(held)
-                .fold(Time::NEVER, Time::min);
-            if at == Time::NEVER || now.since(start) > PATIENCE {
-                return;
-            }
-            self.deadline_moved(at);
-            std::thread::sleep(at.since(now).max(Duration::from_millis(1)));
-        }
     }
 
     /// There is something to do at `at`, which the progress thread may not know.
@@ -370,12 +228,6 @@ impl Engine {
     pub(crate) fn remove_raw(&self, qp: &Qp) {
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
-    }
-
-    fn receive_frames(&self) -> bool {
-        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
-        let pairs = raw.iter().filter_map(Weak::upgrade);
-        pairs.fold(false, |worked, qp| worked | qp.receive_frames())
     }
 
     /// A batch for sending.
@@ -473,117 +325,6 @@ impl Engine {
         worked | self.run_leftovers()
     }
 
-    /// What only the progress thread looks at: datagrams from other processes, and what processes
-    /// tell each other about the port.
-    fn serve(&self, network: &Network) {
-        let mut receiver = lock(&network.forwarded);
-        self.handle_batch(&mut receiver, |batch, f| {
-            match network.shared.recv_forwarded(batch, f) {
-                Ok(count) => count > 0,
-                Err(error) => {
-                    tracing::warn!(%error, "the socket for forwarded packets failed");
-                    false
-                }
-            }
-        });
-        network.shared.answer_questions(stat::answer);
-        for local in network.locals().iter() {
-            self.handle_batch(&mut receiver, |batch, f| {
-                if let Err(error) = local.endpoint.service(batch, f) {
-                    tracing::warn!(%error, "port sharing failed");
-                }
-                false
-            });
-        }
-    }
-
-    /// Receives one batch from an address, unless another thread is at it.
-    fn receive(&self, local: &Local) -> bool {
-        let mut receiver = match local.receiver.try_lock() {
-            Ok(receiver) => receiver,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return false,
-        };
-        let worked = self.handle_batch(&mut receiver, |batch, f| {
-            match local.endpoint.recv(batch, f) {
-                Ok(count) => count > 0,
-                Err(error) => {
-                    tracing::warn!(%error, address = %local.endpoint.address(), "receiving failed");
-                    false
-                }
-            }
-        });
-        if worked {
-            // What is to be passed on may have to wait, and only the progress thread serves that.
-            self.deadline_moved(local.endpoint.next_deadline());
-        }
-        worked
-    }
-
-    /// Hands a batch to its queue pairs, and then lets each send once.
-    fn handle_batch(
-        &self,
-        receiver: &mut Receiver,
-        receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
-    ) -> bool {
-        let Receiver { batch, touched } = receiver;
-        let now = net::now();
-        let qps = self.qps();
-        let held = regions();
-        let worked = receive(batch, &mut |datagram| {
-            self.handle(&qps, held.table(), now, datagram, touched);
-        });
-        for qp in touched.drain(..) {
-            qp.go_on(held.table());
-        }
-        worked
-    }
-
-    fn handle(
-        &self,
-        qps: &QpTable,
-        regions: &RegionTable,
-        now: Time,
-        datagram: &Datagram<'_>,
-        touched: &mut Vec<Arc<Qp>>,
-    ) {
-        let packet = match Packet::parse(datagram.packet()) {
-            Ok(packet) => packet,
-            Err(error) => {
-                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
-                self.counters.malformed.add(1);
-                if let Some(network) = self.network.get() {
-                    network.shared.count_bad(datagram.dst);
-                }
-                return;
-            }
-        };
-        let dest_qp = packet.header.bth.dest_qp;
-        if dest_qp == Qpn::GSI {
-            if let Some(network) = self.network.get() {
-                network.gsi.arrived(datagram, &packet);
-            }
-            return;
-        }
-        let receivers = match qps.get(dest_qp) {
-            Some(qp) => std::slice::from_ref(qp),
-            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
-            None => &[],
-        };
-        if receivers.is_empty() {
-            self.counters.unknown_qp.add(1);
-            return;
-        }
-        let network = network_header(datagram);
-        for qp in receivers {
-            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
-                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-            if qp.handle(now, &network, &packet, regions) {
-                touched.push(Arc::clone(qp));
-            }
-        }
-    }
-
     /// Lets the queue pairs and completion queues whose time has come look at the clock.
     fn run_timers(&self) -> bool {
         let now = net::now();
@@ -657,63 +398,4 @@ impl Engine {
 /// end a read.
 pub(crate) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
     progress::unless_it_goes_on(progress::wait(fd))
-}
-
-impl Network {
-    fn locals(&self) -> RwLockReadGuard<'_, Vec<Arc<Local>>> {
-        self.locals.read().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The process ends in an orderly way: its neighbours on the port shall not notice.
-extern "C" fn leave() {
-    // A panic must not keep the process from ending as it wanted to.
-    let _ = std::panic::catch_unwind(leave_endpoints);
-}
-
-fn leave_endpoints() {
-    if let Some(network) = get().network.get()
-        // A forked child ends too, and the sockets are its parent's.
-        && network.shared.is_ours()
-        && let Ok(locals) = network.locals.try_read()
-    {
-        stat::say_farewell();
-        drop(locals);
-        take_leave_of_peers();
-        network.gsi.leave();
-        for local in network.locals().iter() {
-            local.endpoint.leave();
-        }
-    }
-}
-
-/// Queue pairs that the program leaves to its end may owe their peers answers still. Another thread
-/// sends them: the one that ends the process may be at anything, and have any lock.
-fn take_leave_of_peers() {
-    const PATIENCE: Duration = Duration::from_millis(100);
-    let (tell, hear) = mpsc::channel();
-    let leaving = thread::spawn("urxe-farewell", move || {
-        let engine = get();
-        let qps: Vec<_> = engine.qps().iter().map(Arc::clone).collect();
-        qps.iter().for_each(|qp| qp.take_leave());
-        if !qps.is_empty() {
-            engine.wait_for_delayed();
-        }
-        // Nobody hears it when it took too long.
-        let _ = tell.send(());
-    });
-    if leaving.is_ok() {
-        let _ = hear.recv_timeout(PATIENCE);
-    }
-}
-
-/// What is known of a datagram below UDP. The flow label is not asked for.
-fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
-    NetworkHeader {
-        source: Gid::from_ip(datagram.src.ip()),
-        destination: Gid::from_ip(datagram.dst.ip()),
-        traffic_class: datagram.tos,
-        flow_label: 0,
-        hop_limit: datagram.ttl,
-    }
 }

@@ -149,32 +149,11 @@ impl Endpoint {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let counters = self.shared.counters();
-        counters.receive_calls.add(1);
-        let count = batch.fill(self.receiver.as_fd())?;
-        if count == 0 {
-            return Ok(0);
-        }
-        counters.messages_in.add(count as u64);
-        let (messages, senders) = batch.parts();
-        for (message, bytes) in messages {
-            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
-                counters.malformed.add(1);
-                continue;
-            };
-            let arrival = Arrival {
-                src,
-                dst: self.address,
-                tos: message.tos,
-                ttl: message.ttl,
-                first_index: 0,
-                segment: message.segment,
-                bytes,
-            };
-            self.take(&arrival, senders, &mut f);
-        }
-        self.shared.tap().flush_capture();
-        Ok(count)
+        let socket = self.receiver.as_fd();
+        self.shared
+            .recv(socket, self.address, batch, |arrival, senders| {
+                self.take(arrival, senders, &mut f);
+            })
     }
 
     /// Does what is due: the processes' talk about the port, datagrams that wait to be passed on, and

@@ -4,7 +4,7 @@
 //! bound to the group. So nothing has to be steered, or passed on to another process.
 
 use super::error::OpenError;
-use super::receive::{Arrival, Datagram, RecvBatch};
+use super::receive::{Datagram, RecvBatch};
 use super::sharing::Shared;
 use super::socket::{LocalAddress, open_group_receiver};
 use super::wire::Wire;
@@ -57,34 +57,13 @@ impl Group {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let counters = self.shared.counters();
-        counters.receive_calls.add(1);
-        let count = batch.fill(self.receiver.as_fd())?;
-        if count == 0 {
-            return Ok(0);
-        }
-        counters.messages_in.add(count as u64);
-        let (messages, senders) = batch.parts();
-        for (message, bytes) in messages {
-            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
-                counters.malformed.add(1);
-                continue;
-            };
-            let arrival = Arrival {
-                src,
-                dst: self.address,
-                tos: message.tos,
-                ttl: message.ttl,
-                first_index: 0,
-                segment: message.segment,
-                bytes,
-            };
-            for datagram in arrival.datagrams() {
-                self.wire.deliver(senders, datagram, &mut f);
-            }
-        }
-        self.shared.tap().flush_capture();
-        Ok(count)
+        let socket = self.receiver.as_fd();
+        self.shared
+            .recv(socket, self.address, batch, |arrival, senders| {
+                for datagram in arrival.datagrams() {
+                    self.wire.deliver(senders, datagram, &mut f);
+                }
+            })
     }
 }
 

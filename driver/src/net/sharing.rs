@@ -17,7 +17,7 @@ use super::error::OpenError;
 use super::faults::FaultSpec;
 use super::forward::{self, Forwarder};
 use super::pcap::Capture;
-use super::receive::{Arrival, Datagram, RecvBatch};
+use super::receive::{Arrival, Datagram, RecvBatch, Senders};
 use super::slot::{Passed, Slot, live_slots};
 use super::socket::LocalAddress;
 use super::stat::{self, Question};
@@ -161,6 +161,46 @@ impl Shared {
     /// [`Shared::recv_forwarded`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.slot.fd()
+    }
+
+    /// Receives once from a socket that is open at `dst`, and calls `f` with what each message of
+    /// the kernel's brought. Returns how many there were.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub(super) fn recv(
+        &self,
+        socket: BorrowedFd<'_>,
+        dst: LocalAddress,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Arrival<'_>, &mut Senders),
+    ) -> io::Result<usize> {
+        let counters = self.counters();
+        counters.receive_calls.add(1);
+        let count = batch.fill(socket)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        counters.messages_in.add(count as u64);
+        let (messages, senders) = batch.parts();
+        for (message, bytes) in messages {
+            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
+                counters.malformed.add(1);
+                continue;
+            };
+            let arrival = Arrival {
+                src,
+                dst,
+                tos: message.tos,
+                ttl: message.ttl,
+                first_index: 0,
+                segment: message.segment,
+                bytes,
+            };
+            f(&arrival, senders);
+        }
+        self.tap().flush_capture();
+        Ok(count)
     }
 
     /// Receives what other processes passed on, and calls `f` with each datagram whose ICRC is

@@ -1,0 +1,49 @@
+//! The end of the process.
+
+use super::get;
+use crate::stat;
+use crate::thread;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// The process ends in an orderly way: its neighbours on the port shall not notice.
+pub(super) extern "C" fn leave() {
+    // A panic must not keep the process from ending as it wanted to.
+    let _ = std::panic::catch_unwind(leave_endpoints);
+}
+
+fn leave_endpoints() {
+    if let Some(network) = get().network.get()
+        // A forked child ends too, and the sockets are its parent's.
+        && network.shared.is_ours()
+        && let Ok(locals) = network.locals.try_read()
+    {
+        stat::say_farewell();
+        drop(locals);
+        take_leave_of_peers();
+        network.gsi.leave();
+        for local in network.locals().iter() {
+            local.endpoint.leave();
+        }
+    }
+}
+
+/// Queue pairs that the program leaves to its end may owe their peers answers still. Another thread
+/// sends them: the one that ends the process may be at anything, and have any lock.
+fn take_leave_of_peers() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let (tell, hear) = mpsc::channel();
+    let leaving = thread::spawn("urxe-farewell", move || {
+        let engine = get();
+        let qps: Vec<_> = engine.qps().iter().map(Arc::clone).collect();
+        qps.iter().for_each(|qp| qp.take_leave());
+        if !qps.is_empty() {
+            engine.wait_for_delayed();
+        }
+        // Nobody hears it when it took too long.
+        let _ = tell.send(());
+    });
+    if leaving.is_ok() {
+        let _ = hear.recv_timeout(PATIENCE);
+    }
+}

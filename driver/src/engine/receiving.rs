@@ -1,0 +1,153 @@
+//! What comes in: a batch at a time, handed to the queue pairs that it is for.
+
+use super::locals::Local;
+use super::table::QpTable;
+use super::{Engine, Network};
+use crate::event_queue::lock;
+use crate::net::{self, Datagram, RecvBatch};
+use crate::qp::Qp;
+use crate::regions::{RegionTable, regions};
+use crate::stat;
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Packet;
+
+/// Buffers for receiving, and the queue pairs that what was received is for.
+#[derive(Default)]
+pub(super) struct Receiver {
+    batch: RecvBatch,
+    touched: Vec<Arc<Qp>>,
+}
+
+impl Engine {
+    /// Receives a batch of frames for each queue pair of raw packets.
+    pub(super) fn receive_frames(&self) -> bool {
+        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let pairs = raw.iter().filter_map(Weak::upgrade);
+        pairs.fold(false, |worked, qp| worked | qp.receive_frames())
+    }
+
+    /// What only the progress thread looks at: datagrams from other processes, and what processes
+    /// tell each other about the port.
+    pub(super) fn serve(&self, network: &Network) {
+        let mut receiver = lock(&network.forwarded);
+        self.handle_batch(&mut receiver, |batch, f| {
+            match network.shared.recv_forwarded(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, "the socket for forwarded packets failed");
+                    false
+                }
+            }
+        });
+        network.shared.answer_questions(stat::answer);
+        for local in network.locals().iter() {
+            self.handle_batch(&mut receiver, |batch, f| {
+                if let Err(error) = local.endpoint.service(batch, f) {
+                    tracing::warn!(%error, "port sharing failed");
+                }
+                false
+            });
+        }
+    }
+
+    /// Receives one batch from an address, unless another thread is at it.
+    pub(super) fn receive(&self, local: &Local) -> bool {
+        let mut receiver = match local.receiver.try_lock() {
+            Ok(receiver) => receiver,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let worked = self.handle_batch(&mut receiver, |batch, f| {
+            match local.endpoint.recv(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, address = %local.endpoint.address(), "receiving failed");
+                    false
+                }
+            }
+        });
+        if worked {
+            // What is to be passed on may have to wait, and only the progress thread serves that.
+            self.deadline_moved(local.endpoint.next_deadline());
+        }
+        worked
+    }
+
+    /// Hands a batch to its queue pairs, and then lets each send once.
+    pub(super) fn handle_batch(
+        &self,
+        receiver: &mut Receiver,
+        receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
+    ) -> bool {
+        let Receiver { batch, touched } = receiver;
+        let now = net::now();
+        let qps = self.qps();
+        let held = regions();
+        let worked = receive(batch, &mut |datagram| {
+            self.handle(&qps, held.table(), now, datagram, touched);
+        });
+        for qp in touched.drain(..) {
+            qp.go_on(held.table());
+        }
+        worked
+    }
+
+    fn handle(
+        &self,
+        qps: &QpTable,
+        regions: &RegionTable,
+        now: Time,
+        datagram: &Datagram<'_>,
+        touched: &mut Vec<Arc<Qp>>,
+    ) {
+        let packet = match Packet::parse(datagram.packet()) {
+            Ok(packet) => packet,
+            Err(error) => {
+                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
+                self.counters.malformed.add(1);
+                if let Some(network) = self.network.get() {
+                    network.shared.count_bad(datagram.dst);
+                }
+                return;
+            }
+        };
+        let dest_qp = packet.header.bth.dest_qp;
+        if dest_qp == Qpn::GSI {
+            if let Some(network) = self.network.get() {
+                network.gsi.arrived(datagram, &packet);
+            }
+            return;
+        }
+        let receivers = match qps.get(dest_qp) {
+            Some(qp) => std::slice::from_ref(qp),
+            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
+            None => &[],
+        };
+        if receivers.is_empty() {
+            self.counters.unknown_qp.add(1);
+            return;
+        }
+        let network = network_header(datagram);
+        for qp in receivers {
+            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+            if qp.handle(now, &network, &packet, regions) {
+                touched.push(Arc::clone(qp));
+            }
+        }
+    }
+}
+
+/// What is known of a datagram below UDP. The flow label is not asked for.
+fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
+    NetworkHeader {
+        source: Gid::from_ip(datagram.src.ip()),
+        destination: Gid::from_ip(datagram.dst.ip()),
+        traffic_class: datagram.tos,
+        flow_label: 0,
+        hop_limit: datagram.ttl,
+    }
+}
