@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::left_out::left_out;
 use super::library;
@@ -12,6 +12,24 @@ use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 
 /// The status of a case that needs what this machine, or this user, does not have; what it says is why.
 const LEFT_OUT: i32 = 77;
+
+/// The words before a program that runs it in a network namespace of its own, where no other
+/// program's packets come by; none where namespaces cannot be had.
+fn alone() -> &'static [&'static str] {
+    static WORDS: OnceLock<&[&str]> = OnceLock::new();
+    const AS_ROOT: [&str; 6] = ["unshare", "-n", "sh", "-c", LOOPBACK_UP, "alone"];
+    const AS_A_USER: [&str; 6] = ["unshare", "-rn", "sh", "-c", LOOPBACK_UP, "alone"];
+    const LOOPBACK_UP: &str = "ip link set lo up && exec \"$@\"";
+    WORDS.get_or_init(|| {
+        let works = |words: &[&str]| {
+            let mut command = Command::new(words[0]);
+            let tried = command.args(&words[1..]).arg("true").output();
+            tried.is_ok_and(|output| output.status.success())
+        };
+        let ways: [&[&str]; 2] = [&AS_ROOT, &AS_A_USER];
+        ways.into_iter().find(|way| works(way)).unwrap_or_default()
+    })
+}
 
 /// A program by the name of its source, without the extension. It takes the name of a case.
 #[derive(Clone, Copy)]
@@ -71,8 +89,10 @@ impl CProgram {
         for program in self.compiled().iter().flatten() {
             // What goes wrong here is meant to: it needs no messages. The limit is for a call that
             // waits for what does not come.
-            let output = Command::new("timeout")
+            let mut command = Command::new("timeout");
+            let output = command
                 .arg("60")
+                .args(alone())
                 .arg(program)
                 .arg(case)
                 .env("LD_LIBRARY_PATH", library::under_both_names())

@@ -11,4 +11,5 @@ pub mod pingpong;
 pub mod place;
 pub mod require;
 pub mod run;
+pub mod stat;
 pub mod tcp;

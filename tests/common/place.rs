@@ -1,5 +1,6 @@
 //! Where a program runs: as which user, in which namespaces, with which copy of urxe.
 
+use std::any::Any;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,7 +11,8 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::require::{is_root, search_path};
+use super::namespace::Namespace;
+use super::require::{IP, Need, is_root, search_path};
 
 /// The user and group `nobody`.
 const NOBODY: &str = "65534";
@@ -21,12 +23,13 @@ pub struct Place {
     /// The words before the program.
     prefix: Vec<OsString>,
     urxe: PathBuf,
-    /// Keeps a copied installation while it is in use.
-    _installation: Option<Rc<Directory>>,
+    /// What lasts as long as the place: its namespace, a copied installation.
+    kept: Vec<Rc<dyn Any>>,
 }
 
 impl Place {
-    /// This host and this user.
+    /// This host and this user, for programs that look at devices: port 4791 is shared with whatever
+    /// else runs.
     pub fn here() -> Self {
         static INSTALLATION: OnceLock<PathBuf> = OnceLock::new();
         let directory = INSTALLATION.get_or_init(|| {
@@ -38,13 +41,26 @@ impl Place {
         Self {
             prefix: Vec::new(),
             urxe: directory.join("urxe"),
-            _installation: None,
+            kept: Vec::new(),
         }
     }
 
-    /// This host as a user without any privilege, with an installation of urxe that this user may
-    /// read: the build tree may be closed to others.
-    pub fn unprivileged() -> Self {
+    /// This user, in a network namespace that has a loopback interface and nothing else: no test
+    /// disturbs another there. Where namespaces cannot be had, it is the host's network.
+    pub fn alone() -> Self {
+        let here = Self::here();
+        if !(IP.is_met() && Need::NetworkNamespaces.is_met()) {
+            return here;
+        }
+        let namespace = Namespace::new(&here).loopback_up();
+        let mut place = namespace.place().clone();
+        place.kept.push(Rc::new(namespace));
+        place
+    }
+
+    /// The same place as a user without any privilege, with an installation of urxe that this user
+    /// may read: the build tree may be closed to others.
+    pub fn unprivileged(&self) -> Self {
         let directory = Directory::new();
         install(directory.path());
         let words: &[&str] = if is_root() {
@@ -60,11 +76,10 @@ impl Place {
         } else {
             &[]
         };
-        Self {
-            prefix: words.iter().map(OsString::from).collect(),
-            urxe: directory.path().join("urxe"),
-            _installation: Some(Rc::new(directory)),
-        }
+        let mut place = self.through(words);
+        place.urxe = directory.path().join("urxe");
+        place.kept.push(Rc::new(directory));
+        place
     }
 
     /// The same place, reached through one more program.

@@ -48,7 +48,8 @@ pub fn require(needs: &[Need]) -> bool {
 }
 
 impl Need {
-    fn is_met(self) -> bool {
+    /// Whether it is there.
+    pub fn is_met(self) -> bool {
         match self {
             Self::Program(name, _) => find_program(name).is_some(),
             Self::NetworkNamespaces => can_unshare("-n") || can_unshare("-rn"),

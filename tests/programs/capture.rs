@@ -52,7 +52,7 @@ fn opcodes(packets: &[Packet]) -> BTreeSet<u32> {
 }
 
 fn loopback() -> Option<Pingpong> {
-    require(&[PINGPONG, TSHARK, Need::Scapy]).then(|| Pingpong::over_loopback(&Place::here()))
+    require(&[PINGPONG, TSHARK, Need::Scapy]).then(|| Pingpong::over_loopback(&Place::alone()))
 }
 
 #[test]
@@ -184,7 +184,8 @@ fn every_operation_of_the_demo() {
         return;
     }
     let directory = Directory::new();
-    let mut command = Place::here().urxe();
+    let place = Place::alone();
+    let mut command = place.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--mtu", "4096", "--round-trips", "10"])

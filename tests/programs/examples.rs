@@ -1,16 +1,15 @@
 //! The examples, built and run as their readers would.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::place::Place;
 use crate::common::require::{Need, require};
-use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::run::{Finished, Running, run};
+use crate::common::tcp::{self, free_port};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,7 +37,7 @@ fn c_examples() -> Option<&'static Path> {
                 fs::copy(entry.path(), directory.join(name)).expect("cargo's own directory");
             }
         }
-        let mut make = in_shell("make CFLAGS='-O2 -Wall -Wextra -Werror'");
+        let mut make = in_shell(&Place::here(), "make CFLAGS='-O2 -Wall -Wextra -Werror'");
         make.current_dir(&directory);
         run("make", make, LIMIT).success();
         directory
@@ -46,8 +45,8 @@ fn c_examples() -> Option<&'static Path> {
 }
 
 /// A shell's command line, after `eval "$(urxe env)"`.
-fn in_shell(line: &str) -> Command {
-    let mut shell = Place::here().command("sh");
+fn in_shell(place: &Place, line: &str) -> Command {
+    let mut shell = place.command("sh");
     let urxe = Place::here().urxe();
     shell
         .args(["-ec", &format!("eval \"$($0 env)\"; {line}")])
@@ -55,45 +54,27 @@ fn in_shell(line: &str) -> Command {
     shell
 }
 
-fn start(directory: &Path, line: &str) -> Running {
+fn start(place: &Place, directory: &Path, line: &str) -> Running {
     Running::start(
         line,
-        in_shell(&format!("exec {}/{line}", directory.display())),
+        in_shell(place, &format!("exec {}/{line}", directory.display())),
     )
 }
 
 fn alone(line: &str) -> Option<Finished> {
     let directory = c_examples()?;
-    Some(start(directory, line).finish(LIMIT).success())
+    let place = Place::alone();
+    Some(start(&place, directory, line).finish(LIMIT).success())
 }
 
 /// A pair that meets over TCP: what server and client said.
 fn pair(directory: &Path, line: &str) -> (Finished, Finished) {
-    let port = free_port();
-    let server = start(directory, &format!("{line} -p {port}"));
-    wait_until_it_listens(port);
-    let client = start(directory, &format!("{line} -p {port} 127.0.0.1"));
+    let (place, port) = (Place::alone(), free_port());
+    let server = start(&place, directory, &format!("{line} -p {port}"));
+    let server = tcp::wait_for(server, port, LIMIT);
+    let client = start(&place, directory, &format!("{line} -p {port} 127.0.0.1"));
     let client = client.finish(LIMIT).success();
     (server.finish(LIMIT).success(), client)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("bound").port()
-}
-
-/// Looks, and does not connect: the server takes the first who does for its peer.
-fn wait_until_it_listens(port: u16) {
-    let deadline = Instant::now() + LIMIT;
-    let listens = || {
-        let sockets = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-        let state = format!(":{port:04X} 00000000:0000 0A");
-        sockets.contains(&state)
-    };
-    while !listens() {
-        assert!(Instant::now() < deadline, "the server does not listen");
-        thread::sleep(LOOK);
-    }
 }
 
 #[test]

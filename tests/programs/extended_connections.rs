@@ -21,7 +21,7 @@ fn exchange(options: &str) {
         return;
     }
     let _turn = turn();
-    let place = Place::here();
+    let place = Place::alone();
     let port = free_port();
     let start = |role: &str, host: Option<&str>| {
         let mut command = place.verbs("ibv_xsrq_pingpong");
@@ -55,7 +55,7 @@ fn both_sides_sleeping_on_completion_events() {
 }
 
 fn perftest(program: &'static str) -> Perftest {
-    let side = Side::new(&Place::here(), "urxe_lo");
+    let side = Side::new(&Place::alone(), "urxe_lo");
     Perftest::new(program, side.clone(), side, "127.0.0.1").options("-c XRC -n 1000")
 }
 

@@ -9,8 +9,9 @@ use crate::common::place::{Directory, Place};
 use crate::common::require::{PINGPONG, TSHARK, require};
 
 fn faulty(faults: &str) -> Pingpong {
+    let place = Place::alone();
     let side = |seed: u32| {
-        Side::new(&Place::here(), "urxe_lo").env("URXE_FAULTS", &format!("{faults},seed={seed}"))
+        Side::new(&place, "urxe_lo").env("URXE_FAULTS", &format!("{faults},seed={seed}"))
     };
     Pingpong::new(side(1), side(2), "127.0.0.1").limit(Duration::from_secs(120))
 }

@@ -90,7 +90,7 @@ fn gid_index_missing() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let mut pingpong = Pingpong::over_loopback(&Place::here());
+    let mut pingpong = Pingpong::over_loopback(&Place::alone());
     pingpong.server.gid_index = 999;
     let refused = pingpong.run_server_alone();
     assert_eq!(refused.status.code(), Some(1), "{refused}");
@@ -105,7 +105,7 @@ fn faults_that_cannot_be_understood() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let side = Side::new(&Place::here(), "urxe_lo").env("URXE_FAULTS", "drop=lots");
+    let side = Side::new(&Place::alone(), "urxe_lo").env("URXE_FAULTS", "drop=lots");
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains("URXE_FAULTS"), "{refused}");
@@ -118,7 +118,7 @@ fn capture_file_that_cannot_be_written() {
         return;
     }
     let path = "/nonexistent-directory/capture.pcapng";
-    let side = Side::new(&Place::here(), "urxe_lo").env("URXE_PCAP", path);
+    let side = Side::new(&Place::alone(), "urxe_lo").env("URXE_PCAP", path);
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains(path), "{refused}");
@@ -130,7 +130,7 @@ fn option_for_the_gid_forgotten() {
         return;
     }
     // A negative index is what ibv_rc_pingpong goes by without the option.
-    let pingpong = Pingpong::over_loopback(&Place::here()).options("-g -1");
+    let pingpong = Pingpong::over_loopback(&Place::alone()).options("-g -1");
     let ended = pingpong.run();
     assert!(ended.server.stderr.contains("`-g 0`"), "{}", ended.server);
 }

@@ -8,7 +8,7 @@ use crate::common::require::{PINGPONG, require};
 const DEVICE: &str = "urxe_lo";
 
 fn loopback() -> Option<Pingpong> {
-    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Place::here()))
+    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Place::alone()))
 }
 
 #[test]

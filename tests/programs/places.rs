@@ -132,7 +132,7 @@ fn as_a_user_without_privileges() {
     {
         return;
     }
-    let place = Place::unprivileged();
+    let place = Place::alone().unprivileged();
     let pingpong = Pingpong::over_loopback(&place);
     pingpong.run().success();
     for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
@@ -160,11 +160,12 @@ fn two_users_on_one_address() {
         return;
     }
     // One user's processes share port 4791; a second user cannot join them, and is told so.
-    let first = Pingpong::over_loopback(&Place::here());
+    let place = Place::alone();
+    let first = Pingpong::over_loopback(&place);
     let held = first.iterations(1_000_000_000);
     let _turn = crate::common::pingpong::turn();
     let mut pair = held.start();
-    let side = Side::new(&Place::unprivileged(), "urxe_lo");
+    let side = Side::new(&place.unprivileged(), "urxe_lo");
     let ended = Pingpong::new(side.clone(), side, "127.0.0.1")
         .start()
         .finish();
@@ -204,7 +205,7 @@ fn between_namespaces_without_any_privilege() {
     if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let nobody = Place::unprivileged();
+    let nobody = Place::here().unprivileged();
     let a = Namespace::new_with_user(&nobody);
     let cable = Cable::join(a, 1500);
     across(&cable)

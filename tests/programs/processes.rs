@@ -3,10 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::common::pingpong::{Pair, Pingpong, turn};
 use crate::common::place::Place;
-use crate::common::require::{PINGPONG, require};
-use crate::common::run::LOOK;
+use crate::common::require::{IP, Need, PINGPONG, require};
+use crate::common::run::{LOOK, Running};
+use crate::common::stat::{processes, received, stat};
 
 /// So many messages that the pair never ends by itself.
 const ENDLESS: u32 = 1_000_000_000;
@@ -14,7 +17,7 @@ const ENDLESS: u32 = 1_000_000_000;
 const CROWD_LIMIT: Duration = Duration::from_secs(240);
 
 fn loopback() -> Pingpong {
-    Pingpong::over_loopback(&Place::here()).limit(CROWD_LIMIT)
+    Pingpong::over_loopback(&Place::alone()).limit(CROWD_LIMIT)
 }
 
 /// Waits until both sides of a pair have used so much processor time that they must have been
@@ -66,8 +69,9 @@ fn eight_pairs_on_one_address() {
         return;
     }
     let _turn = turn();
-    let polling = loopback().options("-c").iterations(1000);
-    let sleeping = loopback().options("-c -e").size(100_000).iterations(200);
+    let loopback = loopback();
+    let polling = loopback.clone().options("-c").iterations(1000);
+    let sleeping = loopback.options("-c -e").size(100_000).iterations(200);
     let pairs: Vec<Pair> = (0..4)
         .flat_map(|_| [polling.start(), sleeping.start()])
         .collect();
@@ -76,31 +80,45 @@ fn eight_pairs_on_one_address() {
     }
 }
 
+/// How many messages each process of these pairs has received.
+fn received_by(pairs: &[Pair], place: &Place) -> Vec<u64> {
+    let survey = stat(place, &[]);
+    let sides = pairs.iter().flat_map(|pair| [&pair.server, &pair.client]);
+    let count = |side: &Running| {
+        let candidates = [vec![side.id()], children(side.id())].concat();
+        let is_it = |process: &&Value| {
+            let pid = process["pid"].as_u64().unwrap_or(0);
+            candidates
+                .iter()
+                .any(|candidate| u64::from(*candidate) == pid)
+        };
+        processes(&survey).iter().find(is_it).map_or(0, received)
+    };
+    sides.map(count).collect()
+}
+
 #[test]
 fn the_killed_disturb_no_one_else() {
-    if !require(&[PINGPONG]) {
+    const MANY: u64 = 1000;
+    if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
     let _turn = turn();
-    let endless = loopback().options("-c -e").iterations(ENDLESS);
-    let lasting = loopback().options("-c -e").size(20_000).iterations(60_000);
+    let place = Place::alone();
+    let pingpong = Pingpong::over_loopback(&place).limit(CROWD_LIMIT);
+    let endless = pingpong.clone().options("-c -e").iterations(ENDLESS);
+    let long = endless.clone().size(20_000);
 
     // The first to come, one from among the others, and the last: the sockets of the survivors
     // move about in the kernel's table in each way that there is.
     let mut first = endless.start();
-    let mut survivors = vec![lasting.start(), lasting.start()];
+    let mut survivors = vec![long.start(), long.start()];
     let mut middle = endless.start();
-    survivors.extend([lasting.start(), lasting.start(), lasting.start()]);
+    survivors.extend([long.start(), long.start(), long.start()]);
     let mut last = endless.start();
 
     for pair in [&mut first, &mut middle, &mut last] {
         wait_until_busy(pair);
-    }
-    for pair in &mut survivors {
-        assert!(
-            pair.is_running(),
-            "the survivors end too early for this test"
-        );
     }
     first.server.kill_group();
     middle.client.kill_group();
@@ -109,18 +127,28 @@ fn the_killed_disturb_no_one_else() {
     // New ones start at once, and in the slots of the dead.
     let started = Instant::now();
     for _ in 0..2 {
-        loopback()
-            .options("-c -e")
-            .iterations(200)
-            .start()
-            .finish()
-            .success();
+        let pair = pingpong.clone().options("-c -e").iterations(200).start();
+        pair.finish().success();
     }
     let took = started.elapsed();
     assert!(took < Duration::from_secs(20), "new pairs took {took:?}");
 
-    for pair in survivors {
-        pair.finish().success();
+    let before = received_by(&survivors, &place);
+    let deadline = Instant::now() + CROWD_LIMIT;
+    loop {
+        let after = received_by(&survivors, &place);
+        let mut sides = before.iter().zip(&after);
+        if sides.all(|(before, after)| *after > before + MANY) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{before:?} {after:?}");
+        thread::sleep(LOOK);
+    }
+    for pair in &mut survivors {
+        assert!(
+            pair.is_running(),
+            "a pair that never ends by itself has ended"
+        );
     }
     // The dead ones' peers learn of it by their retries, where they have something to send; the
     // others would wait forever, and end with this test.
@@ -132,12 +160,14 @@ fn nothing_remains_of_processes_that_were_killed() {
         return;
     }
     let _turn = turn();
+    let loopback = loopback();
     for _ in 0..5 {
-        let mut doomed = loopback().options("-c").iterations(ENDLESS).start();
+        let mut doomed = loopback.clone().options("-c").iterations(ENDLESS).start();
         wait_until_busy(&mut doomed);
         doomed.server.kill_group();
         doomed.client.kill_group();
-        loopback()
+        loopback
+            .clone()
             .options("-c")
             .iterations(200)
             .start()
@@ -155,8 +185,9 @@ fn a_peer_that_died_is_reported_as_retries_exceeded() {
     // Dead between its acknowledgement and its own message, the server leaves the client nothing
     // to retry: the client then waits for a message that never comes, as it would over a NIC.
     // That takes bad luck; not several times in a row.
+    let loopback = loopback();
     for _ in 0..5 {
-        let mut pair = loopback().iterations(ENDLESS).start();
+        let mut pair = loopback.clone().iterations(ENDLESS).start();
         wait_until_busy(&mut pair);
         pair.server.kill_group();
         let client = pair.client.finish(Duration::from_secs(15));

@@ -7,11 +7,11 @@ use crate::common::require::{PERFTEST, PINGPONG, require};
 
 fn srq_pingpong() -> Option<Pingpong> {
     require(&[PINGPONG])
-        .then(|| Pingpong::over_loopback(&Place::here()).program("ibv_srq_pingpong"))
+        .then(|| Pingpong::over_loopback(&Place::alone()).program("ibv_srq_pingpong"))
 }
 
 fn perftest(program: &'static str) -> Option<Perftest> {
-    let side = Side::new(&Place::here(), "urxe_lo");
+    let side = Side::new(&Place::alone(), "urxe_lo");
     require(&[PERFTEST]).then(|| {
         Perftest::new(program, side.clone(), side, "127.0.0.1").options("--use-srq -n 1000")
     })

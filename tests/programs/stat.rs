@@ -9,27 +9,11 @@ use crate::common::pingpong::{Pair, Pingpong, turn};
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{LOOK, run};
+use crate::common::stat::{processes, received, stat};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// So many messages that the pair never ends by itself.
 const ENDLESS: u32 = 1_000_000_000;
-
-fn stat(place: &Place, arguments: &[&str]) -> Value {
-    let mut command = place.urxe();
-    command.args(["stat", "--json"]).args(arguments);
-    let text = run("urxe stat", command, LIMIT).success().stdout;
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-fn processes(survey: &Value) -> &[Value] {
-    survey["processes"].as_array().expect("a list")
-}
-
-/// How many messages a process has received.
-fn received(process: &Value) -> u64 {
-    let count = &process["devices"]["urxe_lo"]["hw"]["rdma_recvs"];
-    count.as_u64().unwrap_or(0)
-}
 
 /// A pair that goes on for ever, in a namespace of its own, and has begun.
 fn endless(place: &Place) -> Pair {
@@ -124,20 +108,8 @@ fn another_user_s_counters_are_not_told() {
     let _turn = turn();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let _pair = endless(namespace.place());
-    let words = [
-        "setpriv",
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-        "--",
-    ];
-    let other = Place::unprivileged();
-    // The last word of that place is the command, installed where every user may read it.
-    let urxe = other.urxe();
-    let installed = urxe.get_args().last().expect("the command");
-    let mut command = namespace.place().through(words).command(installed);
+    let other = namespace.place().unprivileged();
+    let mut command = other.urxe();
     command.args(["stat", "--json"]);
     let text = run("urxe stat", command, LIMIT).success().stdout;
     let survey: Value = serde_json::from_str(&text).expect("JSON");

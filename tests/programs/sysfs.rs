@@ -170,7 +170,7 @@ fn any_user_sees_the_devices_and_stays_who_he_was() {
     if !require(&[Need::UserNamespaces]) {
         return;
     }
-    let place = Place::unprivileged();
+    let place = Place::here().unprivileged();
     let who = run("id", place.command("id"), LIMIT).success().stdout;
     let told = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
     let told: Vec<_> = told.lines().collect();

@@ -1,0 +1,33 @@
+//! What `urxe stat` says.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::place::Place;
+use super::run::run;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// `urxe stat --json`, with more arguments, in a place.
+///
+/// # Panics
+/// When it fails.
+#[track_caller]
+pub fn stat(place: &Place, arguments: &[&str]) -> Value {
+    let mut command = place.urxe();
+    command.args(["stat", "--json"]).args(arguments);
+    let text = run("urxe stat", command, LIMIT).success().stdout;
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The processes that it speaks of.
+pub fn processes(survey: &Value) -> &[Value] {
+    survey["processes"].as_array().expect("a list")
+}
+
+/// How many messages a process has received.
+pub fn received(process: &Value) -> u64 {
+    let count = &process["devices"]["urxe_lo"]["hw"]["rdma_recvs"];
+    count.as_u64().unwrap_or(0)
+}
