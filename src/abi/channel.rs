@@ -13,10 +13,14 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
+use super::waited::Waited;
 
 impl Handle for ibv_comp_channel {
     type Ours = CompletionChannel;
 }
+
+/// Where threads wait for notifications.
+static CHANNELS: Waited<Channel> = Waited::new();
 
 /// What stands behind an `ibv_comp_channel`.
 #[derive(Debug)]
@@ -42,15 +46,17 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
             refcnt: 0,
         };
         let ours = CompletionChannel {
-            driver,
+            driver: Arc::clone(&driver),
             users: Users::default(),
             _context: device.users.add(),
         };
-        Ok(object::make(shown, ours))
+        let made = object::make(shown, ours);
+        CHANNELS.add(made, &driver);
+        Ok(made)
     })
 }
 
-/// `EBUSY` while a completion queue notifies it.
+/// `EBUSY` while a completion queue notifies it. Threads may be waiting at it.
 ///
 /// # Safety
 /// `channel` is null or a channel of ours, and used for nothing else any more.
@@ -58,16 +64,18 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     entry::status("ibv_destroy_comp_channel", || {
         // SAFETY: the caller's promise.
         unsafe { object::ours(channel) }?.users.check_none()?;
+        CHANNELS.remove(channel);
         // SAFETY: as above, and nothing uses it.
         drop(unsafe { object::free(channel) });
         Ok(())
     })
 }
 
-/// Takes the next notification, waiting for it unless the descriptor has `O_NONBLOCK`.
+/// Takes the next notification, waiting for it unless the descriptor has `O_NONBLOCK`. `EBADF` when
+/// the channel was destroyed.
 ///
 /// # Safety
-/// The pointers are null, or a channel of ours and room for what they are to get.
+/// The other pointers are null, or room for what they are to get.
 pub unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -77,8 +85,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
-        let channel = unsafe { object::ours(channel) }?;
+        let channel = CHANNELS.find(channel)?;
         // A queue that is being destroyed is not handed out any more; one that was handed out is
         // not destroyed before the event is acknowledged.
         let deliver = |queue: Arc<Cq>| {
@@ -86,7 +93,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             queue.channel_acks.delivered();
             Some(shown)
         };
-        let queue = channel.driver.next_with(deliver)?;
+        let queue = channel.next_with(deliver)?;
         // SAFETY: not destroyed, as said; this makes no reference.
         let context = unsafe { (&raw const (*queue).cq_context).read() };
         // SAFETY: the caller's promise.

@@ -9,6 +9,7 @@ use urxe_driver::Context;
 use super::device;
 use super::entry;
 use super::errno::Errno;
+use super::events::EVENTS;
 use super::ffi::*;
 use super::import::Session;
 use super::object::{self, Handle, Users};
@@ -85,9 +86,12 @@ pub(super) unsafe fn open(
         session,
         _command,
     };
+    let events = Arc::clone(ours.driver.events());
     let made = object::make(shown, ours);
     // SAFETY: just made; this makes no reference.
-    Ok(unsafe { &raw mut (*made).context })
+    let context = unsafe { &raw mut (*made).context };
+    EVENTS.add(context, &events);
+    Ok(context)
 }
 
 /// The functions that are not here stay null: the inline functions of `verbs.h` then report that
@@ -158,6 +162,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let users = unsafe { context_of(context) }?.users.count();
         // SAFETY: as above.
         let device = unsafe { (&raw const (*context).device).read() };
+        EVENTS.remove(context);
         if users > 0 {
             tracing::debug!("a device was closed while {users} of its objects were left");
             return Ok(());

@@ -3,15 +3,18 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use urxe_driver::events::{AsyncEvent, EventObject};
+use urxe_driver::events::{AsyncEvent, AsyncEvents, EventObject};
 
-use super::context::context_of;
 use super::cq::{queue_of, shown_queue};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::qp::{pair_of, shown_pair};
 use super::srq::{shared_of, shown_shared};
+use super::waited::Waited;
+
+/// Where threads wait for them, by the opened device.
+pub(super) static EVENTS: Waited<AsyncEvents> = Waited::new();
 
 /// What the program is told of an event, which then counts as delivered. `None` for one of an
 /// object that is being destroyed.
@@ -50,21 +53,21 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     })
 }
 
-/// Takes the next event, waiting for it unless the descriptor has `O_NONBLOCK`.
+/// Takes the next event, waiting for it unless the descriptor has `O_NONBLOCK`. `EBADF` when the
+/// device was closed.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and room for an event.
+/// `event` is null or room for an event.
 pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
     entry::status_or_minus_one("ibv_get_async_event", || {
-        // SAFETY: the caller's promise.
-        let device = unsafe { context_of(context) }?;
+        let events = EVENTS.find(context)?;
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let next = device.driver.events().next_with(deliver)?;
+        let next = events.next_with(deliver)?;
         // SAFETY: the caller's promise.
         unsafe { entry::write(event, next) }
     })

@@ -39,5 +39,6 @@ mod rates;
 mod srq;
 mod sysfs;
 mod unsupported;
+mod waited;
 mod wq;
 mod xrcd;

@@ -6,6 +6,7 @@ mod left_out;
 
 mod c_program;
 mod datagrams;
+mod endings;
 mod extended;
 mod forks;
 mod header_names;

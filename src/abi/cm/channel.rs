@@ -11,10 +11,14 @@ use crate::abi::errno::Errno;
 use crate::abi::ffi::*;
 use crate::abi::log;
 use crate::abi::object::{self, Handle};
+use crate::abi::waited::Waited;
 
+/// What stands behind a channel is found in [`CHANNELS`].
 impl Handle for rdma_event_channel {
-    type Ours = Arc<EventChannel>;
+    type Ours = ();
 }
+
+static CHANNELS: Waited<EventChannel> = Waited::new();
 
 /// Makes a channel.
 ///
@@ -27,30 +31,25 @@ pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
     }
     let channel = Arc::new(EventChannel::new()?);
     let fd = channel.fd().as_raw_fd();
-    Ok(object::make(rdma_event_channel { fd }, channel))
+    let shown = object::make(rdma_event_channel { fd }, ());
+    CHANNELS.add(shown, &channel);
+    Ok(shown)
 }
 
 /// What stands behind a channel.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
-///
-/// # Safety
-/// A pointer that is not null is a channel of ours, in use while the result is.
-pub(super) unsafe fn channel_of<'a>(
-    channel: *mut rdma_event_channel,
-) -> Result<&'a Arc<EventChannel>, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { object::ours(channel) }
+/// `EINVAL` if it is null, `EBADF` if it was destroyed.
+pub(super) fn channel_of(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
+    CHANNELS.find(channel)
 }
 
-/// Ends a channel.
-///
-/// # Safety
-/// `channel` is a channel of ours, and used for nothing else any more.
-pub(super) unsafe fn destroy(channel: *mut rdma_event_channel) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { object::free(channel) });
+/// Ends a channel, unless it has ended.
+pub(super) fn destroy(channel: *mut rdma_event_channel) {
+    if CHANNELS.remove(channel) {
+        // SAFETY: it was made here, and is removed once. Nobody else looks at its memory.
+        unsafe { object::free(channel) };
+    }
 }
 
 /// A channel for the events of any number of identifiers.
@@ -58,13 +57,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     entry::pointer("rdma_create_event_channel", create)
 }
 
-/// # Safety
-/// `channel` is null or a channel of ours, and used for nothing else any more.
-pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    entry::value("rdma_destroy_event_channel", (), || {
-        if !channel.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { destroy(channel) };
-        }
-    });
+/// Threads may be waiting at it.
+pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    entry::value("rdma_destroy_event_channel", (), || destroy(channel));
 }

@@ -35,17 +35,10 @@ pub(in crate::abi) struct Given {
 /// Takes the next event of a channel, waiting for it unless the descriptor has `O_NONBLOCK`.
 ///
 /// # Errors
-/// `EAGAIN` when there is none and the descriptor does not block.
-///
-/// # Safety
-/// `channel` is null or a channel of ours.
-pub(super) unsafe fn next_event(
-    channel: *mut rdma_event_channel,
-) -> Result<*mut rdma_cm_event, Errno> {
-    // Programs end with a thread that waits here, and destroy the channel before: the kernel's stays
-    // as long as somebody waits at it, and so does ours.
-    // SAFETY: the caller's promise.
-    let channel = Arc::clone(unsafe { channel_of(channel) }?);
+/// `EAGAIN` when there is none and the descriptor does not block; `EBADF` when the channel was
+/// destroyed.
+pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    let channel = channel_of(channel)?;
     // An identifier that is being destroyed has no events any more; one of which an event was handed
     // out is not destroyed before it is acknowledged.
     let deliver = |event: Event| {
@@ -284,7 +277,7 @@ pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
 }
 
 /// # Safety
-/// The pointers are null, or a channel of ours and room for an event.
+/// `event` is null or room for a pointer.
 pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,

@@ -120,11 +120,8 @@ fn usual_type(space: rdma_port_space) -> ibv_qp_type {
 /// Makes an identifier; without a channel a synchronous one.
 ///
 /// # Errors
-/// `EINVAL` for an unknown port space.
-///
-/// # Safety
-/// `channel` is null or a channel of ours.
-pub(super) unsafe fn create(
+/// `EINVAL` for an unknown port space, `EBADF` for a channel that was destroyed.
+pub(super) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
     ps: rdma_port_space,
@@ -136,9 +133,8 @@ pub(super) unsafe fn create(
         true => channel::create()?,
         false => channel,
     };
-    // SAFETY: the caller's promise, or just made.
-    let events = unsafe { channel_of(channel) }?;
-    let driver = Id::new(events, space, service(space, qp_type));
+    let events = channel_of(channel)?;
+    let driver = Id::new(&events, space, service(space, qp_type));
     Ok(show(driver, channel, context, ps, qp_type, synchronous))
 }
 
@@ -161,8 +157,7 @@ pub(super) unsafe fn adopt(
     let channel = match synchronous {
         true => {
             let channel = channel::create()?;
-            // SAFETY: just made.
-            driver.migrate(unsafe { channel_of(channel) }?);
+            driver.migrate(&channel_of(channel)?);
             channel
         }
         false => model.channel,
@@ -320,7 +315,7 @@ pub unsafe extern "C" fn rdma_migrate_id(
             if was_synchronous {
                 forget_event(id);
             }
-            ours.driver.migrate(channel_of(to)?);
+            ours.driver.migrate(&channel_of(to)?);
             (&raw mut (*id).channel).write(to);
             ours.kept().synchronous = synchronous;
             if was_synchronous {
