@@ -1,8 +1,9 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
 //! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
-//! rdma-core's test suite alone; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
+//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
 
+mod fuzz;
 mod outcome;
 mod packages;
 mod pyverbs;
@@ -35,6 +36,8 @@ enum Command {
     /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
     /// with CI=true in the environment they fail instead.
     Test(TestOptions),
+    /// Feed arbitrary input to the parts that take any: libFuzzer over the targets in `fuzz/`.
+    Fuzz(fuzz::FuzzOptions),
     /// Run rdma-core's own test suite, from the package python3-pyverbs, over urxe.
     Pyverbs(pyverbs::PyverbsOptions),
     /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Pyverbs(options) => {
             pyverbs::run(&options, &workspace_directory(), &target_directory())
         }
+        Command::Fuzz(options) => fuzz::run(&options, &workspace_directory(), &target_directory()),
         Command::Rxe(options) => rxe::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
@@ -81,12 +85,14 @@ fn main() -> ExitCode {
 fn test(options: &TestOptions) -> Report {
     let chosen = |step: Step| match options.only.is_empty() {
         // The filter is for names of tests of cargo's.
-        true => !matches!(step, Step::Pyverbs | Step::Rxe) || options.filter.is_none(),
+        true => !matches!(step, Step::Fuzz | Step::Pyverbs | Step::Rxe) || options.filter.is_none(),
         false => options.only.contains(&step),
     };
     let mut report = Report::default();
 
-    let has_needs = chosen(Step::Test) || chosen(Step::Pyverbs);
+    let has_needs = [Step::Test, Step::Fuzz, Step::Pyverbs]
+        .into_iter()
+        .any(chosen);
     if has_needs && !options.no_install {
         packages::provide(&target_directory());
     }

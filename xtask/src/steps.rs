@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::fuzz;
 use crate::outcome::Outcome;
 use crate::pyverbs;
 use crate::rxe;
@@ -26,6 +27,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration and documentation tests, in the release profile: they move much data.
     Test,
+    /// Each fuzz target for a few seconds; see `fuzz`.
+    Fuzz,
     /// rdma-core's test suite, which is no test of cargo's; see `pyverbs`.
     Pyverbs,
     /// urxe against the kernel's rxe: the part of that matrix that takes a few minutes; see `rxe`.
@@ -35,12 +38,13 @@ pub(crate) enum Step {
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Build,
         Self::Test,
+        Self::Fuzz,
         Self::Pyverbs,
         Self::Rxe,
     ];
@@ -52,6 +56,7 @@ impl Step {
             Self::Doc => "doc",
             Self::Build => "build",
             Self::Test => "test",
+            Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
             Self::Rxe => "rxe",
         }
@@ -79,7 +84,7 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Pyverbs | Self::Rxe => &[],
+            Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
         }
     }
 
@@ -92,6 +97,9 @@ impl Step {
         filter: Option<&str>,
         harness: &[String],
     ) -> Outcome {
+        if self == Self::Fuzz {
+            return fuzz::step(workspace, target);
+        }
         if self == Self::Pyverbs {
             return pyverbs::step(workspace, target);
         }

@@ -1,0 +1,276 @@
+//! `cargo xtask fuzz`: libFuzzer over the targets in `fuzz/`, with the stable compiler.
+//!
+//! cargo-fuzz wants a nightly compiler, for AddressSanitizer alone: what libFuzzer needs - counters of
+//! edges, and comparisons that are told - are options of LLVM that any rustc passes on. The
+//! runtime of AddressSanitizer comes with the stable compiler, too, and `RUSTC_BOOTSTRAP`
+//! lets it be asked for. So nothing has to be installed; cargo-fuzz works as well, where it is.
+//!
+//! What a target has learnt stays in `fuzz/corpus` of the target directory, and is where the next run
+//! begins. Golden packets of rxe's are there from the start.
+
+mod output;
+mod seeds;
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::outcome::Outcome;
+use crate::test_log::TestLog;
+use output::Progress;
+
+/// The step of `cargo xtask test`.
+pub(crate) const NAME: &str = "fuzz";
+
+/// Seconds for each target in `cargo xtask test`.
+const SHORT: u64 = 8;
+
+/// How often a line tells how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// The longest input, in bytes.
+const MAX_LEN: usize = 4096;
+/// The longest that one input may take, in seconds.
+const TIMEOUT: u64 = 10;
+/// The most memory, in MiB.
+const MEMORY: u64 = 2048;
+
+/// What the compiler is told. The first five are what libFuzzer needs (as cargo-fuzz has them); in the same
+/// build, whatever panics in a debug build does so here.
+const FLAGS: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cdebug-assertions",
+    "-Coverflow-checks",
+    "-Ccodegen-units=1",
+    "--cfg=fuzzing",
+    "-Zsanitizer=address",
+];
+
+/// What `cargo xtask fuzz` can be told.
+#[derive(clap::Args)]
+pub(crate) struct FuzzOptions {
+    /// The target: a file in `fuzz/fuzz_targets`; all of them, one after the other, if none is named.
+    target: Option<String>,
+
+    /// Seconds for each target.
+    #[arg(long, default_value_t = 60)]
+    time: u64,
+
+    /// The seed of the first input's random numbers; 0 is a new one each time.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{}: {source}", path.display())]
+    File {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("there is no target {name}; there are {}", known.join(", "))]
+    NoTarget { name: String, known: Vec<String> },
+    #[error("the targets were not built: {0}. Is there a C++ compiler?")]
+    Build(String),
+    #[error("rustc does not say what it compiles for")]
+    NoTriple,
+}
+
+/// What came of a target.
+struct Finding {
+    target: String,
+    took: Duration,
+    progress: Progress,
+    /// What it stopped for, and where the input is.
+    problem: Option<String>,
+}
+
+/// Runs it for a person. Whether all is well.
+pub(crate) fn run(options: &FuzzOptions, workspace: &Path, target: &Path) -> bool {
+    match try_run(options, workspace, target) {
+        Ok(findings) => findings.iter().all(|finding| finding.problem.is_none()),
+        Err(error) => {
+            eprintln!("xtask: fuzz: {error}");
+            false
+        }
+    }
+}
+
+/// The short run in `cargo xtask test`.
+pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
+    println!("\nxtask: fuzz: each target for {SHORT} seconds");
+    let started = Instant::now();
+    let options = FuzzOptions {
+        target: None,
+        time: SHORT,
+        seed: 0,
+    };
+    let mut log = TestLog::default();
+    let problem = match try_run(&options, workspace, target) {
+        Ok(findings) => {
+            let failed = findings.iter().filter(|finding| finding.problem.is_some());
+            log.failed = failed.count();
+            log.passed = findings.len() - log.failed;
+            (log.failed > 0).then(|| format!("{} targets found something", log.failed))
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    Outcome {
+        step: NAME,
+        problem,
+        took: started.elapsed(),
+        log,
+    }
+}
+
+fn try_run(options: &FuzzOptions, workspace: &Path, target: &Path) -> Result<Vec<Finding>, Error> {
+    let known = targets(workspace)?;
+    let chosen: Vec<&String> = match &options.target {
+        None => known.iter().collect(),
+        Some(name) => match known.iter().find(|target| *target == name) {
+            Some(target) => vec![target],
+            None => {
+                let name = name.clone();
+                return Err(Error::NoTarget { name, known });
+            }
+        },
+    };
+    let home = target.join("fuzz");
+    let programs = build(workspace, &home)?;
+    let mut findings = Vec::new();
+    for name in chosen {
+        let finding = hunt(name, options, workspace, &home, &programs)?;
+        findings.push(finding);
+    }
+    output::print_table(&findings);
+    Ok(findings)
+}
+
+/// The names of the targets, in order.
+fn targets(workspace: &Path) -> Result<Vec<String>, Error> {
+    let directory = workspace.join("fuzz/fuzz_targets");
+    let entries = fs::read_dir(&directory).map_err(at(&directory))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { path, source }
+}
+
+/// Builds all targets; returns where they are.
+fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
+    let triple = triple()?;
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(workspace)
+        .args(["build", "--release", "--locked", "--bins"])
+        .args(["--package", "urxe-fuzz", "--target", &triple])
+        .arg("--target-dir")
+        .arg(home)
+        // A sanitizer has to be asked for with -Z. A target is named, so that only what runs in it
+        // is compiled with these: procedural macros are not.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
+    let status = command
+        .status()
+        .map_err(|error| Error::Build(error.to_string()))?;
+    if !status.success() {
+        return Err(Error::Build(status.to_string()));
+    }
+    Ok(home.join(triple).join("release"))
+}
+
+/// What the compiler compiles for.
+fn triple() -> Result<String, Error> {
+    let output = Command::new("rustc").arg("-vV").output();
+    let output = output.map_err(|_| Error::NoTriple)?;
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("host: ")?.to_owned()))
+        .ok_or(Error::NoTriple)
+}
+
+/// Lets one target run for its time.
+fn hunt(
+    name: &str,
+    options: &FuzzOptions,
+    workspace: &Path,
+    home: &Path,
+    programs: &Path,
+) -> Result<Finding, Error> {
+    let corpus = home.join("corpus").join(name);
+    let artifacts = home.join("artifacts").join(name);
+    for directory in [&corpus, &artifacts] {
+        fs::create_dir_all(directory).map_err(at(directory))?;
+    }
+    seeds::provide(name, workspace, &corpus)?;
+
+    println!("xtask: fuzz: {name}, {} seconds", options.time);
+    let mut command = Command::new(programs.join(name));
+    command
+        .arg(&corpus)
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg(format!("-max_total_time={}", options.time))
+        .arg(format!("-max_len={MAX_LEN}"))
+        .arg(format!("-timeout={TIMEOUT}"))
+        .arg(format!("-rss_limit_mb={MEMORY}"))
+        .arg(format!("-seed={}", options.seed))
+        .arg("-print_final_stats=1")
+        .current_dir(home)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    // What was found before and is worth keeping is where it begins, too.
+    for extra in [workspace.join("fuzz/regressions").join(name)] {
+        if extra.is_dir() {
+            command.arg(extra);
+        }
+    }
+    let dictionary = workspace.join(format!("fuzz/dictionaries/{name}.dict"));
+    if dictionary.is_file() {
+        command.arg(format!("-dict={}", dictionary.display()));
+    }
+    let started = Instant::now();
+    let program = programs.join(name);
+    let mut child = command.spawn().map_err(at(&program))?;
+    let mut progress = Progress::default();
+    let mut told = Instant::now();
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            progress.read_line(&line);
+            if told.elapsed() >= TELL_EVERY {
+                println!("  {progress}");
+                told = Instant::now();
+            }
+        }
+    }
+    let status = child.wait().map_err(at(&program))?;
+    let problem = (!status.success()).then(|| {
+        for line in &progress.complaint {
+            println!("  {line}");
+        }
+        match &progress.artifact {
+            Some(file) => format!("cargo run -p urxe-fuzz --bin {name} {file}"),
+            None => status.to_string(),
+        }
+    });
+    Ok(Finding {
+        target: name.to_owned(),
+        took: started.elapsed(),
+        progress,
+        problem,
+    })
+}
