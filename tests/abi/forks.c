@@ -2,31 +2,12 @@
  * Children, and what they do to their parents' connections: nothing. The argument names the case. All
  * cases have a network namespace of their own, in which nobody else takes slots and ports.
  */
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "program.h"
-
-/* Those of another user's namespace where this user may not make one otherwise. */
-static void own_network(void)
-{
-	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
-	int fd;
-
-	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET)) {
-		printf("needs the right to make network namespaces\n");
-		exit(77);
-	}
-	MUST((fd = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
-	MUST(!ioctl(fd, SIOCSIFFLAGS, &lo));
-	close(fd);
-}
 
 static void write_word(struct end *from, struct end *to, uint64_t value)
 {

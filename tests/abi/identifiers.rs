@@ -49,18 +49,3 @@ fn options_are_checked() {
 fn devices_are_opened_once() {
     passes("devices");
 }
-
-#[test]
-fn connections_carry_data_and_private_data_both_ways() {
-    passes("connections");
-}
-
-#[test]
-fn datagram_services_are_found_and_used() {
-    passes("datagram_services");
-}
-
-#[test]
-fn endpoints_need_no_event_loop() {
-    passes("endpoints");
-}

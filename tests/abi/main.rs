@@ -5,6 +5,8 @@
 mod left_out;
 
 mod c_program;
+mod connections;
+mod crowd;
 mod datagrams;
 mod endings;
 mod extended;

@@ -78,8 +78,8 @@ impl Connection {
 
 impl Id {
     /// Listens for connections, or for those who ask for a datagram service; each is an event. While
-    /// `backlog` of them wait, more are dropped, and repeated by their peers; 0 stands for a usual
-    /// number. An identifier that is not bound gets a port of all IPv4 addresses.
+    /// `backlog` of them wait to be taken up ([`Id::take_up`]), more are dropped, and repeated by their
+    /// peers; 0 stands for a usual number. An identifier that is not bound gets a port of all IPv4 addresses.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -194,6 +194,14 @@ impl Id {
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         let id = gsi.resolve(wish.bound.address, &wanted, me)?;
         Ok(Connection::new(gsi, id, false))
+    }
+
+    /// The program has the event of this request: it leaves its place in the listener's backlog to
+    /// another.
+    pub fn take_up(&self) {
+        if let Some(Connection { gsi, id, .. }) = &lock(&self.inner).connection {
+            gsi.take_up(*id);
+        }
     }
 
     /// Accepts a request. The queue pair of a connection must be able to receive and send by then.

@@ -74,7 +74,11 @@ enum Role {
     /// We ask.
     Asking(Repeat),
     /// We are asked, and the program has the question.
-    Asked { asker: Asker, listener: ListenerId },
+    Asked {
+        asker: Asker,
+        /// Who listened, until the program takes the request up.
+        listener: Option<ListenerId>,
+    },
     /// We were asked, and this is what we said.
     Answered { asker: Asker, mad: Box<Mad> },
 }
@@ -178,7 +182,10 @@ impl Resolutions {
     ) {
         let asker = asker(&address, req);
         let resolution = Resolution {
-            role: Role::Asked { asker, listener },
+            role: Role::Asked {
+                asker,
+                listener: Some(listener),
+            },
             address,
             transaction,
             service: req.service,
@@ -210,14 +217,22 @@ impl Resolutions {
         out.events.push_back(Event::Resolved { id, rep });
     }
 
-    /// Answers a request. Returns who listened for it.
+    /// The program takes a request up. Returns who listened for it, if it waited.
+    pub fn take_up(&mut self, id: CommId) -> Option<ListenerId> {
+        match &mut self.of.get_mut(&id)?.role {
+            Role::Asked { listener, .. } => listener.take(),
+            _ => None,
+        }
+    }
+
+    /// Answers a request. Returns who listened for it, if it waited.
     pub fn answer(
         &mut self,
         now: Time,
         id: CommId,
         answer: &SidrAnswer,
         out: &mut Outbox,
-    ) -> Result<ListenerId, CallError> {
+    ) -> Result<Option<ListenerId>, CallError> {
         let resolution = self.of.get_mut(&id).ok_or(CallError::Unknown(id))?;
         let Role::Asked { asker, listener } = resolution.role else {
             return Err(CallError::Unknown(id));
@@ -240,7 +255,7 @@ impl Resolutions {
             }
             Role::Asked { .. } => {
                 let refusal = SidrAnswer::refusal(SidrStatus::REJECTED);
-                self.answer(now, id, &refusal, out).ok()
+                self.answer(now, id, &refusal, out).ok().flatten()
             }
             Role::Answered { .. } => None,
         }

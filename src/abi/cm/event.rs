@@ -181,6 +181,7 @@ unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// # Safety
 /// `listener` is the event's listener.
 unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
+    event.id.take_up();
     // SAFETY: the caller's promise.
     let adopted = unsafe { adopt(&event.id, listener) };
     let fresh = adopted

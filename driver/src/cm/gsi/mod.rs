@@ -203,6 +203,11 @@ impl Gsi {
         Ok(())
     }
 
+    /// The program has the request; see [`Manager::take_up`].
+    pub fn take_up(&self, id: CommId) {
+        lock(&self.inner).manager.take_up(id);
+    }
+
     /// Accepts a request.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ pub(super) struct Connection {
     transaction: u64,
     ca_guid: u64,
     peer: Option<Peer>,
-    /// Who listened, until the program answers.
+    /// Who listened, until the program takes the request up.
     listener: Option<ListenerId>,
     /// Whether the peer asked for an alternate path too.
     alternate: bool,
@@ -213,6 +213,11 @@ impl Connection {
     /// Whether a message that came this way can be its peer's.
     pub fn is_from_peer(&self, address: &Address) -> bool {
         (address.local, address.remote) == (self.address.local, self.address.remote)
+    }
+
+    /// The program takes the request up. Who listened, if it waited.
+    pub fn take_up(&mut self) -> Option<ListenerId> {
+        self.listener.take()
     }
 
     /// Who listened, once the request does not wait for the program any more.

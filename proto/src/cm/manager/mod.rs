@@ -101,8 +101,8 @@ impl<I: Ids> Manager<I> {
         self.connections.get(&id).map(Connection::parameters)
     }
 
-    /// Listens for requests for `service`. While `backlog` of them wait for the program's answer, more are dropped;
-    /// the peer repeats them.
+    /// Listens for requests for `service`. While `backlog` of them wait for the program to take them up
+    /// ([`Manager::take_up`]) or to answer them, more are dropped; the peer repeats them.
     ///
     /// # Errors
     /// When somebody listens there.
@@ -136,6 +136,17 @@ impl<I: Ids> Manager<I> {
         self.connections.insert(id, connection);
         self.settle(id);
         Ok(id)
+    }
+
+    /// The program takes a request up: from now on it does not count against the backlog, answered or not.
+    pub fn take_up(&mut self, id: CommId) {
+        let listener = match self.connections.get_mut(&id) {
+            Some(connection) => connection.take_up(),
+            None => self.resolutions.take_up(id),
+        };
+        if let Some(listener) = listener {
+            self.listeners.release(listener);
+        }
     }
 
     /// Accepts a request.
@@ -234,8 +245,9 @@ impl<I: Ids> Manager<I> {
     /// # Errors
     /// When nobody asked.
     pub fn answer(&mut self, now: Time, id: CommId, answer: &SidrAnswer) -> Result<(), CallError> {
-        let listener = self.resolutions.answer(now, id, answer, &mut self.out)?;
-        self.listeners.release(listener);
+        if let Some(listener) = self.resolutions.answer(now, id, answer, &mut self.out)? {
+            self.listeners.release(listener);
+        }
         Ok(())
     }
 

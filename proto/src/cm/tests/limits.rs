@@ -31,6 +31,18 @@ fn requests_beyond_the_backlog_are_dropped_and_taken_when_they_are_repeated() {
 }
 
 #[test]
+fn a_request_that_the_program_takes_up_leaves_its_place_to_another() {
+    let mut pair = Pair::new();
+    for n in 0..100 {
+        pair.say(SERVER, &another(n));
+        let id = pair.requested();
+        pair.sides[SERVER].take_up(id);
+        pair.sides[SERVER].take_up(id);
+    }
+    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+}
+
+#[test]
 fn a_request_that_is_answered_or_taken_back_waits_no_more() {
     let mut pair = Pair::new();
     for n in 0..100 {

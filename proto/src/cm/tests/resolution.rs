@@ -192,3 +192,21 @@ fn kept_answers_are_bounded() {
     pair.finish();
     pair.assert_empty();
 }
+
+#[test]
+fn a_request_that_the_program_takes_up_leaves_its_place_to_another() {
+    let mut pair = Pair::new();
+    for n in 0..100 {
+        resolve(&mut pair);
+        pair.deliver();
+        let question = asked(&mut pair);
+        pair.sides[SERVER].take_up(question);
+        if n % 2 == 0 {
+            let now = pair.now;
+            pair.sides[SERVER].abandon(now, question);
+            pair.deliver();
+            assert!(pair.event(CLIENT).is_last());
+        }
+    }
+    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+}

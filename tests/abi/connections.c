@@ -1,0 +1,261 @@
+/*
+ * Connections, datagram services and synchronous endpoints, as a program of librdmacm meets them.
+ */
+#include "cm.h"
+
+static void connections(void)
+{
+	struct rdma_event_channel *theirs = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param param = { .private_data = "hello", .private_data_len = 6,
+		.responder_resources = RDMA_MAX_RESP_RES, .initiator_depth = 2, .retry_count = 7 };
+	struct ibv_qp_init_attr attr;
+	struct rdma_cm_id *server, *client, *peer;
+	struct rdma_cm_event *event;
+	struct ibv_mr *sent, *received;
+	struct ibv_qp_attr queried;
+	struct ibv_qp_init_attr init;
+	char in[64] = "", out[64] = "over the connection";
+	struct ibv_wc wc;
+
+	MUST(theirs && ours);
+	server = new_id(theirs, RDMA_PS_TCP);
+	server->context = &failures;
+	MINUS_ONE(rdma_connect(server, &param), EINVAL);
+	CHECK(!rdma_listen(server, 0));
+	CHECK(rdma_get_src_port(server) != 0 && !server->verbs);
+	MINUS_ONE(rdma_listen(server, 0), EINVAL);
+
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	MINUS_ONE(rdma_connect(client, NULL), EINVAL);
+	attr = small_qp(IBV_QPT_RC);
+	MUST(!rdma_create_qp(client, NULL, &attr));
+	param.initiator_depth = 129;
+	MINUS_ONE(rdma_connect(client, &param), EINVAL);
+	param.initiator_depth = 2;
+	CHECK(!rdma_connect(client, &param));
+
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	peer = event->id;
+	CHECK(event->listen_id == server && peer->context == &failures && peer->ps == RDMA_PS_TCP);
+	CHECK(event->param.conn.private_data_len == 56);
+	CHECK(!strcmp(event->param.conn.private_data, "hello"));
+	CHECK(event->param.conn.responder_resources == 2);
+	CHECK(event->param.conn.qp_num == client->qp->qp_num);
+	CHECK(peer->verbs == client->verbs && peer->route.num_paths == 1);
+	CHECK(rdma_get_src_port(peer) == rdma_get_src_port(server));
+	CHECK(rdma_get_dst_port(peer) == rdma_get_src_port(client));
+	CHECK(!rdma_ack_cm_event(event));
+	attr = small_qp(IBV_QPT_RC);
+	MUST(!rdma_create_qp(peer, NULL, &attr));
+	received = rdma_reg_msgs(peer, in, sizeof(in));
+	MUST(received && !rdma_post_recv(peer, NULL, in, sizeof(in), received));
+	param.private_data = "welcome";
+	param.private_data_len = 8;
+	MINUS_ONE(rdma_establish(peer), EINVAL);
+	CHECK(!rdma_accept(peer, &param));
+	CHECK(peer->qp->state == IBV_QPS_RTS);
+
+	event = next(ours, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->id == client && !event->status && client->qp->state == IBV_QPS_RTS);
+	CHECK(!strcmp(event->param.conn.private_data, "welcome"));
+	CHECK(!rdma_ack_cm_event(event));
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_ESTABLISHED));
+	CHECK(!ibv_query_qp(client->qp, &queried, 0, &init));
+	CHECK(queried.max_rd_atomic == 2 && queried.dest_qp_num == peer->qp->qp_num);
+	CHECK(!ibv_query_qp(peer->qp, &queried, 0, &init));
+	CHECK(queried.max_dest_rd_atomic == 2 && queried.qp_access_flags & IBV_ACCESS_REMOTE_READ);
+
+	sent = rdma_reg_msgs(client, out, sizeof(out));
+	MUST(sent && !rdma_post_send(client, NULL, out, sizeof(out), sent, 0));
+	CHECK(rdma_get_recv_comp(peer, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_send_comp(client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(in, out, sizeof(out)));
+
+	CHECK(!rdma_disconnect(client));
+	CHECK(client->qp->state == IBV_QPS_ERR);
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_DISCONNECTED));
+	CHECK(!rdma_disconnect(peer));
+	CHECK(event_is(ours, client, RDMA_CM_EVENT_DISCONNECTED));
+	CHECK(!rdma_dereg_mr(sent) && !rdma_dereg_mr(received));
+	rdma_destroy_ep(client);
+	rdma_destroy_ep(peer);
+
+	/* Rejected, with a word to say why; and by a program that has queue pairs of its own. */
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	param.qp_num = 0x1234;
+	CHECK(!rdma_connect(client, &param));
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(event->param.conn.qp_num == 0x1234);
+	MINUS_ONE(rdma_accept(event->id, NULL), EINVAL);
+	CHECK(!rdma_reject(event->id, "no", 3));
+	CHECK(!rdma_destroy_id(event->id));
+	CHECK(!rdma_ack_cm_event(event));
+	event = next(ours, RDMA_CM_EVENT_REJECTED);
+	CHECK(event->status == 28 && event->param.conn.private_data_len == 148);
+	CHECK(!strcmp(event->param.conn.private_data, "no"));
+	CHECK(!rdma_ack_cm_event(event));
+	CHECK(!rdma_destroy_id(client));
+
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	CHECK(!rdma_connect(client, &param));
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	peer = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+	param.qp_num = 0x1235;
+	CHECK(!rdma_accept(peer, &param));
+	event = next(ours, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(event->param.conn.qp_num == 0x1235);
+	CHECK(!rdma_ack_cm_event(event));
+	MINUS_ONE(rdma_notify(client, IBV_EVENT_COMM_EST), EINVAL);
+	MINUS_ONE(rdma_notify(peer, IBV_EVENT_PATH_MIG), EINVAL);
+	CHECK(!rdma_notify(peer, IBV_EVENT_COMM_EST));
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_ESTABLISHED));
+	CHECK(!rdma_establish(client));
+	CHECK(!is_readable(theirs) && !is_readable(ours));
+	CHECK(!rdma_destroy_id(client));
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_DISCONNECTED));
+	CHECK(!rdma_destroy_id(peer));
+	CHECK(!rdma_destroy_id(server));
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
+static void datagram_services(void)
+{
+	struct rdma_event_channel *theirs = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param param = { .private_data = "who?", .private_data_len = 5 };
+	struct rdma_cm_id *server, *client, *peer;
+	struct rdma_cm_event *event;
+	struct ibv_qp_init_attr attr;
+	struct ibv_ah *ah;
+	struct ibv_mr *sent, *received;
+	char in[40 + 64] = "", out[64] = "a datagram";
+	struct ibv_wc wc;
+	uint32_t qpn;
+
+	MUST(theirs && ours);
+	server = listener(theirs, RDMA_PS_UDP);
+	client = on_the_way(ours, RDMA_PS_UDP, rdma_get_src_port(server));
+	attr = small_qp(IBV_QPT_UD);
+	MUST(!rdma_create_qp(client, NULL, &attr));
+	CHECK(!rdma_connect(client, &param));
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	peer = event->id;
+	CHECK(event->param.ud.private_data_len == 180);
+	CHECK(!strcmp(event->param.ud.private_data, "who?") && peer->qp_type == IBV_QPT_UD);
+	CHECK(!rdma_ack_cm_event(event));
+	attr = small_qp(IBV_QPT_UD);
+	MUST(!rdma_create_qp(peer, NULL, &attr));
+	received = rdma_reg_msgs(peer, in, sizeof(in));
+	MUST(received && !rdma_post_recv(peer, NULL, in, sizeof(in), received));
+	CHECK(!rdma_accept(peer, &param));
+	event = next(ours, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->param.ud.qkey == RDMA_UDP_QKEY && event->param.ud.qp_num == peer->qp->qp_num);
+	CHECK(event->param.ud.ah_attr.is_global && event->param.ud.ah_attr.port_num == 1);
+	ah = ibv_create_ah(client->pd, &event->param.ud.ah_attr);
+	qpn = event->param.ud.qp_num;
+	MUST(ah && !rdma_ack_cm_event(event));
+
+	sent = rdma_reg_msgs(client, out, sizeof(out));
+	MUST(sent && !rdma_post_ud_send(client, NULL, out, sizeof(out), sent, 0, ah, qpn));
+	CHECK(rdma_get_recv_comp(peer, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_send_comp(client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(in + 40, out, sizeof(out)) && wc.qp_num == client->qp->qp_num);
+	CHECK(!ibv_destroy_ah(ah) && !rdma_dereg_mr(sent) && !rdma_dereg_mr(received));
+	rdma_destroy_ep(client);
+	rdma_destroy_ep(peer);
+
+	client = on_the_way(ours, RDMA_PS_UDP, rdma_get_src_port(server));
+	CHECK(!rdma_connect(client, &param));
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(!rdma_reject(event->id, NULL, 0) && !rdma_destroy_id(event->id));
+	CHECK(!rdma_ack_cm_event(event));
+	event = next(ours, RDMA_CM_EVENT_UNREACHABLE);
+	CHECK(event->status == 2 && !rdma_ack_cm_event(event));
+	CHECK(!rdma_destroy_id(client));
+	CHECK(!rdma_destroy_id(server));
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
+/* Serves one connection of a synchronous endpoint: sends back what comes. */
+static void *serve(void *listen)
+{
+	static char buffer[64];
+	struct rdma_cm_id *id;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+
+	MUST(!rdma_get_request(listen, &id));
+	MUST(id->qp && id->event && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	mr = rdma_reg_msgs(id, buffer, sizeof(buffer));
+	MUST(mr && !rdma_post_recv(id, NULL, buffer, sizeof(buffer), mr));
+	MUST(!rdma_accept(id, NULL));
+	MUST(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	MUST(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	MUST(!rdma_post_send(id, NULL, buffer, sizeof(buffer), mr, 0));
+	MUST(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	MUST(!rdma_disconnect(id));
+	MUST(!rdma_dereg_mr(mr));
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+static void endpoints(void)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = RAI_PASSIVE }, *res;
+	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+	struct rdma_cm_id *listen, *id;
+	char in[64] = "", out[64] = "there and back", port[8];
+	struct ibv_mr *sent, *received;
+	pthread_t thread;
+	struct ibv_wc wc;
+
+	MUST(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &res));
+	MUST(!rdma_create_ep(&listen, res, NULL, &attr));
+	rdma_freeaddrinfo(res);
+	MUST(!rdma_listen(listen, 0));
+	MUST(!pthread_create(&thread, NULL, serve, listen));
+
+	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listen)));
+	hints.ai_flags = 0;
+	MUST(!rdma_getaddrinfo("127.0.0.1", port, &hints, &res));
+	MUST(!rdma_create_ep(&id, res, NULL, &attr));
+	rdma_freeaddrinfo(res);
+	received = rdma_reg_msgs(id, in, sizeof(in));
+	sent = rdma_reg_msgs(id, out, sizeof(out));
+	MUST(sent && received && !rdma_post_recv(id, NULL, in, sizeof(in), received));
+	CHECK(!rdma_connect(id, NULL));
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(!rdma_post_send(id, NULL, out, sizeof(out), sent, 0));
+	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(in, out, sizeof(out)));
+	CHECK(!rdma_disconnect(id));
+	MUST(!pthread_join(thread, NULL));
+	CHECK(!rdma_dereg_mr(sent) && !rdma_dereg_mr(received));
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listen);
+
+	/* Where nobody listens. */
+	attr = small_qp(IBV_QPT_RC);
+	MUST(!rdma_getaddrinfo("127.0.0.1", "1", &hints, &res));
+	MUST(!rdma_create_ep(&id, res, NULL, &attr));
+	MINUS_ONE(rdma_connect(id, NULL), ECONNREFUSED);
+	CHECK(id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == 8);
+	rdma_destroy_ep(id);
+	rdma_freeaddrinfo(res);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "connections", connections },
+		{ "datagram_services", datagram_services },
+		{ "endpoints", endpoints },
+	};
+
+	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+}
