@@ -1,9 +1,12 @@
 //! Devices: one for each network interface that is up (see ARCHITECTURE.md).
 
+use crate::cm;
 use crate::engine;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::net::{Address, Interface, LocalAddress, list_interfaces};
+use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,12 +46,26 @@ pub struct Device {
     gone: AtomicBool,
     /// Where changes are told: the events of those who have it open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
+    /// Whether its link has another address, which its users were not told.
+    moved: AtomicBool,
+    /// Who is told what a program's identifiers of the connection manager are told, by where it is.
+    users: Mutex<HashMap<usize, Weak<dyn DeviceUser>>>,
+}
+
+/// Who uses a device and is told what becomes of it, by a thread that holds no lock.
+pub(crate) trait DeviceUser: Send + Sync + fmt::Debug {
+    /// The interface is gone.
+    fn device_removed(&self);
+
+    /// The interface has another link address.
+    fn link_address_changed(&self);
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Port {
     state: PortState,
     interface_mtu: u32,
+    mac: Option<[u8; 6]>,
     /// The GID table. An address keeps its index as long as it is there; index 0 is an IPv4 address
     /// where there was one when the device was found.
     gids: Vec<Option<IpAddr>>,
@@ -121,6 +138,7 @@ impl Device {
         let mut port = Port {
             state: PortState::Down,
             interface_mtu: 0,
+            mac: None,
             gids: Vec::new(),
         };
         port.update(interface);
@@ -133,6 +151,8 @@ impl Device {
             port: RwLock::new(port),
             gone: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
+            moved: AtomicBool::new(false),
+            users: Mutex::default(),
         }
     }
 
@@ -229,6 +249,37 @@ impl Device {
         listeners.push(Arc::downgrade(events));
     }
 
+    /// From now on `user` is told what becomes of the device.
+    pub(crate) fn used_by(&self, user: Weak<dyn DeviceUser>) {
+        lock(&self.users).insert(user.as_ptr().addr(), user);
+    }
+
+    /// `user` is told no more.
+    pub(crate) fn not_used_by(&self, user: &dyn DeviceUser) {
+        lock(&self.users).remove(&std::ptr::from_ref(user).addr());
+    }
+
+    /// Tells its users what they do not know. They take locks, and so do those who look at interfaces
+    /// when they call for a list: this is for a thread that holds none.
+    fn tell_users(&self) {
+        let moved = self.moved.swap(false, Ordering::AcqRel);
+        let gone = self.gone.load(Ordering::Acquire);
+        if !moved && !gone {
+            return;
+        }
+        let users: Vec<_> = lock(&self.users)
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for user in users {
+            if gone {
+                user.device_removed();
+            } else {
+                user.link_address_changed();
+            }
+        }
+    }
+
     /// Takes what the kernel says now.
     fn update(&self, interface: &Interface) {
         self.change(|port| port.update(interface));
@@ -259,6 +310,9 @@ impl Device {
             (PortState::Active, PortState::Down) => changes.push(EventType::PortErr),
             _ => {}
         }
+        if port.mac != before.mac {
+            self.moved.store(true, Ordering::Release);
+        }
         drop(port);
         if changes.contains(&EventType::PortErr) {
             engine::get().counters_of(&self.name).link_downed.add(1);
@@ -286,6 +340,7 @@ impl Device {
 impl Port {
     fn update(&mut self, interface: &Interface) {
         self.interface_mtu = interface.mtu;
+        self.mac = interface.mac;
         self.state = if interface.up {
             PortState::Active
         } else {
@@ -327,7 +382,8 @@ fn eui64(mac: [u8; 6]) -> [u8; 8] {
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Looks at the interfaces again, for the devices that somebody has.
+/// Looks at the interfaces again, for the devices that somebody has, and tells whom it concerns. No lock
+/// may be held.
 pub(crate) fn refresh() {
     let interfaces = match list_interfaces() {
         Ok(interfaces) => interfaces,
@@ -337,7 +393,7 @@ pub(crate) fn refresh() {
         }
     };
     let known: Vec<_> = lock(&KNOWN).iter().filter_map(Weak::upgrade).collect();
-    for device in known {
+    for device in &known {
         match interfaces
             .iter()
             .find(|interface| interface.index == device.index)
@@ -345,5 +401,7 @@ pub(crate) fn refresh() {
             Some(interface) => device.update(interface),
             None => device.lost(),
         }
+        device.tell_users();
     }
+    cm::addresses_changed();
 }

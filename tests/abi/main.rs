@@ -5,6 +5,7 @@
 mod left_out;
 
 mod c_program;
+mod changes;
 mod connections;
 mod crowd;
 mod datagrams;
@@ -22,6 +23,7 @@ mod library;
 mod linking;
 mod memory;
 mod objects;
+mod outcomes;
 mod rdma_core;
 mod require;
 mod shared;

@@ -29,12 +29,16 @@ pub enum EventKind {
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
+    /// The device is gone.
+    DeviceRemoval = 11,
     /// A group is joined, and how to send to it known.
     MulticastJoin = 12,
-    /// A name stands for these addresses.
-    AddressInfoResolved = 16,
+    /// The device's link has another address.
+    AddressChange = 14,
     /// No packet of the connection is under way any more.
     TimewaitExit = 15,
+    /// A name stands for these addresses.
+    AddressInfoResolved = 16,
     /// A program put it there, with a number of its own.
     User = 18,
 }

@@ -1,5 +1,6 @@
 //! What programs do to connections, and to datagram services: connecting, listening, answering, ending.
 
+use super::changes::listens_everywhere;
 use super::error::CmError;
 use super::gsi::Gsi;
 use super::id::{Id, Inner, Service, State, UDP_QKEY};
@@ -95,7 +96,7 @@ impl Id {
         port.listen()?;
         match &inner.bound {
             Some(bound) => open(&[bound.address])?,
-            None => open(&all_addresses()?)?,
+            None => open_all()?,
         }
         let backlog = match backlog {
             0 => MAX_BACKLOG,
@@ -108,6 +109,9 @@ impl Id {
         let listener = engine::get().gsi()?.listen(service, &at, [], backlog, me)?;
         inner.listener = Some(listener);
         inner.state = State::Listening;
+        if inner.bound.is_none() {
+            listens_everywhere(&self.me);
+        }
         Ok(())
     }
 
@@ -494,9 +498,10 @@ fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
     }
 }
 
-/// The addresses of all devices.
-fn all_addresses() -> Result<Vec<LocalAddress>, CmError> {
+/// Opens port 4791 of all addresses of all devices.
+pub(super) fn open_all() -> Result<(), CmError> {
     let devices = devices().map_err(super::resolve::ResolveError::System)?;
     let sources = |device: Arc<crate::Device>| device.sources().collect::<Vec<_>>();
-    Ok(devices.into_iter().flat_map(sources).collect())
+    let addresses: Vec<_> = devices.into_iter().flat_map(sources).collect();
+    open(&addresses)
 }

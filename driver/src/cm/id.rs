@@ -51,6 +51,8 @@ pub enum State {
     Connecting,
     /// Its connection has ended.
     Disconnected,
+    /// Its device is gone.
+    WithoutDevice,
     /// It is being destroyed.
     Closed,
 }
@@ -65,6 +67,7 @@ impl fmt::Display for State {
             State::Listening => "listening",
             State::Connecting => "connected, or about to be",
             State::Disconnected => "disconnected",
+            State::WithoutDevice => "without its device, which is gone",
             State::Closed => "being destroyed",
         })
     }
@@ -255,7 +258,9 @@ impl Id {
             false => Some(resolve::device_of(address)?),
         };
         inner.take_port(self.space, address)?;
-        inner.bound = bound;
+        if let Some(bound) = bound {
+            inner.bind_to(&self.me, bound);
+        }
         Ok(())
     }
 
@@ -295,7 +300,7 @@ impl Id {
         }
         if inner.bound.is_none() {
             match resolve::device_of(from) {
-                Ok(bound) => inner.bound = Some(bound),
+                Ok(bound) => inner.bind_to(&self.me, bound),
                 Err(error @ (ResolveError::NoDevice(_) | ResolveError::NotHere(_))) => {
                     tracing::warn!("connection manager: {error}");
                     self.tell(EventKind::AddressError, -libc::ENODEV, Details::None);
@@ -402,6 +407,7 @@ impl Id {
     pub fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.state = State::Closed;
+        inner.leave_device(self);
         inner.port = None;
         inner.leave();
         inner.groups.clear();

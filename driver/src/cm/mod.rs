@@ -8,8 +8,11 @@
 //!
 //! - [`gsi`]: queue pair 1, by which peers agree on connections.
 //!
+//! - `changes`: interfaces and addresses that come and go.
+//!
 //! What goes to and from the peer is `urxe_proto`'s.
 
+mod changes;
 pub mod channel;
 pub mod connection;
 mod error;
@@ -20,6 +23,7 @@ mod notice;
 pub mod port_space;
 pub mod resolve;
 
+pub(crate) use changes::addresses_changed;
 pub use channel::{Event, EventChannel, EventKind};
 pub use connection::Offer;
 pub use error::CmError;

@@ -177,7 +177,7 @@ impl Id {
         inner.state = State::Connecting;
         inner.source = Some(source);
         inner.destination = Some(destination);
-        inner.bound = Some(bound);
+        inner.bind_to(&fresh.me, bound);
         inner.path = Some(path);
         inner.connection = Some(Connection::new(ours, comm_id, true));
         drop(inner);

@@ -119,6 +119,8 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
             | EventKind::Unreachable
             | EventKind::Established
             | EventKind::Disconnected
+            | EventKind::DeviceRemoval
+            | EventKind::AddressChange
             | EventKind::TimewaitExit
             | EventKind::User => Ok(()),
         }

@@ -1,0 +1,26 @@
+//! Rejections and errors of the connection manager, by a C program.
+
+use super::c_program::CProgram;
+
+/// The program of these tests.
+const PROGRAM: CProgram = CProgram("outcomes");
+
+#[test]
+fn each_reason_for_a_rejection_is_told() {
+    PROGRAM.passes("rejections");
+}
+
+#[test]
+fn queue_pair_that_cannot_be_made_ready_is_a_connect_error() {
+    PROGRAM.passes("connect_error");
+}
+
+#[test]
+fn way_that_begins_at_no_device_is_an_address_error() {
+    PROGRAM.passes("address_error");
+}
+
+#[test]
+fn group_that_cannot_be_joined_is_a_multicast_error() {
+    PROGRAM.passes("multicast_error");
+}
