@@ -180,6 +180,27 @@ fn a_request_that_nobody_listens_for_is_rejected() {
 }
 
 #[test]
+fn a_request_waits_a_moment_for_who_is_about_to_listen() {
+    let (gsi, address) = (gsi(), address());
+    // A test that is kept from running for that moment is not to fail.
+    for _ in 0..20 {
+        let service = service();
+        let (handler, _events) = notes();
+        let wanted = wanted(address, service);
+        gsi.connect(address, &wanted, handler).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let (handler, requests) = notes();
+        let at = [ListenAt::AllV4];
+        let _listener = gsi.listen(service, &at, [address], 8, handler).unwrap();
+        if let Ok(event) = requests.recv_timeout(Duration::from_secs(1)) {
+            assert!(matches!(event, Event::Request { .. }));
+            return;
+        }
+    }
+    panic!("no request was heard");
+}
+
+#[test]
 fn a_peer_that_is_not_there_does_not_answer() {
     let (gsi, address) = (gsi(), address());
     let (handler, events) = notes();

@@ -7,6 +7,7 @@
 //! handed out without any lock, by one thread at a time, so that each handler gets them in order.
 
 mod directory;
+mod early;
 mod error;
 mod inbox;
 mod sender;
@@ -18,6 +19,7 @@ use crate::event_queue::lock;
 use crate::net::{Datagram, LocalAddress, Shared, now};
 use crate::random;
 use directory::{Directory, Entry};
+use early::{Early, Request};
 use inbox::{Arrived, Inbox};
 use sender::Sender;
 use std::collections::HashMap;
@@ -62,6 +64,7 @@ impl Ids for SlotIds {
 #[derive(Debug)]
 pub struct Gsi {
     inbox: Inbox,
+    early: Early,
     inner: Mutex<Inner>,
     /// When the manager wants to look at the clock, to be read without the lock.
     deadline: AtomicU64,
@@ -107,6 +110,7 @@ impl Gsi {
     pub(crate) fn new(slot: u8) -> Self {
         Gsi {
             inbox: Inbox::default(),
+            early: Early::default(),
             inner: Mutex::new(Inner {
                 manager: Manager::new(SlotIds { slot }),
                 handlers: HashMap::new(),
@@ -337,6 +341,10 @@ impl Gsi {
 
     /// When [`Gsi::run`] has something to do though nothing arrives.
     pub(crate) fn deadline(&self) -> Time {
+        self.manager_deadline().min(self.early.next_look())
+    }
+
+    fn manager_deadline(&self) -> Time {
         Time(self.deadline.load(Ordering::Acquire))
     }
 
@@ -347,23 +355,31 @@ impl Gsi {
 
     /// Does what there is to do. No lock may be held. True when there was something.
     pub(crate) fn run(&self, shared: &Shared) -> bool {
+        let now = now();
+        let early = self.early.take(now);
         let arrived = self.inbox.take();
-        let due = self.deadline() <= now();
-        if arrived.is_empty() && !due && !self.events.load(Ordering::Acquire) {
+        let due = self.manager_deadline() <= now;
+        let idle = early.is_empty() && arrived.is_empty();
+        if idle && !due && !self.events.load(Ordering::Acquire) {
             return false;
         }
-        let mine: Vec<_> = arrived
+        let new = arrived.into_iter().map(|new| Request::new(new, now));
+        let mine: Vec<_> = early
             .into_iter()
-            .filter(|arrived| self.is_mine(arrived, shared))
+            .chain(new)
+            .filter_map(|request| self.sort(request, now, shared))
             .collect();
+        if self.early.next_look() != Time::NEVER {
+            engine::get().deadline_moved(self.early.next_look());
+        }
         let mut inner = lock(&self.inner);
         for arrived in &mine {
             inner
                 .manager
-                .handle_mad(now(), arrived.address(), arrived.mad());
+                .handle_mad(now, arrived.address(), arrived.mad());
         }
         if due {
-            inner.manager.handle_timeout(now());
+            inner.manager.handle_timeout(now);
         }
         self.settle_quietly(inner);
         self.hand_out_events();
@@ -378,33 +394,36 @@ impl Gsi {
         self.settle(inner);
     }
 
-    /// Whether a MAD is for this process. If not, it is handed on.
-    fn is_mine(&self, arrived: &Arrived, shared: &Shared) -> bool {
+    /// Passes on what is for this process. What is for another goes there, and a request for which
+    /// nobody listens waits, as long as it may.
+    fn sort(&self, request: Request, now: Time, shared: &Shared) -> Option<Arrived> {
+        let arrived = &request.arrived;
         match Message::parse(arrived.mad()).map(|(_, message)| message.addressee()) {
             Ok(Addressee::Service(service)) => {
                 let address = arrived.address().local;
                 if lock(&self.inner).manager.listens(service, address) {
-                    return true;
+                    return Some(request.arrived);
                 }
                 let found = self.directory.find(service, address);
-                let handed_on = found.is_some_and(|slot| arrived.hand_on(shared, slot));
-                !handed_on
+                if found.is_some_and(|slot| arrived.hand_on(shared, slot)) {
+                    return None;
+                }
+                let rejected = self.early.keep(request, now).err()?;
+                return Some(rejected.arrived);
             }
             // Whoever got it from the network hands it to all.
-            Ok(Addressee::Anybody) if !arrived.passed_on => {
-                match shared.neighbours() {
-                    Ok(slots) => {
-                        for slot in slots {
-                            arrived.hand_on(shared, slot);
-                        }
+            Ok(Addressee::Anybody) if !arrived.passed_on => match shared.neighbours() {
+                Ok(slots) => {
+                    for slot in slots {
+                        arrived.hand_on(shared, slot);
                     }
-                    Err(error) => tracing::warn!(%error, "cannot look for processes"),
                 }
-                true
-            }
+                Err(error) => tracing::warn!(%error, "cannot look for processes"),
+            },
             // Where it goes by an ID the sockets have seen to, and an error is the manager's to count.
-            _ => true,
+            _ => {}
         }
+        Some(request.arrived)
     }
 
     /// The same after a call of the program, whose events are handed out by whoever holds no lock.
