@@ -30,13 +30,12 @@ pub enum WindowType {
 }
 
 /// What may be asked of a window, whatever remote access the region itself grants. The local rights
-/// that programs ask for with it mean nothing here.
+/// that programs ask for with it mean nothing here. Nothing is promised to be persistent, by whatever key.
 const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT)
     .union(Access::ZERO_BASED);
 
 /// Access that changes the region's memory.

@@ -60,6 +60,9 @@ pub enum SrqError {
     /// More receives wait than it is to hold: EINVAL.
     #[error(transparent)]
     InUse(#[from] QueueInUse),
+    /// The domain has as many queues as there are numbers: ENOMEM.
+    #[error("all shared receive queue numbers of the XRC domain are taken")]
+    NoNumber,
     /// The network part, which gives it its number, cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -70,6 +73,7 @@ impl SrqError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Size | Self::Limit { .. } | Self::InUse(_) => libc::EINVAL,
+            Self::NoNumber => libc::ENOMEM,
             Self::Open(error) => error.errno(),
         }
     }

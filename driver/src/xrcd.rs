@@ -8,10 +8,9 @@
 use crate::device::Device;
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::OpenError;
 use crate::per_process::PerProcess;
 use crate::qp::Qp;
-use crate::srq::Srq;
+use crate::srq::{Srq, SrqError};
 use rustix::fs::fstat;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -130,12 +129,18 @@ impl Xrcd {
     }
 
     /// Adds what `make` makes of a free number.
-    pub(crate) fn add(&self, make: impl FnOnce(Srqn) -> Arc<Srq>) -> Result<Arc<Srq>, OpenError> {
+    ///
+    /// # Errors
+    /// [`SrqError::NoNumber`] and [`SrqError::Open`].
+    pub(crate) fn add(&self, make: impl FnOnce(Srqn) -> Arc<Srq>) -> Result<Arc<Srq>, SrqError> {
         let range = engine::get().numbers()?;
+        let count = range.clone().count();
         let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
-        // More memory than there is would be in use before the numbers are.
+        if srqs.len() >= count {
+            return Err(SrqError::NoNumber);
+        }
         let srqn = loop {
-            let offset = crate::random::below(range.clone().count()) as u32;
+            let offset = crate::random::below(count) as u32;
             let srqn = Srqn::new(range.start() + offset);
             if !srqs.contains_key(&srqn) {
                 break srqn;
@@ -164,7 +169,11 @@ impl Xrcd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cq::{Cq, CqInit};
     use crate::device::devices;
+    use crate::event_queue::EventQueue;
+    use crate::pd::Pd;
+    use crate::srq::SrqAttr;
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::fd::{AsFd, OwnedFd};
 
@@ -204,6 +213,27 @@ mod tests {
         let fresh = open(exclusive).unwrap();
         assert!(matches!(open(exclusive), Err(XrcdError::Exists)));
         drop(fresh);
+    }
+
+    #[test]
+    fn domain_has_as_many_queues_as_there_are_numbers() {
+        let domain = Xrcd::open(&loopback(), None, CREATE).unwrap();
+        let events = Arc::new(EventQueue::of_rare_events().unwrap());
+        let cq = CqInit {
+            capacity: 1,
+            ..CqInit::default()
+        };
+        let (cq, pd) = (Cq::new(cq, Arc::clone(&events)).unwrap(), Pd::new());
+        let smallest = SrqAttr {
+            max_wr: 1,
+            ..SrqAttr::default()
+        };
+        let create = || Srq::create_in(&domain, &cq, &events, &pd, smallest);
+        let numbers = engine::get().numbers().unwrap().count();
+        let all: Vec<_> = (0..numbers).map(|_| create().unwrap()).collect();
+        assert!(matches!(create(), Err(SrqError::NoNumber)));
+        all[7].retire();
+        create().unwrap();
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod common;
 use common::{ALL, Buffer, End};
 use std::sync::Arc;
 use urxe_driver::ah::Destination;
-use urxe_driver::qp::MulticastError;
-use urxe_driver::{AddressHandle, Pd};
+use urxe_driver::qp::{MAX_QP_WR, MulticastError, QpCap, QpInit, ReceivesFrom};
+use urxe_driver::{AddressHandle, Pd, Qp};
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
@@ -17,34 +17,37 @@ use urxe_proto::work::{Extra, Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode,
 
 const QKEY: QKey = QKey(0x1111_1111);
 
-fn to_state(end: &End, state: QpState) {
+fn to_state(qp: &Arc<Qp>, state: QpState) {
     let attr = QpAttr {
         state,
         ..QpAttr::default()
     };
-    end.qp.modify(&attr, AttrMask::STATE).unwrap();
+    qp.modify(&attr, AttrMask::STATE).unwrap();
 }
 
 /// A datagram queue pair that is ready to send.
 fn datagrams() -> End {
     let end = End::of(QpType::Ud, None, 256);
+    make_ready(&end.qp);
+    end
+}
+
+fn make_ready(qp: &Arc<Qp>) {
     let attr = QpAttr {
         state: QpState::Init,
         qkey: QKEY,
         ..QpAttr::default()
     };
     let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    end.qp.modify(&attr, mask).unwrap();
-    to_state(&end, QpState::Rtr);
+    qp.modify(&attr, mask).unwrap();
+    to_state(qp, QpState::Rtr);
     let attr = QpAttr {
         state: QpState::Rts,
         sq_psn: Psn::new(0xff_fff0),
         ..QpAttr::default()
     };
-    end.qp
-        .modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
+    qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
         .unwrap();
-    end
 }
 
 fn address(dgid: Gid, sgid_index: u8) -> AddressVector {
@@ -228,7 +231,7 @@ fn queued_datagrams_go_to_a_handle_that_was_destroyed() {
     let (a, b) = (datagrams(), datagrams());
     let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
     b.qp.post_receive(1, &[to.sge(0, 64)]).unwrap();
-    to_state(&a, QpState::Sqd);
+    to_state(&a.qp, QpState::Sqd);
     let handle = handle(&a, &b);
     let dest = Destination {
         handle: &handle,
@@ -238,11 +241,11 @@ fn queued_datagrams_go_to_a_handle_that_was_destroyed() {
     post_to(&a, 2, SendOp::Send, &[from.sge(0, 8)], &dest).unwrap();
     let weak = Arc::downgrade(&handle);
     drop(handle);
-    to_state(&a, QpState::Rts);
+    to_state(&a.qp, QpState::Rts);
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.completion().wr_id, 1);
     // Nothing holds it any more once the queue has been looked at again.
-    to_state(&a, QpState::Err);
+    to_state(&a.qp, QpState::Err);
     assert!(weak.upgrade().is_none());
 }
 
@@ -428,4 +431,47 @@ fn attaching_what_cannot_be_attached_is_refused() {
     ud.qp.attach(group).unwrap();
     ud.qp.detach(group).unwrap();
     assert_eq!(refused(ud.qp.detach(group)), libc::EINVAL);
+}
+
+/// More than goes in the first turn: each datagram goes another way than the one before.
+#[test]
+fn a_queue_pair_of_datagrams_that_is_destroyed_sends_nothing_more() {
+    let peer = datagrams();
+    let cq = peer.context.create_cq(MAX_QP_WR, None).unwrap();
+    let init = QpInit {
+        service: QpType::Ud,
+        send_cq: Some(Arc::clone(&cq)),
+        receives: ReceivesFrom::Own(Arc::clone(&cq)),
+        cap: QpCap {
+            max_send_wr: MAX_QP_WR,
+            ..QpCap::default()
+        },
+        signal_all: true,
+    };
+    let qp = peer.context.create_qp(&peer.pd, init).unwrap();
+    make_ready(&qp);
+    let handles = [handle(&peer, &peer), handle(&peer, &peer)];
+    let mut posting = qp.start_posting();
+    for number in 0..MAX_QP_WR {
+        let to = Destination {
+            handle: &handles[number as usize % 2],
+            qpn: peer.qp.qpn(),
+            qkey: QKEY,
+        };
+        let wr = SendWr {
+            wr_id: number.into(),
+            op: SendOp::Send,
+            flags: SendFlags::empty(),
+            payload: Payload::Sges(&[]),
+            dest: None,
+        };
+        posting.post_to(&wr, &to).unwrap();
+    }
+    drop(posting);
+    qp.destroy();
+    let mut late = [None];
+    for _ in 0..1_000 {
+        assert_eq!(cq.poll(&mut late), 0, "{late:?}");
+    }
+    cq.retire();
 }

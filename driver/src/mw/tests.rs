@@ -224,6 +224,8 @@ fn the_region_must_allow_binding_and_its_own_writing() {
         (Access::MW_BIND, Access::REMOTE_ATOMIC, Err(Permission)),
         (BINDABLE, READ_WRITE | Access::REMOTE_ATOMIC, Ok(())),
         (BINDABLE | Access::ZERO_BASED, READ_WRITE, Err(Permission)),
+        (BINDABLE, Access::FLUSH_GLOBAL, Ok(())),
+        (BINDABLE, Access::FLUSH_PERSISTENT, Err(Permission)),
         (
             BINDABLE,
             READ_WRITE | Access::from_bits_retain(1 << 15),

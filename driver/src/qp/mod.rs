@@ -486,8 +486,9 @@ impl Qp {
         let held = regions();
         let mut inner = lock(&self.inner);
         self.say_farewell(&mut inner, held.table());
-        // Without a way to the peer it carries out no work request any more, and binds no window.
+        // Without a way to anybody it carries out no work request any more, and binds no window.
         inner.route = None;
+        inner.destinations.clear();
         drop(inner);
         held.table().free_windows_of(self.qpn);
         drop(held);

@@ -38,7 +38,23 @@ impl WqState {
 struct Inner {
     state: WqState,
     receives: RecvQueue,
+    /// The receive that is next, if `held`. One that a frame did not fit waits for another.
     receive: Receive,
+    held: bool,
+}
+
+impl Inner {
+    /// Whether there is a receive, in `receive` then.
+    fn hold(&mut self) -> bool {
+        self.held = self.held || self.receives.take(&mut self.receive);
+        self.held
+    }
+
+    /// How many bytes go into it.
+    fn room(&self) -> u64 {
+        let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
+        lengths.sum()
+    }
 }
 
 /// A work queue.
@@ -72,6 +88,7 @@ impl Wq {
                 state: WqState::Reset,
                 receives: RecvQueue::new(max_wr, max_sge),
                 receive: Receive::default(),
+                held: false,
             }),
         }))
     }
@@ -97,7 +114,10 @@ impl Wq {
         let mut inner = lock(&self.inner);
         match (inner.state, to) {
             (WqState::Error, WqState::Ready) => return false,
-            (_, WqState::Reset) => inner.receives.clear(),
+            (_, WqState::Reset) => {
+                inner.receives.clear();
+                inner.held = false;
+            }
             _ => {}
         }
         inner.state = to;
@@ -130,27 +150,25 @@ impl Wq {
     /// Receives a frame. Without a receive that it fits, it is dropped.
     pub(super) fn deliver(&self, frame: &[u8], regions: &RegionTable) {
         let mut inner = lock(&self.inner);
-        let Inner {
-            state,
-            receives,
-            receive,
-        } = &mut *inner;
-        if *state != WqState::Ready || !receives.take(receive) {
+        if inner.state != WqState::Ready || !inner.hold() || inner.room() < frame.len() as u64 {
             return;
         }
+        inner.held = false;
+        let receive = &inner.receive;
         let status = match regions.scatter(&self.pd, &receive.sges, 0, frame) {
             Ok(()) => WcStatus::Success,
             Err(_) => WcStatus::LocProtErr,
         };
         self.complete(receive.wr_id, status, frame.len() as u32);
         if status != WcStatus::Success {
-            *state = WqState::Error;
+            inner.state = WqState::Error;
             self.flush(&mut inner);
         }
     }
 
     fn flush(&self, inner: &mut Inner) {
-        while inner.receives.take(&mut inner.receive) {
+        while inner.hold() {
+            inner.held = false;
             self.complete(inner.receive.wr_id, WcStatus::WrFlushErr, 0);
         }
     }
@@ -173,5 +191,85 @@ impl Wq {
     /// Takes back its completions. To be called before the last reference goes.
     pub fn destroy(&self) {
         self.modify(WqState::Reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cq::CqInit;
+    use crate::event_queue::EventQueue;
+    use crate::mr::Mr;
+    use crate::regions::regions;
+    use urxe_proto::host::Access;
+    use urxe_proto::ids::LKey;
+
+    const FRAME: [u8; 60] = [7; 60];
+
+    fn queue() -> Arc<Wq> {
+        let events = Arc::new(EventQueue::of_rare_events().unwrap());
+        let init = CqInit {
+            capacity: 8,
+            ..CqInit::default()
+        };
+        let cq = Cq::new(init, events).unwrap();
+        let wq = Wq::new(&Pd::new(), &cq, 4, 1).unwrap();
+        assert!(wq.modify(WqState::Ready));
+        wq
+    }
+
+    fn done(wq: &Wq) -> Vec<(u64, WcStatus)> {
+        let purged = wq.cq().purge(wq.number());
+        purged.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    #[test]
+    fn a_receive_that_is_too_small_waits_for_a_frame_that_fits() {
+        let wq = queue();
+        let mut data = [0_u64; 8];
+        let addr = data.as_mut_ptr() as u64;
+        // SAFETY: the region goes before the array.
+        let mr = unsafe { Mr::register(&wq.pd, addr, 64, addr, Access::LOCAL_WRITE) }.unwrap();
+        let part = |length| Sge {
+            addr,
+            length,
+            lkey: mr.lkey(),
+        };
+        wq.post_receive(1, &[part(59)]).unwrap();
+        wq.post_receive(2, &[part(64)]).unwrap();
+        wq.deliver(&FRAME, regions().table());
+        assert_eq!((done(&wq), wq.state()), (vec![], WqState::Ready));
+        wq.deliver(&FRAME[..59], regions().table());
+        wq.deliver(&FRAME, regions().table());
+        let success = WcStatus::Success;
+        assert_eq!(done(&wq), [(1, success), (2, success)]);
+    }
+
+    #[test]
+    fn the_error_state_flushes_the_receive_that_waited_first_and_reset_forgets_it() {
+        for (to, expected) in [(WqState::Error, &[1, 2][..]), (WqState::Reset, &[])] {
+            let wq = queue();
+            wq.post_receive(1, &[]).unwrap();
+            wq.post_receive(2, &[]).unwrap();
+            wq.deliver(&FRAME, regions().table());
+            assert!(wq.modify(to));
+            let flushed: Vec<_> = done(&wq).iter().map(|(wr_id, _)| *wr_id).collect();
+            assert_eq!(flushed, expected);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_gone_ends_the_queue() {
+        let wq = queue();
+        let gone = Sge {
+            addr: 0,
+            length: 64,
+            lkey: LKey(0),
+        };
+        wq.post_receive(1, &[gone]).unwrap();
+        wq.post_receive(2, &[]).unwrap();
+        wq.deliver(&FRAME, regions().table());
+        let expected = [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
+        assert_eq!((done(&wq), wq.state()), (expected.to_vec(), WqState::Error));
     }
 }
