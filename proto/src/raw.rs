@@ -5,11 +5,11 @@ use crate::host::Host;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
-use crate::queue::{PostError, SendQueueSize};
+use crate::queue::SendQueueSize;
 use crate::time::Time;
 use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::Transport;
-use crate::work::{Completion, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::work::{Completion, Extra, WcOpcode, WcStatus};
 use std::ops::RangeInclusive;
 
 /// The bytes of the addresses and the type of the payload; padding is the interface's.
@@ -38,14 +38,6 @@ pub struct Raw {
 }
 
 impl Service for Raw {
-    /// Refuses all but SEND ([`PostError::Operation`]). Its data is a frame.
-    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
-        match wr.op {
-            SendOp::Send => Ok(*wr),
-            _ => Err(PostError::Operation),
-        }
-    }
-
     fn frames(&self) -> Option<RangeInclusive<usize>> {
         Some(MIN_FRAME..=self.max_frame)
     }
@@ -117,7 +109,7 @@ mod tests {
     use crate::host::Transmit;
     use crate::qp::{AttrMask, QpState};
     use crate::testing::{LOCAL, NO_KEY, TestHost, pattern, sge};
-    use crate::work::{Payload, SendFlags, Sge};
+    use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
     const NOW: Time = Time(1);
     const MAX: usize = 1514;

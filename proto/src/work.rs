@@ -2,6 +2,7 @@
 
 use crate::host::{Memory, MemoryError, WindowBind};
 use crate::ids::{LKey, QKey, Qpn, RKey, Srqn};
+use crate::qp::QpType;
 use crate::wire::Feth;
 use bitflags::bitflags;
 
@@ -141,6 +142,24 @@ impl SendOp {
     /// Whether it is carried out at this end alone, without a packet.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::BindMw(_) | Self::LocalInv(_))
+    }
+
+    /// Whether queue pairs of a service have it (9.4; A14, A19).
+    pub const fn is_of(self, service: QpType) -> bool {
+        match service {
+            QpType::Rc => true,
+            // What A19 adds has no opcodes there.
+            QpType::XrcIni => !self.is_confirmed(),
+            QpType::XrcTgt => false,
+            QpType::Uc => {
+                let plain = matches!(self, Self::Send | Self::SendImm(_));
+                plain
+                    || matches!(self, Self::Write { .. } | Self::WriteImm { .. })
+                    || self.is_local()
+            }
+            QpType::Ud => matches!(self, Self::Send | Self::SendImm(_)),
+            QpType::RawPacket => matches!(self, Self::Send),
+        }
     }
 
     /// Whether it is an atomic.

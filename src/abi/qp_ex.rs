@@ -98,10 +98,12 @@ impl Whither {
         }
     }
 
-    /// Whether a queue pair of this service can tell where it goes.
-    fn suits(&self, service: QpType, op: SendOp) -> bool {
-        match service {
-            QpType::Ud => matches!(self, Self::Datagram(..)),
+    /// Whether a queue pair can tell where it goes, and may send there.
+    fn suits(&self, pair: &Qp, op: SendOp) -> bool {
+        match pair.service() {
+            QpType::Ud => {
+                matches!(self, Self::Datagram(handle, ..) if Arc::ptr_eq(handle.pd(), pair.pd()))
+            }
             QpType::XrcIni => op.is_local() || matches!(self, Self::Shared(_)),
             _ => true,
         }
@@ -210,10 +212,10 @@ impl Staged {
 
     /// Finds what posting would refuse of a request, before any is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
-        if request.op.is_confirmed() && pair.service() != QpType::Rc {
+        if !request.op.is_of(pair.service()) {
             return Err(PostError::Operation);
         }
-        if !request.to.suits(pair.service(), request.op) {
+        if !request.to.suits(pair, request.op) {
             return Err(PostError::Destination);
         }
         match self.payload(request) {

@@ -98,7 +98,7 @@ static void answers(void)
 {
 	struct ibv_context *context = open_loopback();
 	struct end a = make_datagrams(context), b = make_datagrams(context);
-	struct ibv_ah *ah = make_ah(&a, NULL), *back;
+	struct ibv_ah *ah = make_ah(&a, NULL), *back, *others;
 	struct ibv_qp_ex *qp;
 
 	memcpy(a.data + 4096, "question", 8);
@@ -118,6 +118,22 @@ static void answers(void)
 	ibv_wr_send(qp);
 	ibv_wr_set_inline_data(qp, "nowhere", 8);
 	FAILS(ibv_wr_complete(qp), EINVAL); /* it has no address */
+	/* What cannot go takes those before it along: with a handle of another domain, or by an
+	 * operation that datagrams do not have. */
+	MUST(others = make_ah(&a, NULL));
+	for (int i = 0; i < 2; i++) {
+		ibv_wr_start(qp);
+		ibv_wr_send(qp);
+		ibv_wr_set_ud_addr(qp, back, wc.src_qp, QKEY);
+		ibv_wr_set_inline_data(qp, "whole", 6);
+		if (i == 0)
+			ibv_wr_send(qp);
+		else
+			ibv_wr_rdma_write(qp, 1, 2);
+		ibv_wr_set_ud_addr(qp, i == 0 ? others : back, wc.src_qp, QKEY);
+		FAILS(ibv_wr_complete(qp), EINVAL);
+	}
+	FAILS(ibv_destroy_ah(others), 0);
 	ibv_wr_start(qp);
 	ibv_wr_send_imm(qp, 7);
 	ibv_wr_set_ud_addr(qp, back, wc.src_qp, QKEY);

@@ -200,6 +200,11 @@ impl Qp {
         self.qpn
     }
 
+    /// The protection domain that it belongs to.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// The service that it gives.
     pub fn service(&self) -> QpType {
         self.service

@@ -164,9 +164,7 @@ impl RcQp {
             return Err(PostError::State);
         }
         match self.config.service {
-            QpType::XrcTgt => return Err(PostError::Operation),
-            // They have no opcodes there.
-            QpType::XrcIni if wr.op.is_confirmed() => return Err(PostError::Operation),
+            service if !wr.op.is_of(service) => return Err(PostError::Operation),
             QpType::XrcIni if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() => {
                 return Err(PostError::Destination);
             }

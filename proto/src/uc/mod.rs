@@ -16,7 +16,7 @@ use crate::service::hears;
 use crate::time::Time;
 use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::{Packet, Transport};
-use crate::work::{SendOp, SendWr};
+use crate::work::SendWr;
 use responder::{Outcome, Responder};
 
 /// What an unreliable connected queue pair is created with.
@@ -42,23 +42,9 @@ pub struct Uc {
 }
 
 impl Service for Uc {
-    /// Refuses all but SEND and WRITE, with immediate data or without, and what is local
-    /// ([`PostError::Operation`]): the others need a reliable service.
+    /// It goes to the peer, whatever it says.
     fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
-        match wr.op {
-            SendOp::Send
-            | SendOp::SendImm(_)
-            | SendOp::Write { .. }
-            | SendOp::WriteImm { .. }
-            | SendOp::BindMw(_)
-            | SendOp::LocalInv(_) => Ok(SendWr { dest: None, ..*wr }),
-            SendOp::SendInv(_)
-            | SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. } => Err(PostError::Operation),
-        }
+        Ok(SendWr { dest: None, ..*wr })
     }
 
     fn expected(&self) -> Option<Psn> {

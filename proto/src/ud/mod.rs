@@ -18,7 +18,7 @@ use crate::queue::{PostError, SendQueueSize};
 use crate::time::Time;
 use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::{Grh, Packet, Transport};
-use crate::work::{Completion, Destination, Extra, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::work::{Completion, Destination, Extra, SendWr, WcOpcode, WcStatus};
 
 /// The bytes of a UDP header.
 const UDP_LEN: usize = 8;
@@ -44,13 +44,9 @@ pub type UdQp = UnreliableQp<Ud>;
 pub struct Ud;
 
 impl Service for Ud {
-    /// Refuses all but SEND, with immediate data or without ([`PostError::Operation`]), and what
-    /// does not say where it goes ([`PostError::Destination`]). A message that is longer than the
-    /// MTU is taken, and completes without being sent or an error (C10-93.1.1).
+    /// Refuses what does not say where it goes ([`PostError::Destination`]). A message that is longer
+    /// than the MTU is taken, and completes without being sent or an error (C10-93.1.1).
     fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
-        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
-            return Err(PostError::Operation);
-        }
         if wr.dest.and_then(Destination::datagram).is_none() {
             return Err(PostError::Destination);
         }

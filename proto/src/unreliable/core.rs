@@ -55,6 +55,10 @@ impl Core {
         self.qpn
     }
 
+    pub(crate) fn service(&self) -> QpType {
+        self.service
+    }
+
     pub(crate) fn attributes(&self, expected: Option<Psn>) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = attr.state;

@@ -20,11 +20,13 @@ pub(crate) use self::core::Core;
 
 /// What sets one unreliable service apart from the others, and the state that only it has.
 pub trait Service {
-    /// What becomes of a work request before it is queued.
+    /// A work request, of an operation that the service has, as it is queued.
     ///
     /// # Errors
-    /// When the service does not have the operation, or misses something that it needs.
-    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError>;
+    /// When it does not say something that the service needs.
+    fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
+        Ok(*wr)
+    }
 
     /// The PSN that is expected next, where packets are expected in order.
     fn expected(&self) -> Option<Psn> {
@@ -103,13 +105,17 @@ impl<S: Service> UnreliableQp<S> {
     /// 10.3.1.7).
     ///
     /// # Errors
-    /// As [`Service::prepare`] of the service, and when the queue cannot take it.
+    /// [`PostError::Operation`] for what the service does not have ([`crate::work::SendOp::is_of`]), those of its
+    /// [`Service::prepare`], and those of the queue.
     pub fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
+        if !wr.op.is_of(self.core.service()) {
+            return Err(PostError::Operation);
+        }
         self.core.post_send(&S::prepare(wr)?, now, host)
     }
 

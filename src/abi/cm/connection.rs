@@ -2,7 +2,7 @@
 //! own queue pair has to do with it is done here too, as librdmacm does it.
 
 use std::ffi::{c_int, c_void};
-use std::slice;
+use std::ptr;
 
 use urxe_driver::cm::{Offer, PortSpace};
 use urxe_proto::cm::wire::RejectReason;
@@ -102,8 +102,12 @@ unsafe fn offer(
 unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     match data.is_null() {
         true => Vec::new(),
-        // SAFETY: the caller's promise.
-        false => unsafe { slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec(),
+        false => {
+            let mut copy = vec![0; len.into()];
+            // SAFETY: the caller's promise. Without a reference to the bytes, which are the program's.
+            unsafe { ptr::copy_nonoverlapping(data.cast(), copy.as_mut_ptr(), copy.len()) };
+            copy
+        }
     }
 }
 

@@ -14,7 +14,9 @@ use crate::qp::{AddressVector, AttrMask};
 use crate::testing::{LOCAL, NO_KEY, READ_ONLY, REMOTE, Sent, base, pattern, sge};
 use crate::unreliable;
 use crate::wire::{Header, Headers, Opcode, Reth};
-use crate::work::{Destination, Extra, Payload, SendFlags, Sge, UdDestination, WcOpcode, WcStatus};
+use crate::work::{
+    Destination, Extra, Payload, SendFlags, SendOp, Sge, UdDestination, WcOpcode, WcStatus,
+};
 use Opcode::*;
 use WcStatus::{LocLenErr, LocProtErr, Success, WrFlushErr};
 
