@@ -271,6 +271,9 @@ fn a_service_has_one_listener_on_a_host() {
 /// Tells a process that it is a child, its address and its service.
 const CHILD: &str = "URXE_TEST_CM_CHILD";
 
+/// The test that is one where it is told so.
+const ROLE: &str = "a_process_that_ends_tells_its_peers";
+
 /// Accepts whatever comes, and agrees to every end.
 #[derive(Debug)]
 struct Willing;
@@ -291,11 +294,8 @@ impl Handler for Willing {
     }
 }
 
-/// Listens, until nobody holds its standard input any more.
-#[test]
-#[ignore = "other tests run it as a process of its own"]
-fn child() {
-    let told = std::env::var(CHILD).expect("other tests run it, and tell it what for");
+/// Listens, until nobody holds the standard input any more.
+fn listen_as(told: &str) {
     let (address, service) = told.split_once(' ').unwrap();
     let address = LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1);
     let service = ServiceId(service.parse().unwrap());
@@ -321,7 +321,7 @@ impl Server {
     fn start(address: LocalAddress) -> Server {
         let service = service();
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored"])
+            .args(["--exact", ROLE])
             .args(["--nocapture", "--test-threads=1"])
             .env(CHILD, format!("{} {}", address.ip(), service.0))
             .stdin(Stdio::piped())
@@ -451,6 +451,9 @@ fn answered_for(address: LocalAddress, mut server: Server) -> bool {
 
 #[test]
 fn a_process_that_ends_tells_its_peers() {
+    if let Ok(told) = std::env::var(CHILD) {
+        return listen_as(&told);
+    }
     let address = address();
     let mut server = Server::start(address);
     let (_, events) = connected(address, &server);

@@ -6,15 +6,10 @@
 //! only an assembler label can carry one. It also keeps the names out of Rust programs that use
 //! the crate: they can link the real libibverbs beside it.
 
-#[allow(
-    unused_imports,
-    reason = "which of them serve a symbol is up to the list"
-)]
 use super::cm::{
     address::*, addrinfo::*, channel::*, connection::*, devices::*, endpoint::*, event::*, id::*,
     multicast::*, option::*, qp::*, srq::*,
 };
-#[allow(unused_imports, reason = "as above")]
 use super::{
     ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*,
     import::*, mr::*, multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*, srq::*,

@@ -8,6 +8,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// Tells a process that it is a child, and its address.
 const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
 
+/// The test that is one where it is told so.
+const ROLE: &str = "net::tests::processes::a_process_answers_until_nobody_holds_its_input";
+
 /// In a packet behind its number: the QPN to answer to, and in an answer how many datagrams came to
 /// the child by the detour over another process.
 const RETURN_QPN: std::ops::Range<usize> = 16..20;
@@ -18,13 +21,19 @@ fn word(bytes: &[u8], at: std::ops::Range<usize>) -> u32 {
     u32::from_be_bytes(bytes[at].try_into().unwrap())
 }
 
-/// Answers every packet, until nobody holds its standard input any more.
 #[test]
-#[ignore = "other tests run it as a process of its own"]
-fn child() {
-    let address = std::env::var(CHILD).expect("other tests run it, with an address");
-    let address: IpAddr = address.parse().unwrap();
-    let address = LocalAddress::new(address, 1);
+fn a_process_answers_until_nobody_holds_its_input() {
+    if let Ok(address) = std::env::var(CHILD) {
+        return answer_at(LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1));
+    }
+    let address = own_address();
+    let mut all = [Answerer::start(address)];
+    Asker::new(address).round(&mut all, 8);
+    all.into_iter().for_each(Answerer::stop);
+}
+
+/// Answers every packet, until nobody holds the standard input any more.
+fn answer_at(address: LocalAddress) {
     let shared = Shared::new(Options::default()).unwrap();
     let endpoint = shared.open(address).unwrap();
     let mut receive = RecvBatch::new();
@@ -82,7 +91,7 @@ struct Answerer {
 impl Answerer {
     fn start(address: LocalAddress) -> Answerer {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "net::tests::processes::child", "--ignored"])
+            .args(["--exact", ROLE])
             .args(["--nocapture", "--test-threads=1"])
             .env(CHILD, address.ip().to_string())
             .stdin(Stdio::piped())
