@@ -1,46 +1,16 @@
 //! The safe Rust API for unreliable connections, datagrams and multicast, over the loopback interface.
 
-use std::time::Duration;
+use crate::end::End;
 use urxe::{
-    Completion, CompletionQueue, ConnectOptions, Context, DatagramAddress, DatagramQueuePair,
-    GRH_BYTES, Gid, PostError, ProtectionDomain, QKey, QpState, QueuePairBuilder, ReceiveRequest,
-    RemoteAccess, SendRequest, WcOpcode, WcStatus,
+    ConnectOptions, DatagramAddress, DatagramQueuePair, GRH_BYTES, Gid, PostError, QKey, QpState,
+    ReceiveRequest, RemoteAccess, SendRequest, WcOpcode, WcStatus,
 };
-
-/// How long anything here may take before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const QKEY: QKey = QKey(0x1234);
 
-struct End {
-    _context: Context,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-}
-
 impl End {
-    fn new() -> End {
-        let context = urxe::device("urxe_lo").unwrap().open().unwrap();
-        let pd = context.pd();
-        let cq = context.completion_queue().unwrap();
-        End {
-            _context: context,
-            pd,
-            cq,
-        }
-    }
-
-    fn qp(&self) -> QueuePairBuilder<'_> {
-        self.pd.queue_pair(&self.cq, &self.cq)
-    }
-
     fn datagrams(&self) -> DatagramQueuePair {
         self.qp().build_datagram(QKEY).unwrap()
-    }
-
-    fn completion(&self) -> Completion {
-        let completion = self.cq.wait_timeout(PATIENCE).unwrap();
-        completion.expect("no completion came")
     }
 
     /// A receive for a datagram of up to `len` bytes.

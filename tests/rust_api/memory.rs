@@ -1,14 +1,13 @@
 //! The safe Rust API over the loopback interface: memory windows, and regions that are registered
 //! anew.
 
-use std::time::Duration;
+use crate::end::PATIENCE;
 use urxe::{
     Completion, CompletionQueue, ConnectOptions, Done, MemoryRegion, MemoryWindow, MoveRefusal,
     PostError, ProtectionDomain, QueuePair, ReceiveRequest, RemoteAccess, RemoteRegion,
     SendRequest, WcOpcode, WcStatus, WindowType, WorkError,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const NONE: RemoteAccess = RemoteAccess::empty();
 
 /// One end of a connection.

@@ -1,17 +1,13 @@
 //! Shared receive queues of the safe Rust API, over the loopback interface.
 
+use crate::end::{PATIENCE, connect, status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 use urxe::{
-    BuildError, Completion, CompletionQueue, ConnectOptions, Context, Event, EventType, GRH_BYTES,
-    PostError, PreparedQueuePair, ProtectionDomain, QKey, QueuePair, QueuePairBuilder,
-    ReceiveRequest, RemoteAccess, SendRequest, SharedReceiveQueue, SrqError, Subject, WcStatus,
-    WorkError, WorkQueue,
+    BuildError, Completion, CompletionQueue, Context, Event, EventType, GRH_BYTES, PostError,
+    ProtectionDomain, QKey, QueuePair, QueuePairBuilder, ReceiveRequest, RemoteAccess, SendRequest,
+    SharedReceiveQueue, SrqError, Subject, WcStatus, WorkQueue,
 };
-
-/// How long anything here may take before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Senders have one completion queue, receivers another.
 struct Setup {
@@ -69,23 +65,9 @@ impl Setup {
     }
 }
 
-fn connect(a: PreparedQueuePair, b: PreparedQueuePair) -> (QueuePair, QueuePair) {
-    let (at_a, at_b) = (a.endpoint(), b.endpoint());
-    let options = ConnectOptions::default();
-    let a = a.connect(&at_b, &options).unwrap();
-    (a, b.connect(&at_a, &options).unwrap())
-}
-
 fn next(cq: &CompletionQueue) -> Completion {
     let completion = cq.wait_timeout(PATIENCE).unwrap();
     completion.expect("no completion came")
-}
-
-fn status(completion: &Completion) -> WcStatus {
-    match completion.result {
-        Ok(_) => WcStatus::Success,
-        Err(WorkError { status }) => status,
-    }
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! What the tests have in common: an opened device with a connection to itself.
+
+use std::time::Duration;
+use urxe::{
+    Completion, CompletionQueue, ConnectOptions, Context, MemoryRegion, PreparedQueuePair,
+    ProtectionDomain, QueuePair, QueuePairBuilder, RemoteAccess, WcStatus, WorkError,
+};
+
+/// How long anything here may take before it counts as hung.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const ALL: RemoteAccess = RemoteAccess::all();
+
+/// What one end has.
+pub struct End {
+    pub context: Context,
+    pub pd: ProtectionDomain,
+    pub cq: CompletionQueue,
+}
+
+impl End {
+    pub fn new() -> End {
+        let context = urxe::device("urxe_lo").unwrap().open().unwrap();
+        let pd = context.pd();
+        let cq = context.completion_queue().unwrap();
+        End { context, pd, cq }
+    }
+
+    pub fn qp(&self) -> QueuePairBuilder<'_> {
+        self.pd.queue_pair(&self.cq, &self.cq)
+    }
+
+    pub fn completion(&self) -> Completion {
+        let completion = self.cq.wait_timeout(PATIENCE).unwrap();
+        completion.expect("no completion came")
+    }
+
+    /// The status of the next completion.
+    pub fn status(&self) -> WcStatus {
+        status(&self.completion())
+    }
+
+    pub fn event(&self) -> urxe::Event {
+        let event = self.context.events().next_timeout(PATIENCE).unwrap();
+        event.expect("no event came")
+    }
+
+    /// Registered memory with bytes that `seed` decides.
+    pub fn filled(&self, len: usize, seed: u64) -> MemoryRegion {
+        let region = self.pd.register(len, ALL).unwrap();
+        region.write(0, &pattern(len, seed)).unwrap();
+        region
+    }
+}
+
+pub fn status(completion: &Completion) -> WcStatus {
+    match completion.result {
+        Ok(_) => WcStatus::Success,
+        Err(WorkError { status }) => status,
+    }
+}
+
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    let step = |_| {
+        x = x
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (x >> 56) as u8
+    };
+    (0..len).map(step).collect()
+}
+
+pub fn connect(a: PreparedQueuePair, b: PreparedQueuePair) -> (QueuePair, QueuePair) {
+    connect_with(a, b, &ConnectOptions::default())
+}
+
+pub fn connect_with(
+    a: PreparedQueuePair,
+    b: PreparedQueuePair,
+    options: &ConnectOptions,
+) -> (QueuePair, QueuePair) {
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let a = a.connect(&at_b, options).unwrap();
+    (a, b.connect(&at_a, options).unwrap())
+}
+
+/// Two ends with a connection, each with an opened device of its own.
+pub fn pair() -> (End, End, QueuePair, QueuePair) {
+    let (a, b) = (End::new(), End::new());
+    let (qp_a, qp_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
+    (a, b, qp_a, qp_b)
+}

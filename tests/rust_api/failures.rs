@@ -1,0 +1,155 @@
+//! What fails on the way, as both sides are told it.
+
+use crate::end::{ALL, End, connect, connect_with, pair, status};
+use std::thread;
+use std::time::Duration;
+use urxe::{
+    ConnectOptions, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
+    RemoteAccess, SendRequest, Subject, WcStatus,
+};
+
+#[test]
+fn access_that_a_region_does_not_grant_is_refused_and_told_to_both() {
+    type Attempt = fn(&MemoryRegion, &MemoryRegion) -> SendRequest<'static>;
+    let attempts: [(RemoteAccess, Attempt); 3] = [
+        (ALL - RemoteAccess::WRITE, |here, there| {
+            SendRequest::write(here.slice(..).unwrap(), &there.remote())
+        }),
+        (ALL - RemoteAccess::READ, |here, there| {
+            SendRequest::read(here.slice(..).unwrap(), &there.remote())
+        }),
+        (ALL - RemoteAccess::ATOMIC, |here, there| {
+            let word = there.remote().word(0).unwrap();
+            SendRequest::fetch_add(&here.word(0).unwrap(), word, 1)
+        }),
+    ];
+    for (access, attempt) in attempts {
+        let (a, b, qp_a, qp_b) = pair();
+        let here = a.filled(64, 1);
+        let there = b.pd.register(64, access).unwrap();
+        qp_a.post_send(attempt(&here, &there).id(1)).unwrap();
+        qp_a.post_send(attempt(&here, &there).id(2)).unwrap();
+        let refused = a.completion();
+        assert_eq!(
+            (refused.wr_id, status(&refused)),
+            (1, WcStatus::RemAccessErr)
+        );
+        let flushed = a.completion();
+        assert_eq!((flushed.wr_id, status(&flushed)), (2, WcStatus::WrFlushErr));
+        assert_eq!(qp_a.state(), QpState::Err);
+        let event = b.event();
+        assert_eq!(event.kind, EventType::QpAccessErr);
+        assert_eq!(event.subject, Subject::QueuePair(qp_b.qpn()));
+        assert_eq!(there.to_vec(..).unwrap(), [0; 64]);
+    }
+}
+
+#[test]
+fn a_wrong_key_and_a_range_beyond_the_region_are_refused() {
+    for wrong in [true, false] {
+        let (a, b, qp_a, _qp_b) = pair();
+        let here = a.filled(64, 1);
+        let there = b.pd.register(32, ALL).unwrap();
+        let mut remote = there.remote();
+        if wrong {
+            remote.rkey = RKey(remote.rkey.0 ^ 0x100);
+        } else {
+            remote.len = 64;
+        }
+        let len = remote.len as usize;
+        qp_a.post_send(SendRequest::write(here.slice(..len).unwrap(), &remote))
+            .unwrap();
+        assert_eq!(a.status(), WcStatus::RemAccessErr);
+    }
+}
+
+#[test]
+fn a_queue_pair_may_permit_less_than_the_region() {
+    let (a, b) = (End::new(), End::new());
+    let prepared = b.qp().remote_access(RemoteAccess::READ).build().unwrap();
+    let (qp_a, _qp_b) = connect(a.qp().build().unwrap(), prepared);
+    let (here, there) = (a.filled(8, 1), b.filled(8, 2));
+    qp_a.post_send(SendRequest::read(here.slice(..).unwrap(), &there.remote()))
+        .unwrap();
+    assert_eq!(a.status(), WcStatus::Success);
+    qp_a.post_send(SendRequest::write(here.slice(..).unwrap(), &there.remote()))
+        .unwrap();
+    assert_ne!(a.status(), WcStatus::Success);
+}
+
+#[test]
+fn a_receive_that_is_too_small_is_an_error_on_both_sides() {
+    let (a, b, qp_a, qp_b) = pair();
+    let (here, there) = (a.filled(9000, 1), b.pd.register(8999, ALL).unwrap());
+    qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
+        .unwrap();
+    qp_a.post_send(SendRequest::send(here.slice(..).unwrap()))
+        .unwrap();
+    assert_eq!(a.status(), WcStatus::RemInvReqErr);
+    assert_eq!(b.status(), WcStatus::LocLenErr);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for_or_not() {
+    let (a, b) = (End::new(), End::new());
+    let there = b.pd.register(64, ALL).unwrap();
+    let (qp_a, qp_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
+    qp_a.post_send(SendRequest::send(b"patient")).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
+        .unwrap();
+    assert_eq!(b.completion().data().unwrap(), b"patient");
+    assert_eq!(a.status(), WcStatus::Success);
+    assert!(qp_b.counters().rnr_naks_sent > 0);
+
+    let impatient = ConnectOptions {
+        rnr_retry: 1,
+        min_rnr_timer: 1,
+        ..ConnectOptions::default()
+    };
+    let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
+    let (qp_a, _qp_b) = connect_with(prepared.0, prepared.1, &impatient);
+    qp_a.post_send(SendRequest::send(b"impatient")).unwrap();
+    assert_eq!(a.status(), WcStatus::RnrRetryExcErr);
+}
+
+#[test]
+fn a_peer_that_is_gone_exceeds_the_retries() {
+    let (a, b) = (End::new(), End::new());
+    let options = ConnectOptions {
+        timeout: 8,
+        retry_cnt: 2,
+        ..ConnectOptions::default()
+    };
+    let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
+    let (qp_a, qp_b) = connect_with(prepared.0, prepared.1, &options);
+    drop(qp_b);
+    qp_a.post_send(SendRequest::send(b"anybody?")).unwrap();
+    let failed = a.completion();
+    assert_eq!(status(&failed), WcStatus::RetryExcErr);
+    let message = failed.result.unwrap_err().to_string();
+    assert!(message.contains("did not answer"), "{message}");
+    // What is posted from now on is flushed.
+    qp_a.post_send(SendRequest::send(b"anybody?").unsignaled())
+        .unwrap();
+    qp_a.post_receive(ReceiveRequest::empty()).unwrap();
+    assert_eq!(a.status(), WcStatus::WrFlushErr);
+    assert_eq!(a.status(), WcStatus::WrFlushErr);
+}
+
+#[test]
+fn memory_of_another_protection_domain_is_refused() {
+    let (a, b, qp_a, qp_b) = pair();
+    let other = a.context.pd().register(64, ALL).unwrap();
+    let slice = || other.slice(..).unwrap();
+    let refused = Err(PostError::OtherProtectionDomain);
+    assert_eq!(qp_a.post_send(SendRequest::send(slice())), refused);
+    assert_eq!(qp_b.post_receive(ReceiveRequest::into(slice())), refused);
+    let own = a.filled(8, 1);
+    let mixed = vec![own.slice(..).unwrap(), slice()];
+    assert_eq!(qp_a.post_send(SendRequest::send(mixed)), refused);
+    // Nor can a peer reach it by this connection.
+    qp_b.post_send(SendRequest::write(b"x", &other.remote()))
+        .unwrap();
+    assert_eq!(b.status(), WcStatus::RemAccessErr);
+}
