@@ -1,10 +1,13 @@
 //! Packets that the Linux kernel's rxe sent: their ICRC is right, they parse, and written anew they are
-//! the same bytes. The vectors say how they were taken.
+//! the same bytes. So are the messages of the kernel's connection manager. The vectors say how they were taken.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use urxe_proto::cm::wire::{Answered, Attribute, IpHeader, Message, PortSpace, RejectReason};
+use urxe_proto::cm::{timing, wire};
 use urxe_proto::icrc::{self, Flow, IpId};
+use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::wire::{Opcode, Operation, Packet, Transport};
 
 const VECTORS: &str = include_str!("vectors/rxe.txt");
@@ -14,7 +17,8 @@ const UDP: usize = 8;
 /// A vector, taken apart as far as UDP.
 struct Vector {
     opcode: u8,
-    syndrome: u8,
+    /// The syndrome of an acknowledgement, the attribute of a MAD.
+    what: u8,
     flow: Flow,
     id: IpId,
     datagram: Vec<u8>,
@@ -30,7 +34,7 @@ fn vectors() -> Vec<Vector> {
 
 fn vector(line: &str) -> Vector {
     let fields: Vec<&str> = line.split(' ').collect();
-    let [_, opcode, syndrome, bytes] = fields[..] else {
+    let [_, opcode, what, bytes] = fields[..] else {
         panic!("four fields in {line}");
     };
     let number = |text: &str| u8::from_str_radix(text, 16).expect("a byte in hexadecimal");
@@ -55,7 +59,7 @@ fn vector(line: &str) -> Vector {
     assert_eq!(usize::from(word(header + 4)), bytes.len() - header);
     Vector {
         opcode: number(opcode),
-        syndrome: number(syndrome),
+        what: number(what),
         flow: flow.expect("both of one version"),
         id,
         datagram: bytes[header + UDP..].to_vec(),
@@ -86,9 +90,9 @@ fn each_parses_and_written_anew_is_the_same() {
         let parsed = Packet::parse(packet).unwrap();
         assert_eq!(parsed.header.bth.opcode as u8, vector.opcode);
         if let Some(aeth) = parsed.header.aeth
-            && vector.syndrome != 0
+            && vector.what != 0
         {
-            assert_eq!(aeth.syndrome.to_byte(), vector.syndrome);
+            assert_eq!(aeth.syndrome.to_byte(), vector.what);
         }
         let mut again = vec![0xaa; parsed.len()];
         parsed.emit(&mut again);
@@ -111,4 +115,72 @@ fn every_opcode_of_the_connected_transports_is_among_them() {
         .filter(|opcode| !absent(opcode) && !there.contains(&(*opcode as u8)))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The messages of the kernel's connection manager, with the addresses that their packets had, and the MADs.
+fn mads() -> Vec<(Flow, Vec<u8>, Message)> {
+    vectors()
+        .into_iter()
+        .filter_map(|vector| {
+            let packet = vector.datagram.split_last_chunk::<4>()?.0;
+            let parsed = Packet::parse(packet).ok()?;
+            let is_mad = parsed.header.deth.is_some() && parsed.header.bth.dest_qp == Qpn::GSI;
+            let mad = parsed.payload.to_vec();
+            is_mad.then(|| {
+                let message = Message::parse(&mad).expect("a message").1;
+                assert_eq!(message.attribute() as u8, vector.what);
+                (vector.flow, mad, message)
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn each_message_of_the_connection_manager_written_anew_is_the_same() {
+    for (_, mad, message) in mads() {
+        let (transaction, _) = Message::parse(&mad).unwrap();
+        assert_eq!(message.to_mad(transaction)[..], mad[..], "{message:?}");
+    }
+}
+
+#[test]
+fn every_message_that_the_kernel_sends_is_among_them_for_both_versions_of_ip() {
+    use Attribute::{Drep, Dreq, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+    for v4 in [true, false] {
+        for wanted in [Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep] {
+            let is_it = |(flow, _, message): &(Flow, Vec<u8>, Message)| {
+                matches!(flow, Flow::V4 { .. }) == v4 && message.attribute() == wanted
+            };
+            assert!(mads().iter().any(is_it), "{wanted:?}, IPv4: {v4}");
+        }
+    }
+}
+
+#[test]
+fn its_requests_say_what_ours_say() {
+    for (_, _, message) in mads() {
+        let Message::Req(req) = message else {
+            continue;
+        };
+        assert_eq!(req.transport, wire::Transport::Rc);
+        assert_eq!(req.service.port(), Some((PortSpace::Tcp, 7174)));
+        assert_eq!(req.remote_response_timeout, timing::RESPONSE_TIMEOUT);
+        assert_eq!(req.local_response_timeout, timing::RESPONSE_TIMEOUT);
+        assert_eq!(req.max_cm_retries, timing::MAX_RETRIES);
+        assert_eq!(req.primary.hop_limit, 64);
+        let (header, _) = IpHeader::parse(&req.private_data.0).unwrap();
+        assert_eq!(Gid::from_ip(header.destination), req.primary.remote_gid);
+        assert_eq!(Gid::from_ip(header.source.ip()), req.primary.local_gid);
+    }
+}
+
+#[test]
+fn it_refuses_a_service_that_it_does_not_have_as_we_do() {
+    for (_, _, message) in mads() {
+        let Message::Rej(rej) = message else {
+            continue;
+        };
+        assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
+        assert_eq!(rej.answered, Answered::Req);
+    }
 }

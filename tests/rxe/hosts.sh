@@ -32,8 +32,10 @@ second_urxe() {
     ip netns add urxe2
     ip -n urxe link add ua mtu 4200 type veth peer name ub netns urxe2 mtu 4200
     ip -n urxe addr add 10.2.0.1/24 dev ua
+    ip -n urxe -6 addr add fd02::1/64 dev ua nodad
     ip -n urxe link set ua up
     ip -n urxe2 addr add 10.2.0.2/24 dev ub
+    ip -n urxe2 -6 addr add fd02::2/64 dev ub nodad
     ip -n urxe2 link set ub up
     ip -n urxe2 link set lo up
     in_order ua urxe
@@ -95,13 +97,28 @@ device() {
     esac
 }
 
-address() {
+# host PROVIDER: where programs speak to each other beside RDMA.
+host() {
     case $1 in
-    rxe) echo 10.0.0.1 ;;
     rxe1 | rxe2) echo 127.0.0.1 ;;
-    urxe) echo 10.0.0.2 ;;
-    urxe1) echo 10.2.0.1 ;;
-    urxe2) echo 10.2.0.2 ;;
+    *) rdma_address "$1" v4 ;;
     esac
 }
 
+# rdma_address PROVIDER v4|v6: that of its device.
+rdma_address() {
+    case $1$2 in
+    rxev4) echo 10.0.0.1 ;;
+    urxev4) echo 10.0.0.2 ;;
+    rxe1v4) echo 10.1.0.1 ;;
+    rxe2v4) echo 10.1.0.2 ;;
+    urxe1v4) echo 10.2.0.1 ;;
+    urxe2v4) echo 10.2.0.2 ;;
+    rxev6) echo fd00::1 ;;
+    urxev6) echo fd00::2 ;;
+    rxe1v6) echo fd01::1 ;;
+    rxe2v6) echo fd01::2 ;;
+    urxe1v6) echo fd02::1 ;;
+    urxe2v6) echo fd02::2 ;;
+    esac
+}

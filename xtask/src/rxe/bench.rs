@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::error::{AtPath, Result};
-use super::plan::{Cell, Group, Judge, Kind};
+use super::plan::{Group, Judge, Kind, programs_between};
 
 /// How often each command runs with each provider; the median counts.
 const ROUNDS: usize = 3;
@@ -101,10 +101,14 @@ pub(crate) fn groups() -> Vec<Group> {
                 } else {
                     format!("{perftest} -s {size}")
                 };
-                cells.push(Cell {
-                    line: format!("{name}\t{server}\t{client}\t{command}"),
+                let ask = format!("{command} {{host}}");
+                cells.push(programs_between(
                     name,
-                });
+                    [server, client],
+                    "1",
+                    &command,
+                    &ask,
+                ));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Picks one packet of each kind out of a capture and writes them as test vectors.
 //!
 //! The capture is tcpdump's, of Ethernet frames. A kind is an opcode, the version of IP, and for an
-//! acknowledgement its syndrome.
+//! acknowledgement its syndrome, for a message of the connection manager which one it is.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,14 +25,21 @@ const BTH: usize = 12;
 /// Opcodes of acknowledgements, whose syndrome follows the BTH: after the transport's own three bits,
 /// ACKNOWLEDGE.
 const ACKNOWLEDGE: u8 = 0x11;
+/// The opcode of datagrams, of which those to queue pair 1 hold MADs.
+const DATAGRAM: u8 = 0x64;
+/// Where in a datagram's headers its queue pair is, from the BTH on.
+const QPN: std::ops::Range<usize> = 5..8;
+/// Where the attribute of a MAD is, from the BTH on: behind the datagram's own header. Those of the
+/// connection manager are below 256.
+const ATTRIBUTE: usize = BTH + 8 + 17;
 
 /// What tells one vector from another; they are sorted by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     ip_version: u8,
     opcode: u8,
-    /// Of an acknowledgement that refuses or delays; else 0.
-    syndrome: u8,
+    /// The syndrome of an acknowledgement that refuses or delays, the attribute of a MAD; else 0.
+    what: u8,
 }
 
 /// Writes the vectors found in `capture` to `file`; how many there are.
@@ -51,7 +58,8 @@ pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> 
     }
     let mut text = format!(
         "# Packets of the Linux kernel's rxe, {kernel}, from the IP header to the ICRC, a line each: the version\n\
-         # of IP, the opcode, the syndrome of an acknowledgement (else 00), and the bytes.\n\
+         # of IP, the opcode, the syndrome of an acknowledgement or the attribute of a MAD (else 00), and the\n\
+         # bytes.\n\
          # Taken by `cargo xtask rxe --capture`: two rxe devices joined by a veth pair in a guest, the first\n\
          # packet of each kind that tcpdump saw.\n"
     );
@@ -59,9 +67,9 @@ pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> 
         let Kind {
             ip_version,
             opcode,
-            syndrome,
+            what,
         } = kind;
-        let _ = write!(text, "v{ip_version} {opcode:02x} {syndrome:02x} ");
+        let _ = write!(text, "v{ip_version} {opcode:02x} {what:02x} ");
         for byte in *packet {
             let _ = write!(text, "{byte:02x}");
         }
@@ -103,18 +111,18 @@ fn kind_of(frame: &[u8]) -> Option<(Kind, &[u8])> {
         _ => 40 + usize::from(u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?])),
     };
     let packet = packet.get(..length)?;
-    let opcode = *packet.get(ip_header + UDP)?;
-    let syndrome = if opcode == ACKNOWLEDGE {
-        *packet.get(ip_header + UDP + BTH)?
-    } else {
-        0
+    let transport = packet.get(ip_header + UDP..)?;
+    let opcode = *transport.first()?;
+    let what = match opcode {
+        // Of positive acknowledgements one is enough, whatever credits it carries.
+        ACKNOWLEDGE => Some(*transport.get(BTH)?).filter(|&syndrome| syndrome >= 0x20),
+        DATAGRAM if transport.get(QPN)? == [0, 0, 1] => Some(*transport.get(ATTRIBUTE)?),
+        _ => None,
     };
-    // Of positive acknowledgements one is enough, whatever credits it carries.
-    let syndrome = if syndrome < 0x20 { 0 } else { syndrome };
     let kind = Kind {
         ip_version,
         opcode,
-        syndrome,
+        what: what.unwrap_or(0),
     };
     Some((kind, packet))
 }

@@ -1,6 +1,7 @@
-//! What makes rxe send every packet that it has, to be captured.
+//! What makes rxe, and the kernel's connection manager, send every packet that they have, to be captured.
 
-use super::{Cell, Group, Judge, Kind, RC, clean, one};
+use super::cm::slow;
+use super::{Group, Judge, Kind, RC, clean, one, programs_between};
 
 /// What makes rxe send every packet that it has, to be captured.
 pub(crate) fn to_capture() -> Vec<Group> {
@@ -57,10 +58,48 @@ pub(crate) fn to_capture() -> Vec<Group> {
     datagrams.judge = Judge::Measured;
     datagrams.sides = ["rxe1", "rxe2"];
     let command = "ibv_ud_pingpong -d {device} -g {gid} -s 65 -n 4";
-    datagrams.cells.push(Cell {
-        name: "ibv_ud_pingpong".into(),
-        line: format!("ibv_ud_pingpong\ta\tb\t{command}"),
-    });
+    datagrams.cells.push(programs_between(
+        "ibv_ud_pingpong".into(),
+        ["a", "b"],
+        "1",
+        command,
+        &format!("{command} {{host}}"),
+    ));
     groups.push(datagrams);
+    for (name, ip) in [("capture-cm-v4", "v4"), ("capture-cm-v6", "v6")] {
+        groups.push(messages(name, ip));
+    }
     groups
+}
+
+/// What makes the kernel's connection manager send each of its messages. The client says which address is
+/// its own: otherwise the machine would find the server's on itself.
+fn messages(name: &'static str, ip: &'static str) -> Group {
+    let mut group = clean(name, ip, "rxe to rxe, the connection manager's messages");
+    group.kind = Kind::Programs;
+    group.judge = Judge::Measured;
+    group.sides = ["rxe1", "rxe2"];
+    let rping = "rping -c -I {address} -a {server} -C 1";
+    for (name, server, client) in [
+        ("connection", "rping -s -a {address} -C 1", rping),
+        (
+            "refused",
+            "true",
+            &format!("bash -c '{rping} 2>&1 | grep REJECTED'"),
+        ),
+        (
+            "delayed",
+            &slow("rping -s -a {address} -C 1"),
+            &format!("bash -c 'sleep 5; {rping}'"),
+        ),
+        (
+            "resolution",
+            "udaddy -b {address}",
+            "udaddy -b {address} -s {server}",
+        ),
+    ] {
+        let cell = programs_between(name.into(), ["a", "b"], "1", server, client);
+        group.cells.push(cell);
+    }
+    group
 }

@@ -4,12 +4,14 @@
 //! the link - is the same for all of them.
 
 mod capture;
+mod cm;
 mod errors;
 mod programs;
 mod transfers;
 mod weather;
 
 pub(crate) use capture::to_capture;
+use cm::{connections, lossy_connections};
 use errors::errors;
 use programs::programs;
 use transfers::{datagrams, reliable, unreliable, windows};
@@ -128,8 +130,11 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
         }
     }
     groups.push(programs("programs-v4", "v4", extent));
+    groups.push(connections("cm-v4", "v4", extent));
     if extent == Extent::Full {
         groups.push(programs("programs-v6", "v6", extent));
+        groups.push(connections("cm-v6", "v6", extent));
+        groups.push(lossy_connections());
     }
     groups
 }
@@ -152,6 +157,34 @@ fn clean(name: &'static str, ip: &'static str, about: &'static str) -> Group {
 fn both(cells: &mut Vec<Cell>, name: &str, arguments: &str) {
     for (requester, word) in REQUESTERS {
         one(cells, &format!("{name}/{word}"), requester, arguments);
+    }
+}
+
+/// Adds a cell for either side as the server of programs: `form` is how many clients there are at once, with
+/// a `+` if the server does not end by itself.
+fn serve(cells: &mut Vec<Cell>, name: &str, form: &str, server: &str, client: &str) {
+    for (a, b, who) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
+        cells.push(programs_between(
+            format!("{name}/{who}"),
+            [a, b],
+            form,
+            server,
+            client,
+        ));
+    }
+}
+
+/// A cell of programs between two sides, the server's first.
+pub(crate) fn programs_between(
+    name: String,
+    [server_side, client_side]: [&str; 2],
+    form: &str,
+    server: &str,
+    client: &str,
+) -> Cell {
+    Cell {
+        line: format!("{name}\t{server_side}\t{client_side}\t{form}\t{server}\t{client}"),
+        name,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Unmodified programs.
 
-use super::{Cell, Extent, Group, Kind, clean};
+use super::{Cell, Extent, Group, Kind, clean, serve};
 
 /// Debian's own programs.
 pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> Group {
@@ -13,13 +13,13 @@ pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> 
         )
     };
     let mut add = |name: &str, command: &str| {
-        for (server, client, who) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
-            let name = format!("{name}/{who}");
-            group.cells.push(Cell {
-                line: format!("{name}\t{server}\t{client}\t{command}"),
-                name,
-            });
-        }
+        serve(
+            &mut group.cells,
+            name,
+            "1",
+            command,
+            &format!("{command} {{host}}"),
+        );
     };
     for transport in ["rc", "uc", "ud", "srq"] {
         let program = format!("ibv_{transport}_pingpong");

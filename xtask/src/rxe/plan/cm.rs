@@ -1,0 +1,188 @@
+//! Connections: programs of librdmacm, with urxe on one side, and on the other rdma-core's librdmacm over the
+//! kernel's connection manager and rxe.
+
+use super::{Cell, Extent, Group, Judge, Kind, clean, serve};
+
+/// Programs that make connections on a clean link.
+pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) -> Group {
+    let mut group = Group {
+        kind: Kind::Programs,
+        ..clean(
+            name,
+            ip,
+            "librdmacm's programs, the kernel's connection manager on one side",
+        )
+    };
+    let cells = &mut group.cells;
+    main_programs(cells);
+    // A group of each test's own: the one that the kernel's side leaves goes on for a moment.
+    multicast(cells, ip, 1, "mckey", "-C 20", "");
+    if extent == Extent::Quick {
+        const LONG: [&str; 3] = ["many", "rdma_", "cmtime"];
+        cells.retain(|cell| !LONG.iter().any(|word| cell.name.contains(word)));
+        return group;
+    }
+    multicast(cells, ip, 2, "mckey-many", "-c 3 -C 50 -S 1000", "");
+    multicast(cells, ip, 3, "mckey-send-only", "-C 20", "-o");
+    serve(
+        cells,
+        "rping/long",
+        "1",
+        "rping -s -a {address} -v -C 100 -S 65535",
+        "rping -c -a {server} -v -C 100 -S 65535",
+    );
+    serve(
+        cells,
+        "rping/own-transitions",
+        "1",
+        "rping -s -a {address} -q -V -C 20",
+        "rping -c -a {server} -q -V -C 20",
+    );
+    serve(
+        cells,
+        "rdma_server-stopped",
+        "1",
+        &slow("rdma_server"),
+        "bash -c 'sleep 5; rdma_client -s {server}'",
+    );
+    for (name, client, answer) in [
+        ("rping", "rping -c -a {server} -C 1", "REJECTED, error 8"),
+        ("udaddy", "udaddy -s {server}", "UNREACHABLE, error: 1"),
+    ] {
+        // At another port somebody listens, or else no process of urxe's would be there to refuse.
+        let server = "rping -s -P -a {address} -p 9999";
+        let client = format!("bash -c '{client} 2>&1 | grep \"{answer}\"'");
+        let name = format!("nobody-listens/{name}");
+        serve(cells, &name, "1+", server, &client);
+    }
+    if ip == "v6" {
+        // They listen to IPv4 alone; perftest 4.5 connects so, too.
+        cells.retain(|cell| !cell.name.contains("rdma_"));
+        return group;
+    }
+    for (program, more) in PERFTEST {
+        let command = format!("{program} -R -F {more}");
+        let name = match more.split_once("-c ") {
+            Some((_, service)) => format!("{program}-{}", &service[..2].to_lowercase()),
+            None => (*program).to_owned(),
+        };
+        serve(
+            cells,
+            &name,
+            "1",
+            &command,
+            &format!("{command} {{server}}"),
+        );
+    }
+    group
+}
+
+/// The same over a link that loses packets. What programs send as datagrams they wait for, so that of those
+/// programs there are none.
+pub(super) fn lossy_connections() -> Group {
+    let mut group = Group {
+        kind: Kind::Programs,
+        judge: Judge::Lossy,
+        netem: "loss 1%",
+        ..clean("cm-loss", "v4", "librdmacm's programs, 1% of packets lost")
+    };
+    let cells = &mut group.cells;
+    main_programs(cells);
+    cells.retain(|cell| !cell.name.contains("udaddy"));
+    for (program, more) in PERFTEST.iter().filter(|(_, more)| !more.contains("-c ")) {
+        let command = format!("{program} -R -F {more}");
+        serve(
+            cells,
+            program,
+            "1",
+            &command,
+            &format!("{command} {{server}}"),
+        );
+    }
+    group
+}
+
+/// The command for a server that takes longer for its first request than the REQ's time, so that the REQ is
+/// repeated, and the kernel answers with an MRA. Its client should come 5 seconds after it.
+pub(super) fn slow(server: &str) -> String {
+    format!("bash -c '{server} & sleep 4; kill -STOP $!; sleep 12; kill -CONT $!; wait $!'")
+}
+
+/// perftest's programs, and what they are told.
+const PERFTEST: &[(&str, &str)] = &[
+    ("ib_write_bw", "-n 200"),
+    ("ib_write_lat", "-n 200"),
+    ("ib_read_bw", "-n 200"),
+    ("ib_read_lat", "-n 200"),
+    ("ib_send_bw", "-n 200"),
+    ("ib_send_lat", "-n 200"),
+    ("ib_atomic_bw", "-n 200"),
+    ("ib_atomic_lat", "-n 200"),
+    ("ib_write_bw", "-n 200 -t 16 -c UC"),
+    // Nobody repeats what a full queue has lost, and the programs wait for it.
+    ("ib_send_bw", "-n 200 -t 16 -c UD -s 1024"),
+    ("ib_send_lat", "-n 200 -c UD -s 1024"),
+];
+
+/// One of each of librdmacm's.
+fn main_programs(cells: &mut Vec<Cell>) {
+    serve(
+        cells,
+        "rping",
+        "1",
+        "rping -s -a {address} -V -C 50",
+        "rping -c -a {server} -V -C 50",
+    );
+    // One after another: rping forgets a request when the next comes before it has looked.
+    serve(
+        cells,
+        "rping/many",
+        "5+",
+        "rping -s -P -a {address} -S 1000",
+        "bash -c 'sleep {lane}; rping -c -a {server} -V -C 200 -S 1000'",
+    );
+    serve(
+        cells,
+        "ucmatose",
+        "1",
+        "ucmatose -b {address} -c 10",
+        "ucmatose -b {address} -s {server} -c 10",
+    );
+    serve(
+        cells,
+        "udaddy",
+        "1",
+        "udaddy -b {address} -c 5",
+        "udaddy -b {address} -s {server} -c 5",
+    );
+    // Of some versions the server ends, of others not.
+    serve(
+        cells,
+        "cmtime",
+        "1+",
+        "cmtime -b {address} -c 50",
+        "cmtime -b {address} -s {server} -c 50",
+    );
+    for (server, client) in [
+        ("rdma_server", "rdma_client"),
+        ("rdma_xserver", "rdma_xclient"),
+    ] {
+        serve(
+            cells,
+            server,
+            "1",
+            server,
+            &format!("{client} -s {{server}}"),
+        );
+    }
+}
+
+/// A sender and members of a group, the receiver being the server.
+fn multicast(cells: &mut Vec<Cell>, ip: &str, number: u8, name: &str, both: &str, sender: &str) {
+    let group = match ip {
+        "v4" => format!("239.9.0.{number}"),
+        _ => format!("ff0e::9:{number}"),
+    };
+    let member = format!("mckey -m {group} -b {{address}} {both}");
+    serve(cells, name, "1", &member, &format!("{member} -s {sender}"));
+}
