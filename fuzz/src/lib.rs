@@ -9,6 +9,7 @@ pub mod cm;
 pub mod host;
 pub mod icrc;
 pub mod packet;
+pub mod pair;
 pub mod queue_pair;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -21,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     ("packet", packet::check),
     ("icrc", icrc::check),
     ("queue_pair", queue_pair::check),
+    ("pair", pair::check),
     ("cm", cm::check),
 ];
 

@@ -1,7 +1,7 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
 //! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
-//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
+//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets, `cargo xtask sim` simulations; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
 
 mod fuzz;
 mod outcome;
@@ -11,8 +11,9 @@ mod rxe;
 mod steps;
 mod test_log;
 
+use std::env;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -38,6 +39,8 @@ enum Command {
     Test(TestOptions),
     /// Feed arbitrary input to the parts that take any: libFuzzer over the targets in `fuzz/`.
     Fuzz(fuzz::FuzzOptions),
+    /// Run seeded simulations of the protocol, with virtual time and bad networks.
+    Sim(SimOptions),
     /// Run rdma-core's own test suite, from the package python3-pyverbs, over urxe.
     Pyverbs(pyverbs::PyverbsOptions),
     /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
@@ -62,6 +65,15 @@ struct TestOptions {
     harness: Vec<String>,
 }
 
+/// The simulator has options of its own.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct SimOptions {
+    /// Options of the simulator; `--help` tells them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let succeeded = match Cli::parse().command {
         Command::Test(options) => {
@@ -69,6 +81,7 @@ fn main() -> ExitCode {
             report.print();
             report.succeeded()
         }
+        Command::Sim(SimOptions { options }) => simulate(&options),
         Command::Pyverbs(options) => {
             pyverbs::run(&options, &workspace_directory(), &target_directory())
         }
@@ -80,6 +93,25 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Builds the simulator for speed, and runs it.
+fn simulate(options: &[String]) -> bool {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = process::Command::new(cargo)
+        .current_dir(workspace_directory())
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--package",
+            "urxe-sim",
+            "--",
+        ])
+        .args(options)
+        .status();
+    status.is_ok_and(|status| status.success())
 }
 
 fn test(options: &TestOptions) -> Report {
@@ -114,7 +146,7 @@ fn workspace_directory() -> PathBuf {
 ///
 /// The tests find it in the same way, so that both agree wherever `CARGO_TARGET_DIR` points.
 fn target_directory() -> PathBuf {
-    let from_executable = std::env::current_exe()
+    let from_executable = env::current_exe()
         .ok()
         .and_then(|executable| executable.ancestors().nth(2).map(PathBuf::from));
     from_executable.unwrap_or_else(|| workspace_directory().join("target"))

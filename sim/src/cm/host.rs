@@ -1,7 +1,8 @@
 //! A host: a manager, and a program that does at random what programs do.
 
 use super::record::{Record, Role, Told};
-use super::world::{Rng, Stats};
+use super::world::Stats;
+use crate::rng::Rng;
 use rand::RngExt;
 use std::collections::HashMap;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! holds when a message arrives, is known beforehand: exactly, as long as a WRITE waits (by a fence)
 //! for earlier READs of the same bytes.
 
-use super::Rng;
+use crate::rng::Rng;
 use rand::{Rng as _, RngExt};
 use std::ops::Range;
 use urxe_proto::host::{Access, WindowBind};

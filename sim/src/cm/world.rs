@@ -2,6 +2,8 @@
 
 use super::host::{Host, Step, gid};
 use super::record::{Role, Told};
+use crate::limits::Limits;
+use crate::rng::Rng;
 use rand::{RngExt, SeedableRng};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,8 +12,6 @@ use urxe_proto::cm::wire::Mad;
 use urxe_proto::cm::{Address, CommId, Event};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-
-pub type Rng = rand::rngs::Xoshiro256PlusPlus;
 
 /// The longest that a message is under way: less than the packet life time that the hosts believe in,
 /// 268 ms.
@@ -24,22 +24,35 @@ const BUSY: Duration = Duration::from_secs(60);
 /// What happened in a run, or in many.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stats {
+    /// Connections established.
     pub established: u64,
+    /// Attempts that were rejected.
     pub rejected: u64,
+    /// Attempts that nobody answered.
     pub timed_out: u64,
+    /// Answers that were announced to take a while.
     pub delayed: u64,
+    /// Services resolved.
     pub resolved: u64,
+    /// Connections found stale.
     pub stale: u64,
+    /// Hosts that lost all that they knew.
     pub crashes: u64,
+    /// Attempts that a program forgot.
     pub abandoned: u64,
+    /// Attempts that were taken back.
     pub taken_back: u64,
+    /// Messages that came twice.
     pub duplicates: u64,
+    /// Messages sent again.
     pub repeated: u64,
+    /// Requests dropped, as too many waited.
     pub over_backlog: u64,
+    /// Messages delivered.
     pub delivered: u64,
 }
 
-impl super::seeds::Stats for Stats {
+impl crate::seeds::Stats for Stats {
     fn add(&mut self, other: &Stats) {
         self.established += other.established;
         self.rejected += other.rejected;
@@ -72,7 +85,6 @@ enum Action {
         incarnation: u32,
         step: Step,
     },
-    /// A host loses all that it knows. It begins anew, or is gone for good.
     /// A host loses all that it knows. It begins anew, or is gone for good.
     Crash { host: usize, gone: bool },
 }
@@ -118,7 +130,7 @@ struct World {
 ///
 /// # Panics
 /// When anything is not as it should be.
-pub fn run(seed: u64, loud: bool) -> Stats {
+pub fn run(seed: u64, limits: &Limits, loud: bool) -> Stats {
     let mut rng = Rng::seed_from_u64(seed);
     let hosts = rng.random_range(2..=4);
     let mut world = World {
@@ -135,7 +147,7 @@ pub fn run(seed: u64, loud: bool) -> Stats {
         loud,
         rng,
     };
-    world.plan();
+    world.plan(limits.ops);
     while world.step() {}
     world.conclude();
     world.stats
@@ -143,8 +155,8 @@ pub fn run(seed: u64, loud: bool) -> Stats {
 
 impl World {
     /// Plans the attempts, and the crashes.
-    fn plan(&mut self) {
-        for _ in 0..self.rng.random_range(1..40) {
+    fn plan(&mut self, most: usize) {
+        for _ in 0..self.rng.random_range(1..40).min(most) {
             let host = self.rng.random_range(0..self.hosts.len());
             let step = match self.rng.random_range(0..5) {
                 0 => Step::Resolve,

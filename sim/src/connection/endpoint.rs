@@ -1,9 +1,9 @@
 //! One endpoint: a queue pair, its host, and a program that posts what its plan says and checks all
 //! that comes of it.
 
-use super::Rng;
 use super::host::{Region, SimHost};
 use super::plan::{self, Data, Plan};
+use crate::rng::Rng;
 use rand::RngExt;
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,11 +1,12 @@
-//! A simulator with virtual time. All that is random in a run comes from one seed, so a seed is a
-//! run: what failed once fails again, and can be watched.
+//! Two endpoints of a reliable connection and the links between them.
 
 mod endpoint;
 mod host;
 mod link;
 mod plan;
 
+use crate::limits::{Fault, Limits};
+use crate::rng::{Rng, Scripted};
 use endpoint::{Endpoint, Manners, gid};
 use link::{Faults, Link};
 use plan::{Habits, Plan};
@@ -18,9 +19,6 @@ use urxe_proto::queue::SendQueueSize;
 use urxe_proto::rc::Counters;
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
-
-/// The generator: small, quick, and the same everywhere.
-pub type Rng = rand::rngs::Xoshiro256PlusPlus;
 
 /// The longest a run may take, in virtual time.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -56,6 +54,8 @@ pub struct Stats {
     pub responses_lost: u64,
     /// Timers that led to sending again.
     pub timeouts: u64,
+    /// Times that nothing got through.
+    pub partitions: u64,
     /// Virtual time.
     pub time: Duration,
 }
@@ -75,6 +75,7 @@ impl crate::seeds::Stats for Stats {
         self.rnr_naks += other.rnr_naks;
         self.responses_lost += other.responses_lost;
         self.timeouts += other.timeouts;
+        self.partitions += other.partitions;
         self.time += other.time;
     }
 }
@@ -103,25 +104,36 @@ struct World {
     stats: Stats,
 }
 
-/// Runs `seed` to its end; panics when a rule is broken. With `trace`, tells what happens.
-pub fn run(seed: u64, trace: bool) -> Stats {
-    let mut world = World::new(seed, trace);
+/// Runs `seed` to its end within `limits`. With `trace`, tells what happens.
+///
+/// # Panics
+/// When a rule is broken.
+pub fn run(seed: u64, limits: &Limits, trace: bool) -> Stats {
+    run_scripted(seed, limits, [Vec::new(), Vec::new()], trace)
+}
+
+/// The same, with what each of the two links decides first.
+///
+/// # Panics
+/// When a rule is broken.
+pub fn run_scripted(seed: u64, limits: &Limits, scripts: [Vec<u8>; 2], trace: bool) -> Stats {
+    let mut world = World::new(seed, limits, scripts, trace);
     world.run();
     world.stats
 }
 
 impl World {
-    fn new(seed: u64, trace: bool) -> Self {
+    fn new(seed: u64, limits: &Limits, scripts: [Vec<u8>; 2], trace: bool) -> Self {
         let mut rng = Rng::seed_from_u64(seed);
         let mtu = Mtu::ALL[rng.random_range(0..5)];
         let is_v4 = rng.random_bool(0.3);
         let xrc = rng.random_bool(0.2);
-        let habits = [habits(&mut rng, xrc), habits(&mut rng, xrc)];
+        let habits = [(); 2].map(|()| habits(&mut rng, xrc, limits));
         let manners = habits
             .each_ref()
             .map(|habits| manners(&mut rng, habits, mtu, xrc));
         let bad = rng.random_bool(0.85);
-        let faults = [faults(&mut rng, bad), faults(&mut rng, bad)];
+        let faults = [(); 2].map(|()| faults(&mut rng, bad).within(limits));
         if trace {
             eprintln!("seed {seed}: {mtu:?}\n{habits:#?}\n{manners:#?}\n{faults:#?}");
         }
@@ -136,13 +148,15 @@ impl World {
                 Rng::seed_from_u64(seed ^ (0x5eed_0000 + index as u64)),
             )
         };
+        let mut links = scripts
+            .into_iter()
+            .zip(faults)
+            .map(|(script, faults)| Link::new(faults, is_v4, Scripted::new(script, rng.random())));
+        let links = [links.next(), links.next()].map(|link| link.expect("there are two"));
         World {
             perfect: faults.iter().all(Faults::are_none),
             endpoints: [endpoint(0), endpoint(1)],
-            links: [
-                Link::new(faults[0], is_v4, rng.random()),
-                Link::new(faults[1], is_v4, rng.random()),
-            ],
+            links,
             plans,
             now: Time(0),
             trace,
@@ -198,6 +212,7 @@ impl World {
                 self.stats.count(qp.counters());
             }
             self.stats.drains += self.endpoints[index].drains;
+            self.stats.partitions += self.links[index].partitions;
             self.stats.damaged += self.links[index].damaged;
             self.stats.undetected += self.links[index].undetected;
             let operations = self.plans[index].ops.len() as u64;
@@ -254,7 +269,7 @@ impl World {
     }
 }
 
-fn habits(rng: &mut Rng, xrc: bool) -> Habits {
+fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
     let scale = rng.random_range(0.0..1.0_f64);
     // Mostly small, some of several hundred KiB, a few of 4 MiB.
     let longest = match rng.random_range(0..100) {
@@ -262,6 +277,7 @@ fn habits(rng: &mut Rng, xrc: bool) -> Habits {
         2..15 => 600_000,
         _ => (64.0 * 2_f64.powf(scale * 11.0)) as usize,
     };
+    let longest = longest.min(limits.longest);
     let mut weights = [0; 12];
     for weight in &mut weights {
         *weight = [0, 1, 3][rng.random_range(0..3)];
@@ -272,7 +288,7 @@ fn habits(rng: &mut Rng, xrc: bool) -> Habits {
         weights[10..].fill(0);
     }
     Habits {
-        ops: [0, 1, 5, 40, 400][rng.random_range(0..5)],
+        ops: [0, 1, 5, 40, 400][rng.random_range(0..5)].min(limits.ops),
         longest,
         budget: longest.max(200_000),
         max_sge: [0, 1, 1, 3, 32, 32][rng.random_range(0..6)],
@@ -324,6 +340,7 @@ fn faults(rng: &mut Rng, bad: bool) -> Faults {
     Faults {
         loss: often([0.0, 0.0, 0.02, 0.1]),
         burst: often([0.0, 0.0, 0.0, 0.005]),
+        partition: often([0.0, 0.0, 0.0, 0.000_3]),
         duplicate: often([0.0, 0.0, 0.02, 0.3]),
         reorder: often([0.0, 0.0, 0.02, 0.3]),
         corrupt: often([0.0, 0.0, 0.01, 0.1]),

@@ -1,8 +1,8 @@
 //! One direction of a path between two endpoints: it loses, duplicates, reorders, delays, damages
 //! and, when its queue is full, drops datagrams.
 
-use super::Rng;
-use rand::{RngExt, SeedableRng};
+use super::{Fault, Limits, Scripted};
+use rand::RngExt;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,6 +17,8 @@ pub struct Faults {
     pub loss: f64,
     /// Lost, with all that follow within a time.
     pub burst: f64,
+    /// Lost, with all that follow within a longer time.
+    pub partition: f64,
     /// Delivered twice.
     pub duplicate: f64,
     /// Delivered later than those behind it.
@@ -39,15 +41,38 @@ impl Faults {
         [
             self.loss,
             self.burst,
+            self.partition,
             self.duplicate,
             self.reorder,
             self.corrupt,
-        ] == [0.0; 5]
+        ] == [0.0; 6]
+    }
+
+    /// Those of them that are allowed.
+    pub fn within(self, limits: &Limits) -> Self {
+        let often = |fault, often| if limits.allow(fault) { often } else { 0.0 };
+        Faults {
+            loss: often(Fault::Loss, self.loss),
+            burst: often(Fault::Burst, self.burst),
+            partition: often(Fault::Partition, self.partition),
+            duplicate: often(Fault::Duplicate, self.duplicate),
+            reorder: often(Fault::Reorder, self.reorder),
+            corrupt: often(Fault::Corrupt, self.corrupt),
+            ns_per_byte: often(Fault::Bandwidth, self.ns_per_byte),
+            queue: match limits.allow(Fault::Queue) {
+                true => self.queue,
+                false => usize::MAX,
+            },
+            ..self
+        }
     }
 }
 
 /// The longest run of losses.
 const LONGEST_BURST: Duration = Duration::from_millis(2);
+
+/// The longest that nothing gets through: less than a requester waits before it gives up.
+const LONGEST_PARTITION: Duration = Duration::from_millis(200);
 
 /// What is under way: when it arrives, a number that keeps ties in order, and its bytes.
 type Flying = Reverse<(Time, u64, Vec<u8>)>;
@@ -58,7 +83,7 @@ pub struct Link {
     faults: Faults,
     icrc: FlowIcrc,
     is_v4: bool,
-    rng: Rng,
+    rng: Scripted,
     flying: BinaryHeap<Flying>,
     busy_until: Time,
     burst_until: Time,
@@ -67,13 +92,15 @@ pub struct Link {
     pub undetected: u64,
     /// Damaged datagrams.
     pub damaged: u64,
+    /// Times that nothing got through.
+    pub partitions: u64,
     /// Datagrams lost because the queue was full.
     pub overflowed: u64,
 }
 
 impl Link {
     /// An idle link.
-    pub fn new(faults: Faults, is_v4: bool, seed: u64) -> Self {
+    pub fn new(faults: Faults, is_v4: bool, rng: Scripted) -> Self {
         let flow = if is_v4 {
             Flow::V4 {
                 src: Ipv4Addr::new(192, 0, 2, 1),
@@ -93,7 +120,7 @@ impl Link {
             faults,
             icrc: FlowIcrc::new(&flow),
             is_v4,
-            rng: Rng::seed_from_u64(seed),
+            rng,
             flying: BinaryHeap::new(),
             busy_until: Time(0),
             burst_until: Time(0),
@@ -101,6 +128,7 @@ impl Link {
             undetected: 0,
             damaged: 0,
             overflowed: 0,
+            partitions: 0,
         }
     }
 
@@ -122,6 +150,13 @@ impl Link {
             if self.rng.random_bool(self.faults.burst) {
                 let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
                 self.burst_until = now + Duration::from_nanos(length);
+            }
+            if self.rng.random_bool(self.faults.partition) {
+                let length = self
+                    .rng
+                    .random_range(0..=LONGEST_PARTITION.as_nanos() as u64);
+                self.burst_until = self.burst_until.max(now + Duration::from_nanos(length));
+                self.partitions += 1;
             }
             if now < self.burst_until {
                 continue;

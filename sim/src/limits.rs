@@ -1,0 +1,123 @@
+//! What a run is held to beyond its seed: how a failure is made smaller.
+
+/// A kind of fault that links have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+pub enum Fault {
+    /// Datagrams are lost one by one.
+    Loss,
+    /// All datagrams of up to two milliseconds are lost.
+    Burst,
+    /// Nothing gets through for up to a fifth of a second.
+    Partition,
+    /// Datagrams arrive twice.
+    Duplicate,
+    /// Datagrams arrive later than those behind them.
+    Reorder,
+    /// Datagrams are damaged.
+    Corrupt,
+    /// Links take their time for each byte.
+    Bandwidth,
+    /// Datagrams are lost when many wait.
+    Queue,
+}
+
+impl Fault {
+    /// Every kind.
+    pub const ALL: [Fault; 8] = [
+        Self::Loss,
+        Self::Burst,
+        Self::Partition,
+        Self::Duplicate,
+        Self::Reorder,
+        Self::Corrupt,
+        Self::Bandwidth,
+        Self::Queue,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Burst => "burst",
+            Self::Partition => "partition",
+            Self::Duplicate => "duplicate",
+            Self::Reorder => "reorder",
+            Self::Corrupt => "corrupt",
+            Self::Bandwidth => "bandwidth",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+/// Limits of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Work requests of each endpoint, or attempts to connect, at most.
+    pub ops: usize,
+    /// The longest message, in bytes.
+    pub longest: usize,
+    /// Faults that do not happen.
+    pub without: Vec<Fault>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            ops: usize::MAX,
+            longest: usize::MAX,
+            without: Vec::new(),
+        }
+    }
+}
+
+impl Limits {
+    /// Whether links may have this fault.
+    pub fn allow(&self, fault: Fault) -> bool {
+        !self.without.contains(&fault)
+    }
+
+    /// What may be tried next to make a run smaller, the greatest steps first.
+    pub(crate) fn smaller(&self) -> impl Iterator<Item = Limits> {
+        let ops = self.ops.min(512);
+        let longest = self.longest.min(8 << 20);
+        let fewer = [ops / 4, ops / 2, ops * 3 / 4, ops.saturating_sub(1)]
+            .into_iter()
+            .filter(move |&fewer| fewer < ops)
+            .map(|ops| Limits {
+                ops,
+                ..self.clone()
+            });
+        let shorter = [longest / 16, longest / 2]
+            .into_iter()
+            .filter(move |&shorter| shorter >= 64)
+            .map(|longest| Limits {
+                longest,
+                ..self.clone()
+            });
+        let milder = Fault::ALL
+            .into_iter()
+            .filter(|&fault| self.allow(fault))
+            .map(|fault| {
+                let mut milder = self.clone();
+                milder.without.push(fault);
+                milder
+            });
+        fewer.chain(milder).chain(shorter)
+    }
+
+    /// The options of `cargo xtask sim` that say the same.
+    pub fn options(&self) -> String {
+        let mut options = String::new();
+        if self.ops != usize::MAX {
+            options += &format!(" --ops {}", self.ops);
+        }
+        if self.longest != usize::MAX {
+            options += &format!(" --longest {}", self.longest);
+        }
+        if !self.without.is_empty() {
+            let names: Vec<_> = self.without.iter().map(|fault| fault.name()).collect();
+            options += &format!(" --without {}", names.join(","));
+        }
+        options
+    }
+}

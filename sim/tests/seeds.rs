@@ -1,0 +1,45 @@
+//! Random work over bad networks: many seeds of each simulation.
+
+use urxe_sim::seeds::{Outcome, Run, Stats};
+use urxe_sim::{cm, connection, seeds};
+
+/// Seeds in an ordinary run.
+const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
+
+#[track_caller]
+fn all_pass<S: Stats>(world: &str, run: impl Run<S>) -> S {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let Outcome { total, failed, .. } = seeds::run(0..SEEDS, threads, &run, |_| ());
+    if let Some(seed) = failed.first() {
+        panic!(
+            "{} of {SEEDS} seeds failed: {:?}\nmake it smaller and watch it with \
+             cargo xtask sim {world} --seed {seed}",
+            failed.len(),
+            &failed[..failed.len().min(20)],
+        );
+    }
+    println!("{total:#?}");
+    total
+}
+
+#[test]
+fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
+    let total = all_pass("connection", connection::run);
+    // The links were bad indeed, or nothing was shown.
+    assert!(total.retransmitted > 0 && total.duplicates > 0 && total.timeouts > 0);
+    assert!(total.sequence_naks > 0 && total.rnr_naks > 0 && total.responses_lost > 0);
+    assert!(total.bad_icrc > 0 && total.drains > 0 && total.xrc_operations > 0);
+    assert!(total.partitions > 0);
+    // One damaged packet in 2^16 has a right ICRC.
+    assert!(total.undetected <= 3 + total.damaged / 10_000);
+}
+
+#[test]
+fn every_attempt_comes_to_its_right_end_at_both_sides_and_leaves_nothing() {
+    let total = all_pass("cm", cm::run);
+    // All of it happened, or nothing was shown.
+    assert!(total.established > 0 && total.rejected > 0 && total.timed_out > 0);
+    assert!(total.crashes > 0 && total.stale > 0 && total.resolved > 0);
+    assert!(total.duplicates > 0 && total.repeated > 0 && total.over_backlog > 0);
+    assert!(total.delayed > 0 && total.abandoned > 0 && total.taken_back > 0);
+}
