@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::cm::wire::{
-    Answered, Drep, Dreq, Info, IpHeader, Message, PortSpace, PrivateData, Rej, RejectReason, Rep,
-    Req, Rtu, ServiceId, Transport, path,
+    Answered, Drep, Dreq, Ece, Info, IpHeader, Message, PortSpace, PrivateData, Rej, RejectReason,
+    Rep, Req, Rtu, ServiceId, Transport, path,
 };
 use urxe_proto::icrc::{self, Flow};
 use urxe_proto::ids::{Gid, PKey, QKey, Qpn};
@@ -144,6 +144,7 @@ fn a_req_with_the_header_of_the_rdma_ip_cm_service() {
         remote_response_timeout: 20,
         transport: Transport::Uc,
         flow_control: true,
+        ece: Ece::default(),
         starting_psn: Psn::new(0x65_4321),
         local_response_timeout: 21,
         retry_count: 7,
@@ -216,6 +217,7 @@ fn a_rep() {
         qkey: QKey(0x0a0b_0c0d),
         qpn: Qpn::new(0x12_3456),
         eecn: 0x11_2233,
+        ece: Ece::default(),
         starting_psn: Psn::new(0x65_4321),
         responder_resources: 5,
         initiator_depth: 6,

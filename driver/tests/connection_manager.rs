@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
-use urxe_driver::cm::id::Service;
+use urxe_driver::cm::id::{Service, Transport};
 use urxe_driver::cm::{CmError, Event, EventChannel, EventKind, Id, Offer, PortSpace, State};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::{Gid, QKey, Qpn};
@@ -39,7 +39,7 @@ fn listener(
 fn service(space: PortSpace) -> Service {
     match space {
         PortSpace::Udp => Service::Datagram,
-        _ => Service::Connected,
+        _ => Service::Connected(Transport::Rc),
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use urxe_driver::cm::gsi::{Gsi, Handler};
 use urxe_driver::engine;
 use urxe_driver::net::LocalAddress;
-use urxe_proto::cm::wire::{Info, PrivateData, RejectReason, ServiceId, SidrStatus, Transport};
+use urxe_proto::cm::wire::{
+    Ece, Info, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
+};
 use urxe_proto::cm::{
     Accept, Address, Awaited, CommId, Connect, Event, ListenAt, Resolve, SidrAnswer, State,
 };
@@ -83,6 +85,7 @@ fn wanted(local: LocalAddress, service: ServiceId) -> Connect {
         ca_guid: 1,
         transport: Transport::Rc,
         qpn: Qpn::new(number()),
+        ece: Ece::default(),
         starting_psn: Psn::new(number()),
         responder_resources: 1,
         initiator_depth: 1,
@@ -109,6 +112,7 @@ fn acceptance() -> Accept {
     Accept {
         ca_guid: 1,
         qpn: Qpn::new(number()),
+        ece: Ece::default(),
         starting_psn: Psn::new(number()),
         responder_resources: 1,
         initiator_depth: 1,

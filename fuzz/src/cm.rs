@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use urxe_proto::cm::wire::{
-    Attribute, Info, MadHeader, Message, PortSpace, PrivateData, RejectReason, ServiceId,
+    Attribute, Ece, Info, MadHeader, Message, PortSpace, PrivateData, RejectReason, ServiceId,
     SidrStatus, Transport, mad,
 };
 use urxe_proto::cm::{
@@ -162,6 +162,7 @@ impl Scene {
                 let header = MadHeader {
                     attribute: Attribute::ALL[at],
                     transaction: (*transaction).into(),
+                    modifier: 0,
                 };
                 header.emit(&mut bytes);
                 let body = &mut bytes[MadHeader::LEN..];
@@ -303,6 +304,7 @@ fn connect(to: u8, timeout: u8) -> Connect {
         ca_guid: 1,
         transport: Transport::Rc,
         qpn: Qpn::new(0x11),
+        ece: Ece::default(),
         starting_psn: Psn::new(0x1111),
         responder_resources: 3,
         initiator_depth: 4,
@@ -328,6 +330,7 @@ fn accept() -> Accept {
     Accept {
         ca_guid: 2,
         qpn: Qpn::new(0x22),
+        ece: Ece::default(),
         starting_psn: Psn::new(0x2222),
         responder_resources: 4,
         initiator_depth: 3,

@@ -249,12 +249,110 @@ static void endpoints(void)
 	rdma_freeaddrinfo(res);
 }
 
+/* Vendors' options travel with the request and with its answer. */
+static void options_of_vendors(void)
+{
+	struct rdma_event_channel *theirs = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param param = { .qp_num = 0x1234, .retry_count = 7 };
+	struct ibv_ece ece = { .vendor_id = 0x2c9, .options = 0x10000005 }, found;
+	struct rdma_cm_id *server, *client, *peer;
+	struct rdma_cm_event *event;
+
+	MUST(theirs && ours);
+	server = listener(theirs, RDMA_PS_TCP);
+	for (int taken = 0; taken < 2; taken++) {
+		ece.options = 0x10000005;
+		client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+		CHECK(!rdma_set_local_ece(client, &ece));
+		CHECK(!rdma_connect(client, &param));
+		event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+		peer = event->id;
+		CHECK(!rdma_ack_cm_event(event));
+		CHECK(!rdma_get_remote_ece(peer, &found) && !found.comp_mask);
+		CHECK(found.vendor_id == 0x2c9 && found.options == 0x10000005);
+		param.qp_num++;
+		ece.options = 4;
+		CHECK(!rdma_set_local_ece(peer, &ece));
+		if (taken) {
+			CHECK(!rdma_accept(peer, &param));
+			event = next(ours, RDMA_CM_EVENT_CONNECT_RESPONSE);
+			CHECK(!rdma_get_remote_ece(client, &found));
+			CHECK(found.vendor_id == 0x2c9 && found.options == 4);
+		} else {
+			CHECK(!rdma_reject_ece(peer, NULL, 0));
+			event = next(ours, RDMA_CM_EVENT_REJECTED);
+			CHECK(event->status == 35);
+		}
+		CHECK(!rdma_ack_cm_event(event));
+		CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(peer));
+	}
+	CHECK(!rdma_destroy_id(server));
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
+static struct rdma_cm_id *endpoint(struct rdma_addrinfo *hints, const char *port,
+				   enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr attr = small_qp(type);
+	struct rdma_addrinfo *res;
+	struct rdma_cm_id *id;
+
+	hints->ai_qp_type = type;
+	MUST(!rdma_getaddrinfo("127.0.0.1", port, hints, &res));
+	MUST(!rdma_create_ep(&id, res, NULL, &attr));
+	rdma_freeaddrinfo(res);
+	return id;
+}
+
+/* The port space of InfiniBand leaves the kind of connection to the program: both sides must mean the same. */
+static void unreliable(void)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB, .ai_flags = RAI_PASSIVE };
+	struct rdma_cm_id *listen, *id;
+	char in[64] = "", out[64] = "there and back", port[8];
+	struct ibv_mr *sent, *received;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr queried;
+	pthread_t thread;
+	struct ibv_wc wc;
+
+	listen = endpoint(&hints, "0", IBV_QPT_UC);
+	MUST(!rdma_listen(listen, 0));
+	hints.ai_flags = 0;
+	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listen)));
+	id = endpoint(&hints, port, IBV_QPT_RC);
+	MINUS_ONE(rdma_connect(id, NULL), ECONNREFUSED);
+	CHECK(id->event->status == 28);
+	rdma_destroy_ep(id);
+
+	MUST(!pthread_create(&thread, NULL, serve, listen));
+	id = endpoint(&hints, port, IBV_QPT_UC);
+	received = rdma_reg_msgs(id, in, sizeof(in));
+	sent = rdma_reg_msgs(id, out, sizeof(out));
+	MUST(sent && received && !rdma_post_recv(id, NULL, in, sizeof(in), received));
+	CHECK(!rdma_connect(id, NULL));
+	CHECK(!ibv_query_qp(id->qp, &queried, IBV_QP_STATE, &init));
+	CHECK(init.qp_type == IBV_QPT_UC && queried.qp_state == IBV_QPS_RTS);
+	CHECK(!rdma_post_send(id, NULL, out, sizeof(out), sent, 0));
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(in, out, sizeof(out)));
+	CHECK(!rdma_disconnect(id));
+	MUST(!pthread_join(thread, NULL));
+	CHECK(!rdma_dereg_mr(sent) && !rdma_dereg_mr(received));
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listen);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "connections", connections },
 		{ "datagram_services", datagram_services },
 		{ "endpoints", endpoints },
+		{ "options_of_vendors", options_of_vendors },
+		{ "unreliable", unreliable },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

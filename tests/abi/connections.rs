@@ -24,3 +24,13 @@ fn datagram_services_are_found_and_used() {
 fn endpoints_need_no_event_loop() {
     passes("endpoints");
 }
+
+#[test]
+fn vendors_options_travel_with_request_and_answer() {
+    passes("options_of_vendors");
+}
+
+#[test]
+fn the_kind_of_a_connection_is_that_of_both_sides() {
+    passes("unreliable");
+}

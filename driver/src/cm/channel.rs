@@ -4,6 +4,7 @@ use super::id::Id;
 use super::multicast::Group;
 use crate::event_queue::EventQueue;
 use std::sync::Arc;
+pub use urxe_proto::cm::wire::Ece;
 use urxe_proto::ids::{QKey, Qpn};
 use urxe_proto::qp::AddressVector;
 
@@ -79,6 +80,8 @@ pub struct ConnectionDetails {
     pub srq: bool,
     /// The peer's queue pair.
     pub qpn: Qpn,
+    /// The options of the peer's vendor.
+    pub ece: Ece,
 }
 
 /// What a peer said of a datagram service.

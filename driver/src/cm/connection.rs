@@ -14,7 +14,7 @@ use crate::random;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
-use urxe_proto::cm::wire::{Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
+use urxe_proto::cm::wire::{Ece, Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
 use urxe_proto::cm::{
     Accept, Address, CommId, Connect, ConnectionParameters, ListenAt, Resolve, SidrAnswer,
 };
@@ -51,6 +51,8 @@ pub struct Offer {
     pub retry_count: u8,
     /// How often to retry after RNR NAK.
     pub rnr_retry_count: u8,
+    /// Our vendor's options.
+    pub ece: Ece,
 }
 
 /// What an identifier knows of its connection, or of its datagram service.
@@ -141,7 +143,7 @@ impl Id {
             private_data: &private_data,
         };
         let connection = match self.service() {
-            Service::Connected => self.ask_for_connection(&wish, offer)?,
+            Service::Connected(transport) => self.ask_for_connection(&wish, transport, offer)?,
             Service::Datagram => self.ask_for_service(&wish)?,
         };
         inner.connection = Some(connection);
@@ -149,13 +151,18 @@ impl Id {
         Ok(())
     }
 
-    fn ask_for_connection(&self, wish: &Wish<'_>, offer: &Offer) -> Result<Connection, CmError> {
+    fn ask_for_connection(
+        &self,
+        wish: &Wish<'_>,
+        transport: Transport,
+        offer: &Offer,
+    ) -> Result<Connection, CmError> {
         let starting_psn = Psn::new(random::any());
         let wanted = Connect {
             address: wish.address(),
             service: wish.service,
             ca_guid: ca_guid(wish.bound),
-            transport: Transport::Rc,
+            transport,
             qpn: offer.qpn,
             starting_psn,
             responder_resources: offer.responder_resources,
@@ -174,6 +181,7 @@ impl Id {
             remote_response_timeout: RESPONSE_TIMEOUT,
             local_response_timeout: RESPONSE_TIMEOUT,
             max_cm_retries: MAX_RETRIES,
+            ece: offer.ece,
             private_data: PrivateData::new(wish.private_data)?,
         };
         let gsi = engine::get().gsi()?;
@@ -218,7 +226,7 @@ impl Id {
         let asked = inner.asked("accepting")?;
         let bound = inner.bound.as_ref().ok_or(CmError::NoDevice)?;
         match self.service() {
-            Service::Connected => {
+            Service::Connected(_) => {
                 let accept = Accept {
                     ca_guid: ca_guid(bound),
                     qpn: offer.qpn,
@@ -229,6 +237,7 @@ impl Id {
                     flow_control: offer.flow_control,
                     rnr_retry_count: offer.rnr_retry_count.min(MOST_RETRIES),
                     srq: offer.srq,
+                    ece: offer.ece,
                     private_data: PrivateData::new(&offer.private_data)?,
                 };
                 asked.gsi.accept(asked.id, &accept)?;
@@ -255,7 +264,7 @@ impl Id {
         let inner = lock(&self.inner);
         let connection = inner.connected("rejecting")?;
         match self.service() {
-            Service::Connected => {
+            Service::Connected(_) => {
                 let private_data = PrivateData::new(private_data)?;
                 let info = Info::default();
                 let (gsi, id) = (connection.gsi, connection.id);
@@ -404,8 +413,9 @@ impl Inner {
                     attr.min_rnr_timer = 0;
                     let all =
                         AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-                    match parameters.transport {
-                        Transport::Uc => all,
+                    match (parameters.transport, connection.passive) {
+                        // An XRC queue pair that asks does not receive.
+                        (Transport::Uc, _) | (Transport::Xrc, false) => all,
                         _ => all | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
                     }
                 }
@@ -415,8 +425,10 @@ impl Inner {
                     attr.retry_cnt = parameters.retry_count;
                     attr.rnr_retry = parameters.rnr_retry_count;
                     attr.max_rd_atomic = parameters.initiator_depth;
-                    match parameters.transport {
-                        Transport::Uc => AttrMask::SQ_PSN,
+                    match (parameters.transport, connection.passive) {
+                        (Transport::Uc, _) => AttrMask::SQ_PSN,
+                        // An XRC queue pair that is asked does not send.
+                        (Transport::Xrc, true) => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
                         _ => {
                             AttrMask::SQ_PSN
                                 | AttrMask::TIMEOUT

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::cm::timing::PACKET_LIFE_TIME;
+pub use urxe_proto::cm::wire::Transport;
 use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
@@ -76,8 +77,8 @@ impl fmt::Display for State {
 /// Which queue pair an identifier is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Service {
-    /// A connection.
-    Connected,
+    /// A connection of this kind.
+    Connected(Transport),
     /// Datagrams.
     Datagram,
 }
@@ -353,7 +354,7 @@ impl Id {
     /// know yet.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), CmError> {
         let inner = lock(&self.inner);
-        if let (Some(connection), Service::Connected) = (&inner.connection, self.service) {
+        if let (Some(connection), Service::Connected(_)) = (&inner.connection, self.service) {
             return inner.connection_attributes(connection, state);
         }
         if inner.bound.is_none() {
@@ -366,7 +367,7 @@ impl Id {
         };
         let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
         match self.service {
-            Service::Connected => {
+            Service::Connected(_) => {
                 attr.access = Access::empty();
                 Ok((attr, mask | AttrMask::ACCESS_FLAGS))
             }
@@ -508,7 +509,7 @@ mod tests {
 
     fn id() -> (Arc<EventChannel>, Arc<Id>) {
         let channel = Arc::new(EventChannel::new().unwrap());
-        let id = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
         (channel, id)
     }
 
@@ -559,7 +560,7 @@ mod tests {
         // The kernel sends to 127.9.9.9 from 127.0.0.1; from 127.9.9.9 it would not be a device's.
         id.resolve_address(None, address("127.9.9.9")).unwrap();
         assert_eq!(channel.next().unwrap().status, 0);
-        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
         let error = other.resolve_address(Some(address("127.9.9.9")), address("127.0.0.1"));
         assert_eq!(error.unwrap_err().errno(), libc::ENODEV);
         assert_eq!(other.state(), State::Idle);
@@ -609,7 +610,7 @@ mod tests {
         let (channel, id) = id();
         id.bind(address("127.0.0.1")).unwrap();
         let source = id.addresses().source.unwrap();
-        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected);
+        let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
         assert_eq!(other.bind(source).unwrap_err().errno(), libc::EADDRINUSE);
         id.close();
         other.bind(source).unwrap();

@@ -3,7 +3,7 @@
 use super::channel::{ConnectionDetails, DatagramDetails, Details, EventKind};
 use super::connection::{Connection, path_vector};
 use super::gsi::{Gsi, Handler};
-use super::id::{Id, State};
+use super::id::{Id, Service, State};
 use super::port_space::ServiceId;
 use super::resolve::{self, Bound, Path};
 use crate::engine;
@@ -84,6 +84,10 @@ impl Id {
         let Some((header, private_data, bound)) = asked else {
             return gsi.abandon(id);
         };
+        if self.service() != Service::Connected(req.transport) {
+            tracing::debug!(?req.transport, "a request is rejected: the listener is for others");
+            return gsi.abandon(id);
+        }
         let path = Path {
             source: address.local,
             destination: req.primary.local_gid,
@@ -104,6 +108,7 @@ impl Id {
             rnr_retry_count: req.rnr_retry_count,
             srq: req.srq,
             qpn: req.qpn,
+            ece: req.ece,
         }));
         if self.offer(
             gsi,
@@ -210,6 +215,7 @@ impl Id {
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
             qpn: rep.qpn,
+            ece: rep.ece,
         }));
         self.tell_while_connecting(EventKind::ConnectResponse, 0, details);
     }

@@ -7,7 +7,7 @@ use rand::RngExt;
 use std::collections::HashMap;
 use std::time::Duration;
 use urxe_proto::cm::wire::{
-    Info, PortSpace, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
+    Ece, Info, PortSpace, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
 };
 use urxe_proto::cm::{
     Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt,
@@ -269,6 +269,7 @@ impl Host {
             ca_guid: self.guid(),
             transport: Transport::Rc,
             qpn: self.qpn(),
+            ece: Ece::default(),
             starting_psn: Psn::new(rng.random()),
             responder_resources: rng.random_range(0..16),
             initiator_depth: rng.random_range(0..16),
@@ -333,6 +334,7 @@ fn accept(qpn: Qpn, ca_guid: u64, rng: &mut Rng) -> Accept {
     Accept {
         ca_guid,
         qpn,
+        ece: Ece::default(),
         starting_psn: Psn::new(rng.random()),
         responder_resources: rng.random_range(0..16),
         initiator_depth: rng.random_range(0..16),

@@ -132,7 +132,8 @@ pub unsafe extern "C" fn rdma_connect(
             let wish = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
             let resources = wished(wish(|param| param.responder_resources), MAX_RD_ATOMIC);
             let depth = wished(wish(|param| param.initiator_depth), MAX_RD_ATOMIC);
-            let offer = offer(qp, param.as_ref(), (resources, depth));
+            let mut offer = offer(qp, param.as_ref(), (resources, depth));
+            offer.ece = ours.kept().local_ece;
             ours.driver.connect(&offer)?;
             complete(id)
         }
@@ -179,7 +180,13 @@ pub unsafe extern "C" fn rdma_accept(
                 wish(|param| param.initiator_depth),
                 asked.initiator_depth.min(MAX_RD_ATOMIC),
             );
-            let offer = offer(qp, param.as_ref(), (resources, depth));
+            let mut offer = offer(qp, param.as_ref(), (resources, depth));
+            {
+                let kept = ours.kept();
+                // The vendor that asked, and what of its options is taken.
+                offer.ece.vendor_id = kept.remote_ece.vendor_id;
+                offer.ece.options = kept.local_ece.options;
+            }
             let connected = (&raw const (*id).qp_type).read() != IBV_QPT_UD;
             if connected {
                 qp::make_ready(id, Some((resources, depth)))?;

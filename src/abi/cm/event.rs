@@ -10,7 +10,7 @@ use urxe_driver::cm::{Event, EventKind, Id};
 
 use super::address::{show_addresses, show_path};
 use super::channel::channel_of;
-use super::id::{Asked, adopt, destroy, id_of, shown_id};
+use super::id::{Asked, Identifier, adopt, destroy, id_of, shown_id};
 use super::qp;
 use crate::abi::attributes::shown_address;
 use crate::abi::entry;
@@ -93,6 +93,7 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
             }
             EventKind::ConnectResponse => {
                 let has_qp = !(&raw const (*owner).qp).read().is_null();
+                note_options(event, owner);
                 let ready = if has_qp {
                     complete_connection(owner)
                 } else {
@@ -160,6 +161,27 @@ unsafe fn has_failed(id: *mut rdma_cm_id) -> bool {
     unsafe { id_of(id) }.is_ok_and(|ours| ours.kept().failed)
 }
 
+/// Notes the options of the peer's vendor.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+unsafe fn note_options(event: &Event, id: *mut rdma_cm_id) {
+    // SAFETY: the caller's promise.
+    if let (Details::Connection(details), Ok(ours)) = (&event.details, unsafe { id_of(id) }) {
+        ours.kept().remote_ece = details.ece;
+    }
+}
+
+/// Whether the peer has answered for the vendor that was named, or for none.
+fn same_vendor(ours: &Identifier) -> Result<(), Errno> {
+    let kept = ours.kept();
+    match kept.remote_ece.vendor_id {
+        0 => Ok(()),
+        vendor if vendor == kept.local_ece.vendor_id => Ok(()),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
 /// Makes the queue pair ready for a connection that the peer has accepted, and says so.
 ///
 /// # Safety
@@ -168,7 +190,9 @@ unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let ours = id_of(id)?;
-        let ready = qp::make_ready(id, None).and_then(|()| Ok(ours.driver.ready()?));
+        let ready = same_vendor(ours)
+            .and_then(|()| qp::make_ready(id, None))
+            .and_then(|()| Ok(ours.driver.ready()?));
         if ready.is_err() {
             ours.kept().failed = true;
             // The first word is the one that counts.
@@ -203,10 +227,12 @@ unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut 
     if let Details::Connection(asked) = &event.details {
         // SAFETY: just made.
         if let Ok(ours) = unsafe { id_of(fresh) } {
-            ours.kept().asked = Asked {
+            let mut kept = ours.kept();
+            kept.asked = Asked {
                 responder_resources: asked.responder_resources,
                 initiator_depth: asked.initiator_depth,
             };
+            kept.remote_ece = asked.ece;
         }
     }
     Some(fresh)

@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use urxe_driver::cm::id::Service;
+use urxe_driver::cm::channel::Ece;
+use urxe_driver::cm::id::{Service, Transport};
 use urxe_driver::cm::{Id, PortSpace};
 
 use super::channel::{self, channel_of};
@@ -59,13 +60,6 @@ pub(super) struct Asked {
     pub initiator_depth: u8,
 }
 
-/// A vendor's options.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ece {
-    pub vendor_id: u32,
-    pub options: u32,
-}
-
 /// Where `rdma_resolve_addrinfo()` stands.
 #[derive(Default)]
 pub(super) enum Resolving {
@@ -102,10 +96,14 @@ pub(super) fn shown_id(id: &Id) -> Option<*mut rdma_cm_id> {
 /// Which queue pairs an identifier of a port space is for. Only [`PortSpace::Ib`] leaves a choice.
 fn service(space: PortSpace, qp_type: ibv_qp_type) -> Service {
     match space {
-        PortSpace::Tcp => Service::Connected,
+        PortSpace::Tcp => Service::Connected(Transport::Rc),
         PortSpace::Udp | PortSpace::IpoIb => Service::Datagram,
         PortSpace::Ib if qp_type == IBV_QPT_UD => Service::Datagram,
-        PortSpace::Ib => Service::Connected,
+        PortSpace::Ib => Service::Connected(match qp_type {
+            IBV_QPT_UC => Transport::Uc,
+            IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Transport::Xrc,
+            _ => Transport::Rc,
+        }),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use urxe_driver::cm::channel::Ece;
 use urxe_driver::qp::QpCap;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
@@ -283,6 +284,8 @@ unsafe fn create_with_queues(
             (&raw mut (*id).pd).write(pd);
         }
         (&raw mut (*id).qp).write(qp);
+        // What a program has said of its own queue pair does not hold for this one, which has no options.
+        id_of(id)?.kept().local_ece = Ece::default();
     }
     Ok(())
 }

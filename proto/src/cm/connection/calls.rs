@@ -2,8 +2,8 @@
 
 use super::super::wire::path::LID_PERMISSIVE;
 use super::super::wire::{
-    Answered, Dreq, Info, Message, Mra, Path, PrivateData, RejectReason, Rep, Req, Rtu, ServiceId,
-    Transport,
+    Answered, Dreq, Ece, Info, Message, Mra, Path, PrivateData, RejectReason, Rep, Req, Rtu,
+    ServiceId, Transport,
 };
 use super::super::wire::{disconnect, mra, rej, rep, req, rtu};
 use super::super::{Address, CommId, Event, timing};
@@ -60,6 +60,8 @@ pub struct Connect {
     pub local_response_timeout: u8,
     /// How often messages are repeated: 0 to 15.
     pub max_cm_retries: u8,
+    /// Our vendor's options.
+    pub ece: Ece,
     /// For the peer's program.
     pub private_data: PrivateData<{ req::PRIVATE_DATA }>,
 }
@@ -85,6 +87,8 @@ pub struct Accept {
     pub rnr_retry_count: u8,
     /// Whether our queue pair has a shared receive queue.
     pub srq: bool,
+    /// Our vendor's options.
+    pub ece: Ece,
     /// For the peer's program.
     pub private_data: PrivateData<{ rep::PRIVATE_DATA }>,
 }
@@ -195,6 +199,7 @@ impl Connection {
             rnr_retry_count: accept.rnr_retry_count,
             srq: accept.srq || xrc,
             ca_guid: accept.ca_guid,
+            ece: accept.ece,
             private_data: accept.private_data,
         };
         self.ca_guid = accept.ca_guid;
@@ -417,6 +422,7 @@ fn req_of(id: CommId, wanted: &Connect, ack_timeout: u8) -> Req {
             local_ack_timeout: ack_timeout,
         },
         alternate: Path::default(),
+        ece: wanted.ece,
         private_data: wanted.private_data,
     }
 }

@@ -8,7 +8,7 @@ mod repetitions;
 mod resolution;
 mod setup;
 
-use super::wire::{Message, PortSpace, PrivateData, RejectReason, Req, ServiceId, Transport};
+use super::wire::{Ece, Message, PortSpace, PrivateData, RejectReason, Req, ServiceId, Transport};
 use super::*;
 use crate::ids::{Gid, Qpn};
 use crate::mtu::Mtu;
@@ -64,6 +64,7 @@ fn connect() -> Connect {
         ca_guid: guid(CLIENT),
         transport: Transport::Rc,
         qpn: Qpn::new(0x11),
+        ece: Ece::default(),
         starting_psn: Psn::new(0x1111),
         responder_resources: 3,
         initiator_depth: 4,
@@ -89,6 +90,7 @@ fn accept() -> Accept {
     Accept {
         ca_guid: guid(SERVER),
         qpn: Qpn::new(0x22),
+        ece: Ece::default(),
         starting_psn: Psn::new(0x2222),
         responder_resources: 4,
         initiator_depth: 3,

@@ -65,7 +65,7 @@ proptest! {
                 body[4..8].copy_from_slice(&mine.0.to_be_bytes());
             }
             let mut mad = [0; LEN];
-            MadHeader { attribute, transaction: 1 }.emit(&mut mad);
+            MadHeader { attribute, transaction: 1, modifier: 0 }.emit(&mut mad);
             mad[MadHeader::LEN..].copy_from_slice(&body);
             pair.arrive(side, &mad);
             if pass {

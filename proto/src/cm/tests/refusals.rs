@@ -1,7 +1,7 @@
 //! Who is turned away, and how (12.6.7, 12.9.8.3).
 
 use super::*;
-use crate::cm::wire::{Answered, ApStatus, Apr, Dreq, Info, Lap, Path, Rej, Rep};
+use crate::cm::wire::{Answered, ApStatus, Apr, Dreq, Ece, Info, Lap, Path, Rej, Rep};
 use crate::ids::QKey;
 
 fn reject(pair: &mut Pair, side: usize, id: CommId) -> Result<(), CallError> {
@@ -438,6 +438,7 @@ fn a_rep_from_another_than_who_accepted_is_dropped() {
         qkey: QKey(0),
         qpn: Qpn::new(0x44),
         eecn: 0,
+        ece: Ece::default(),
         starting_psn: Psn::new(0),
         responder_resources: 0,
         initiator_depth: 0,

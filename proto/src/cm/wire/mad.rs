@@ -103,6 +103,8 @@ pub struct MadHeader {
     pub attribute: Attribute,
     /// The transaction, which an answer repeats (13.4.6.4).
     pub transaction: u64,
+    /// The attribute modifier: a vendor's options, otherwise 0.
+    pub modifier: u32,
 }
 
 /// The layout on the wire.
@@ -155,6 +157,7 @@ impl MadHeader {
             MadHeader {
                 attribute,
                 transaction,
+                modifier: raw.modifier.get(),
             },
             rest,
         ))
@@ -172,7 +175,7 @@ impl MadHeader {
             transaction: U64::new(self.transaction),
             attribute: U16::new(self.attribute as u16),
             reserved: U16::ZERO,
-            modifier: U32::ZERO,
+            modifier: U32::new(self.modifier),
         };
         mad[..Self::LEN].copy_from_slice(raw.as_bytes());
     }

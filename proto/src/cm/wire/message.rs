@@ -2,7 +2,7 @@
 
 use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
 use super::{
-    Apr, Drep, Dreq, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
+    Apr, Drep, Dreq, Ece, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
 };
 use crate::wire::Layout;
 
@@ -73,8 +73,29 @@ impl Message {
             Attribute::Lap => read(body).map(Message::Lap),
             Attribute::Apr => read(body).map(Message::Apr),
         };
-        let message = message.ok_or(MadError::Length(bytes.len()))?;
+        let mut message = message.ok_or(MadError::Length(bytes.len()))?;
+        if let Some(ece) = message.ece_mut() {
+            ece.options = header.modifier;
+        }
         Ok((header.transaction, message))
+    }
+
+    /// The vendor's options, of which the header of the MAD has a part.
+    fn ece_mut(&mut self) -> Option<&mut Ece> {
+        match self {
+            Message::Req(req) => Some(&mut req.ece),
+            Message::Rep(rep) => Some(&mut rep.ece),
+            _ => None,
+        }
+    }
+
+    /// The attribute modifier of its MAD.
+    fn modifier(&self) -> u32 {
+        match self {
+            Message::Req(req) => req.ece.options,
+            Message::Rep(rep) => rep.ece.options,
+            _ => 0,
+        }
     }
 
     /// Which message it is.
@@ -122,6 +143,7 @@ impl Message {
         let header = MadHeader {
             attribute: self.attribute(),
             transaction,
+            modifier: self.modifier(),
         };
         header.emit(&mut mad);
         let body = &mut mad[MadHeader::LEN..];

@@ -9,6 +9,7 @@
 
 pub mod alternate;
 pub mod disconnect;
+pub mod ece;
 pub mod ip;
 pub mod mad;
 mod message;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use alternate::{ApStatus, Apr, Lap};
 pub use disconnect::{Drep, Dreq};
+pub use ece::Ece;
 pub use ip::{IpHeader, IpHeaderError, PortSpace, ServiceId};
 pub use mad::{Attribute, Mad, MadError, MadHeader};
 pub use message::{Addressee, Message};

@@ -1,6 +1,6 @@
 //! REP: the answer to a REQ that was accepted (12.6.8).
 
-use super::{PrivateData, join, low_bits, split};
+use super::{Ece, PrivateData, join, low_bits, split};
 use crate::ids::{QKey, Qpn};
 use crate::psn::Psn;
 use crate::wire::Layout;
@@ -41,6 +41,8 @@ pub struct Rep {
     pub srq: bool,
     /// The sender's channel adapter.
     pub ca_guid: u64,
+    /// The sender's vendor's options.
+    pub ece: Ece,
     /// For the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
@@ -52,11 +54,11 @@ pub struct Raw {
     local_comm_id: U32,
     remote_comm_id: U32,
     qkey: U32,
-    /// Local QPN (24 bits), reserved (8).
+    /// Local QPN (24 bits), the vendor ID's first byte.
     qpn: U32,
-    /// Local EECN (24 bits), reserved (8).
+    /// Local EECN (24 bits), the vendor ID's second byte.
     eecn: U32,
-    /// Starting PSN (24 bits), reserved (8).
+    /// Starting PSN (24 bits), the vendor ID's last byte.
     psn: U32,
     responder_resources: u8,
     initiator_depth: u8,
@@ -75,13 +77,15 @@ impl Layout for Rep {
     const NAME: &'static str = "REP";
 
     fn from_raw(raw: &Raw) -> Self {
+        let ((qpn, high), (eecn, middle)) = (split(raw.qpn), split(raw.eecn));
+        let (psn, low) = split(raw.psn);
         Rep {
             local_comm_id: raw.local_comm_id.get(),
             remote_comm_id: raw.remote_comm_id.get(),
             qkey: QKey(raw.qkey.get()),
-            qpn: Qpn::new(split(raw.qpn).0),
-            eecn: split(raw.eecn).0,
-            starting_psn: Psn::new(split(raw.psn).0),
+            qpn: Qpn::new(qpn),
+            eecn,
+            starting_psn: Psn::new(psn),
             responder_resources: raw.responder_resources,
             initiator_depth: raw.initiator_depth,
             target_ack_delay: raw.ack_delay >> 3,
@@ -90,18 +94,20 @@ impl Layout for Rep {
             rnr_retry_count: raw.rnr_retry >> 5,
             srq: raw.rnr_retry & SRQ != 0,
             ca_guid: raw.ca_guid.get(),
+            ece: Ece::of_vendor(u32::from_be_bytes([0, high, middle, low])),
             private_data: PrivateData(raw.private_data),
         }
     }
 
     fn to_raw(&self) -> Raw {
+        let [_, high, middle, low] = self.ece.vendor().to_be_bytes();
         Raw {
             local_comm_id: U32::new(self.local_comm_id),
             remote_comm_id: U32::new(self.remote_comm_id),
             qkey: U32::new(self.qkey.0),
-            qpn: join(self.qpn.get(), 0),
-            eecn: join(self.eecn, 0),
-            psn: join(self.starting_psn.get(), 0),
+            qpn: join(self.qpn.get(), high),
+            eecn: join(self.eecn, middle),
+            psn: join(self.starting_psn.get(), low),
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
             ack_delay: self.target_ack_delay << 3

@@ -1,7 +1,7 @@
 //! REQ: a request for communication (12.6.5).
 
 use super::path::{self, Path};
-use super::{PrivateData, ServiceId, join, low_bits, split};
+use super::{Ece, PrivateData, ServiceId, join, low_bits, split};
 use crate::ids::{PKey, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
@@ -98,6 +98,8 @@ pub struct Req {
     pub primary: Path,
     /// How else they may travel; zeroes when there is no other way.
     pub alternate: Path,
+    /// The sender's vendor's options.
+    pub ece: Ece,
     /// For the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
@@ -107,7 +109,8 @@ pub struct Req {
 #[repr(C)]
 pub struct Raw {
     local_comm_id: U32,
-    reserved: U32,
+    /// Reserved (8 bits), vendor ID (24).
+    vendor_id: U32,
     service: U64,
     ca_guid: U64,
     reserved_2: U32,
@@ -170,6 +173,7 @@ impl Layout for Req {
             srq: raw.retries & SRQ != 0,
             primary: Path::from_raw(&raw.primary),
             alternate: Path::from_raw(&raw.alternate),
+            ece: Ece::of_vendor(raw.vendor_id.get()),
             private_data: PrivateData(raw.private_data),
         }
     }
@@ -182,7 +186,7 @@ impl Layout for Req {
         let srq = if self.srq { SRQ } else { 0 };
         Raw {
             local_comm_id: U32::new(self.local_comm_id),
-            reserved: U32::ZERO,
+            vendor_id: U32::new(self.ece.vendor()),
             service: U64::new(self.service.0),
             ca_guid: U64::new(self.ca_guid),
             reserved_2: U32::ZERO,

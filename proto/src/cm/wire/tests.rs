@@ -14,6 +14,7 @@ fn mad(attribute: Attribute, body: &[u8]) -> Mad {
     let header = MadHeader {
         attribute,
         transaction: 0x0102_0304_0506_0708,
+        modifier: 0x090a_0b0c,
     };
     header.emit(&mut mad);
     mad[MadHeader::LEN..].copy_from_slice(body);
@@ -100,6 +101,10 @@ fn a_req_has_its_fields_where_table_106_puts_them() {
         remote_response_timeout: 20,
         transport: Transport::Xrc,
         flow_control: true,
+        ece: Ece {
+            vendor_id: 0x0002_c9ed,
+            options: 0x0a0b_0c0d,
+        },
         starting_psn: Psn::new(0x65_4321),
         local_response_timeout: 21,
         retry_count: 7,
@@ -127,6 +132,10 @@ fn a_req_has_its_fields_where_table_106_puts_them() {
     let mad = Message::Req(req).to_mad(9);
     let body = &mad[24..];
     assert_eq!(body[..4], [0x11, 0x22, 0x33, 0x44]);
+    assert_eq!(
+        (&mad[20..24], &body[4..8]),
+        (&[10, 11, 12, 13][..], &[0, 0x02, 0xc9, 0xed][..])
+    );
     assert_eq!(body[8..16], [0, 0, 0, 0, 0x01, 0x06, 0x1d, 0x2f]);
     assert_eq!(body[16..24], [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(
@@ -155,6 +164,10 @@ fn a_rep_has_its_fields_where_table_110_puts_them() {
         qkey: QKey(3),
         qpn: Qpn::new(0x12_3456),
         eecn: 0x65_4321,
+        ece: Ece {
+            vendor_id: 0x0002_c9ed,
+            options: 0x0a0b_0c0d,
+        },
         starting_psn: Psn::new(0xab_cdef),
         responder_resources: 4,
         initiator_depth: 5,
@@ -183,15 +196,15 @@ fn a_rep_has_its_fields_where_table_110_puts_them() {
         0x12,
         0x34,
         0x56,
-        0,
+        0x02,
         0x65,
         0x43,
         0x21,
-        0,
+        0xc9,
         0xab,
         0xcd,
         0xef,
-        0,
+        0xed,
         4,
         5,
         15 << 3 | 1 << 1 | 1,
@@ -207,6 +220,8 @@ fn a_rep_has_its_fields_where_table_110_puts_them() {
         0xee,
     ];
     assert_eq!(mad[24..24 + 37], expected);
+    assert_eq!(mad[20..24], [10, 11, 12, 13]);
+    assert_eq!(Message::parse(&mad), Ok((9, Message::Rep(rep))));
 }
 
 #[test]
