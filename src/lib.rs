@@ -14,6 +14,7 @@
 //!                                                         +-> SharedReceiveQueue, for queue pairs
 //!                                                         +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
+//! cm::Listener, cm::Route -> cm::Connection, which has a QueuePair
 //! ```
 //! A thing keeps alive what it was made from, so they may be dropped in any order.
 //!
@@ -141,6 +142,7 @@
 //! memory of another protection domain, ranges beyond a region's end, full queues.
 
 pub mod abi;
+pub mod cm;
 mod completion;
 mod context;
 mod cq;

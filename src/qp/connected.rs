@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::{BuildError, Core};
+use crate::device::Device;
 use crate::endpoint::{ConnectOptions, Endpoint};
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use urxe_driver as driver;
 use urxe_driver::qp::ModifyError;
 use urxe_proto::host::Access;
 use urxe_proto::ids::Qpn;
+use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::rc::Counters;
@@ -86,6 +88,42 @@ impl PreparedQueuePair {
     /// See [`PostError`].
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.core.post_receive(request)
+    }
+
+    /// Its service.
+    pub(crate) fn service(&self) -> QpType {
+        self.core.qp.service()
+    }
+
+    /// The device that it is of.
+    pub(crate) fn device(&self) -> Device {
+        self.core.pd.context().device()
+    }
+
+    /// Whether it takes receives from a shared queue.
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.core.share.is_some()
+    }
+
+    /// How many READs and atomics of the peer's it can answer at a time.
+    pub(crate) fn responder_resources(&self) -> u8 {
+        self.core.settings.responder_resources
+    }
+
+    /// The largest path MTU that it may use.
+    pub(crate) fn path_mtu(&self) -> Mtu {
+        self.endpoint.path_mtu
+    }
+
+    /// Connects it with these attributes for RTR and RTS.
+    pub(crate) fn connect_with(
+        self,
+        steps: &[(QpAttr, AttrMask)],
+    ) -> Result<QueuePair, ModifyError> {
+        for (attr, mask) in steps {
+            self.core.qp.modify(attr, *mask)?;
+        }
+        Ok(QueuePair { core: self.core })
     }
 
     /// Connects it to a peer, which connects to it in turn: it sends nothing itself. From now on it

@@ -24,6 +24,7 @@ use urxe_proto::cm::timing::PACKET_LIFE_TIME;
 pub use urxe_proto::cm::wire::Transport;
 use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey};
+use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 /// The queue key of datagrams and multicast groups in [`PortSpace::Udp`] (A11.6).
@@ -339,6 +340,13 @@ impl Id {
         inner.expect("setting a path", &[State::AddressResolved])?;
         self.take_path(&mut inner, path);
         Ok(())
+    }
+
+    /// The path MTU is this at most, if the path is known and no request is on its way.
+    pub fn limit_mtu(&self, mtu: Mtu) {
+        if let Some(path) = &mut lock(&self.inner).path {
+            path.mtu = path.mtu.min(mtu);
+        }
     }
 
     fn take_path(&self, inner: &mut Inner, path: Path) {

@@ -1,0 +1,65 @@
+//! Connections by IP address and port: the connection manager, which peers on other stacks speak too.
+//! (librdmacm's part of the API.)
+//!
+//! ```text
+//! Listener -> Request --- accept(queue pair) -> Connection
+//! Route --------------- connect(queue pair) ---> Connection
+//! ```
+//! ```
+//! use std::thread;
+//! use urxe::cm::{Listener, Options, Route};
+//! use urxe::{ReceiveRequest, RemoteAccess, SendRequest};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+//! let port = listener.local_addr();
+//!
+//! let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
+//!     let route = Route::resolve(port)?;
+//!     let context = route.device().open()?;
+//!     let cq = context.completion_queue()?;
+//!     let qp = context.pd().queue_pair(&cq, &cq).build()?;
+//!     let connection = route.connect(qp, &Options::saying(b"hello"))?;
+//!     assert!(connection.private_data().starts_with(b"welcome"));
+//!     connection.queue_pair().post_send(SendRequest::send(b"a message"))?;
+//!     cq.wait()?;
+//!     connection.disconnect()
+//! });
+//!
+//! let request = listener.next()?;
+//! assert!(request.private_data().starts_with(b"hello"));
+//! let context = request.device().open()?;
+//! let (pd, cq) = (context.pd(), context.completion_queue()?);
+//! let qp = pd.queue_pair(&cq, &cq).build()?;
+//! let memory = pd.register(64, RemoteAccess::empty())?;
+//! qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
+//! let connection = request.accept(qp, &Options::saying(b"welcome"))?;
+//! assert_eq!(cq.wait()?.data()?, b"a message");
+//! connection.disconnect()?;
+//! client.join().unwrap()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What does not compile
+//! Answering a request twice:
+//! ```compile_fail,E0382
+//! fn twice(request: urxe::cm::Request, qp: urxe::PreparedQueuePair) {
+//!     let _ = request.reject(b"no");
+//!     let _ = request.accept(qp, &urxe::cm::Options::default());
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod listener;
+mod port;
+mod route;
+
+pub use connection::{Connection, Event, Options};
+pub use error::Error;
+pub use listener::{Listener, Request};
+pub use route::Route;
+pub use urxe_driver::cm::CmError;
+pub use urxe_proto::cm::wire::RejectReason;

@@ -1,0 +1,288 @@
+//! The connection manager of the safe Rust API: listeners, requests, routes, connections, their events and
+//! private data, each way to fail.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+use urxe::cm::{Connection, Error, Event, Listener, Options, RejectReason, Request, Route};
+use urxe::{
+    CompletionQueue, Context, Mtu, PreparedQueuePair, ProtectionDomain, ReceiveRequest,
+    RemoteAccess, SendRequest, WcStatus,
+};
+
+/// How long anything here may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of private data in a request, and in an acceptance.
+const ROOM: (usize, usize) = (56, 196);
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// What an end has.
+struct End {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+impl End {
+    fn on(device: &urxe::Device) -> End {
+        let context: Context = device.open().unwrap();
+        End {
+            pd: context.pd(),
+            cq: context.completion_queue().unwrap(),
+        }
+    }
+
+    fn qp(&self) -> PreparedQueuePair {
+        self.pd.queue_pair(&self.cq, &self.cq).build().unwrap()
+    }
+}
+
+fn next(listener: &Listener) -> Request {
+    let request = listener.next_timeout(PATIENCE).unwrap();
+    request.expect("no request came")
+}
+
+fn event(connection: &Connection) -> Event {
+    let event = connection.next_timeout(PATIENCE).unwrap();
+    event.expect("no event came")
+}
+
+/// Connects with these options on a thread of its own.
+fn connecting(
+    to: SocketAddr,
+    options: Options,
+) -> thread::JoinHandle<(End, Result<Connection, Error>)> {
+    thread::spawn(move || {
+        let route = Route::resolve(to).unwrap();
+        let end = End::on(&route.device());
+        let qp = end.qp();
+        let connection = route.connect(qp, &options);
+        (end, connection)
+    })
+}
+
+/// Both ends of a connection, and what they have.
+fn connected() -> [(End, Connection); 2] {
+    let listener = Listener::bind(any_port()).unwrap();
+    let client = connecting(listener.local_addr(), Options::default());
+    let request = next(&listener);
+    let server = End::on(&request.device());
+    let connection = request.accept(server.qp(), &Options::default()).unwrap();
+    let (end, client) = client.join().unwrap();
+    [(end, client.unwrap()), (server, connection)]
+}
+
+#[test]
+fn private_data_and_addresses_reach_the_peer() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let client = connecting(listener.local_addr(), Options::saying(&[7; ROOM.0]));
+    let request = next(&listener);
+    assert_eq!(request.private_data(), [7; ROOM.0]);
+    assert_eq!(request.local_addr(), Some(listener.local_addr()));
+    let peer = request.peer_addr().unwrap();
+    let server = End::on(&request.device());
+    let options = Options::saying(b"welcome");
+    let accepted = request.accept(server.qp(), &options).unwrap();
+    let (_end, connection) = client.join().unwrap();
+    let connection = connection.unwrap();
+    assert_eq!(connection.private_data()[..8], *b"welcome\0");
+    assert_eq!(connection.private_data().len(), ROOM.1);
+    assert_eq!(accepted.private_data(), [7; ROOM.0]);
+    assert_eq!(connection.local_addr(), Some(peer));
+    assert_eq!(connection.peer_addr(), Some(listener.local_addr()));
+    assert_eq!(accepted.peer_addr(), Some(peer));
+}
+
+#[test]
+fn a_connection_carries_messages_and_reads_as_both_ends_permit() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let to = listener.local_addr();
+    let client = thread::spawn(move || {
+        let route = Route::resolve(to).unwrap();
+        let end = End::on(&route.device());
+        let qp = end.pd.queue_pair(&end.cq, &end.cq);
+        let qp = qp.path_mtu(Mtu::B512).responder_resources(3);
+        let options = Options {
+            max_rd_atomic: 5,
+            ..Options::default()
+        };
+        let connection = route.connect(qp.build().unwrap(), &options).unwrap();
+        (end, connection)
+    });
+    let request = next(&listener);
+    let server = End::on(&request.device());
+    let qp = server.pd.queue_pair(&server.cq, &server.cq);
+    let qp = qp.responder_resources(4).build().unwrap();
+    let memory = server.pd.register(4096, RemoteAccess::READ).unwrap();
+    let receive = ReceiveRequest::into(memory.slice(..).unwrap());
+    qp.post_receive(receive).unwrap();
+    let accepted = request.accept(qp, &Options::default()).unwrap();
+    let (end, connection) = client.join().unwrap();
+
+    let (ours, theirs) = (
+        connection.queue_pair().attributes(),
+        accepted.queue_pair().attributes(),
+    );
+    assert_eq!((ours.path_mtu, theirs.path_mtu), (Mtu::B512, Mtu::B512));
+    assert_eq!((ours.max_rd_atomic, theirs.max_dest_rd_atomic), (4, 4));
+    assert_eq!((ours.max_dest_rd_atomic, theirs.max_rd_atomic), (3, 3));
+
+    let qp = connection.queue_pair();
+    qp.post_send(SendRequest::send(b"over the connection"))
+        .unwrap();
+    end.cq.wait().unwrap().result.unwrap();
+    assert_eq!(
+        server.cq.wait().unwrap().data().unwrap(),
+        b"over the connection"
+    );
+    let copy = end.pd.register(4, RemoteAccess::empty()).unwrap();
+    let read = SendRequest::read(copy.slice(..).unwrap(), &memory.remote());
+    qp.post_send(read).unwrap();
+    assert_eq!(end.cq.wait().unwrap().data().unwrap(), b"over");
+}
+
+#[test]
+fn who_ends_a_connection_and_who_is_told_both_see_its_end() {
+    let [(end, client), (_server, accepted)] = connected();
+    let memory = end.pd.register(8, RemoteAccess::empty()).unwrap();
+    let receive = ReceiveRequest::into(memory.slice(..).unwrap());
+    client.queue_pair().post_receive(receive).unwrap();
+    assert!(client.try_next().unwrap().is_none());
+    client.disconnect().unwrap();
+    let flushed = end.cq.wait().unwrap().result.unwrap_err();
+    assert_eq!(flushed.status, WcStatus::WrFlushErr);
+    assert_eq!(event(&accepted), Event::Disconnected);
+    let state = accepted.queue_pair().state();
+    assert_eq!(state, urxe::QpState::Err);
+    accepted.disconnect().unwrap();
+    assert_eq!(event(&client), Event::Disconnected);
+    assert_eq!(event(&client), Event::TimeWaitExit);
+    assert_eq!(event(&accepted), Event::TimeWaitExit);
+}
+
+#[test]
+fn a_connection_that_is_dropped_is_ended() {
+    let [(_end, client), (_server, accepted)] = connected();
+    drop(client);
+    assert_eq!(event(&accepted), Event::Disconnected);
+}
+
+#[test]
+fn a_descriptor_is_readable_while_events_wait() {
+    let readable = |fd: &dyn AsFd, timeout: Duration| {
+        let fd = fd.as_fd();
+        let timeout = Timespec::try_from(timeout).unwrap();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+    };
+    let listener = Listener::bind(any_port()).unwrap();
+    assert!(!readable(&listener, Duration::ZERO));
+    let client = connecting(listener.local_addr(), Options::default());
+    assert!(readable(&listener, PATIENCE));
+    let request = listener.try_next().unwrap().unwrap();
+    assert!(!readable(&listener, Duration::ZERO));
+    assert!(listener.try_next().unwrap().is_none());
+    let server = End::on(&request.device());
+    let accepted = request.accept(server.qp(), &Options::default()).unwrap();
+    drop(client.join().unwrap());
+    assert!(readable(&accepted, PATIENCE));
+    assert_eq!(accepted.try_next().unwrap(), Some(Event::Disconnected));
+}
+
+#[test]
+fn a_request_is_rejected_with_or_without_a_word() {
+    let listener = Listener::bind(any_port()).unwrap();
+    for word in [Some(&b"no"[..]), None] {
+        let client = connecting(listener.local_addr(), Options::default());
+        let request = next(&listener);
+        match word {
+            Some(word) => request.reject(word).unwrap(),
+            None => drop(request),
+        }
+        let (_, refused) = client.join().unwrap();
+        let error = refused.unwrap_err();
+        assert_eq!(error.errno(), libc::ECONNREFUSED);
+        let Error::Rejected {
+            reason,
+            private_data,
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(reason, RejectReason::CONSUMER);
+        let word = word.unwrap_or_default();
+        assert_eq!(&private_data[..word.len()], word);
+    }
+}
+
+#[test]
+fn where_nobody_listens_there_is_no_connection() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let address = listener.local_addr();
+    drop(listener);
+    let (_, refused) = connecting(address, Options::default()).join().unwrap();
+    let Error::Rejected { reason, .. } = refused.unwrap_err() else {
+        panic!("not rejected");
+    };
+    assert_eq!(reason, RejectReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn who_gives_up_before_the_answer_leaves_an_error_to_who_accepts() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let client = connecting(listener.local_addr(), Options::default());
+    let request = next(&listener);
+    let server = End::on(&request.device());
+    // The peer rejects the acceptance, as its own queue pair is of no use.
+    drop(listener);
+    let qp = server.qp();
+    let accepting = thread::spawn(move || request.accept(qp, &Options::default()));
+    let (_end, connection) = client.join().unwrap();
+    drop(connection);
+    // Either it was there for a moment, or it never was.
+    match accepting.join().unwrap() {
+        Ok(connection) => assert_eq!(event(&connection), Event::Disconnected),
+        Err(error) => assert!(
+            matches!(error, Error::Disconnected | Error::Rejected { .. }),
+            "{error}"
+        ),
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_sent() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let taken = Listener::bind(listener.local_addr()).unwrap_err();
+    assert_eq!(taken.errno(), libc::EADDRINUSE);
+    let elsewhere = Listener::bind("192.0.2.1:7".parse().unwrap()).unwrap_err();
+    assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
+
+    let route = Route::resolve(listener.local_addr()).unwrap();
+    let end = End::on(&route.device());
+    let long = Options::saying(&[0; ROOM.0 + 1]);
+    let error = route.connect(end.qp(), &long).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+
+    let route = Route::resolve(listener.local_addr()).unwrap();
+    let unreliable = end.pd.queue_pair(&end.cq, &end.cq).build_unreliable();
+    let error = route.connect(unreliable.unwrap(), &Options::default());
+    assert!(matches!(error, Err(Error::NotReliable)));
+    assert!(listener.try_next().unwrap().is_none());
+}
+
+#[test]
+fn the_source_of_a_route_may_be_chosen() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let source = Listener::bind(any_port()).unwrap();
+    let from = source.local_addr();
+    let error = Route::resolve_from(from, listener.local_addr()).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRINUSE);
+    drop(source);
+    let route = Route::resolve_from(from, listener.local_addr()).unwrap();
+    assert_eq!(route.local_addr(), Some(from));
+    assert!(route.device().is_loopback());
+}
