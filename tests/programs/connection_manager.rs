@@ -236,8 +236,15 @@ fn perftest_connects_by_the_connection_manager() {
     if !require(&[PERFTEST]) {
         return;
     }
-    // Those for latency ask for their second connection before the server listens for it.
-    for program in ["ib_write_bw", "ib_send_bw"] {
+    // After a connection of their own they make a second one, with a new listener, at the same time.
+    for program in [
+        "ib_write_bw",
+        "ib_send_bw",
+        "ib_write_lat",
+        "ib_send_lat",
+        "ib_read_lat",
+        "ib_atomic_lat",
+    ] {
         let server = format!("{program} -R -n 100");
         let client = format!("{program} -R -n 100 127.0.0.1");
         both_succeed(&server, TCP | 18515, &client);
