@@ -23,6 +23,10 @@ pub enum EventType {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
+    /// A connection went over to its alternate path.
+    PathMig = 6,
+    /// The peer asked to migrate to a path that is not the alternate one.
+    PathMigErr = 7,
     /// The device's interface was removed.
     DeviceFatal = 8,
     /// The port's interface came up.
@@ -46,6 +50,8 @@ impl From<QpEvent> for EventType {
             QpEvent::CommunicationEstablished => Self::CommEst,
             QpEvent::SendQueueDrained => Self::SqDrained,
             QpEvent::LastWqeReached => Self::QpLastWqeReached,
+            QpEvent::PathMigrated => Self::PathMig,
+            QpEvent::PathMigrationRefused => Self::PathMigErr,
         }
     }
 }

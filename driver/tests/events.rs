@@ -5,8 +5,7 @@ mod common;
 use common::{ALL, Buffer, End, pair};
 use std::sync::Arc;
 use urxe_driver::events::{AsyncEvent, EventObject, EventType};
-use urxe_driver::qp::ModifyError;
-use urxe_proto::qp::{AttrMask, PathMigState, QpAttr, QpState};
+use urxe_proto::qp::{AddressVector, AttrMask, PathMigState, QpAttr, QpState};
 use urxe_proto::work::{SendOp, WcStatus};
 
 /// The next event of an end, which is about its queue pair.
@@ -94,27 +93,65 @@ fn overrun_of_its_completion_queue_is_fatal_to_a_queue_pair() {
 }
 
 #[test]
-fn alternate_path_is_refused_and_changes_nothing() {
+fn a_connection_migrates_when_the_program_says_so_and_its_peer_follows() {
+    let (a, b) = pair(|_| {});
+    let path = a.qp.attributes().av;
+    // The same addresses: what tells the paths apart is the traffic class.
+    let alternate = AddressVector {
+        traffic_class: 0x20,
+        ..path
+    };
+    let attr = QpAttr {
+        alt_av: alternate,
+        alt_port: 1,
+        alt_timeout: 12,
+        path_mig_state: PathMigState::Rearm,
+        ..QpAttr::default()
+    };
+    for end in [&a, &b] {
+        let mask = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
+        end.qp.modify(&attr, mask).unwrap();
+        let shown = end.qp.attributes();
+        assert_eq!((shown.av, shown.alt_av), (path, alternate));
+        assert_eq!(shown.path_mig_state, PathMigState::Rearm);
+    }
+    let from = Buffer::new(&a.pd, 8, ALL);
+    let to = Buffer::new(&b.pd, 8, ALL);
+    let send = |wr_id| {
+        b.qp.post_receive(wr_id, &[to.sge(0, 8)]).unwrap();
+        a.post(wr_id, SendOp::Send, &[from.sge(0, 8)]);
+        assert_eq!(b.completion().status, WcStatus::Success);
+        assert_eq!(a.completion().status, WcStatus::Success);
+    };
+    send(0);
+    for end in [&a, &b] {
+        assert_eq!(end.qp.attributes().path_mig_state, PathMigState::Armed);
+    }
+    let migrated = QpAttr::default();
+    a.qp.modify(&migrated, AttrMask::PATH_MIG_STATE).unwrap();
+    send(1);
+    for end in [&a, &b] {
+        assert_eq!(event(end), EventType::PathMig);
+        let shown = end.qp.attributes();
+        assert_eq!((shown.av, shown.timeout), (alternate, 12));
+        assert_eq!(shown.path_mig_state, PathMigState::Migrated);
+    }
+}
+
+#[test]
+fn an_alternate_path_from_a_gid_that_is_not_there_is_refused_and_changes_nothing() {
     let (a, _b) = pair(|_| {});
     let before = a.qp.attributes();
-    let alternate = QpAttr {
-        alt_av: before.av,
+    let alt_av = AddressVector {
+        sgid_index: 255,
+        ..before.av
+    };
+    let attr = QpAttr {
+        alt_av,
         alt_port: 1,
         ..before
     };
-    let armed = QpAttr {
-        path_mig_state: PathMigState::Rearm,
-        ..before
-    };
-    for (attr, mask) in [
-        (alternate, AttrMask::ALT_PATH),
-        (armed, AttrMask::PATH_MIG_STATE),
-    ] {
-        let error = a.qp.modify(&attr, mask).unwrap_err();
-        assert!(matches!(error, ModifyError::PathMigration));
-        assert_eq!(error.errno(), libc::EOPNOTSUPP);
-    }
+    let error = a.qp.modify(&attr, AttrMask::ALT_PATH).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
     assert_eq!(a.qp.attributes(), before);
-    // What every queue pair is in anyway may be said.
-    a.qp.modify(&before, AttrMask::PATH_MIG_STATE).unwrap();
 }

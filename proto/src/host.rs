@@ -214,6 +214,10 @@ pub enum QpEvent {
     SendQueueDrained,
     /// It went to error, and no more completions of receives from the shared queue will come.
     LastWqeReached,
+    /// The connection went over to its alternate path.
+    PathMigrated,
+    /// The peer asked to migrate to a path that is not the alternate one.
+    PathMigrationRefused,
 }
 
 /// Where completions and events go.

@@ -1,14 +1,14 @@
 //! What the services have in common: whom a connection hears, how a piece of a message is put into a packet, what a
 //! completion says, and how receives that nobody will use any more are given up.
 
-use crate::host::{Host, Memory, QpEvent, Receive, Transmit};
+use crate::host::{Completions, Host, Memory, QpEvent, Receive, Transmit};
 use crate::ids::{Gid, PKey, Qpn};
 use crate::psn::Psn;
-use crate::qp::{Counters, QpAttr};
+use crate::qp::{Counters, Migration, PathMigState, QpAttr};
 use crate::queue::SendWqe;
 use crate::time::Time;
 use crate::wire::{
-    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
+    Bth, Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
 };
 use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
@@ -34,7 +34,8 @@ impl Context<'_> {
     ) -> Header {
         let opcode = Opcode::of(self.transport, operation, position, extra)
             .expect("the transport has every piece of the operations that posting takes");
-        Header::new(opcode, self.attr.dest_qpn, psn)
+        let migrated = self.attr.path_mig_state == PathMigState::Migrated;
+        Header::new(opcode, self.attr.dest_qpn, psn).with_mig_req(migrated)
     }
 
     /// The headers of a request, which over XRC say whom at the other end it is for (A14).
@@ -108,13 +109,23 @@ impl Context<'_> {
 }
 
 /// Whether a connected queue pair takes a packet at all; counts why not (9.6.1).
-pub(crate) fn hears(attr: &QpAttr, counters: &mut Counters, from: Gid, pkey: PKey) -> bool {
+pub(crate) fn hears<C: Completions>(
+    attr: &QpAttr,
+    migration: &mut Migration,
+    counters: &mut Counters,
+    from: Gid,
+    bth: &Bth,
+    host: &mut C,
+) -> bool {
     let unheard = if !attr.state.handles_packets() {
         &mut counters.dropped_in_state
-    } else if from != attr.av.dgid {
+    } else if !migration.knows(attr, from, bth.mig_req) {
         // It hears its peer only (9.6.1.5 by way of A17.4.5).
+        if bth.mig_req {
+            migration.refuse(attr, host);
+        }
         &mut counters.foreign
-    } else if !PKey::DEFAULT.matches(pkey) {
+    } else if !PKey::DEFAULT.matches(bth.pkey) {
         &mut counters.bad_pkey
     } else {
         return true;

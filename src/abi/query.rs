@@ -87,6 +87,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     attr.max_qp_wr = MAX_QP_WR.cast_signed();
     attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
         | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_AUTO_PATH_MIG
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
         | IBV_DEVICE_SRQ_RESIZE

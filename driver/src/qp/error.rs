@@ -68,11 +68,6 @@ pub enum ModifyError {
         /// What was asked for.
         asked: usize,
     },
-    /// There is one path to a peer, and no other to migrate to (17.2.8 is optional): EOPNOTSUPP.
-    #[error(
-        "automatic path migration is not supported: there is no alternate path to load or to arm"
-    )]
-    PathMigration,
     /// Frames go when they are posted: EOPNOTSUPP.
     #[error("the rate of raw packets cannot be limited")]
     Pacing,
@@ -89,7 +84,6 @@ impl ModifyError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Transition(_) | Self::PathMtu { .. } => libc::EINVAL,
-            Self::PathMigration => libc::EOPNOTSUPP,
             Self::Pacing => libc::EOPNOTSUPP,
             Self::Route(error) => error.errno(),
             Self::Open(error) => error.errno(),

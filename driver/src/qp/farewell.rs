@@ -20,6 +20,7 @@ impl Qp {
 
     /// It will handle no packets any more: sends the answers that its peer is owed.
     pub(super) fn say_farewell(&self, inner: &mut Inner, regions: &RegionTable) {
+        inner.follow_migration();
         let Inner {
             machine,
             traffic,

@@ -205,6 +205,15 @@ impl Machine {
         }
     }
 
+    /// See [`RcQp::take_migrated`]; only connections have paths to migrate to.
+    pub(super) fn take_migrated(&mut self) -> bool {
+        match self {
+            Self::Rc(qp) => qp.take_migrated(),
+            Self::Uc(qp) => qp.take_migrated(),
+            Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
     pub(super) fn fail(&mut self, now: Time, host: &mut QpHost<'_>) {
         each!(self, qp => qp.fail(now, host));
     }

@@ -46,7 +46,7 @@ use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::{Gid, Qpn};
-use urxe_proto::qp::{AttrMask, Counters, PathMigState, QpAttr, QpState, QpType, TransitionError};
+use urxe_proto::qp::{AddressVector, AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
@@ -97,6 +97,8 @@ struct Inner {
     traffic: Traffic,
     /// A connected queue pair's way to its peer, from RTR on.
     route: Option<Route>,
+    /// The one that it may migrate to.
+    alternate: Option<Route>,
     /// Where the datagrams go that a datagram queue pair has to send.
     destinations: Destinations,
     /// What limits its rate, if anything does.
@@ -117,6 +119,15 @@ impl std::fmt::Debug for Inner {
             .field("machine", &self.machine)
             .field("armed", &self.armed)
             .finish()
+    }
+}
+
+impl Inner {
+    /// If the connection has migrated, packets go by the alternate path from now on (17.2.8).
+    fn follow_migration(&mut self) {
+        if self.machine.take_migrated() {
+            self.route = self.alternate.take();
+        }
     }
 }
 
@@ -146,6 +157,7 @@ impl Qp {
                 machine: Machine::new(qpn, &init, cap, device.active_mtu(), max_frame),
                 traffic: Traffic::default(),
                 route: None,
+                alternate: None,
                 destinations: Destinations::default(),
                 pacer: None,
                 paced_until: Time::NEVER,
@@ -292,11 +304,6 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             self.check_path_mtu(attr)?;
         }
-        let migrates = attr.path_mig_state != PathMigState::Migrated;
-        if mask.contains(AttrMask::ALT_PATH) || mask.contains(AttrMask::PATH_MIG_STATE) && migrates
-        {
-            return Err(ModifyError::PathMigration);
-        }
         let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
         if opens && self.frames.is_none() {
             match self.service {
@@ -306,10 +313,12 @@ impl Qp {
             }
         }
         // Opening sockets comes before the locks: whoever receives holds the list of sockets.
-        let route = match mask.contains(AttrMask::AV) {
-            true => Some(self.route(attr, mask)?),
-            false => None,
+        let way = |bit, av| match mask.contains(bit) {
+            true => self.route(attr, mask, av).map(Some),
+            false => Ok(None),
         };
+        let route = way(AttrMask::AV, &attr.av)?;
+        let alternate = way(AttrMask::ALT_PATH, &attr.alt_av)?;
         let held = regions();
         let mut inner = lock(&self.inner);
         let before = inner.machine.state();
@@ -322,9 +331,13 @@ impl Qp {
         if let Some(route) = route {
             inner.route = Some(route);
         }
+        if let Some(alternate) = alternate {
+            inner.alternate = Some(alternate);
+        }
         let after = inner.machine.state();
         if after == QpState::Reset {
             inner.route = None;
+            inner.alternate = None;
             inner.destinations.clear();
             inner.pacer = None;
             if before != QpState::Reset {
@@ -357,14 +370,19 @@ impl Qp {
         Ok(())
     }
 
-    /// The way to the peer.
-    fn route(&self, attr: &QpAttr, mask: AttrMask) -> Result<Route, RouteError> {
+    /// A way to the peer.
+    fn route(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        av: &AddressVector,
+    ) -> Result<Route, RouteError> {
         let dest_qpn = match mask.contains(AttrMask::DEST_QPN) {
             true => attr.dest_qpn,
             false => self.attributes().dest_qpn,
         };
         let flow_key = self.qpn.get().rotate_left(8) ^ dest_qpn.get();
-        Route::new(&self.device, &attr.av, flow_key)
+        Route::new(&self.device, av, flow_key)
     }
 
     /// Starts posting sends; they go out when the [`Posting`] is dropped, together.
@@ -517,6 +535,7 @@ impl Qp {
             self.transmit_frames(inner, frames, regions);
             return;
         }
+        inner.follow_migration();
         let Inner {
             machine,
             traffic,

@@ -3,11 +3,13 @@
 //! Which transition takes which attributes is one table, in `transition`.
 
 mod counters;
+mod migration;
 #[cfg(test)]
 mod tests;
 mod transition;
 
 pub use counters::Counters;
+pub(crate) use migration::Migration;
 pub use transition::{TransitionError, check_transition};
 
 use crate::host::Access;
@@ -183,16 +185,23 @@ pub struct AddressVector {
     pub port: u8,
 }
 
+impl AddressVector {
+    /// Whether it names anybody: RoCE has no LIDs, so without a GRH there is no address (A17.4).
+    pub fn names_peer(&self) -> bool {
+        self.is_global && !self.dgid.is_zero()
+    }
+}
+
 /// The state of automatic path migration (17.2.8); the numbers of `enum ibv_mig_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum PathMigState {
-    /// The initial state.
+    /// The initial state, and the one after a migration: there is one path.
     #[default]
     Migrated = 0,
-    /// The alternate path is to be loaded.
+    /// An alternate path is loaded, and the peer is asked whether it has one too.
     Rearm = 1,
-    /// The alternate path is ready.
+    /// Both ends have one, and may migrate.
     Armed = 2,
 }
 
@@ -333,8 +342,14 @@ impl QpAttr {
             ),
             (AttrMask::PKEY_INDEX, self.pkey_index == 0),
             (AttrMask::PORT, self.port == 1),
-            // RoCE has no LIDs: without a GRH there is no address (A17.4).
-            (AttrMask::AV, self.av.is_global && !self.av.dgid.is_zero()),
+            (AttrMask::AV, self.av.names_peer()),
+            (
+                AttrMask::ALT_PATH,
+                self.alt_av.names_peer()
+                    && self.alt_pkey_index == 0
+                    && self.alt_port == 1
+                    && self.alt_timeout <= 31,
+            ),
         ];
         for (bit, in_range) in checks {
             if mask.contains(bit) && !in_range {

@@ -31,6 +31,18 @@ pub enum TransitionError {
     /// An attribute's value is out of range.
     #[error("{0:?} is out of range")]
     OutOfRange(AttrMask),
+    /// There is no path to migrate to (17.2.8).
+    #[error(
+        "there is no alternate path to rearm: load one before, or with the same call, and a new one \
+         after each migration"
+    )]
+    NoAlternatePath,
+    /// There is no second path that the peer is known to have, too (17.2.8).
+    #[error("a connection migrates from ARMED only: it is in REARM until its peer is ready")]
+    NotArmed,
+    /// The state ARMED comes about by the peer's consent (17.2.8).
+    #[error("path migration is armed by the peer: ask for REARM and let both sides send")]
+    ArmedByProgram,
 }
 
 type Row = (QpState, QpState, &'static [(QpType, AttrMask, AttrMask)]);

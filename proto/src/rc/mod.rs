@@ -22,7 +22,7 @@ pub use crate::qp::{Counters, MAX_RD_ATOMIC};
 
 use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::{Gid, Qpn};
-use crate::qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
+use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives, hears};
 use crate::time::Time;
@@ -53,6 +53,7 @@ pub struct RcConfig {
 pub struct RcQp {
     config: RcConfig,
     attr: QpAttr,
+    migration: Migration,
     requester: Requester,
     responder: Responder,
     /// Whether the first packet in RTR was announced.
@@ -74,6 +75,7 @@ impl RcQp {
             responder: Responder::new(),
             config,
             attr,
+            migration: Migration::default(),
             established: false,
             draining: false,
             requests_first: false,
@@ -129,7 +131,10 @@ impl RcQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), TransitionError> {
-        let (from, to) = self.attr.change(self.config.service, new, mask)?;
+        let service = self.config.service;
+        let (from, to) = self
+            .migration
+            .change(&mut self.attr, service, new, mask, host)?;
         match (from, to) {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
@@ -197,7 +202,8 @@ impl RcQp {
         host: &mut H,
     ) {
         let bth = &packet.header.bth;
-        if !hears(&self.attr, &mut self.counters, from, bth.pkey) {
+        let (attr, migration) = (&mut self.attr, &mut self.migration);
+        if !hears(attr, migration, &mut self.counters, from, bth, host) {
             return;
         }
         let info = bth.opcode.info();
@@ -211,6 +217,10 @@ impl RcQp {
             return;
         }
         self.counters.received_packets += 1;
+        let (attr, migration) = (&mut self.attr, &mut self.migration);
+        if migration.heard(attr, from, bth.mig_req, host) {
+            self.requester.configure(&self.attr);
+        }
         if self.attr.state == QpState::Rtr && !self.established {
             self.established = true;
             host.event(QpEvent::CommunicationEstablished);
@@ -325,6 +335,12 @@ impl RcQp {
         }
     }
 
+    /// Whether it has gone over to its alternate path since this was last asked: its packets go another
+    /// way then (17.2.8).
+    pub fn take_migrated(&mut self) -> bool {
+        self.migration.take_migrated()
+    }
+
     /// An error of the completion queue, or of the device: the queue pair goes to error without a
     /// completion of its own (10.9.3).
     pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
@@ -361,6 +377,14 @@ impl RcQp {
                 self.attr.state = QpState::Err;
                 self.flush(now, host);
             }
+            Outcome::Unanswered if self.migration.fail_over(&mut self.attr, host) => {
+                self.requester.start_over(&self.attr);
+            }
+            Outcome::Unanswered => {
+                let (mut cx, requester, _) = self.parts(now);
+                let outcome = requester.give_up(&mut cx, host);
+                self.conclude(outcome, now, host);
+            }
             Outcome::Continue => self.announce_drained(host),
         }
     }
@@ -384,6 +408,7 @@ impl RcQp {
     /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
     fn reset<H: Host>(&mut self, host: &mut H) {
         self.attr = QpAttr::default();
+        self.migration = Migration::default();
         self.requester
             .reset(&self.attr, window(&self.config, &self.attr));
         self.responder = Responder::new();

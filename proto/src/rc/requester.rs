@@ -33,6 +33,8 @@ pub(super) enum Outcome {
     Continue,
     /// A work request ended in error: the queue pair goes to the error state.
     Failed,
+    /// `retry_cnt` is used up: it goes on by another path, or not at all.
+    Unanswered,
 }
 
 /// What may be sent next.
@@ -514,12 +516,22 @@ impl Requester {
                 self.reduced_until = self.sent_end;
                 self.go_back();
             }
-            Expired::RetriesExceeded => {
-                cx.counters.retries_exceeded += 1;
-                return self.fail(cx, WcStatus::RetryExcErr, host);
-            }
+            Expired::RetriesExceeded => return Outcome::Unanswered,
         }
         self.settle(cx, host)
+    }
+
+    /// The peer does not answer, and there is no other way to it.
+    pub(super) fn give_up<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+        cx.counters.retries_exceeded += 1;
+        self.fail(cx, WcStatus::RetryExcErr, host)
+    }
+
+    /// Another path leads to the peer: what is not acknowledged goes again, with all retries.
+    pub(super) fn start_over(&mut self, attr: &QpAttr) {
+        self.configure(attr);
+        self.timers.reset();
+        self.go_back();
     }
 
     /// If the oldest work request is one that cannot be sent, its time has come.

@@ -76,6 +76,12 @@ impl UnreliableQp<Uc> {
         }
     }
 
+    /// Whether it has gone over to its alternate path since this was last asked: its packets go another
+    /// way then (17.2.8).
+    pub fn take_migrated(&mut self) -> bool {
+        self.core.migration.take_migrated()
+    }
+
     /// Handles a packet for this queue pair whose ICRC was right. `from` is its source address.
     pub fn handle_packet<H: Host>(
         &mut self,
@@ -86,7 +92,8 @@ impl UnreliableQp<Uc> {
     ) {
         let bth = &packet.header.bth;
         let core = &mut self.core;
-        if !hears(&core.attr, &mut core.counters, from, bth.pkey) {
+        let (attr, migration) = (&mut core.attr, &mut core.migration);
+        if !hears(attr, migration, &mut core.counters, from, bth, host) {
             return;
         }
         if bth.opcode.info().transport != Transport::Uc {
@@ -94,6 +101,8 @@ impl UnreliableQp<Uc> {
             return;
         }
         core.counters.received_packets += 1;
+        core.migration
+            .heard(&mut core.attr, from, bth.mig_req, host);
         if core.attr.state == QpState::Rtr && !self.service.established {
             self.service.established = true;
             host.event(QpEvent::CommunicationEstablished);

@@ -5,7 +5,7 @@ use crate::held_receive::HeldReceive;
 use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::Qpn;
 use crate::psn::Psn;
-use crate::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use crate::qp::{AttrMask, Counters, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
@@ -20,6 +20,7 @@ pub(crate) struct Core {
     service: QpType,
     transport: Transport,
     pub(crate) attr: QpAttr,
+    pub(crate) migration: Migration,
     /// The attributes in RESET.
     initial: QpAttr,
     requester: Requester,
@@ -43,6 +44,7 @@ impl Core {
             service,
             transport,
             attr: initial,
+            migration: Migration::default(),
             initial,
             requester: Requester::new(send, signal_all),
             receive: HeldReceive::default(),
@@ -88,7 +90,9 @@ impl Core {
         now: Time,
         host: &mut H,
     ) -> Result<(), TransitionError> {
-        let (from, to) = self.attr.change(self.service, new, mask)?;
+        let (from, to) = self
+            .migration
+            .change(&mut self.attr, self.service, new, mask, host)?;
         match (from, to) {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
@@ -210,6 +214,7 @@ impl Core {
     /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
     fn reset<H: Host>(&mut self, host: &mut H) {
         self.attr = self.initial;
+        self.migration = Migration::default();
         self.requester.reset(self.attr.sq_psn);
         self.receive = HeldReceive::default();
         self.draining = false;

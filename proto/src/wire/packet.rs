@@ -224,6 +224,13 @@ impl Header {
         self
     }
 
+    /// From a migrated path, or from one that may migrate (17.2.8).
+    #[inline]
+    pub const fn with_mig_req(mut self, mig_req: bool) -> Self {
+        self.bth.mig_req = mig_req;
+        self
+    }
+
     /// With, or without, a solicited event.
     #[inline]
     pub const fn with_solicited(mut self, solicited: bool) -> Self {

@@ -98,8 +98,7 @@ impl Requester {
                 return self.settle(cx, host);
             }
             if !self.timers.gap_without_progress() {
-                cx.counters.retries_exceeded += 1;
-                return self.fail(cx, WcStatus::RetryExcErr, host);
+                return Outcome::Unanswered;
             }
         }
         self.gap = Some((psn, cx.now));

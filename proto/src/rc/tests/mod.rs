@@ -6,6 +6,7 @@ mod duplicates;
 mod errors;
 mod farewell;
 mod local;
+mod migration;
 mod noise;
 mod requester;
 mod responder;

@@ -1,0 +1,225 @@
+//! Two paths to one peer (17.2.8): what goes out, what is heard, and that no request is lost.
+
+use super::*;
+use crate::qp::PathMigState;
+use PathMigState::{Armed, Migrated, Rearm};
+use WcStatus::Success;
+
+const PATHS: AttrMask = AttrMask::ALT_PATH.union(AttrMask::PATH_MIG_STATE);
+
+fn other_gid() -> Gid {
+    Gid::from_ip(std::net::Ipv4Addr::new(198, 51, 100, 9).into())
+}
+
+impl End {
+    fn change(&mut self, attr: &QpAttr, mask: AttrMask) -> Result<(), TransitionError> {
+        self.qp.modify(attr, mask, self.now, &mut self.host)
+    }
+
+    /// Loads the path by which the peer is [`other_gid`], and asks for REARM.
+    fn rearm(&mut self) {
+        let attr = QpAttr {
+            alt_av: AddressVector {
+                dgid: other_gid(),
+                ..attributes().av
+            },
+            alt_port: 1,
+            alt_timeout: 15,
+            path_mig_state: Rearm,
+            ..QpAttr::default()
+        };
+        self.change(&attr, PATHS).unwrap();
+    }
+
+    /// One that the peer has armed, by a packet that says nothing new.
+    fn armed() -> Self {
+        let mut end = Self::new();
+        end.rearm();
+        end.ask(9, SendOp::Send, 1);
+        end.poll();
+        end.give(ack(0).with_mig_req(false), &[]);
+        assert_eq!(end.done(), [(9, Success)]);
+        assert_eq!(end.path_state(), Armed);
+        end
+    }
+
+    fn path_state(&self) -> PathMigState {
+        self.qp.attributes().path_mig_state
+    }
+
+    fn give_from(&mut self, from: Gid, header: Header) {
+        let header = header.with_payload_len(0);
+        let packet = Packet {
+            header,
+            payload: &[],
+        };
+        self.qp
+            .handle_packet(self.now, from, &packet, &mut self.host);
+    }
+
+    /// Time passes until it migrates. Returns what it sends then.
+    fn give_up_on_the_path(&mut self) -> Vec<Sent> {
+        loop {
+            assert_eq!(self.qp.state(), QpState::Rts);
+            self.wait_for_deadline();
+            let sent = self.poll();
+            if self.qp.take_migrated() {
+                return sent;
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_and_answers_have_mig_req_0_unless_migrated() {
+    let mut end = End::new();
+    end.ask(1, SendOp::Send, 1);
+    assert!(end.only().header.bth.mig_req);
+    end.give(request(Opcode::RcWriteOnly, 0).with_reth(NOTHING), &[]);
+    assert!(end.only().header.bth.mig_req);
+    end.rearm();
+    end.ask(2, SendOp::Send, 1);
+    assert!(!end.only().header.bth.mig_req);
+    end.give(request(Opcode::RcWriteOnly, 1).with_reth(NOTHING), &[]);
+    assert!(!end.only().header.bth.mig_req);
+}
+
+const NOTHING: Reth = Reth {
+    addr: 0,
+    rkey: RKey(0),
+    length: 0,
+};
+
+#[test]
+fn requests_arm_as_answers_do() {
+    let mut end = End::new();
+    end.rearm();
+    let write = request(Opcode::RcWriteOnly, 0).with_reth(NOTHING);
+    end.give(write, &[]);
+    assert_eq!(end.path_state(), Rearm);
+    let write = request(Opcode::RcWriteOnly, 1).with_reth(NOTHING);
+    end.give(write.with_mig_req(false), &[]);
+    assert_eq!(end.path_state(), Armed);
+}
+
+#[test]
+fn exhausted_retries_begin_anew_on_the_alternate_path() {
+    let mut end = End::armed();
+    end.ask(1, SendOp::Send, 2 * MTU);
+    end.ask(2, SendOp::Send, 1);
+    end.poll();
+    let mut sent = end.give_up_on_the_path();
+    assert_eq!(end.events(), [QpEvent::PathMigrated]);
+    assert_eq!(end.path_state(), Migrated);
+    assert_eq!(end.qp.attributes().av.dgid, other_gid());
+    assert_eq!(end.qp.counters().retries_exceeded, 0);
+    assert!(end.done().is_empty());
+
+    // Again as often as before, by the timeout of that path.
+    let start = end.now;
+    while end.qp.state() == QpState::Rts {
+        end.wait_for_deadline();
+        sent.extend(end.poll());
+    }
+    assert!(sent.len() > 3);
+    assert!(sent.iter().all(|packet| packet.header.bth.mig_req));
+    assert_eq!(
+        end.now.since(start),
+        Duration::from_nanos(4096 << 15) * 4 * 4
+    );
+    assert_eq!(
+        end.done(),
+        [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]
+    );
+    assert_eq!(end.qp.counters().retries_exceeded, 1);
+}
+
+#[test]
+fn what_the_old_path_lost_goes_by_the_new_one() {
+    let mut end = End::armed();
+    end.ask(1, SendOp::Send, 2 * MTU);
+    end.poll();
+    let again = end.give_up_on_the_path();
+    assert_eq!(again[0].psn(), OWN_PSN + 1);
+    // So long a silence has made the window small.
+    end.give_from(other_gid(), ack(1));
+    assert_eq!(end.only().psn(), OWN_PSN + 2);
+    end.give_from(other_gid(), ack(2));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn naks_without_end_make_it_migrate_too() {
+    let mut end = End::armed();
+    end.ask(1, SendOp::Send, 2 * MTU);
+    end.poll();
+    for _ in 0..4 {
+        end.give(nak(1, NakCode::PsnSequence).with_mig_req(false), &[]);
+        assert_eq!(end.poll().len(), 2);
+        end.pass(ms(1));
+    }
+    assert!(end.qp.take_migrated());
+    assert_eq!(end.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_response_by_the_alternate_path_makes_it_follow_and_counts() {
+    let mut end = End::armed();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    end.give_from(other_gid(), ack(1));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.events(), [QpEvent::PathMigrated]);
+    assert!(end.qp.take_migrated());
+}
+
+#[test]
+fn who_has_not_rearmed_hears_the_alternate_path_as_a_strangers() {
+    let mut end = End::new();
+    end.rearm();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    end.give_from(other_gid(), ack(0));
+    assert!(end.done().is_empty());
+    assert_eq!(end.qp.counters().foreign, 1);
+    assert_eq!(end.events(), [QpEvent::PathMigrationRefused]);
+}
+
+#[test]
+fn reset_forgets_the_alternate_path() {
+    let mut end = End::armed();
+    end.to(QpState::Reset);
+    assert_eq!(end.path_state(), Migrated);
+    let attr = attributes();
+    end.go(QpState::Init, INIT, &attr);
+    end.go(QpState::Rtr, RTR, &attr);
+    end.go(QpState::Rts, RTS, &attr);
+    let attr = QpAttr {
+        path_mig_state: Rearm,
+        ..attr
+    };
+    assert_eq!(
+        end.change(&attr, AttrMask::PATH_MIG_STATE),
+        Err(TransitionError::NoAlternatePath)
+    );
+}
+
+#[test]
+fn the_alternate_path_is_loaded_on_the_way_to_rtr_and_rearmed_on_that_to_rts() {
+    let mut end = End::reset();
+    let attr = QpAttr {
+        alt_av: AddressVector {
+            dgid: other_gid(),
+            ..attributes().av
+        },
+        alt_port: 1,
+        path_mig_state: Rearm,
+        ..attributes()
+    };
+    end.go(QpState::Init, INIT, &attr);
+    end.go(QpState::Rtr, RTR | AttrMask::ALT_PATH, &attr);
+    assert_eq!(end.path_state(), Migrated);
+    end.go(QpState::Rts, RTS | AttrMask::PATH_MIG_STATE, &attr);
+    assert_eq!(end.path_state(), Rearm);
+}
