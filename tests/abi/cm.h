@@ -8,24 +8,6 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* Changes the network of this program's own. */
-static inline void ip(const char *words)
-{
-	char command[256];
-
-	snprintf(command, sizeof(command), "exec ip %s", words);
-	MUST(!system(command));
-}
-
-static inline void own_network_to_change(void)
-{
-	own_network();
-	if (system("ip -Version > /dev/null 2>&1")) {
-		printf("needs ip (iproute2)\n");
-		exit(77);
-	}
-}
-
 /* Both ends of the cable are here. */
 static inline void network_with_cable(void)
 {

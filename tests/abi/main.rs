@@ -22,6 +22,7 @@ mod layout_list;
 mod library;
 mod linking;
 mod memory;
+mod migration;
 mod objects;
 mod outcomes;
 mod rdma_core;

@@ -62,21 +62,44 @@ static inline void own_network(void)
 	close(fd);
 }
 
+/* Changes the network of this program's own. */
+static inline void ip(const char *words)
+{
+	char command[256];
+
+	snprintf(command, sizeof(command), "exec ip %s", words);
+	MUST(!system(command));
+}
+
+static inline void own_network_to_change(void)
+{
+	own_network();
+	if (system("ip -Version > /dev/null 2>&1")) {
+		printf("needs ip (iproute2)\n");
+		exit(77);
+	}
+}
+
 enum { DEPTH = 4, SIZE = 65536, INLINE = 64 };
 enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 	     IBV_ACCESS_REMOTE_ATOMIC };
 
-static inline struct ibv_context *open_loopback(void)
+static inline struct ibv_context *open_device(const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *context = NULL;
 	MUST(list);
 	for (struct ibv_device **at = list; *at; at++)
-		if (!strcmp(ibv_get_device_name(*at), "urxe_lo"))
+		if (!strcmp(ibv_get_device_name(*at), name))
 			context = ibv_open_device(*at);
 	MUST(context);
 	ibv_free_device_list(list);
 	return context;
+}
+
+static inline struct ibv_context *open_loopback(void)
+{
+	return open_device("urxe_lo");
 }
 
 /* One end of a connection, and a region. */
