@@ -398,6 +398,65 @@ static void devices(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* Another process that binds, and listens at, a port that this one shares. */
+static int other_process(int port)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *sharing, *alone;
+	int reuse = 1;
+	__be16 number;
+
+	MUST(read(port, &number, sizeof(number)) == sizeof(number));
+	MUST(channel = rdma_create_event_channel());
+	sharing = new_id(channel, RDMA_PS_TCP);
+	alone = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_set_option(sharing, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof(reuse)));
+	CHECK(!rdma_bind_addr(sharing, address("127.0.0.1", ntohs(number))));
+	MINUS_ONE(rdma_bind_addr(alone, address("127.0.0.1", ntohs(number))), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(alone, address("0.0.0.0", ntohs(number))), EADDRINUSE);
+	MINUS_ONE(rdma_listen(sharing, 0), EADDRINUSE);
+	CHECK(!rdma_destroy_id(sharing) && !rdma_destroy_id(alone));
+	rdma_destroy_event_channel(channel);
+	fflush(stdout);
+	return failures != 0;
+}
+
+static void shared_ports(void)
+{
+	struct rdma_event_channel *channel;
+	int port[2], reuse = 1, status;
+	struct rdma_cm_id *id;
+	__be16 number;
+	pid_t child;
+
+	own_network();
+	MUST(!pipe(port) && (child = fork()) >= 0);
+	if (!child)
+		_exit(other_process(port[0]));
+	MUST(channel = rdma_create_event_channel());
+	id = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof(reuse)));
+	CHECK(!rdma_bind_addr(id, address("127.0.0.1", 0)));
+	number = rdma_get_src_port(id);
+	MUST(write(port[1], &number, sizeof(number)) == sizeof(number));
+	MUST(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+	/* Nobody shares it any more. */
+	CHECK(!rdma_listen(id, 0));
+	CHECK(!rdma_destroy_id(id));
+
+	/* Addresses of InfiniBand's own are no device's, nor are those of other families addresses. */
+	id = new_id(channel, RDMA_PS_TCP);
+	struct sockaddr *other = address("127.0.0.1", 0);
+	other->sa_family = 27;
+	MINUS_ONE(rdma_bind_addr(id, other), ENODEV);
+	MINUS_ONE(rdma_resolve_addr(id, NULL, other, 100), ENODEV);
+	other->sa_family = AF_UNIX;
+	MINUS_ONE(rdma_bind_addr(id, other), EINVAL);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -409,6 +468,7 @@ int main(int argc, char **argv)
 		{ "names", names },
 		{ "options", options },
 		{ "devices", devices },
+		{ "shared_ports", shared_ports },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

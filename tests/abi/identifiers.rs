@@ -49,3 +49,8 @@ fn options_are_checked() {
 fn devices_are_opened_once() {
     passes("devices");
 }
+
+#[test]
+fn processes_share_ports_if_both_wish_so() {
+    passes("shared_ports");
+}

@@ -206,7 +206,7 @@ impl Id {
         lock(&self.inner).options.type_of_service = type_of_service;
     }
 
-    /// Whether it shares its address and port with others of this process that do so too.
+    /// Whether it shares its address and port with others that do so too.
     ///
     /// # Errors
     /// [`CmError::State`] when others may be sharing it already.

@@ -20,6 +20,7 @@ pub mod gsi;
 pub mod id;
 pub mod multicast;
 mod notice;
+mod port_range;
 pub mod port_space;
 pub mod resolve;
 

@@ -5,19 +5,20 @@
 //! address, and one for all addresses of an IP version. Who takes the name of an address then looks
 //! whether somebody has that of all; who takes that of all then looks for each address of the host. So
 //! of two who are not to have a port together at least one finds out.
+//!
+//! Who shares a port with others that do so too has one of a few numbered names in the place of that one.
+//! Those who share look whether somebody has the port alone, and who wants it alone looks for all of them.
 
+use super::port_range::{check_privilege, local_port_range};
 use crate::event_queue::lock;
 use crate::net::list_interfaces;
 use crate::net::names::{Lookup, Name};
 use crate::per_process::PerProcess;
 use crate::random;
-use rustix::thread::{CapabilitySet, capabilities};
 use std::collections::HashMap;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +35,7 @@ pub struct PortWish {
     pub port: u16,
     /// Whether all addresses of IPv6 are meant to be those of IPv4 too.
     pub both_versions: bool,
-    /// Whether to share it with others of this process that wish so too.
+    /// Whether to share it with others that wish so too.
     pub reuse: bool,
 }
 
@@ -123,6 +124,9 @@ impl fmt::Display for Reach {
     }
 }
 
+/// How many processes may share a port: whoever wants one alone looks for each of them.
+const SHARING: u8 = 16;
+
 /// A port of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
@@ -134,6 +138,12 @@ impl Key {
     fn name(self, reach: Reach) -> String {
         format!("cm/{:x}/{}/{reach}", self.space as u16, self.port)
     }
+
+    /// The names of processes that share a port, with their numbers.
+    fn shared_names(self, reach: Reach) -> impl Iterator<Item = (u8, String)> {
+        let name = self.name(reach);
+        (0..SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
+    }
 }
 
 #[derive(Debug)]
@@ -144,6 +154,11 @@ struct Owner {
 }
 
 impl Owner {
+    /// Whether it lets others have its port, who want so too.
+    fn shares(&self) -> bool {
+        self.reuse.load(Ordering::Relaxed) && !self.listens.load(Ordering::Relaxed)
+    }
+
     fn meets(&self, reaches: &[Reach]) -> bool {
         reaches
             .iter()
@@ -151,11 +166,79 @@ impl Owner {
     }
 }
 
+/// The name of a process that shares a port, and its number.
+type Share = (u8, Name);
+
 /// Who has a port in this process, and the names that keep other processes away from it.
 #[derive(Debug, Default)]
 struct Port {
     owners: Vec<Arc<Owner>>,
     names: HashMap<Reach, Name>,
+    /// Those of owners who share, with their numbers.
+    shared: HashMap<Reach, Share>,
+}
+
+impl Port {
+    /// Takes the names that say that this process has the port alone.
+    fn take_alone(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Name)>>> {
+        let mut names = Vec::new();
+        for reach in reaches
+            .iter()
+            .filter(|reach| !self.names.contains_key(reach))
+        {
+            match Name::take(&key.name(*reach))? {
+                Some(name) => names.push((*reach, name)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(names))
+    }
+
+    /// Takes names that say that this process shares the port.
+    fn take_shares(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Share)>>> {
+        let mut shares = Vec::new();
+        for reach in reaches
+            .iter()
+            .filter(|reach| !self.shared.contains_key(reach))
+        {
+            let mut share = None;
+            for (number, name) in key.shared_names(*reach) {
+                share = Name::take(&name)?.map(|name| (number, name));
+                if share.is_some() {
+                    break;
+                }
+            }
+            match share {
+                Some(share) => shares.push((*reach, share)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(shares))
+    }
+
+    /// Whether another process has the port alone, at an address that is in `reach` too, but for the
+    /// name of `reach` itself.
+    fn is_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
+        for other in others(reach) {
+            if !self.names.contains_key(&other) && lookup.is_taken(&key.name(other))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether other processes share the port at an address that is in `reach` too.
+    fn is_shared_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
+        for other in others(reach).into_iter().chain([reach]) {
+            let ours = self.shared.get(&other).map(|(number, _)| *number);
+            for (number, name) in key.shared_names(other) {
+                if Some(number) != ours && lookup.is_taken(&name)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -220,7 +303,7 @@ impl PortClaim {
         self.key.port
     }
 
-    /// Whether others of this process may share it, if they wish so too.
+    /// Whether others may share it, if they wish so too. Those of other processes may if it was taken so.
     pub fn set_reuse(&self, reuse: bool) {
         self.owner.reuse.store(reuse, Ordering::Relaxed);
     }
@@ -230,17 +313,29 @@ impl PortClaim {
     /// # Errors
     /// [`PortError::InUse`] when somebody shares it now.
     pub fn listen(&self) -> Result<(), PortError> {
-        let ports = lock(ports());
-        let shared = ports.held.get(&self.key).is_some_and(|port| {
-            let other = |owner: &&Arc<Owner>| !Arc::ptr_eq(owner, &self.owner);
-            let mut others = port.owners.iter().filter(other);
-            others.any(|owner| owner.meets(&self.owner.reaches))
-        });
-        if shared {
-            return Err(PortError::InUse {
-                port: self.key.port,
-            });
+        let in_use = PortError::InUse {
+            port: self.key.port,
+        };
+        let mut ports = lock(ports());
+        let Some(port) = ports.held.get_mut(&self.key) else {
+            return Err(in_use);
+        };
+        let reaches = &self.owner.reaches;
+        let other = |owner: &&Arc<Owner>| !Arc::ptr_eq(owner, &self.owner);
+        let mut others = port.owners.iter().filter(other);
+        if others.any(|owner| owner.meets(reaches)) {
+            return Err(in_use);
         }
+        let Some(names) = port.take_alone(self.key, reaches)? else {
+            return Err(in_use);
+        };
+        let lookup = Lookup::new()?;
+        for reach in reaches {
+            if port.is_shared_elsewhere(&lookup, self.key, *reach)? {
+                return Err(in_use);
+            }
+        }
+        port.names.extend(names);
         self.owner.listens.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -254,8 +349,9 @@ impl Drop for PortClaim {
         };
         port.owners.retain(|owner| !Arc::ptr_eq(owner, &self.owner));
         let owners = &port.owners;
-        port.names
-            .retain(|reach, _| owners.iter().any(|owner| owner.reaches.contains(reach)));
+        let held = |reach: &Reach| owners.iter().any(|owner| owner.reaches.contains(reach));
+        port.names.retain(|reach, _| held(reach));
+        port.shared.retain(|reach, _| held(reach));
         if port.owners.is_empty() {
             ports.held.remove(&self.key);
         }
@@ -283,31 +379,46 @@ impl Ports {
 
     /// Makes `owner` one of the owners of a port, if it may be.
     fn take(&mut self, key: Key, owner: &Arc<Owner>) -> io::Result<bool> {
-        let held = self.held.get(&key);
+        let nobody = Port::default();
+        let held = self.held.get(&key).unwrap_or(&nobody);
         let in_the_way = |other: &Arc<Owner>| {
-            let flag = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-            let shares = flag(&other.reuse) && flag(&owner.reuse) && !flag(&other.listens);
-            !shares && other.meets(&owner.reaches)
+            let both_share = other.shares() && owner.shares();
+            !both_share && other.meets(&owner.reaches)
         };
-        if held.is_some_and(|port| port.owners.iter().any(in_the_way)) {
+        if held.owners.iter().any(in_the_way) {
             return Ok(false);
         }
-        let ours = |reach: &Reach| held.is_some_and(|port| port.names.contains_key(reach));
-        let mut names = Vec::new();
-        for reach in owner.reaches.iter().filter(|reach| !ours(reach)) {
-            match Name::take(&key.name(*reach))? {
-                Some(name) => names.push((*reach, name)),
+        let lookup = Lookup::new()?;
+        let (mut names, mut shared) = (Vec::new(), Vec::new());
+        if owner.shares() {
+            match held.take_shares(key, &owner.reaches)? {
+                Some(taken) => shared = taken,
                 None => return Ok(false),
             }
+            for reach in &owner.reaches {
+                if !held.names.contains_key(reach) && lookup.is_taken(&key.name(*reach))? {
+                    return Ok(false);
+                }
+            }
+        } else {
+            match held.take_alone(key, &owner.reaches)? {
+                Some(taken) => names = taken,
+                None => return Ok(false),
+            }
+            for reach in &owner.reaches {
+                if held.is_shared_elsewhere(&lookup, key, *reach)? {
+                    return Ok(false);
+                }
+            }
         }
-        let lookup = Lookup::new()?;
-        for reach in owner.reaches.iter().flat_map(|reach| others(*reach)) {
-            if !ours(&reach) && lookup.is_taken(&key.name(reach))? {
+        for reach in &owner.reaches {
+            if held.is_elsewhere(&lookup, key, *reach)? {
                 return Ok(false);
             }
         }
         let port = self.held.entry(key).or_default();
         port.names.extend(names);
+        port.shared.extend(shared);
         port.owners.push(Arc::clone(owner));
         Ok(true)
     }
@@ -327,38 +438,6 @@ fn others(reach: Reach) -> Vec<Reach> {
     addresses
         .map(|address| Reach::One(address.ip()))
         .filter(|one| one.meets(all))
-        .collect()
-}
-
-/// Whether this process may have a port at all.
-fn check_privilege(port: u16) -> Result<(), PortError> {
-    const USUAL: u16 = 1024;
-    let first_free = read_numbers("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-        .and_then(|numbers| numbers.first().copied())
-        .unwrap_or(USUAL);
-    if port >= first_free {
-        return Ok(());
-    }
-    let ours = capabilities(None).map_err(io::Error::from)?;
-    if ours.effective.contains(CapabilitySet::NET_BIND_SERVICE) {
-        return Ok(());
-    }
-    Err(PortError::Privileged { port, first_free })
-}
-
-/// From where ports are chosen.
-fn local_port_range() -> RangeInclusive<u16> {
-    const USUAL: RangeInclusive<u16> = 32768..=60999;
-    match read_numbers("/proc/sys/net/ipv4/ip_local_port_range").as_deref() {
-        Some(&[low, high]) if 0 < low && low <= high => low..=high,
-        _ => USUAL,
-    }
-}
-
-fn read_numbers(path: &str) -> Option<Vec<u16>> {
-    let text = fs::read_to_string(path).ok()?;
-    text.split_whitespace()
-        .map(|number| number.parse().ok())
         .collect()
 }
 
@@ -443,6 +522,40 @@ mod tests {
         drop(second);
         first.listen().unwrap();
         refused(shared(first.port()));
+    }
+
+    #[test]
+    fn processes_share_a_port_as_identifiers_of_one_do() {
+        let shared = |address, port| PortWish {
+            reuse: true,
+            ..wish(address, port)
+        };
+        let free = any(LOOPBACK);
+        let key = free.key;
+        drop(free);
+        let one = Reach::of(LOOPBACK.parse().unwrap());
+        // As another process would hold it that shares the port.
+        let (_, name) = key.shared_names(one).next().unwrap();
+        let other = Name::take(&name).unwrap().unwrap();
+        let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
+        let everywhere = PortClaim::take(shared("0.0.0.0", key.port)).unwrap();
+        drop(everywhere);
+        assert_eq!(ours.listen().unwrap_err().errno(), libc::EADDRINUSE);
+        drop(ours);
+        refused(wish(LOOPBACK, key.port));
+        refused(wish("0.0.0.0", key.port));
+        PortClaim::take(wish(ELSEWHERE, key.port)).unwrap();
+        drop(other);
+
+        let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
+        ours.listen().unwrap();
+        let lookup = Lookup::new().unwrap();
+        assert!(lookup.is_taken(&key.name(one)).unwrap());
+        drop(ours);
+        // As another process would hold it that does not.
+        let _alone = Name::take(&key.name(one)).unwrap().unwrap();
+        refused(shared(LOOPBACK, key.port));
+        refused(shared("0.0.0.0", key.port));
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! Which ports programs may have, and from which one is chosen: as the kernel has it for sockets.
+
+use super::port_space::PortError;
+use rustix::thread::{CapabilitySet, capabilities};
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+
+/// Whether this process may have a port at all.
+pub(super) fn check_privilege(port: u16) -> Result<(), PortError> {
+    const USUAL: u16 = 1024;
+    let first_free = read_numbers("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+        .and_then(|numbers| numbers.first().copied())
+        .unwrap_or(USUAL);
+    if port >= first_free {
+        return Ok(());
+    }
+    let ours = capabilities(None).map_err(io::Error::from)?;
+    if ours.effective.contains(CapabilitySet::NET_BIND_SERVICE) {
+        return Ok(());
+    }
+    Err(PortError::Privileged { port, first_free })
+}
+
+/// From where ports are chosen.
+pub(super) fn local_port_range() -> RangeInclusive<u16> {
+    const USUAL: RangeInclusive<u16> = 32768..=60999;
+    match read_numbers("/proc/sys/net/ipv4/ip_local_port_range").as_deref() {
+        Some(&[low, high]) if 0 < low && low <= high => low..=high,
+        _ => USUAL,
+    }
+}
+
+fn read_numbers(path: &str) -> Option<Vec<u16>> {
+    let text = fs::read_to_string(path).ok()?;
+    text.split_whitespace()
+        .map(|number| number.parse().ok())
+        .collect()
+}
