@@ -4,7 +4,8 @@
 //! a batch is handled first, and answered then. A program that has what it waited for may end its
 //! queue pair, or itself, in between, and the peer would ask a queue pair that is gone.
 
-use super::{Inner, Qp, TURN, send_batch};
+use super::sending::{TURN, send_batch};
+use super::{Inner, Qp};
 use crate::engine;
 use crate::event_queue::lock;
 use crate::net::now;

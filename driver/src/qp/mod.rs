@@ -13,10 +13,12 @@ mod holders;
 mod host;
 mod init;
 mod machine;
+mod modify;
 mod multicast;
 mod pace;
 mod posting;
 mod receives;
+mod sending;
 mod share;
 
 pub use error::{CreateError, ModifyError};
@@ -28,40 +30,30 @@ pub use share::Share;
 use crate::counters::{DeviceCounters, QpTotals, Traffic};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::engine::{self, Local};
+use crate::engine;
 use crate::event_queue::{AckCount, lock};
 use crate::events::AsyncEvents;
-use crate::net::{NetCounters, Path, SendBatch, now};
+use crate::net::{NetCounters, now};
 use crate::pd::Pd;
 use crate::raw::Frames;
 use crate::regions::{RegionTable, regions};
-use crate::route::{Route, RouteError};
+use crate::route::Route;
 use crate::xrcd::Xrcd;
 use destinations::Destinations;
 use holders::Holders;
 use host::QpHost;
-use machine::{Machine, Next};
+use machine::Machine;
 use pace::Pacer;
 use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::{Gid, Qpn};
-use urxe_proto::qp::{AddressVector, AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::Sge;
-
-/// How many bytes a queue pair sends before others have their turn.
-const TURN: u64 = 1 << 20;
-
-/// What giving a batch to the kernel counts for, however little is in it, as when datagrams go to
-/// many destinations.
-const FLUSH_COSTS: u64 = 16 << 10;
-
-/// How often a batch that the socket has no room for is offered again, a millisecond each.
-const PATIENCE: usize = 16;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -266,123 +258,11 @@ impl Qp {
         self.tag.load(Ordering::Acquire)
     }
 
-    /// Changes attributes and state (11.2.4.2).
-    ///
-    /// # Errors
-    /// See [`ModifyError`]; nothing has changed then.
-    pub fn modify(self: &Arc<Self>, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
-        self.modify_with_burst(attr, mask, 0)
-    }
-
-    /// Limits the rate at which it sends, in kbit/s, with bursts of about so many bytes; 0 is for no
-    /// limit, and for the usual bursts. What it answers to its peer counts, but short answers are not
-    /// held back.
-    ///
-    /// # Errors
-    /// [`ModifyError::Transition`] unless it is in RTS; [`ModifyError::Pacing`] for raw packets.
-    pub fn limit_rate(self: &Arc<Self>, rate: u32, burst: u32) -> Result<(), ModifyError> {
-        if self.state() != QpState::Rts {
-            return Err(TransitionError::Unexpected(AttrMask::RATE_LIMIT).into());
-        }
-        let attr = QpAttr {
-            rate_limit: rate,
-            ..QpAttr::default()
-        };
-        self.modify_with_burst(&attr, AttrMask::RATE_LIMIT, burst)
-    }
-
-    fn modify_with_burst(
-        self: &Arc<Self>,
-        attr: &QpAttr,
-        mask: AttrMask,
-        burst: u32,
-    ) -> Result<(), ModifyError> {
-        let limits = mask.contains(AttrMask::RATE_LIMIT) && attr.rate_limit > 0;
-        if limits && self.frames.is_some() {
-            return Err(ModifyError::Pacing);
-        }
-        if mask.contains(AttrMask::PATH_MTU) {
-            self.check_path_mtu(attr)?;
-        }
-        let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
-        if opens && self.frames.is_none() {
-            match self.service {
-                // No path says which address its datagrams come to.
-                QpType::Ud => engine::get().open_all(self.device.sources())?,
-                _ => engine::get().open_any(self.device.sources())?,
-            }
-        }
-        // Opening sockets comes before the locks: whoever receives holds the list of sockets.
-        let way = |bit, av| match mask.contains(bit) {
-            true => self.route(attr, mask, av).map(Some),
-            false => Ok(None),
-        };
-        let route = way(AttrMask::AV, &attr.av)?;
-        let alternate = way(AttrMask::ALT_PATH, &attr.alt_av)?;
-        let held = regions();
-        let mut inner = lock(&self.inner);
-        let before = inner.machine.state();
-        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
-            self.say_farewell(&mut inner, held.table());
-        }
-        inner
-            .machine
-            .modify(attr, mask, now(), &mut self.host(held.table()))?;
-        if let Some(route) = route {
-            inner.route = Some(route);
-        }
-        if let Some(alternate) = alternate {
-            inner.alternate = Some(alternate);
-        }
-        let after = inner.machine.state();
-        if after == QpState::Reset {
-            inner.route = None;
-            inner.alternate = None;
-            inner.destinations.clear();
-            inner.pacer = None;
-            if before != QpState::Reset {
-                self.purge();
-            }
-        }
-        if mask.contains(AttrMask::RATE_LIMIT) {
-            inner.pacer = Pacer::new(attr.rate_limit, burst);
-        }
-        self.transmit(&mut inner, held.table());
-        Ok(())
-    }
-
     /// Takes back its completions.
     fn purge(&self) {
         for cq in self.cqs() {
             cq.purge(self.qpn);
         }
-    }
-
-    fn check_path_mtu(&self, attr: &QpAttr) -> Result<(), ModifyError> {
-        let active = self.device.active_mtu();
-        if attr.path_mtu > active {
-            return Err(ModifyError::PathMtu {
-                device: self.device.name().to_owned(),
-                active: active.bytes(),
-                asked: attr.path_mtu.bytes(),
-            });
-        }
-        Ok(())
-    }
-
-    /// A way to the peer.
-    fn route(
-        &self,
-        attr: &QpAttr,
-        mask: AttrMask,
-        av: &AddressVector,
-    ) -> Result<Route, RouteError> {
-        let dest_qpn = match mask.contains(AttrMask::DEST_QPN) {
-            true => attr.dest_qpn,
-            false => self.attributes().dest_qpn,
-        };
-        let flow_key = self.qpn.get().rotate_left(8) ^ dest_qpn.get();
-        Route::new(&self.device, av, flow_key)
     }
 
     /// Starts posting sends; they go out when the [`Posting`] is dropped, together.
@@ -511,6 +391,7 @@ impl Qp {
         self.say_farewell(&mut inner, held.table());
         // Without a way to anybody it carries out no work request any more, and binds no window.
         inner.route = None;
+        inner.alternate = None;
         inner.destinations.clear();
         drop(inner);
         held.table().free_windows_of(self.qpn);
@@ -529,58 +410,6 @@ impl Qp {
         QpHost { qp: self, regions }
     }
 
-    /// Sends all that may go now, but lets others have their turn.
-    fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
-        if let Some(frames) = &self.frames {
-            self.transmit_frames(inner, frames, regions);
-            return;
-        }
-        inner.follow_migration();
-        let Inner {
-            machine,
-            traffic,
-            route,
-            destinations,
-            pacer,
-            paced_until,
-            queued,
-            ..
-        } = inner;
-        let mut batch = None;
-        let mut turn = TURN;
-        let mut more = true;
-        while more && turn > 0 {
-            let Some(Route { local, path }) = next_way(machine, route, destinations) else {
-                more = false;
-                break;
-            };
-            let batch = batch.get_or_insert_with(|| engine::get().take_batch());
-            batch.begin(path);
-            let (now, mut host) = (now(), self.host(regions));
-            more = match pacer {
-                None => machine.poll_transmit(now, &mut host, batch),
-                Some(pacer) => {
-                    let mut sink = pacer.limit(now, batch);
-                    let more = machine.poll_transmit(now, &mut host, &mut sink);
-                    let taken = sink.taken();
-                    pacer.spend(now, taken);
-                    // The timer goes on with it.
-                    *paced_until = if more { pacer.next() } else { Time::NEVER };
-                    false
-                }
-            };
-            turn = turn.saturating_sub(send_batch(batch, path, local, traffic));
-        }
-        if let Some(batch) = batch {
-            engine::get().return_batch(batch);
-        }
-        // Whoever is on the list already gets one turn all the same.
-        if more && !std::mem::replace(queued, true) {
-            engine::get().ready(Arc::clone(self));
-        }
-        self.settle(inner, regions);
-    }
-
     /// Keeps what others see of the state machine in step with it.
     fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
         let deadline = inner.machine.deadline().min(inner.paced_until);
@@ -595,52 +424,4 @@ impl Qp {
             inner.machine.receive_posted(&mut self.host(regions));
         }
     }
-}
-
-/// Where the next packet goes; `None` when there is nothing to send, or nowhere to.
-fn next_way<'a>(
-    machine: &Machine,
-    route: &'a Option<Route>,
-    destinations: &'a mut Destinations,
-) -> Option<&'a Route> {
-    match machine.next_destination() {
-        Next::Peer => route.as_ref(),
-        Next::Handle(number) => destinations.way_to(number),
-        Next::Nothing => {
-            destinations.clear();
-            None
-        }
-        Next::Waits => None,
-    }
-}
-
-/// Gives a batch to the kernel. Returns how much of a turn that was.
-fn send_batch(batch: &mut SendBatch, path: &Path, local: &Local, traffic: &mut Traffic) -> u64 {
-    let sent = flush(batch, path, traffic);
-    let held_until = local.endpoint().held_until();
-    if held_until != Time::NEVER {
-        engine::get().deadline_moved(held_until);
-    }
-    sent.map_or(TURN, |bytes| bytes.max(FLUSH_COSTS))
-}
-
-/// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go
-/// then is lost, and repeated like anything lost. Returns how many bytes went; `None` when there was
-/// no room to the end: then it is for others to have the locks.
-fn flush(batch: &mut SendBatch, path: &Path, traffic: &mut Traffic) -> Option<u64> {
-    let mut bytes = 0;
-    for _ in 0..PATIENCE {
-        let report = batch.flush();
-        traffic.sent(&report, path.peer().ip().is_multicast());
-        bytes += report.bytes;
-        if let Some(error) = &report.error {
-            tracing::debug!(%error, lost = report.lost, "packets could not be sent");
-        }
-        if !report.blocked {
-            return Some(bytes);
-        }
-    }
-    traffic.gave_up(batch.packets() as u64);
-    batch.discard();
-    None
 }

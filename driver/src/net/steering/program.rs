@@ -1,0 +1,146 @@
+//! The classic BPF program by which the kernel finds the socket for a datagram.
+
+use super::{Order, PROBE_SLOT};
+use crate::net::QPN_BITS;
+use crate::net::sys::set_option;
+use std::io;
+use std::os::fd::BorrowedFd;
+use urxe_proto::cm::wire::{Attribute, MadHeader};
+use urxe_proto::ids::Qpn;
+use urxe_proto::wire::{Bth, Deth, Layout};
+
+/// The program: destination QPN in, number of the socket out. It sees the UDP payload, whose first
+/// 12 bytes are the BTH; a datagram that is shorter goes to the first socket.
+fn code(order: &Order) -> Vec<libc::sock_filter> {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+    const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
+    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const JUMP_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const RETURN_A: u16 = (libc::BPF_RET | 0x10) as u16; // BPF_A
+    /// The BTH's word with the QPN in its low 24 bits, and the low half of the QPN.
+    const QPN_WORD: u32 = 4;
+    const QPN_LOW: u32 = 6;
+    /// Where a MAD of communication management has its attribute, its request ID, and the
+    /// communication ID of its receiver, whose first byte is the slot.
+    const MAD: u32 = (Bth::LEN + Deth::LEN) as u32;
+    const MAD_ATTRIBUTE: u32 = MAD + 16;
+    const SIDR_REQUEST_ID: u32 = MAD + MadHeader::LEN as u32;
+    const REMOTE_COMM_ID: u32 = SIDR_REQUEST_ID + 4;
+    /// No socket has this number: the kernel's hash decides.
+    const ANY: u32 = u32::MAX;
+
+    // Jumps over so many instructions if the comparison is true, and so many if it is false.
+    let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let op = |code, k| jump(code, k, 0, 0);
+    // Goes on with the next instruction if equal, else jumps over `skip` of them.
+    let unless = |k, skip| jump(JUMP_EQUAL, k, 0, skip);
+    let lowest = order.values().next().map_or(ANY, |index| u32::from(*index));
+    let mut code = vec![
+        op(LOAD_WORD, QPN_WORD),
+        op(AND, 0xff_ffff),
+        // A MAD: messages that name an ID go to its slot, all others to the lowest.
+        unless(Qpn::GSI.get(), 10),
+        op(LOAD_HALF, MAD_ATTRIBUTE),
+        jump(JUMP_GREATER, Attribute::Apr as u32, 2, 0),
+        jump(JUMP_GREATER, Attribute::Req as u32, 0, 1),
+        unless(Attribute::SidrReq as u32, 1),
+        op(RETURN, lowest),
+        unless(Attribute::SidrRep as u32, 2),
+        op(LOAD_BYTE, SIDR_REQUEST_ID),
+        op(JUMP, 6),
+        op(LOAD_BYTE, REMOTE_COMM_ID),
+        op(JUMP, 4),
+        // Any other packet, or a probe.
+        op(SHIFT_RIGHT, QPN_BITS),
+        unless(u32::from(PROBE_SLOT), 2),
+        op(LOAD_HALF, QPN_LOW),
+        op(RETURN_A, 0),
+    ];
+    for (slot, index) in order {
+        code.push(unless(u32::from(*slot), 1));
+        code.push(op(RETURN, u32::from(*index)));
+    }
+    code.push(op(RETURN, ANY));
+    code
+}
+
+/// Gives the sockets that share an address with this one the program for an order.
+pub(super) fn attach(socket: BorrowedFd<'_>, order: &Order) -> io::Result<()> {
+    let code = code(order);
+    let program = libc::sock_fprog {
+        // At most 18 and 2 for each of 255 slots.
+        len: code.len() as libc::c_ushort,
+        // The kernel only reads it.
+        filter: code.as_ptr().cast_mut(),
+    };
+    set_option(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        program,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_asker;
+    use super::*;
+    use crate::net::ROCE_PORT;
+    use crate::net::slot::SLOTS;
+    use crate::net::socket::open_receiver;
+    use crate::net::tests::own_address;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_kernel_takes_a_program_for_all_slots_and_for_none() {
+        let receiver = open_receiver(own_address(), true).unwrap();
+        let full: Order = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
+        for order in [full, Order::new()] {
+            attach(receiver.as_fd(), &order).unwrap();
+        }
+    }
+
+    #[test]
+    fn mads_go_to_the_slot_of_their_communication_id_and_requests_to_the_lowest() {
+        let address = own_address();
+        let sockets = [(); 3].map(|()| open_receiver(address, true).unwrap());
+        let order = Order::from([(9, 0), (3, 2), (7, 1)]);
+        attach(sockets[0].as_fd(), &order).unwrap();
+        let sender = open_asker(address).unwrap();
+        let to = address.with_port(ROCE_PORT).into();
+        let reaches = |bytes: &[u8]| {
+            sender.send_to(bytes, &to).unwrap();
+            let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+            sockets.iter().position(|s| s.recv(&mut buffer).is_ok())
+        };
+        let mut packet = [0; 280];
+        let mut with = |qpn: u32, attribute: u16, first: u8, second: u8| {
+            packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+            packet[36..38].copy_from_slice(&attribute.to_be_bytes());
+            packet[44] = first;
+            packet[48] = second;
+            reaches(&packet)
+        };
+        assert_eq!(with(0x09_0001, 0, 0, 0), Some(0));
+        assert_eq!(with(0x07_0001, 0, 0, 0), Some(1));
+        assert_eq!(with(0xff_0002, 0, 0, 0), Some(2));
+        for slot_and_socket in [(9, 0), (7, 1), (3, 2)] {
+            let (slot, socket) = slot_and_socket;
+            assert_eq!(with(1, Attribute::Req as u16, slot, slot), Some(2));
+            assert_eq!(with(1, Attribute::SidrReq as u16, slot, slot), Some(2));
+            assert_eq!(with(1, Attribute::SidrRep as u16, slot, 0), Some(socket));
+            for attribute in [Attribute::Rep, Attribute::Dreq, Attribute::Rej] {
+                assert_eq!(with(1, attribute as u16, 0, slot), Some(socket));
+            }
+        }
+        assert!(with(1, Attribute::Rep as u16, 0, 200).is_some());
+        for no_message in [0, 0x0f, 0x1b, 0xffff] {
+            assert_eq!(with(1, no_message, 7, 7), Some(2));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Changing a queue pair: its states, its attributes, and the way to its peer.
+
+use super::pace::Pacer;
+use super::{ModifyError, Qp};
+use crate::engine;
+use crate::event_queue::lock;
+use crate::net::now;
+use crate::regions::regions;
+use crate::route::{Route, RouteError};
+use std::sync::Arc;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
+
+impl Qp {
+    /// Changes attributes and state (11.2.4.2).
+    ///
+    /// # Errors
+    /// See [`ModifyError`]; nothing has changed then.
+    pub fn modify(self: &Arc<Self>, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        self.modify_with_burst(attr, mask, 0)
+    }
+
+    /// Limits the rate at which it sends, in kbit/s, with bursts of about so many bytes; 0 is for no
+    /// limit, and for the usual bursts. What it answers to its peer counts, but short answers are not
+    /// held back.
+    ///
+    /// # Errors
+    /// [`ModifyError::Transition`] unless it is in RTS; [`ModifyError::Pacing`] for raw packets.
+    pub fn limit_rate(self: &Arc<Self>, rate: u32, burst: u32) -> Result<(), ModifyError> {
+        if self.state() != QpState::Rts {
+            return Err(TransitionError::Unexpected(AttrMask::RATE_LIMIT).into());
+        }
+        let attr = QpAttr {
+            rate_limit: rate,
+            ..QpAttr::default()
+        };
+        self.modify_with_burst(&attr, AttrMask::RATE_LIMIT, burst)
+    }
+
+    fn modify_with_burst(
+        self: &Arc<Self>,
+        attr: &QpAttr,
+        mask: AttrMask,
+        burst: u32,
+    ) -> Result<(), ModifyError> {
+        let limits = mask.contains(AttrMask::RATE_LIMIT) && attr.rate_limit > 0;
+        if limits && self.frames.is_some() {
+            return Err(ModifyError::Pacing);
+        }
+        if mask.contains(AttrMask::PATH_MTU) {
+            self.check_path_mtu(attr)?;
+        }
+        let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
+        if opens && self.frames.is_none() {
+            match self.service {
+                // No path says which address its datagrams come to.
+                QpType::Ud => engine::get().open_all(self.device.sources())?,
+                _ => engine::get().open_any(self.device.sources())?,
+            }
+        }
+        // Opening sockets comes before the locks: whoever receives holds the list of sockets.
+        let way = |bit, av| match mask.contains(bit) {
+            true => self.route(attr, mask, av).map(Some),
+            false => Ok(None),
+        };
+        let route = way(AttrMask::AV, &attr.av)?;
+        let alternate = way(AttrMask::ALT_PATH, &attr.alt_av)?;
+        let held = regions();
+        let mut inner = lock(&self.inner);
+        let before = inner.machine.state();
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            self.say_farewell(&mut inner, held.table());
+        }
+        inner
+            .machine
+            .modify(attr, mask, now(), &mut self.host(held.table()))?;
+        if let Some(route) = route {
+            inner.route = Some(route);
+        }
+        if let Some(alternate) = alternate {
+            inner.alternate = Some(alternate);
+        }
+        let after = inner.machine.state();
+        if after == QpState::Reset {
+            inner.route = None;
+            inner.alternate = None;
+            inner.destinations.clear();
+            inner.pacer = None;
+            if before != QpState::Reset {
+                self.purge();
+            }
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            inner.pacer = Pacer::new(attr.rate_limit, burst);
+        }
+        self.transmit(&mut inner, held.table());
+        Ok(())
+    }
+
+    fn check_path_mtu(&self, attr: &QpAttr) -> Result<(), ModifyError> {
+        let active = self.device.active_mtu();
+        if attr.path_mtu > active {
+            return Err(ModifyError::PathMtu {
+                device: self.device.name().to_owned(),
+                active: active.bytes(),
+                asked: attr.path_mtu.bytes(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A way to the peer.
+    fn route(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        av: &AddressVector,
+    ) -> Result<Route, RouteError> {
+        let dest_qpn = match mask.contains(AttrMask::DEST_QPN) {
+            true => attr.dest_qpn,
+            false => self.attributes().dest_qpn,
+        };
+        let flow_key = self.qpn.get().rotate_left(8) ^ dest_qpn.get();
+        Route::new(&self.device, av, flow_key)
+    }
+}
