@@ -170,14 +170,17 @@ fn a_completion_queue_that_overruns_takes_its_queue_pairs_to_error() {
     }
 }
 
+/// Two ends that are ready to send; the channel tells of the second one's completions.
+fn notified() -> (Arc<Channel>, End, End) {
+    let channel = Arc::new(Channel::new().unwrap());
+    let second = End::new(Some(Arc::clone(&channel)), 16);
+    let (a, b) = common::join(End::new(None, 16), second, |_| {});
+    (channel, a, b)
+}
+
 #[test]
 fn a_waiting_program_is_notified_and_its_descriptor_can_be_polled() {
-    let channel = Arc::new(Channel::new().unwrap());
-    let (a, b) = (End::new(None, 16), End::new(Some(Arc::clone(&channel)), 16));
-    a.init();
-    b.init();
-    a.connect(&b, |_| {});
-    b.connect(&a, |_| {});
+    let (channel, a, b) = notified();
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
     for round in 0..20 {
@@ -202,12 +205,7 @@ fn a_waiting_program_is_notified_and_its_descriptor_can_be_polled() {
 
 #[test]
 fn solicited_notifications_leave_out_the_others() {
-    let channel = Arc::new(Channel::new().unwrap());
-    let (a, b) = (End::new(None, 16), End::new(Some(Arc::clone(&channel)), 16));
-    a.init();
-    b.init();
-    a.connect(&b, |_| {});
-    b.connect(&a, |_| {});
+    let (channel, a, b) = notified();
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
     b.cq.arm(true);

@@ -7,9 +7,9 @@ use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::SendQueueSize;
 use crate::time::Time;
-use crate::unreliable::{Core, Service, UnreliableQp};
+use crate::unreliable::{Core, Service, Told, UnreliableQp};
 use crate::wire::Transport;
-use crate::work::{Completion, Extra, WcOpcode, WcStatus};
+use crate::work::Extra;
 use std::ops::RangeInclusive;
 
 /// The bytes of the addresses and the type of the payload; padding is the interface's.
@@ -73,33 +73,13 @@ impl UnreliableQp<Raw> {
             core.counters.dropped_in_state += 1;
             return;
         }
-        core.counters.received_packets += 1;
-        let (mut cx, _, receive) = core.parts(now);
-        if !receive.hold(None, host) {
-            cx.counters.no_receive += 1;
-            return;
-        }
-        if receive.room() < frame.len() as u64 {
-            receive.too_small(&mut cx, host);
-            return;
-        }
-        if host.fill_receive(receive.receive(), 0, frame).is_err() {
-            receive.end(cx.qpn, WcStatus::LocProtErr, host);
-            core.end(now, host);
-            return;
-        }
-        cx.counters.receives_done += 1;
-        let completion = Completion {
-            wr_id: receive.receive().wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            byte_len: frame.len() as u32,
-            qpn: cx.qpn,
+        let told = Told {
             src_qp: Qpn::default(),
             extra: Extra::None,
             grh: false,
+            solicited: false,
         };
-        receive.complete(completion, false, host);
+        core.receive_whole(now, &[frame], told, host);
     }
 }
 
@@ -109,7 +89,7 @@ mod tests {
     use crate::host::Transmit;
     use crate::qp::{AttrMask, QpState};
     use crate::testing::{LOCAL, NO_KEY, TestHost, pattern, sge};
-    use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+    use crate::work::{Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
     const NOW: Time = Time(1);
     const MAX: usize = 1514;

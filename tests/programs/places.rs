@@ -125,6 +125,18 @@ fn two_interfaces_of_one_host() {
         .success();
 }
 
+/// With the options that need most of a place: events, large messages, any path MTU.
+#[track_caller]
+fn runs_every_way(pingpong: &Pingpong) {
+    pingpong.run().success();
+    for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
+        let pingpong = pingpong.clone().options(options);
+        pingpong.iterations(300).run().success();
+    }
+    let large = pingpong.clone().options("-c").size(8 << 20);
+    large.iterations(4).run().success();
+}
+
 #[test]
 fn as_a_user_without_privileges() {
     if !require(&[PINGPONG, DEVINFO])
@@ -134,22 +146,7 @@ fn as_a_user_without_privileges() {
     }
     let place = Place::alone().unprivileged();
     let pingpong = Pingpong::over_loopback(&place);
-    pingpong.run().success();
-    for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
-        pingpong
-            .clone()
-            .options(options)
-            .iterations(300)
-            .run()
-            .success();
-    }
-    pingpong
-        .clone()
-        .options("-c")
-        .size(8 << 20)
-        .iterations(4)
-        .run()
-        .success();
+    runs_every_way(&pingpong);
     let ipv6 = DeviceInfo::query(&place, "urxe_lo").gid_index("::1");
     pingpong.gids(ipv6, ipv6).options("-c").run().success();
 }
@@ -183,21 +180,7 @@ fn in_a_user_and_network_namespace() {
     }
     let namespace = Namespace::new_with_user(&Place::here()).loopback_up();
     let pingpong = Pingpong::over_loopback(namespace.place());
-    pingpong.run().success();
-    for options in ["-e", "-c", "-N", "-r 1", "-m 256", "-m 4096"] {
-        pingpong
-            .clone()
-            .options(options)
-            .iterations(300)
-            .run()
-            .success();
-    }
-    pingpong
-        .options("-c")
-        .size(8 << 20)
-        .iterations(4)
-        .run()
-        .success();
+    runs_every_way(&pingpong);
 }
 
 #[test]

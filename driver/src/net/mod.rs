@@ -48,7 +48,7 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use pcap::{Capture, CaptureError};
-pub use receive::{Datagram, RecvBatch};
+pub use receive::{Datagram, Kept, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, Path, PathOptions, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
 pub use slot::{QPN_BITS, SLOTS};

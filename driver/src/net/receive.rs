@@ -217,6 +217,48 @@ impl Message {
     }
 }
 
+/// A datagram that is put aside.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    src: SocketAddr,
+    dst: LocalAddress,
+    tos: u8,
+    ttl: u8,
+    index: u16,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl From<&Datagram<'_>> for Kept {
+    fn from(datagram: &Datagram<'_>) -> Self {
+        Kept {
+            src: datagram.src,
+            dst: datagram.dst,
+            tos: datagram.tos,
+            ttl: datagram.ttl,
+            index: datagram.index,
+            bytes: datagram.bytes.to_vec(),
+        }
+    }
+}
+
+impl Kept {
+    /// It as it came, but that how it came is forgotten.
+    pub fn datagram(&self) -> Datagram<'_> {
+        Datagram {
+            src: self.src,
+            dst: self.dst,
+            tos: self.tos,
+            ttl: self.ttl,
+            index: self.index,
+            first_of_batch: false,
+            passed_on: false,
+            ip_id: None,
+            bytes: &self.bytes,
+        }
+    }
+}
+
 /// Datagrams of one sender that the kernel, or another process, passed on as one.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {

@@ -3,13 +3,12 @@
 use super::counters::NetCounters;
 use super::faults::{self, FaultSpec, Injector};
 use super::pcap::{Capture, Direction, Record};
-use super::receive::{Datagram, Senders};
+use super::receive::{Datagram, Kept, Senders};
 use super::send::Path;
 use super::socket::LocalAddress;
 use super::{ROCE_PORT, clock};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_proto::icrc::IcrcError;
 use urxe_proto::time::Time;
@@ -140,37 +139,9 @@ impl Outgoing {
     }
 }
 
-/// A datagram on its way in through the fault injector.
-#[derive(Clone)]
-pub(super) struct Incoming {
-    src: SocketAddr,
-    dst: LocalAddress,
-    tos: u8,
-    ttl: u8,
-    index: u16,
-    bytes: Vec<u8>,
-}
-
-impl faults::Packet for Incoming {
+impl faults::Packet for Kept {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
-    }
-}
-
-impl Incoming {
-    /// As the engine sees it.
-    pub(super) fn as_datagram(&self) -> Datagram<'_> {
-        Datagram {
-            src: self.src,
-            dst: self.dst,
-            tos: self.tos,
-            ttl: self.ttl,
-            index: self.index,
-            first_of_batch: false,
-            passed_on: false,
-            ip_id: None,
-            bytes: &self.bytes,
-        }
     }
 }
 
@@ -178,7 +149,7 @@ impl Incoming {
 pub(super) struct Wire {
     pub(super) tap: Arc<Tap>,
     tx_faults: Option<Mutex<Injector<Outgoing>>>,
-    rx_faults: Option<Mutex<Injector<Incoming>>>,
+    rx_faults: Option<Mutex<Injector<Kept>>>,
 }
 
 impl Wire {
@@ -221,14 +192,7 @@ impl Wire {
         let Some(injector) = &self.rx_faults else {
             return self.tap.deliver(senders, datagram, f);
         };
-        let packet = Incoming {
-            src: datagram.src,
-            dst: datagram.dst,
-            tos: datagram.tos,
-            ttl: datagram.ttl,
-            index: datagram.index,
-            bytes: datagram.bytes.to_vec(),
-        };
+        let packet = Kept::from(&datagram);
         let mut arrivals = Vec::new();
         lock(injector).pass(packet, clock::now(), &mut |p| arrivals.push(p));
         self.deliver_all(senders, &arrivals, f);
@@ -238,11 +202,11 @@ impl Wire {
     pub(super) fn deliver_all(
         &self,
         senders: &mut Senders,
-        arrivals: &[Incoming],
+        arrivals: &[Kept],
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         for incoming in arrivals {
-            self.tap.deliver(senders, incoming.as_datagram(), f);
+            self.tap.deliver(senders, incoming.datagram(), f);
         }
     }
 
@@ -254,7 +218,7 @@ impl Wire {
     }
 
     /// Sends what was delayed until now; what was delayed on its way in goes to `out`.
-    pub(super) fn release(&self, now: Time, out: &mut Vec<Incoming>) {
+    pub(super) fn release(&self, now: Time, out: &mut Vec<Kept>) {
         if let Some(injector) = &self.tx_faults {
             lock(injector).release(now, &mut Outgoing::send);
             self.tap.flush_capture();

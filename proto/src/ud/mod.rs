@@ -16,9 +16,9 @@ use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{PostError, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, Service, UnreliableQp};
-use crate::wire::{Grh, Packet, Transport};
-use crate::work::{Completion, Destination, Extra, SendWr, WcOpcode, WcStatus};
+use crate::unreliable::{Core, Service, Told, UnreliableQp};
+use crate::wire::{Packet, Transport};
+use crate::work::{Destination, Extra, SendWr};
 
 /// The bytes of a UDP header.
 const UDP_LEN: usize = 8;
@@ -107,40 +107,15 @@ impl UnreliableQp<Ud> {
             core.counters.bad_qkey += 1;
             return;
         }
-        core.counters.received_packets += 1;
-        let (mut cx, _, receive) = core.parts(now);
-        if !receive.hold(None, host) {
-            cx.counters.no_receive += 1;
-            return;
-        }
-        let total = Grh::LEN + payload.len();
-        if receive.room() < total as u64 {
-            receive.too_small(&mut cx, host);
-            return;
-        }
         let udp_len = UDP_LEN + packet.len() + crate::icrc::LEN;
         let grh = network.bytes(udp_len as u16);
-        let into = receive.receive();
-        let scattered = host
-            .fill_receive(into, 0, &grh)
-            .and_then(|()| host.fill_receive(into, Grh::LEN as u64, payload));
-        if scattered.is_err() {
-            receive.end(cx.qpn, WcStatus::LocProtErr, host);
-            core.end(now, host);
-            return;
-        }
-        cx.counters.receives_done += 1;
-        let completion = Completion {
-            wr_id: receive.receive().wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            byte_len: total as u32,
-            qpn: cx.qpn,
+        let told = Told {
             src_qp: deth.src_qp,
             extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
             grh: true,
+            solicited: bth.solicited,
         };
-        receive.complete(completion, bth.solicited, host);
+        core.receive_whole(now, &[&grh, payload], told, host);
     }
 
     /// The address handle of the datagram that [`UdQp::poll_transmit`] sends next; `None` when

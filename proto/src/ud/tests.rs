@@ -9,7 +9,7 @@ use crate::qp::{AttrMask, QpState};
 use crate::testing::{LOCAL, NO_KEY, Sent, pattern, sge};
 use crate::unreliable;
 use crate::wire::{Deth, Header, Opcode};
-use crate::work::{Destination, Payload, SendFlags, SendOp, Sge, UdDestination};
+use crate::work::{Destination, Payload, SendFlags, SendOp, Sge, UdDestination, WcStatus};
 use Opcode::{RcSendOnly, UdSendOnly, UdSendOnlyImm};
 use WcStatus::{LocLenErr, LocProtErr, Success, WrFlushErr};
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 
 use super::requester::{Requester, Sent};
 use crate::held_receive::HeldReceive;
-use crate::host::{Completions, Host, QpEvent, Transmit};
+use crate::host::{Completions, Host, MemoryError, QpEvent, Transmit};
 use crate::ids::Qpn;
 use crate::psn::Psn;
 use crate::qp::{AttrMask, Counters, Migration, QpAttr, QpState, QpType, TransitionError};
@@ -10,8 +10,17 @@ use crate::queue::{PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::Transport;
-use crate::work::{SendWr, UdDestination, WcStatus};
+use crate::work::{Completion, Extra, SendWr, UdDestination, WcOpcode, WcStatus};
 use std::ops::RangeInclusive;
+
+/// What a completion tells of a message beside its length.
+pub(crate) struct Told {
+    pub(crate) src_qp: Qpn,
+    pub(crate) extra: Extra,
+    /// Whether the receive begins with the header of the network.
+    pub(crate) grh: bool,
+    pub(crate) solicited: bool,
+}
 
 /// What an unreliable queue pair has beside its responder.
 #[derive(Debug)]
@@ -193,6 +202,52 @@ impl Core {
             counters: &mut self.counters,
         };
         (cx, &mut self.requester, &mut self.receive)
+    }
+
+    /// A message has come in one packet: puts its `pieces`, one after the other, into a receive.
+    /// Without one that it fits, it is dropped.
+    pub(crate) fn receive_whole<H: Host>(
+        &mut self,
+        now: Time,
+        pieces: &[&[u8]],
+        told: Told,
+        host: &mut H,
+    ) {
+        let (mut cx, _, receive) = self.parts(now);
+        cx.counters.received_packets += 1;
+        if !receive.hold(None, host) {
+            cx.counters.no_receive += 1;
+            return;
+        }
+        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if receive.room() < total as u64 {
+            receive.too_small(&mut cx, host);
+            return;
+        }
+        let into = receive.receive();
+        let mut at = 0;
+        let scattered = pieces.iter().try_for_each(|piece| {
+            host.fill_receive(into, at, piece)?;
+            at += piece.len() as u64;
+            Ok::<_, MemoryError>(())
+        });
+        if scattered.is_err() {
+            receive.end(cx.qpn, WcStatus::LocProtErr, host);
+            self.end(now, host);
+            return;
+        }
+        cx.counters.receives_done += 1;
+        let completion = Completion {
+            wr_id: into.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: total as u32,
+            qpn: cx.qpn,
+            src_qp: told.src_qp,
+            extra: told.extra,
+            grh: told.grh,
+        };
+        receive.complete(completion, told.solicited, host);
     }
 
     fn announce_drained<H: Completions>(&mut self, host: &mut H) {

@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::work::SendWr;
 use std::ops::RangeInclusive;
 
-pub(crate) use self::core::Core;
+pub(crate) use self::core::{Core, Told};
 
 /// What sets one unreliable service apart from the others, and the state that only it has.
 pub trait Service {

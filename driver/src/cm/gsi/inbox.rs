@@ -1,8 +1,7 @@
 //! What has come to queue pair 1 and was not looked at yet.
 
 use crate::event_queue::lock;
-use crate::net::{Datagram, LocalAddress, Shared};
-use std::net::SocketAddr;
+use crate::net::{Datagram, Kept, Shared};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,47 +16,32 @@ const ROOM: usize = 4096;
 /// A packet with a MAD, as it came.
 #[derive(Debug)]
 pub(super) struct Arrived {
-    src: SocketAddr,
-    dst: LocalAddress,
-    tos: u8,
-    ttl: u8,
-    index: u16,
+    datagram: Kept,
     pub(super) passed_on: bool,
     src_qp: Qpn,
-    bytes: Vec<u8>,
     mad: Range<usize>,
 }
 
 impl Arrived {
     /// The MAD, if it is one.
     pub(super) fn mad(&self) -> &[u8] {
-        &self.bytes[self.mad.clone()]
+        &self.datagram.bytes[self.mad.clone()]
     }
 
     /// Where it came from, and to which address of ours.
     pub(super) fn address(&self) -> Address {
+        let datagram = self.datagram.datagram();
         Address {
-            local: Gid::from_ip(self.dst.ip()),
-            remote: Gid::from_ip(self.src.ip()),
+            local: Gid::from_ip(datagram.dst.ip()),
+            remote: Gid::from_ip(datagram.src.ip()),
             remote_qpn: self.src_qp,
-            traffic_class: self.tos,
+            traffic_class: datagram.tos,
         }
     }
 
     /// Hands it to the process in another slot. False when there is none.
     pub(super) fn hand_on(&self, shared: &Shared, slot: u8) -> bool {
-        let datagram = Datagram {
-            src: self.src,
-            dst: self.dst,
-            tos: self.tos,
-            ttl: self.ttl,
-            index: self.index,
-            first_of_batch: false,
-            passed_on: false,
-            ip_id: None,
-            bytes: &self.bytes,
-        };
-        shared.hand_on(slot, &datagram)
+        shared.hand_on(slot, &self.datagram.datagram())
     }
 }
 
@@ -87,14 +71,9 @@ impl Inbox {
             return;
         }
         waiting.push(Arrived {
-            src: datagram.src,
-            dst: datagram.dst,
-            tos: datagram.tos,
-            ttl: datagram.ttl,
-            index: datagram.index,
+            datagram: datagram.into(),
             passed_on: datagram.passed_on,
             src_qp: deth.src_qp,
-            bytes: datagram.bytes.to_vec(),
             mad: start..start + packet.payload.len(),
         });
         self.some.store(true, Ordering::Release);

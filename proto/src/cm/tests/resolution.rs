@@ -41,6 +41,19 @@ fn asked(pair: &mut Pair) -> CommId {
     }
 }
 
+/// The client has asked, and the server's program has the question.
+#[track_caller]
+fn asking(pair: &mut Pair) -> (CommId, CommId) {
+    let id = resolve(pair);
+    pair.deliver();
+    (id, asked(pair))
+}
+
+fn reply(pair: &mut Pair, question: CommId) {
+    let now = pair.now;
+    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+}
+
 #[track_caller]
 fn resolved(pair: &mut Pair, expected: CommId) -> SidrRep {
     let event = pair.event(CLIENT);
@@ -57,11 +70,8 @@ fn resolved(pair: &mut Pair, expected: CommId) -> SidrRep {
 #[test]
 fn a_request_gets_the_queue_pair_and_its_key_12_11() {
     let mut pair = Pair::new();
-    let id = resolve(&mut pair);
-    pair.deliver();
-    let question = asked(&mut pair);
-    let now = pair.now;
-    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    let (id, question) = asking(&mut pair);
+    reply(&mut pair, question);
     pair.deliver();
     let rep = resolved(&mut pair, id);
     assert_eq!(rep.status, SidrStatus::VALID);
@@ -111,15 +121,12 @@ fn a_request_is_repeated_max_cm_retries_times() {
 #[test]
 fn a_repeated_request_gets_the_reply_again_and_troubles_nobody() {
     let mut pair = Pair::new();
-    let id = resolve(&mut pair);
-    pair.deliver();
-    let question = asked(&mut pair);
+    let (id, question) = asking(&mut pair);
     // It is repeated while the program thinks, and when the reply is lost.
     pair.wait_for(CLIENT);
     pair.deliver();
     pair.assert_no_event();
-    let now = pair.now;
-    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    reply(&mut pair, question);
     assert_eq!(pair.lose(), 1);
     pair.wait_for(CLIENT);
     pair.deliver();
@@ -133,9 +140,7 @@ fn a_repeated_request_gets_the_reply_again_and_troubles_nobody() {
 #[test]
 fn a_request_that_the_program_forgets_is_rejected() {
     let mut pair = Pair::new();
-    let id = resolve(&mut pair);
-    pair.deliver();
-    let question = asked(&mut pair);
+    let (id, question) = asking(&mut pair);
     pair.sides[SERVER].abandon(pair.now, question);
     pair.deliver();
     assert_eq!(resolved(&mut pair, id).status, SidrStatus::REJECTED);
@@ -149,12 +154,9 @@ fn a_request_that_the_program_forgets_is_rejected() {
 #[test]
 fn a_reply_for_nobody_is_dropped() {
     let mut pair = Pair::new();
-    let id = resolve(&mut pair);
-    pair.deliver();
-    let question = asked(&mut pair);
+    let (id, question) = asking(&mut pair);
     pair.sides[CLIENT].abandon(pair.now, id);
-    let now = pair.now;
-    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    reply(&mut pair, question);
     pair.deliver();
     pair.assert_no_event();
     assert_eq!(pair.counters(CLIENT).unmatched, 1);
@@ -169,8 +171,7 @@ fn questions_count_towards_the_backlog() {
     pair.deliver();
     assert_eq!(pair.counters(SERVER).over_backlog, 1);
     let question = asked(&mut pair);
-    let now = pair.now;
-    pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+    reply(&mut pair, question);
     resolve(&mut pair);
     pair.deliver();
     assert_eq!(pair.counters(SERVER).over_backlog, 1);
@@ -180,11 +181,8 @@ fn questions_count_towards_the_backlog() {
 fn kept_answers_are_bounded() {
     let mut pair = Pair::new();
     for _ in 0..1500 {
-        let id = resolve(&mut pair);
-        pair.deliver();
-        let question = asked(&mut pair);
-        let now = pair.now;
-        pair.sides[SERVER].answer(now, question, &answer()).unwrap();
+        let (id, question) = asking(&mut pair);
+        reply(&mut pair, question);
         pair.deliver();
         resolved(&mut pair, id);
     }
