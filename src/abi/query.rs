@@ -38,6 +38,8 @@ const PAGE_SIZES: u64 = 0xffff_f000;
 /// What can be done with on-demand paging: all there is, since data is always moved the same way.
 const ODP_RELIABLE: u32 =
     ODP_UNRELIABLE | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+/// ATOMIC WRITE and FLUSH are of RC alone.
+const ODP_RC: u32 = ODP_RELIABLE | IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
 const ODP_UNRELIABLE: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 
 /// How long an acknowledgement may take that waits for a thread to wake up: 4.096 us x 2^15,
@@ -67,7 +69,7 @@ fn odp_caps() -> ibv_odp_caps {
     ibv_odp_caps {
         general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
         per_transport_caps: ibv_odp_caps_per_transport_caps {
-            rc_odp_caps: ODP_RELIABLE,
+            rc_odp_caps: ODP_RC,
             uc_odp_caps: ODP_UNRELIABLE | IBV_ODP_SUPPORT_WRITE,
             ud_odp_caps: ODP_UNRELIABLE,
         },

@@ -3,6 +3,7 @@
 //! [`suite`] finds it in its package; `tests/pyverbs/run.py` runs it, in a network namespace where this user
 //! may make one, and [`results`] judges what it wrote.
 
+mod huge_pages;
 mod results;
 mod suite;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use huge_pages::HugePages;
 use results::{FLOOR, Results};
 
 use crate::outcome::Outcome;
@@ -150,9 +152,11 @@ fn try_run(
         let copy = file.try_clone().map_err(Error::at(&output))?;
         command.stdout(file).stderr(copy);
     }
+    let huge_pages = HugePages::reserve();
     let mut child = command.spawn().map_err(Error::at(Path::new("timeout")))?;
     let status = child.wait().map_err(Error::at(&urxe))?;
     end_group(child.id());
+    drop(huge_pages);
 
     let text = fs::read_to_string(&written).map_err(Error::at(&written))?;
     let results = Results::parse(&text);
