@@ -1,8 +1,10 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
 //! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
-//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets, `cargo xtask sim` simulations; `cargo xtask rxe` holds urxe against the kernel's rxe, in a guest.
+//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets, `cargo xtask sim` simulations; `cargo xtask rxe` holds urxe against the kernel's rxe,
+//! in a guest; `cargo xtask bench` measures how fast it is.
 
+mod bench;
 mod fuzz;
 mod outcome;
 mod packages;
@@ -45,6 +47,8 @@ enum Command {
     Pyverbs(pyverbs::PyverbsOptions),
     /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
     Rxe(rxe::RxeOptions),
+    /// Measure urxe beside raw UDP, TCP and UCX over TCP, in turn, in a network namespace of its own.
+    Bench(bench::BenchOptions),
 }
 
 #[derive(clap::Args)]
@@ -87,6 +91,9 @@ fn main() -> ExitCode {
         }
         Command::Fuzz(options) => fuzz::run(&options, &workspace_directory(), &target_directory()),
         Command::Rxe(options) => rxe::run(&options, &workspace_directory(), &target_directory()),
+        Command::Bench(options) => {
+            bench::run(&options, &workspace_directory(), &target_directory())
+        }
     };
     if succeeded {
         ExitCode::SUCCESS

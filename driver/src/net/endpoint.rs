@@ -9,6 +9,7 @@ use super::sharing::Shared;
 use super::slot::{Passed, SLOTS};
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
 use super::steering::{PROBE_SLOT, Steering};
+use super::sys::set_option;
 use super::wire::Wire;
 use crate::process_socket::ProcessSocket;
 use std::fmt;
@@ -41,6 +42,11 @@ pub struct Endpoint {
 impl Endpoint {
     pub(super) fn open(shared: Arc<Shared>, address: LocalAddress) -> Result<Self, OpenError> {
         let receiver = open_receiver(address, shared.options().gro)?;
+        if let Some(bytes) = shared.options().socket_buffer {
+            let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+            set_option(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+                .map_err(|e| OpenError::system("setting the size of a socket's buffer", e))?;
+        }
         let wire = Arc::new(Wire::new(shared.tap().clone(), shared.options().faults));
         let counters = shared.counters().clone();
         let steering = Steering::join(

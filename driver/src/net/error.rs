@@ -57,6 +57,9 @@ pub enum OpenError {
     /// The fault specification makes no sense.
     #[error("URXE_FAULTS: {0}")]
     Faults(#[from] super::faults::ParseError),
+    /// The size of the socket's buffer is no number of bytes.
+    #[error("URXE_SOCKET_BUFFER={0:?}: give a number of bytes, such as 212992")]
+    SocketBuffer(String),
     /// One end of a path is IPv4 and the other IPv6.
     #[error("{address} cannot reach {peer}: one is IPv4 and the other IPv6; use GIDs of one kind")]
     OtherFamily {
@@ -110,7 +113,7 @@ impl OpenError {
             OpenError::NoFreeSlot => libc::EAGAIN,
             OpenError::Capture(_) => libc::EIO,
             OpenError::OtherFamily { .. } => libc::EAFNOSUPPORT,
-            OpenError::Faults(_) => libc::EINVAL,
+            OpenError::Faults(_) | OpenError::SocketBuffer(_) => libc::EINVAL,
         }
     }
 }

@@ -41,6 +41,9 @@ pub struct Options {
     pub capture: Option<String>,
     /// What to do to packets.
     pub faults: Option<FaultSpec>,
+    /// How large the kernel's buffer for what arrives should be, in bytes, if it may be so large. `None` asks for
+    /// much, even beyond `net.core.rmem_max` where that is permitted.
+    pub socket_buffer: Option<u32>,
 }
 
 impl Default for Options {
@@ -50,24 +53,30 @@ impl Default for Options {
             gro: true,
             capture: None,
             faults: None,
+            socket_buffer: None,
         }
     }
 }
 
 impl Options {
-    /// Takes `URXE_PCAP` and `URXE_FAULTS` from the environment.
+    /// Takes `URXE_PCAP`, `URXE_FAULTS` and `URXE_SOCKET_BUFFER` from the environment.
     ///
     /// # Errors
-    /// When `URXE_FAULTS` makes no sense; the message says which part.
+    /// When `URXE_FAULTS` or `URXE_SOCKET_BUFFER` makes no sense; the message says which part.
     pub fn from_env() -> Result<Options, OpenError> {
         let text = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let faults = match text("URXE_FAULTS").filter(|text| !text.is_empty()) {
             Some(text) => Some(text.parse::<FaultSpec>()?),
             None => None,
         };
+        let socket_buffer = match text("URXE_SOCKET_BUFFER").filter(|text| !text.is_empty()) {
+            Some(text) => Some(text.parse().map_err(|_| OpenError::SocketBuffer(text))?),
+            None => None,
+        };
         Ok(Options {
             capture: text("URXE_PCAP").filter(|text| !text.is_empty()),
             faults,
+            socket_buffer,
             ..Options::default()
         })
     }

@@ -1,8 +1,9 @@
-/* udp stream|pingpong SIZE COUNT [SERVER]: what UDP alone carries between the same two hosts.
+/* udp stream|calls|pingpong SIZE COUNT [SERVER]: what UDP alone carries between the same two hosts, or two
+ * processes of one.
  *
  * A stream is sent and received in batches (UDP_SEGMENT, UDP_GRO) where datagrams are small enough; messages
- * above 4 KiB go as datagrams of 4 KiB. What a full queue drops is not counted. A ping-pong polls. The line
- * that it prints has perftest's columns.
+ * above 4 KiB go as datagrams of 4 KiB. "calls" is the same with a system call for each datagram. What a full
+ * queue drops is not counted. A ping-pong polls. The line that it prints has perftest's columns.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The server's; the client's is the next, so that both may be on one host. */
 #define PORT 4792
 #define MAX_DATAGRAM 4096
 #define MAX_BATCH 65000
@@ -45,9 +47,9 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-static int udp_socket(void)
+static int udp_socket(const char *server)
 {
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(server ? PORT + 1 : PORT) };
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), size = BUFFER;
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&any, sizeof(any)))
@@ -79,7 +81,7 @@ static int control_socket(const char *server, struct sockaddr_in *peer)
 	}
 	if (fd < 0 || getpeername(fd, (struct sockaddr *)peer, &length))
 		die("no peer");
-	peer->sin_port = htons(PORT);
+	peer->sin_port = htons(server ? PORT : PORT + 1);
 	return fd;
 }
 
@@ -88,14 +90,12 @@ struct account {
 	double bytes, seconds;
 };
 
-static struct account receive_stream(int udp, double bytes)
+static struct account receive_stream(int udp, double bytes, int batches)
 {
 	static char buffer[1 << 16];
 	struct account account = { 0 };
 	double first = 0, last = now(), begun = last;
-	int one = 1;
-
-	setsockopt(udp, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
+	setsockopt(udp, IPPROTO_UDP, UDP_GRO, &batches, sizeof(batches));
 	while (account.bytes < bytes) {
 		ssize_t n = recv(udp, buffer, sizeof(buffer), 0);
 
@@ -116,12 +116,14 @@ static struct account receive_stream(int udp, double bytes)
 	return account;
 }
 
-static void send_stream(int udp, const struct sockaddr_in *peer, int datagram, double bytes)
+static void send_stream(int udp, const struct sockaddr_in *peer, int datagram, double bytes, int batches)
 {
 	static char buffer[MAX_BATCH];
 	int segments = MAX_BATCH / datagram < MAX_SEGMENTS ? MAX_BATCH / datagram : MAX_SEGMENTS;
 
-	if (setsockopt(udp, IPPROTO_UDP, UDP_SEGMENT, &datagram, sizeof(datagram)))
+	if (!batches)
+		segments = 1;
+	else if (setsockopt(udp, IPPROTO_UDP, UDP_SEGMENT, &datagram, sizeof(datagram)))
 		die("UDP_SEGMENT");
 	for (double sent = 0; sent < bytes;) {
 		ssize_t n = sendto(udp, buffer, segments * datagram, 0, (const struct sockaddr *)peer, sizeof(*peer));
@@ -135,19 +137,20 @@ static void send_stream(int udp, const struct sockaddr_in *peer, int datagram, d
 	}
 }
 
-static void stream(int udp, int control, const struct sockaddr_in *peer, size_t size, unsigned int count, int sends)
+static void stream(int udp, int control, const struct sockaddr_in *peer, size_t size, unsigned int count, int batches,
+		   int sends)
 {
 	size_t datagram = size < MAX_DATAGRAM ? size : MAX_DATAGRAM;
 	double bytes = (double)size * count;
 	struct account account;
 
 	if (!sends) {
-		account = receive_stream(udp, bytes);
+		account = receive_stream(udp, bytes, batches);
 		if (write(control, &account, sizeof(account)) != sizeof(account))
 			die("cannot tell the result");
 		return;
 	}
-	send_stream(udp, peer, datagram, bytes);
+	send_stream(udp, peer, datagram, bytes, batches);
 	if (recv(control, &account, sizeof(account), MSG_WAITALL) != sizeof(account))
 		die("no result");
 	printf("%zu %u 0 %.2f %.6f of %.0f%%\n", size, count, account.bytes / account.seconds / MIB,
@@ -202,13 +205,13 @@ int main(int argc, char **argv)
 	int udp, control;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: udp stream|pingpong SIZE COUNT [SERVER]\n");
+		fprintf(stderr, "usage: udp stream|calls|pingpong SIZE COUNT [SERVER]\n");
 		return 2;
 	}
-	udp = udp_socket();
+	udp = udp_socket(argv[4]);
 	control = control_socket(argv[4], &peer);
-	if (!strcmp(argv[1], "stream"))
-		stream(udp, control, &peer, atoi(argv[2]), atoi(argv[3]), argc > 4);
+	if (strcmp(argv[1], "pingpong"))
+		stream(udp, control, &peer, atoi(argv[2]), atoi(argv[3]), !strcmp(argv[1], "stream"), argc > 4);
 	else
 		pingpong(udp, &peer, atoi(argv[2]), atoi(argv[3]), argc > 4);
 	return 0;

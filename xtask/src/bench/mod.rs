@@ -1,0 +1,186 @@
+//! `cargo xtask bench`: urxe beside what it is to be held against, in turn, on this machine.
+//!
+//! Absolute numbers say little on a machine that others use; a ratio of two things that ran in turn says more. So
+//! each round runs everything once, ratios are taken within a round, and their median counts.
+
+mod page;
+mod pair;
+mod plan;
+
+use std::env;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use page::Row;
+use pair::Programs;
+use plan::Part;
+
+/// Says that this process is in its network namespace already.
+const INSIDE: &str = "URXE_BENCH_INSIDE";
+
+/// What to measure, and how often.
+#[derive(clap::Args)]
+pub(crate) struct BenchOptions {
+    /// Measure only these parts, comma-separated.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+
+    /// How often each program runs; the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+
+    /// Write docs/PERFORMANCE.md's tables, and its chart.
+    #[arg(long)]
+    write: bool,
+}
+
+/// Runs the command; whether everything could be measured.
+pub(crate) fn run(options: &BenchOptions, workspace: &Path, target: &Path) -> bool {
+    match try_run(options, workspace, target) {
+        Ok(complete) => complete,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            false
+        }
+    }
+}
+
+fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bool, String> {
+    if env::var_os(INSIDE).is_none() {
+        build(workspace, target)?;
+        enter_namespace()?;
+    }
+    let programs = Programs {
+        urxe: target.join("release/urxe"),
+        model: target.join("release/urxe-model"),
+        udp: udp(target),
+    };
+    let machine = page::machine();
+    let mut rows: Vec<Row> = plan::cells(&options.only)
+        .into_iter()
+        .map(|cell| Row {
+            cell,
+            runs: Vec::new(),
+        })
+        .collect();
+    let mut complete = true;
+    // Parts one after the other, so that what is compared runs close together.
+    for part in Part::ALL {
+        for round in 1..=options.rounds {
+            for row in rows.iter_mut().filter(|row| row.cell.part == part) {
+                eprintln!("{}, round {round}: {}", part.title(), row.cell.name);
+                let measured = pair::run(&row.cell, &programs);
+                if let Err(error) = &measured {
+                    eprintln!("bench: {error}");
+                    complete = false;
+                }
+                row.runs.push(measured.ok());
+            }
+        }
+    }
+    let tables = page::tables(&rows);
+    println!("{machine}\n{tables}");
+    if options.write {
+        write(
+            workspace,
+            &machine,
+            &tables,
+            &page::chart(&rows),
+            options.rounds,
+        )?;
+    }
+    Ok(complete)
+}
+
+/// Writes the page up to the line from which on people write it.
+fn write(
+    workspace: &Path,
+    machine: &str,
+    tables: &str,
+    chart: &str,
+    rounds: usize,
+) -> Result<(), String> {
+    const BY_HAND: &str = "<!-- From here on written by hand. -->";
+    let file = workspace.join("docs/PERFORMANCE.md");
+    let old = fs::read_to_string(&file).unwrap_or_default();
+    let by_hand = old.find(BY_HAND).map_or(BY_HAND, |at| &old[at..]);
+    let page = format!(
+        "# Performance\n\nWritten by `cargo xtask bench --write`: {rounds} rounds, two processes on loopback, MTU 4096 unless it \
+         says otherwise. Latencies are medians, one way for send, write and UDP, the whole way and back for read and atomic.\n\n\
+         {machine}\n\n![Bandwidth, message rate and latency](performance.svg)\n{tables}\n{by_hand}"
+    );
+    let error = |error: std::io::Error| format!("{}: {error}", file.display());
+    fs::write(&file, page.trim_end().to_owned() + "\n").map_err(error)?;
+    fs::write(workspace.join("docs/performance.svg"), chart).map_err(error)
+}
+
+fn udp(target: &Path) -> PathBuf {
+    target.join("bench/udp")
+}
+
+/// Builds what is measured.
+fn build(workspace: &Path, target: &Path) -> Result<(), String> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(workspace)
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "-p",
+            "urxe",
+            "-p",
+            "urxe-bench",
+            "--target-dir",
+        ])
+        .arg(target);
+    succeed(&mut cargo)?;
+    let udp = udp(target);
+    fs::create_dir_all(target.join("bench"))
+        .map_err(|error| format!("{}: {error}", udp.display()))?;
+    let source = workspace.join("tests/rxe/udp/udp.c");
+    succeed(
+        Command::new("gcc")
+            .args(["-O2", "-o"])
+            .arg(&udp)
+            .arg(source),
+    )
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
+        Err(error) => Err(format!("{:?}: {error}", command.get_program())),
+    }
+}
+
+/// Starts this command again in a network namespace of its own, where nobody else's packets pass. Comes back
+/// only where there can be none.
+fn enter_namespace() -> Result<(), String> {
+    let this = env::current_exe().map_err(|error| format!("the path of this command: {error}"))?;
+    for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
+        let works = Command::new("unshare")
+            .args(flags)
+            .args(["ip", "link", "set", "lo", "up"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if works {
+            let mut command = Command::new("unshare");
+            command
+                .args(flags)
+                .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
+                .arg(this)
+                .args(env::args_os().skip(1))
+                .env(INSIDE, "1");
+            return Err(format!("unshare: {}", command.exec()));
+        }
+    }
+    eprintln!(
+        "bench: no network namespace can be made here; others' packets may disturb the numbers"
+    );
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Shows what was measured: as text, as a page, and as a chart.
+
+use std::fmt::Write;
+use std::fs;
+
+use super::pair::Measured;
+use super::plan::{Cell, GOALS, Goal, Part, Unit};
+
+/// A cell with what its runs came to, one a round.
+pub(super) struct Row {
+    pub(super) cell: Cell,
+    pub(super) runs: Vec<Option<Measured>>,
+}
+
+impl Row {
+    fn values(&self) -> Vec<f64> {
+        self.runs.iter().flatten().map(|run| run.value).collect()
+    }
+}
+
+/// The middle of some numbers, with the least and the most.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        Some(Spread {
+            median: *values.get(values.len() / 2)?,
+            least: *values.first()?,
+            most: *values.last()?,
+        })
+    }
+}
+
+fn shown(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+/// The tables, in Markdown, which reads well enough in a terminal.
+pub(super) fn tables(rows: &[Row]) -> String {
+    let mut page = String::new();
+    for part in Part::ALL {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.cell.part == part).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(page, "\n## {}\n", part.title());
+        let _ = writeln!(
+            page,
+            "| | median | least to most | CPU seconds, both ends |\n|---|---|---|---|"
+        );
+        for row in &rows {
+            let cpu = Spread::of(row.runs.iter().flatten().map(|run| run.cpu).collect());
+            let (name, unit) = (&row.cell.name, row.cell.unit.name());
+            let _ = match Spread::of(row.values()) {
+                Some(v) => writeln!(
+                    page,
+                    "| {name} | {} {unit} | {} to {} | {} |",
+                    shown(v.median),
+                    shown(v.least),
+                    shown(v.most),
+                    cpu.map_or(String::new(), |cpu| shown(cpu.median)),
+                ),
+                None => writeln!(page, "| {name} | failed | | |"),
+            };
+        }
+        let goals: Vec<&Goal> = GOALS.iter().filter(|goal| goal.part == part).collect();
+        if !goals.is_empty() {
+            let _ = writeln!(
+                page,
+                "\n| how many times as good | median | least to most | goal | |\n|---|---|---|---|---|"
+            );
+        }
+        for goal in goals {
+            if let Some(line) = goal_line(goal, &rows) {
+                let _ = writeln!(page, "{line}");
+            }
+        }
+    }
+    page
+}
+
+/// A ratio is taken in each round, so that what disturbs a round disturbs both of its sides.
+fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
+    let find = |name: &str| rows.iter().find(|row| row.cell.name == name);
+    let (of, to) = (find(goal.of)?, find(goal.to)?);
+    let both = of.runs.iter().zip(&to.runs);
+    let ratio = |(of_run, to_run): (&Option<Measured>, &Option<Measured>)| {
+        Some(
+            of.cell
+                .unit
+                .ratio(of_run.as_ref()?.value, to_run.as_ref()?.value),
+        )
+    };
+    let ratios = Spread::of(both.filter_map(ratio).collect())?;
+    let met = if ratios.median >= goal.at_least {
+        "met"
+    } else {
+        "short"
+    };
+    Some(format!(
+        "| {} : {} | {:.2} | {:.2} to {:.2} | {:.2} | {met} |",
+        goal.of, goal.to, ratios.median, ratios.least, ratios.most, goal.at_least
+    ))
+}
+
+/// What the machine was.
+pub(super) fn machine() -> String {
+    let first = |file: &str, key: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap_or_default()
+            .to_owned();
+        line.split_once(':')
+            .map_or(line.clone(), |(_, value)| value.trim().to_owned())
+    };
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    format!(
+        "Linux {}, {}, {} processors, {} of memory; load when it began: {}.",
+        kernel.trim(),
+        first("/proc/cpuinfo", "model name"),
+        std::thread::available_parallelism().map_or(0, usize::from),
+        first("/proc/meminfo", "MemTotal"),
+        load.split_whitespace()
+            .take(3)
+            .collect::<Vec<_>>()
+            .join(" ")
+    )
+}
+
+/// A bar for the median of each cell of the parts that are about bandwidth at 64 KiB, and latency.
+pub(super) fn chart(rows: &[Row]) -> String {
+    const BAR: f64 = 22.0;
+    const LEFT: f64 = 190.0;
+    const WIDTH: f64 = 420.0;
+    let mut body = String::new();
+    let mut y = 10.0;
+    for part in [Part::Goals, Part::Rate, Part::Latency] {
+        let medians: Vec<(&Row, f64)> = rows
+            .iter()
+            .filter(|row| row.cell.part == part)
+            .filter_map(|row| Some((row, Spread::of(row.values())?.median)))
+            .collect();
+        let most = medians.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let Some((first, _)) = medians.first() else {
+            continue;
+        };
+        let better = if first.cell.unit == Unit::Microseconds {
+            "less"
+        } else {
+            "more"
+        };
+        y += BAR;
+        let _ = writeln!(
+            body,
+            r#"<text x="10" y="{y}" font-weight="bold">{}, {} ({better} is better)</text>"#,
+            part.title(),
+            first.cell.unit.name()
+        );
+        y += BAR / 2.0;
+        for (row, value) in medians {
+            let width = WIDTH * value / most;
+            let ours = row.cell.words.starts_with("ib_");
+            let color = if ours { "#2b7a9b" } else { "#b8b8b8" };
+            let middle = y + BAR * 0.65;
+            let _ = writeln!(
+                body,
+                r#"<text x="{}" y="{middle}" text-anchor="end">{}</text><rect x="{LEFT}" y="{y}" width="{width:.1}" height="{}" fill="{color}"/><text x="{:.1}" y="{middle}">{}</text>"#,
+                LEFT - 8.0,
+                row.cell.name,
+                BAR - 5.0,
+                LEFT + width + 6.0,
+                shown(value)
+            );
+            y += BAR;
+        }
+    }
+    let (width, height) = (LEFT + WIDTH + 80.0, y + 15.0);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" \
+         font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{body}</svg>\n"
+    )
+}

@@ -1,0 +1,230 @@
+//! Runs the two programs of a cell, and reads what they print.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::plan::{Cell, Unit};
+
+/// How long a run may take.
+const LIMIT: &str = "120";
+
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(20);
+
+/// UDP's own program has a port of its own.
+const UDP_PORT: u16 = 4792;
+
+/// A program that is measured, by what drives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tool {
+    /// perftest over urxe: its average bandwidth, or its median latency.
+    Urxe,
+    /// The same; the latency that 99% of messages stay under.
+    UrxeTail,
+    /// `tests/rxe/udp/udp.c`.
+    Udp,
+    /// `bench/src/model.rs`.
+    Model,
+    /// iperf3.
+    Iperf,
+    /// ucx_perftest over TCP.
+    Ucx,
+}
+
+/// Where the programs are.
+pub(super) struct Programs {
+    pub(super) urxe: PathBuf,
+    pub(super) model: PathBuf,
+    pub(super) udp: PathBuf,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    pub(super) value: f64,
+    /// What both programs used of processors, in seconds.
+    pub(super) cpu: f64,
+}
+
+/// Runs a cell once.
+///
+/// # Errors
+/// What the programs said when they did not come to an end with a number.
+pub(super) fn run(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
+    let mut pairs = Vec::new();
+    for _ in 0..cell.copies {
+        pairs.push(Pair::start(cell, programs)?);
+    }
+    let mut all = Measured {
+        value: 0.0,
+        cpu: 0.0,
+    };
+    for pair in pairs {
+        let one = pair.finish(cell)?;
+        all.value += one.value;
+        all.cpu += one.cpu;
+    }
+    Ok(all)
+}
+
+struct Pair {
+    server: Child,
+    client: Child,
+}
+
+impl Pair {
+    fn start(cell: &Cell, programs: &Programs) -> Result<Self, String> {
+        static NEXT: AtomicU16 = AtomicU16::new(20_000);
+        let port = match cell.tool {
+            Tool::Udp => UDP_PORT,
+            _ => NEXT.fetch_add(1, Ordering::Relaxed),
+        };
+        let mut server = spawn(cell, programs, port, None)?;
+        let deadline = Instant::now() + START;
+        while !listens(port) {
+            let ended = !matches!(server.try_wait(), Ok(None));
+            if ended || Instant::now() > deadline {
+                let _ = server.kill();
+                return Err(format!("the server does not listen: {}", output(server).1));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        // UCX's listens before it is ready.
+        thread::sleep(Duration::from_millis(if cell.tool == Tool::Ucx {
+            500
+        } else {
+            50
+        }));
+        let client = spawn(cell, programs, port, Some("127.0.0.1"))?;
+        Ok(Pair { server, client })
+    }
+
+    fn finish(self, cell: &Cell) -> Result<Measured, String> {
+        let (good, text) = output(self.client);
+        let (_, of_server) = output(self.server);
+        let value = if good {
+            read(cell.tool, cell.unit, &text)
+        } else {
+            None
+        };
+        let value =
+            value.ok_or_else(|| format!("{} {}\n{text}\n{of_server}", cell.name, cell.words))?;
+        Ok(Measured {
+            value,
+            cpu: cpu(&text) + cpu(&of_server),
+        })
+    }
+}
+
+fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Result<Child, String> {
+    let host = host.unwrap_or_default();
+    let words = &cell.words;
+    let urxe = programs.urxe.display();
+    let line = match cell.tool {
+        Tool::Urxe | Tool::UrxeTail => {
+            format!("{urxe} run --sysfs no -- {words} -F -p {port} {host}")
+        }
+        Tool::Udp => format!("{} {words} {host}", programs.udp.display()),
+        Tool::Model => format!("{} {words} {port} {host}", programs.model.display()),
+        Tool::Iperf if host.is_empty() => format!("iperf3 -s -1 -p {port}"),
+        Tool::Iperf => format!("iperf3 -c {host} -p {port} -f m -n {words}"),
+        Tool::Ucx if host.is_empty() => format!("ucx_perftest -p {port}"),
+        Tool::Ucx => format!("ucx_perftest -p {port} {host} -w 1000 -t {words}"),
+    };
+    // The shell says what the program used, as `cpu` reads it.
+    let script = format!("TIMEFORMAT='cpu %3U %3S'; time timeout {LIMIT} {line}");
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", &script])
+        .env_remove("LD_LIBRARY_PATH")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    for (name, value) in &cell.environment {
+        command.env(name, value);
+    }
+    if cell.tool == Tool::Ucx {
+        command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", "lo");
+    }
+    command.spawn().map_err(|error| format!("bash: {error}"))
+}
+
+/// Whether it ended well, and all that it printed.
+fn output(mut child: Child) -> (bool, String) {
+    let mut text = String::new();
+    let mut errors = String::new();
+    // None of these programs fills a pipe with errors.
+    if let Some(mut pipe) = child.stdout.take() {
+        let _ = pipe.read_to_string(&mut text);
+    }
+    if let Some(mut pipe) = child.stderr.take() {
+        let _ = pipe.read_to_string(&mut errors);
+    }
+    let good = child.wait().is_ok_and(|status| status.success());
+    (good, format!("{text}\n{errors}"))
+}
+
+/// Whether somebody listens at a TCP port of this network namespace.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default();
+            local.ends_with(&format!(":{port:04X}")) && fields.nth(1) == Some(LISTEN)
+        })
+    })
+}
+
+/// What the shell said that a program used of processors.
+fn cpu(text: &str) -> f64 {
+    let words = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("cpu "))
+        .flat_map(str::split_whitespace);
+    words.filter_map(|word| word.parse::<f64>().ok()).sum()
+}
+
+/// Finds the number.
+fn read(tool: Tool, unit: Unit, text: &str) -> Option<f64> {
+    match tool {
+        Tool::Iperf => {
+            // Megabits, of 10^6.
+            let line = text.lines().rfind(|line| line.ends_with("receiver"))?;
+            let words: Vec<_> = line.split_whitespace().collect();
+            let at = words.iter().position(|word| *word == "Mbits/sec")?;
+            let megabits: f64 = words[at.checked_sub(1)?].parse().ok()?;
+            Some(megabits * 1e6 / 8.0 / f64::from(1 << 20))
+        }
+        Tool::Ucx => {
+            let line = text.lines().rfind(|line| line.starts_with("Final:"))?;
+            let column = if unit == Unit::Microseconds { 2 } else { 6 };
+            line.split_whitespace().nth(column)?.parse().ok()
+        }
+        Tool::Urxe | Tool::UrxeTail | Tool::Udp | Tool::Model => {
+            let row = text.lines().rev().find_map(numbers)?;
+            let column = match (tool, unit) {
+                (_, Unit::MibPerSecond) => 3,
+                (Tool::UrxeTail, _) => 7,
+                _ => 4,
+            };
+            let value = *row.get(column)?;
+            // A ping-pong of UDP's is measured as the whole way and back.
+            let half = tool == Tool::Udp && unit == Unit::Microseconds;
+            Some(if half { value / 2.0 } else { value })
+        }
+    }
+}
+
+/// A row of perftest's.
+fn numbers(line: &str) -> Option<Vec<f64>> {
+    let words = line.split_whitespace().take_while(|word| *word != "of");
+    let row: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
+    row.filter(|row| row.len() >= 5)
+}

@@ -1,0 +1,384 @@
+//! What is measured, beside what, and what it should come to.
+
+use super::pair::Tool;
+
+/// A part of the whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Bandwidth at 64 KiB, which the goals are about.
+    Goals,
+    /// Bandwidth of all sizes, with both MTUs.
+    Bandwidth,
+    /// Small messages a second.
+    Rate,
+    /// How long a message takes.
+    Latency,
+    /// Many queue pairs, and many pairs of processes.
+    Scale,
+    /// Packets that are lost.
+    Loss,
+    /// A small receive buffer.
+    Buffer,
+    /// Programs that sleep until there is a completion.
+    Events,
+}
+
+impl Part {
+    /// In the order in which they are shown.
+    pub(super) const ALL: [Part; 8] = [
+        Part::Goals,
+        Part::Bandwidth,
+        Part::Rate,
+        Part::Latency,
+        Part::Scale,
+        Part::Loss,
+        Part::Buffer,
+        Part::Events,
+    ];
+
+    /// Its heading.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Part::Goals => "64 KiB messages, one queue pair",
+            Part::Bandwidth => "Bandwidth by size and MTU",
+            Part::Rate => "Messages of 64 bytes a second",
+            Part::Latency => "Latency of 64 bytes",
+            Part::Scale => "Many queue pairs, many processes",
+            Part::Loss => "Lost packets",
+            Part::Buffer => "A receive buffer of 212,992 bytes",
+            Part::Events => "Completion events instead of polling",
+        }
+    }
+}
+
+/// What a number says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unit {
+    /// More is better.
+    MibPerSecond,
+    /// More is better.
+    MillionPerSecond,
+    /// Less is better.
+    Microseconds,
+}
+
+impl Unit {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Unit::MibPerSecond => "MiB/s",
+            Unit::MillionPerSecond => "M/s",
+            Unit::Microseconds => "us",
+        }
+    }
+
+    /// How many times as good `value` is as `other`.
+    pub(super) fn ratio(self, value: f64, other: f64) -> f64 {
+        match self {
+            Unit::Microseconds => other / value,
+            _ => value / other,
+        }
+    }
+}
+
+/// One pair of programs.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    pub(super) part: Part,
+    /// What it is called in the table.
+    pub(super) name: String,
+    pub(super) unit: Unit,
+    pub(super) tool: Tool,
+    /// Program, and options for both sides.
+    pub(super) words: String,
+    /// Environment for both sides.
+    pub(super) environment: Vec<(&'static str, String)>,
+    /// How many such pairs at once; their numbers are added up.
+    pub(super) copies: usize,
+}
+
+impl Cell {
+    fn new(part: Part, name: impl Into<String>, unit: Unit, tool: Tool, words: &str) -> Self {
+        Cell {
+            part,
+            name: name.into(),
+            unit,
+            tool,
+            words: words.to_owned(),
+            environment: Vec::new(),
+            copies: 1,
+        }
+    }
+
+    fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+}
+
+/// A ratio that is wanted: the number of one cell by that of another.
+pub(super) struct Goal {
+    pub(super) part: Part,
+    pub(super) of: &'static str,
+    pub(super) to: &'static str,
+    /// How many times as good it should be at least; below 1 it may be worse.
+    pub(super) at_least: f64,
+}
+
+const fn goal(part: Part, of: &'static str, to: &'static str, at_least: f64) -> Goal {
+    Goal {
+        part,
+        of,
+        to,
+        at_least,
+    }
+}
+
+/// What the project has set itself.
+pub(super) const GOALS: &[Goal] = &[
+    goal(Part::Goals, "write", "UDP, GSO stream", 0.60),
+    goal(Part::Goals, "write", "TCP, iperf3", 0.60),
+    goal(Part::Goals, "write", "model", 0.85),
+    goal(Part::Goals, "read", "UDP, GSO stream", 0.50),
+    goal(Part::Goals, "send", "UDP, GSO stream", 0.50),
+    goal(Part::Goals, "write, MTU 1024", "write", 0.75),
+    goal(Part::Goals, "read, MTU 1024", "read", 0.75),
+    goal(Part::Goals, "send, MTU 1024", "send", 0.75),
+    goal(Part::Goals, "write", "UCX over TCP", 1.5),
+    goal(Part::Latency, "send", "UDP ping-pong", 1.0 / 1.4),
+    goal(Part::Latency, "write", "UDP ping-pong", 1.0 / 1.4),
+    goal(Part::Latency, "send, 99%", "UDP ping-pong", 1.0 / 3.0),
+    goal(Part::Latency, "write, 99%", "UDP ping-pong", 1.0 / 3.0),
+    goal(Part::Rate, "write, lists of 32", "UDP, a call each", 3.0),
+    goal(Part::Rate, "write, one by one", "UDP, a call each", 1.5),
+    goal(Part::Scale, "256 queue pairs", "1 queue pair", 0.8),
+    goal(Part::Loss, "write, 1% lost", "write, none lost", 0.3),
+    goal(
+        Part::Buffer,
+        "write, small buffer",
+        "write, large buffer",
+        0.7,
+    ),
+    goal(
+        Part::Buffer,
+        "read, small buffer",
+        "read, large buffer",
+        0.7,
+    ),
+    goal(
+        Part::Buffer,
+        "send, small buffer",
+        "send, large buffer",
+        0.7,
+    ),
+];
+
+/// How many messages of a size make a run of about a second.
+fn count(size: u64) -> u64 {
+    ((2 << 30) / size).clamp(250, 200_000)
+}
+
+fn perftest(program: &str, size: u64) -> String {
+    format!("{program} -s {size} -n {}", count(size))
+}
+
+/// All cells of the chosen parts.
+pub(super) fn cells(chosen: &[Part]) -> Vec<Cell> {
+    let parts = Part::ALL
+        .into_iter()
+        .filter(|part| chosen.is_empty() || chosen.contains(part));
+    parts.flat_map(part_cells).collect()
+}
+
+fn part_cells(part: Part) -> Vec<Cell> {
+    match part {
+        Part::Goals => goals(),
+        Part::Bandwidth => bandwidth(),
+        Part::Rate => rate(),
+        Part::Latency => latency(),
+        Part::Scale => scale(),
+        Part::Loss => loss(),
+        Part::Buffer => buffer(),
+        Part::Events => events(),
+    }
+}
+
+const OPERATIONS: [&str; 3] = ["write", "read", "send"];
+
+fn goals() -> Vec<Cell> {
+    let cell = |name: &str, tool, words: &str| {
+        Cell::new(Part::Goals, name, Unit::MibPerSecond, tool, words)
+    };
+    let size = 65_536;
+    let mut cells = vec![
+        cell(
+            "UDP, GSO stream",
+            Tool::Udp,
+            &format!("stream {size} {}", count(size)),
+        ),
+        cell("model", Tool::Model, &format!("4096 {}", 2_u64 << 30)),
+        cell("TCP, iperf3", Tool::Iperf, "2G"),
+        cell(
+            "UCX over TCP",
+            Tool::Ucx,
+            &format!("tag_bw -s {size} -n {}", count(size) / 2),
+        ),
+    ];
+    for operation in OPERATIONS {
+        let words = perftest(&format!("ib_{operation}_bw"), size);
+        cells.push(cell(operation, Tool::Urxe, &words));
+        let name = format!("{operation}, MTU 1024");
+        cells.push(cell(&name, Tool::Urxe, &format!("{words} -m 1024")));
+    }
+    cells
+}
+
+fn bandwidth() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for operation in OPERATIONS {
+        for mtu in [4096, 1024] {
+            for (size, title) in [
+                (64, "64 B"),
+                (512, "512 B"),
+                (4096, "4 KiB"),
+                (65_536, "64 KiB"),
+                (1 << 20, "1 MiB"),
+                (8 << 20, "8 MiB"),
+            ] {
+                let words = format!("{} -m {mtu}", perftest(&format!("ib_{operation}_bw"), size));
+                let name = format!("{operation} {title}, MTU {mtu}");
+                cells.push(Cell::new(
+                    Part::Bandwidth,
+                    name,
+                    Unit::MibPerSecond,
+                    Tool::Urxe,
+                    &words,
+                ));
+            }
+        }
+    }
+    cells
+}
+
+fn rate() -> Vec<Cell> {
+    let cell = |name: &str, tool, words: &str| {
+        Cell::new(Part::Rate, name, Unit::MillionPerSecond, tool, words)
+    };
+    vec![
+        cell("UDP, a call each", Tool::Udp, "calls 64 500000"),
+        cell(
+            "write, one by one",
+            Tool::Urxe,
+            "ib_write_bw -s 64 -n 300000",
+        ),
+        cell(
+            "write, lists of 32",
+            Tool::Urxe,
+            "ib_write_bw -s 64 -n 320000 -l 32",
+        ),
+        cell("send, one by one", Tool::Urxe, "ib_send_bw -s 64 -n 200000"),
+        cell("read, one by one", Tool::Urxe, "ib_read_bw -s 64 -n 200000"),
+    ]
+}
+
+fn latency() -> Vec<Cell> {
+    let cell = |name: &str, tool, words: &str| {
+        Cell::new(Part::Latency, name, Unit::Microseconds, tool, words)
+    };
+    let mut cells = vec![
+        cell("UDP ping-pong", Tool::Udp, "pingpong 64 20000"),
+        cell("UCX over TCP", Tool::Ucx, "tag_lat -s 64 -n 10000"),
+    ];
+    for operation in ["send", "write", "read"] {
+        let words = format!("ib_{operation}_lat -s 64 -n 20000");
+        cells.push(cell(operation, Tool::Urxe, &words));
+        cells.push(cell(&format!("{operation}, 99%"), Tool::UrxeTail, &words));
+    }
+    cells.push(cell("atomic", Tool::Urxe, "ib_atomic_lat -n 20000"));
+    cells
+}
+
+fn scale() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for qps in [1, 16, 256, 4000] {
+        let name = format!("{qps} queue pair{}", if qps == 1 { "" } else { "s" });
+        let each = (30_000 / qps).max(10);
+        // Its queues are of 128 entries each unless told otherwise.
+        let words = format!(
+            "ib_write_bw -s 65536 -q {qps} -n {each} -t {}",
+            each.min(128).min(4096 / qps).max(1)
+        );
+        cells.push(Cell::new(
+            Part::Scale,
+            name,
+            Unit::MibPerSecond,
+            Tool::Urxe,
+            &words,
+        ));
+    }
+    for copies in [2, 4, 8] {
+        let words = format!("ib_write_bw -s 65536 -n {}", 30_000 / copies);
+        let name = format!("{copies} pairs of processes");
+        let mut cell = Cell::new(Part::Scale, name, Unit::MibPerSecond, Tool::Urxe, &words);
+        cell.copies = copies;
+        cells.push(cell);
+    }
+    cells
+}
+
+fn loss() -> Vec<Cell> {
+    let lost = [
+        ("none lost", ""),
+        ("0.1% lost", "drop=0.1%,seed=7"),
+        ("1% lost", "drop=1%,seed=7"),
+    ];
+    let mut cells = Vec::new();
+    for operation in OPERATIONS {
+        for (title, faults) in lost {
+            let words = format!("ib_{operation}_bw -s 65536 -n 5000");
+            let name = format!("{operation}, {title}");
+            let cell = Cell::new(Part::Loss, name, Unit::MibPerSecond, Tool::Urxe, &words);
+            cells.push(cell.env("URXE_FAULTS", faults));
+        }
+    }
+    cells
+}
+
+fn buffer() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for operation in OPERATIONS {
+        for (title, bytes) in [("large buffer", ""), ("small buffer", "212992")] {
+            let words = perftest(&format!("ib_{operation}_bw"), 65_536);
+            let name = format!("{operation}, {title}");
+            let cell = Cell::new(Part::Buffer, name, Unit::MibPerSecond, Tool::Urxe, &words);
+            cells.push(cell.env("URXE_SOCKET_BUFFER", bytes));
+        }
+    }
+    cells
+}
+
+fn events() -> Vec<Cell> {
+    let cell =
+        |name: &str, unit, words: &str| Cell::new(Part::Events, name, unit, Tool::Urxe, words);
+    vec![
+        cell(
+            "write, events",
+            Unit::MibPerSecond,
+            "ib_write_bw -e -s 65536 -n 20000",
+        ),
+        cell(
+            "send, events",
+            Unit::MibPerSecond,
+            "ib_send_bw -e -s 65536 -n 20000",
+        ),
+        cell(
+            "send latency, events",
+            Unit::Microseconds,
+            "ib_send_lat -e -s 64 -n 10000",
+        ),
+        cell(
+            "write latency, events",
+            Unit::Microseconds,
+            "ib_write_lat -s 64 -n 10000",
+        ),
+    ]
+}
