@@ -4,7 +4,7 @@ use crate::cm;
 use crate::engine;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
-use crate::net::{Address, Interface, LocalAddress, list_interfaces};
+use crate::net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -50,6 +50,8 @@ pub struct Device {
     moved: AtomicBool,
     /// Who is told what a program's identifiers of the connection manager are told, by where it is.
     users: Mutex<HashMap<usize, Weak<dyn DeviceUser>>>,
+    /// Whether datagrams are taken at all of its addresses, those to come included.
+    open_everywhere: AtomicBool,
 }
 
 /// Who uses a device and is told what becomes of it, by a thread that holds no lock.
@@ -153,6 +155,7 @@ impl Device {
             listeners: Mutex::new(Vec::new()),
             moved: AtomicBool::new(false),
             users: Mutex::default(),
+            open_everywhere: AtomicBool::new(false),
         }
     }
 
@@ -240,6 +243,24 @@ impl Device {
         let gids = self.gids();
         gids.into_iter()
             .map(move |(_, ip)| LocalAddress::new(ip, index))
+    }
+
+    /// Opens all of its addresses, and from now on those that come later.
+    ///
+    /// # Errors
+    /// When none can be opened.
+    pub(crate) fn open_everywhere(&self) -> Result<(), OpenError> {
+        self.open_everywhere.store(true, Ordering::Release);
+        engine::get().open_all(self.sources())
+    }
+
+    /// Opens addresses that have come, if that is wanted.
+    fn open_new(&self) {
+        if self.open_everywhere.load(Ordering::Acquire)
+            && let Err(error) = engine::get().open_all(self.sources())
+        {
+            tracing::warn!(device = self.name, %error, "no datagrams arrive at new addresses");
+        }
     }
 
     /// Whose events tell of changes of this device.
@@ -402,6 +423,7 @@ pub(crate) fn refresh() {
             None => device.lost(),
         }
         device.tell_users();
+        device.open_new();
     }
     cm::addresses_changed();
 }

@@ -38,6 +38,22 @@ fn word_is_there_when_the_atomic_write_is_done() {
 }
 
 #[test]
+fn on_demand_regions_take_both() {
+    let (a, b) = pair(|_| {});
+    let there = Buffer::new(&b.pd, 64, FLUSHABLE | Access::ON_DEMAND);
+    let write = SendOp::AtomicWrite {
+        addr: there.mr.addr(),
+        rkey: there.mr.rkey(),
+        value: 7_u64.to_ne_bytes(),
+    };
+    for op in [write, flush(&there, Feth::GLOBAL_VISIBILITY)] {
+        a.post(1, op, &[]);
+        assert_eq!(a.completion().status, WcStatus::Success);
+    }
+    assert_eq!(there.now()[0], 7);
+}
+
+#[test]
 fn flush_needs_a_region_that_permits_it() {
     let (a, b) = pair(|_| {});
     let there = Buffer::new(&b.pd, 64, FLUSHABLE);

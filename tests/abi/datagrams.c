@@ -192,12 +192,48 @@ static void groups(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* An address that comes after the queue pair was made is one of its own, too. */
+static void later_address(void)
+{
+	static const char LATER[] = "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x09";
+	struct ibv_context *context;
+	struct ibv_async_event event;
+	struct end a, b;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	own_network_to_change();
+	context = open_loopback();
+	a = make_datagrams(context);
+	b = make_datagrams(context);
+	ip("address add 10.0.0.9/32 dev lo");
+	do {
+		MUST(!ibv_get_async_event(context, &event));
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_GID_CHANGE);
+	ah = make_ah(&a, LATER);
+	post_recv(&b, 1, 0);
+	/* The address is open a moment later; until then datagrams are lost, which they may be. */
+	do {
+		FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND), 0);
+		CHECK(completion(&a).status == IBV_WC_SUCCESS);
+		usleep(1000);
+	} while (!ibv_poll_cq(b.cq, 1, &wc));
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 1);
+	CHECK(!memcmp(b.data + 36, LATER + 12, 4));
+	FAILS(ibv_destroy_ah(ah), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "posting", posting },
 		{ "answers", answers },
 		{ "groups", groups },
+		{ "later_address", later_address },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

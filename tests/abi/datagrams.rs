@@ -19,3 +19,8 @@ fn receiver_answers_by_what_the_datagram_told() {
 fn attached_queue_pairs_get_what_goes_to_their_group() {
     PROGRAM.passes("groups");
 }
+
+#[test]
+fn datagrams_come_to_addresses_that_were_not_there_before() {
+    PROGRAM.passes("later_address");
+}

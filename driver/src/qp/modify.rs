@@ -53,7 +53,7 @@ impl Qp {
         if opens && self.frames.is_none() {
             match self.service {
                 // No path says which address its datagrams come to.
-                QpType::Ud => engine::get().open_all(self.device.sources())?,
+                QpType::Ud => self.device.open_everywhere()?,
                 _ => engine::get().open_any(self.device.sources())?,
             }
         }
