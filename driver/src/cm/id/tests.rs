@@ -1,0 +1,110 @@
+use super::*;
+
+fn id() -> (Arc<EventChannel>, Arc<Id>) {
+    let channel = Arc::new(EventChannel::new().unwrap());
+    let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+    (channel, id)
+}
+
+fn address(text: &str) -> SocketAddr {
+    SocketAddr::new(text.parse().unwrap(), 0)
+}
+
+#[track_caller]
+fn invalid<T: fmt::Debug>(result: Result<T, CmError>) {
+    assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+}
+
+#[test]
+fn an_address_leads_to_a_device_and_a_path() {
+    let (channel, id) = id();
+    invalid(id.resolve_route());
+    invalid(id.qp_attributes(QpState::Init));
+    id.resolve_address(None, address("127.0.0.1")).unwrap();
+    assert_eq!(channel.next().unwrap().kind, EventKind::AddressResolved);
+    assert_eq!(id.state(), State::AddressResolved);
+    let addresses = id.addresses();
+    assert_ne!(addresses.source.unwrap().port(), 0);
+    assert!(addresses.bound.unwrap().device.is_loopback());
+
+    invalid(id.resolve_address(None, address("127.0.0.1")));
+    invalid(id.bind(address("127.0.0.1")));
+    id.resolve_route().unwrap();
+    assert_eq!(channel.next().unwrap().kind, EventKind::RouteResolved);
+    let path = id.path().unwrap();
+    assert_eq!(path.source, path.destination);
+    invalid(id.resolve_route());
+}
+
+#[test]
+fn a_bound_identifier_keeps_its_address_and_ip_version() {
+    let (_channel, id) = id();
+    id.bind(address("127.0.0.1")).unwrap();
+    let port = id.addresses().source.unwrap().port();
+    invalid(id.resolve_address(None, address("::1")));
+    id.resolve_address(None, address("127.0.0.1")).unwrap();
+    assert_eq!(id.addresses().source.unwrap().port(), port);
+}
+
+#[test]
+fn a_source_without_a_device_is_an_event() {
+    let (channel, id) = id();
+    id.bind(address("0.0.0.0")).unwrap();
+    // The kernel sends to 127.9.9.9 from 127.0.0.1; from 127.9.9.9 it would not be a device's.
+    id.resolve_address(None, address("127.9.9.9")).unwrap();
+    assert_eq!(channel.next().unwrap().status, 0);
+    let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+    let error = other.resolve_address(Some(address("127.9.9.9")), address("127.0.0.1"));
+    assert_eq!(error.unwrap_err().errno(), libc::ENODEV);
+    assert_eq!(other.state(), State::Idle);
+}
+
+#[test]
+fn options_can_be_set_only_when_they_mean_something() {
+    let (_channel, id) = id();
+    invalid(id.set_ack_timeout(32));
+    id.set_ack_timeout(31).unwrap();
+    id.set_reuse_address(true).unwrap();
+    id.bind(address("127.0.0.1")).unwrap();
+    invalid(id.set_reuse_address(false));
+    id.set_v6_only(true).unwrap();
+    id.resolve_address(None, address("127.0.0.1")).unwrap();
+    invalid(id.set_v6_only(false));
+}
+
+#[test]
+fn events_move_with_their_identifier_and_end_with_it() {
+    let (first, id) = id();
+    let second = Arc::new(EventChannel::new().unwrap());
+    let other = Id::new(&first, PortSpace::Udp, Service::Datagram);
+    for number in [1, 2] {
+        id.write_event(0, number);
+        other.write_event(0, 10 * number);
+    }
+    id.migrate(&second);
+    id.write_event(0, 3);
+    let number = |channel: &EventChannel| match channel.next().unwrap().details {
+        Details::User(number) => number,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((number(&second), number(&second)), (1, 2));
+    assert_eq!(number(&first), 10);
+    id.close();
+    other.close();
+    for channel in [&first, &second] {
+        rustix::fs::fcntl_setfl(channel.fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
+        let nothing = channel.next().unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+fn a_closed_identifier_gives_its_port_back() {
+    let (channel, id) = id();
+    id.bind(address("127.0.0.1")).unwrap();
+    let source = id.addresses().source.unwrap();
+    let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+    assert_eq!(other.bind(source).unwrap_err().errno(), libc::EADDRINUSE);
+    id.close();
+    other.bind(source).unwrap();
+}
