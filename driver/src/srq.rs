@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use urxe_proto::host::Receive;
 use urxe_proto::ids::Srqn;
-use urxe_proto::queue::{PostError, QueueInUse, RecvQueue};
+use urxe_proto::queue::{NoMemory, PostError, QueueInUse, RecvQueue, ResizeError};
 use urxe_proto::work::Sge;
 
 /// The most receives a shared queue may have.
@@ -59,7 +59,10 @@ pub enum SrqError {
     },
     /// More receives wait than it is to hold: EINVAL.
     #[error(transparent)]
-    InUse(#[from] QueueInUse),
+    InUse(QueueInUse),
+    /// The memory for its receives cannot be had: ENOMEM.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// The domain has as many queues as there are numbers: ENOMEM.
     #[error("all shared receive queue numbers of the XRC domain are taken")]
     NoNumber,
@@ -68,12 +71,21 @@ pub enum SrqError {
     Open(#[from] OpenError),
 }
 
+impl From<ResizeError> for SrqError {
+    fn from(error: ResizeError) -> Self {
+        match error {
+            ResizeError::InUse(error) => Self::InUse(error),
+            ResizeError::NoMemory(error) => Self::NoMemory(error),
+        }
+    }
+}
+
 impl SrqError {
     /// What verbs programs get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Size | Self::Limit { .. } | Self::InUse(_) => libc::EINVAL,
-            Self::NoNumber => libc::ENOMEM,
+            Self::NoNumber | Self::NoMemory(_) => libc::ENOMEM,
             Self::Open(error) => error.errno(),
         }
     }
@@ -132,7 +144,7 @@ impl Srq {
         attr: SrqAttr,
     ) -> Result<Arc<Srq>, SrqError> {
         check_sizes(attr)?;
-        Ok(Self::new(events, pd, attr, None))
+        Ok(Self::new(events, pd, attr, None)?)
     }
 
     /// An empty queue for the messages of extended reliable connections that name it. Its receives
@@ -164,12 +176,12 @@ impl Srq {
         pd: &Arc<Pd>,
         attr: SrqAttr,
         member: Option<Member>,
-    ) -> Arc<Srq> {
+    ) -> Result<Arc<Srq>, NoMemory> {
         let shared = Shared {
-            receives: RecvQueue::new(attr.max_wr, attr.max_sge),
+            receives: RecvQueue::new(attr.max_wr, attr.max_sge)?,
             limit: 0,
         };
-        Arc::new_cyclic(|me| Srq {
+        Ok(Arc::new_cyclic(|me| Srq {
             me: Weak::clone(me),
             pd: Arc::clone(pd),
             events: Arc::clone(events),
@@ -177,7 +189,7 @@ impl Srq {
             member,
             async_acks: AckCount::default(),
             tag: AtomicUsize::new(0),
-        })
+        }))
     }
 
     /// Its number, if messages name it by one.

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::{io, ptr};
 use urxe_proto::ids::{Qpn, Srqn};
 use urxe_proto::qp::QpType;
+use urxe_proto::queue::NoMemory;
 
 /// A file, whatever its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,7 +133,10 @@ impl Xrcd {
     ///
     /// # Errors
     /// [`SrqError::NoNumber`] and [`SrqError::Open`].
-    pub(crate) fn add(&self, make: impl FnOnce(Srqn) -> Arc<Srq>) -> Result<Arc<Srq>, SrqError> {
+    pub(crate) fn add(
+        &self,
+        make: impl FnOnce(Srqn) -> Result<Arc<Srq>, NoMemory>,
+    ) -> Result<Arc<Srq>, SrqError> {
         let range = engine::get().numbers()?;
         let count = range.clone().count();
         let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +150,7 @@ impl Xrcd {
                 break srqn;
             }
         };
-        let srq = make(srqn);
+        let srq = make(srqn)?;
         srqs.insert(srqn, Arc::clone(&srq));
         Ok(srq)
     }

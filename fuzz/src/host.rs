@@ -80,7 +80,7 @@ impl Host {
             ],
             granted: Cell::default(),
             named: Vec::new(),
-            receives: RecvQueue::new(16, 4),
+            receives: RecvQueue::new(16, 4).expect("memory"),
             shared,
             receives_due: VecDeque::new(),
             taken: Vec::new(),

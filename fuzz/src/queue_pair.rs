@@ -354,26 +354,33 @@ impl Scene {
         let signal_all = story.signal_all;
         let qpn = OWN_QPN;
         let machine = match story.service {
-            Service::Rc | Service::XrcInitiator | Service::XrcTarget => {
-                Machine::Rc(RcQp::new(RcConfig {
+            Service::Rc | Service::XrcInitiator | Service::XrcTarget => Machine::Rc(
+                RcQp::new(RcConfig {
                     service: story.service.kind(),
                     qpn,
                     send,
                     signal_all,
                     window_bytes: 64 * 1024,
-                }))
-            }
-            Service::Uc => Machine::Uc(UcQp::new(UcConfig {
-                qpn,
-                send,
-                signal_all,
-            })),
-            Service::Ud => Machine::Ud(UdQp::new(UdConfig {
-                qpn,
-                send,
-                signal_all,
-                mtu: Mtu::B512,
-            })),
+                })
+                .expect("memory"),
+            ),
+            Service::Uc => Machine::Uc(
+                UcQp::new(UcConfig {
+                    qpn,
+                    send,
+                    signal_all,
+                })
+                .expect("memory"),
+            ),
+            Service::Ud => Machine::Ud(
+                UdQp::new(UdConfig {
+                    qpn,
+                    send,
+                    signal_all,
+                    mtu: Mtu::B512,
+                })
+                .expect("memory"),
+            ),
         };
         let xrc = matches!(story.service, Service::XrcInitiator | Service::XrcTarget);
         Scene {

@@ -38,6 +38,36 @@ pub enum PostError {
 #[error("more receives wait than the new size holds")]
 pub struct QueueInUse;
 
+/// The memory for a queue cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not enough memory for the work requests of the queue: ask for fewer")]
+pub struct NoMemory;
+
+/// Why a queue cannot be resized.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// More waits in it than it is to hold.
+    #[error(transparent)]
+    InUse(#[from] QueueInUse),
+    /// The memory cannot be had.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+}
+
+/// Room for so many, with nothing in it.
+fn room<T>(count: usize) -> Result<Vec<T>, NoMemory> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| NoMemory)?;
+    Ok(room)
+}
+
+/// So many of `value`.
+fn filled<T: Clone>(value: T, count: usize) -> Result<Box<[T]>, NoMemory> {
+    let mut all = room(count)?;
+    all.resize(count, value);
+    Ok(all.into())
+}
+
 /// A queue of receives.
 #[derive(Debug)]
 pub struct RecvQueue {
@@ -50,15 +80,18 @@ pub struct RecvQueue {
 
 impl RecvQueue {
     /// A queue of up to `max_wr` receives with up to `max_sge` elements each.
-    pub fn new(max_wr: u32, max_sge: u32) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, NoMemory> {
         let (wr, max_sge) = (max_wr as usize, max_sge as usize);
-        RecvQueue {
-            slots: vec![(0, 0); wr].into(),
-            sges: vec![Sge::default(); wr * max_sge].into(),
+        Ok(RecvQueue {
+            slots: filled((0, 0), wr)?,
+            sges: filled(Sge::default(), wr * max_sge)?,
             max_sge,
             head: 0,
             len: 0,
-        }
+        })
     }
 
     /// How many receives it holds at most.
@@ -116,12 +149,12 @@ impl RecvQueue {
     /// Changes how many receives it holds at most. Those that wait stay, in their order.
     ///
     /// # Errors
-    /// [`QueueInUse`] when more of them wait than it is to hold.
-    pub fn resize(&mut self, max_wr: u32) -> Result<(), QueueInUse> {
+    /// [`QueueInUse`] when more of them wait than it is to hold, and [`NoMemory`].
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), ResizeError> {
         if max_wr < self.len() {
-            return Err(QueueInUse);
+            return Err(QueueInUse.into());
         }
-        let mut larger = RecvQueue::new(max_wr, self.max_sge());
+        let mut larger = RecvQueue::new(max_wr, self.max_sge())?;
         for offset in 0..self.len {
             let from = (self.head + offset) % self.slots.len();
             larger.slots[offset] = self.slots[from];
@@ -203,7 +236,8 @@ pub struct SendQueueSize {
 pub struct SendQueue {
     slots: Box<[Option<SendWqe>]>,
     sges: Box<[Sge]>,
-    inline: Box<[u8]>,
+    /// There is room for all, which is touched when it is used: few programs do.
+    inline: Vec<u8>,
     size: SendQueueSize,
     head: u64,
     tail: u64,
@@ -213,18 +247,21 @@ pub struct SendQueue {
 
 impl SendQueue {
     /// An empty queue.
-    pub fn new(size: SendQueueSize) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(size: SendQueueSize) -> Result<Self, NoMemory> {
         let wr = size.max_wr as usize;
-        SendQueue {
-            slots: vec![None; wr].into(),
-            sges: vec![Sge::default(); wr * size.max_sge as usize].into(),
-            inline: vec![0; wr * size.max_inline as usize].into(),
+        Ok(SendQueue {
+            slots: filled(None, wr)?,
+            sges: filled(Sge::default(), wr * size.max_sge as usize)?,
+            inline: room(wr * size.max_inline as usize)?,
             size,
             head: 0,
             tail: 0,
             post_psn: Psn::default(),
             receives: 0,
-        }
+        })
     }
 
     /// What it was made for.
@@ -286,7 +323,11 @@ impl SendQueue {
                     return Err(PostError::Operation);
                 }
                 let start = slot * self.size.max_inline as usize;
-                self.inline[start..start + data.len()].copy_from_slice(data);
+                let end = start + data.len();
+                if self.inline.len() < end {
+                    self.inline.resize(end, 0);
+                }
+                self.inline[start..end].copy_from_slice(data);
                 (data.len() as u64, 0)
             }
         };
@@ -375,7 +416,7 @@ mod tests {
 
     #[test]
     fn receives_come_out_in_order_and_a_full_queue_refuses() {
-        let mut queue = RecvQueue::new(2, 2);
+        let mut queue = RecvQueue::new(2, 2).unwrap();
         queue.post(1, &[sge(10)]).unwrap();
         queue.post(2, &[sge(20), sge(30)]).unwrap();
         assert_eq!(queue.post(3, &[]), Err(PostError::Full));
@@ -390,14 +431,14 @@ mod tests {
 
     #[test]
     fn receives_keep_their_order_when_the_queue_is_resized() {
-        let mut queue = RecvQueue::new(3, 2);
+        let mut queue = RecvQueue::new(3, 2).unwrap();
         let mut receive = Receive::default();
         for id in 0..3 {
             queue.post(id, &[sge(1), sge(id as u32)]).unwrap();
         }
         assert!(queue.take(&mut receive));
         queue.post(3, &[sge(3)]).unwrap();
-        assert_eq!(queue.resize(2), Err(QueueInUse));
+        assert_eq!(queue.resize(2), Err(QueueInUse.into()));
         assert_eq!((queue.capacity(), queue.len()), (3, 3));
         queue.resize(4).unwrap();
         queue.post(4, &[]).unwrap();
@@ -412,15 +453,31 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_for_which_there_is_no_memory_is_refused() {
+        assert_eq!(RecvQueue::new(u32::MAX, u32::MAX).err(), Some(NoMemory));
+        let size = SendQueueSize {
+            max_wr: u32::MAX,
+            max_sge: 0,
+            max_inline: u32::MAX,
+        };
+        assert_eq!(SendQueue::new(size).err(), Some(NoMemory));
+        let mut queue = RecvQueue::new(1, u32::MAX >> 16).unwrap();
+        queue.post(7, &[]).unwrap();
+        assert_eq!(queue.resize(u32::MAX), Err(NoMemory.into()));
+        assert_eq!((queue.capacity(), queue.len()), (1, 1));
+    }
+
+    #[test]
     fn a_queue_for_nothing_is_full_and_empty() {
-        let mut queue = RecvQueue::new(0, 0);
+        let mut queue = RecvQueue::new(0, 0).unwrap();
         assert_eq!(queue.post(1, &[]), Err(PostError::Full));
         assert!(!queue.take(&mut Receive::default()));
         let mut queue = SendQueue::new(SendQueueSize {
             max_wr: 0,
             max_sge: 0,
             max_inline: 0,
-        });
+        })
+        .unwrap();
         let wr = SendWr {
             wr_id: 1,
             op: SendOp::Send,
@@ -437,7 +494,8 @@ mod tests {
             max_wr: 8,
             max_sge: 1,
             max_inline: 4,
-        });
+        })
+        .unwrap();
         queue.reset(Psn::new(0xff_fffe));
         for len in [0, 256, 257] {
             let wr = SendWr {

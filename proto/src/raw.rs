@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
-use crate::queue::SendQueueSize;
+use crate::queue::{NoMemory, SendQueueSize};
 use crate::time::Time;
 use crate::unreliable::{Core, Service, Told, UnreliableQp};
 use crate::wire::Transport;
@@ -45,12 +45,15 @@ impl Service for Raw {
 
 impl UnreliableQp<Raw> {
     /// A queue pair in RESET.
-    pub fn new(config: RawConfig) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`] for its send queue.
+    pub fn new(config: RawConfig) -> Result<Self, NoMemory> {
         let initial = QpAttr {
             path_mtu: Mtu::B4096,
             ..QpAttr::default()
         };
-        UnreliableQp {
+        Ok(UnreliableQp {
             core: Core::new(
                 QpType::RawPacket,
                 // It is on no packet either.
@@ -59,11 +62,11 @@ impl UnreliableQp<Raw> {
                 config.send,
                 config.signal_all,
                 initial,
-            ),
+            )?,
             service: Raw {
                 max_frame: config.max_frame,
             },
-        }
+        })
     }
 
     /// Handles a frame that is for this queue pair. Without a receive that it fits, it is dropped.
@@ -136,7 +139,8 @@ mod tests {
             send,
             signal_all: true,
             max_frame: MAX,
-        });
+        })
+        .unwrap();
         go(&mut qp, QpState::Init, AttrMask::PORT, host);
         go(&mut qp, QpState::Rtr, AttrMask::empty(), host);
         go(&mut qp, QpState::Rts, AttrMask::empty(), host);

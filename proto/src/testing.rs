@@ -90,7 +90,7 @@ impl TestHost {
             ],
             boundless: false,
             shared: false,
-            receives: RecvQueue::new(16, 4),
+            receives: RecvQueue::new(16, 4).unwrap(),
             domain: Vec::new(),
             without_memory: None,
             flushes: RefCell::default(),

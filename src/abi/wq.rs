@@ -51,8 +51,7 @@ pub(super) unsafe extern "C" fn create_wq(
         }
         // SAFETY: as above.
         let (domain, queue) = unsafe { (object::ours(attr.pd)?, queue_of(attr.cq)?) };
-        let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)
-            .ok_or(Errno(libc::EINVAL))?;
+        let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)?;
         let mut shown = ibv_wq::zeroed();
         shown.context = context;
         shown.wq_context = attr.wq_context;

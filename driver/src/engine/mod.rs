@@ -44,6 +44,7 @@ use std::{io, mem};
 use table::QpTable;
 use timers::Timers;
 use urxe_proto::ids::Qpn;
+use urxe_proto::queue::NoMemory;
 use urxe_proto::time::Time;
 
 /// How many polls in vain are made in a row before each gives way to whoever else wants the
@@ -186,7 +187,10 @@ impl Engine {
         }
     }
 
-    pub(crate) fn add_qp(&self, make: impl FnOnce(Qpn) -> Arc<Qp>) -> Result<Arc<Qp>, CreateError> {
+    pub(crate) fn add_qp(
+        &self,
+        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, NoMemory>,
+    ) -> Result<Arc<Qp>, CreateError> {
         let range = self.numbers()?;
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         qps.add(range, make)

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
+use urxe_proto::queue::NoMemory;
 
 /// The queue pairs of the process: a number finds its queue pair at once, however many there are.
 #[derive(Debug, Default)]
@@ -57,7 +58,7 @@ impl QpTable {
     pub(super) fn add(
         &mut self,
         range: RangeInclusive<u32>,
-        make: impl FnOnce(Qpn) -> Arc<Qp>,
+        make: impl FnOnce(Qpn) -> Result<Arc<Qp>, NoMemory>,
     ) -> Result<Arc<Qp>, CreateError> {
         let size = range.clone().count();
         self.first = *range.start();
@@ -72,7 +73,7 @@ impl QpTable {
             .chain(0..start)
             .find(|at| self.slots[*at].is_none())
             .ok_or(CreateError::NoNumber)?;
-        let qp = make(Qpn::new(self.first + free as u32));
+        let qp = make(Qpn::new(self.first + free as u32))?;
         self.slots[free] = Some(Arc::clone(&qp));
         self.count += 1;
         Ok(qp)

@@ -5,6 +5,7 @@ use crate::net::OpenError;
 use crate::route::RouteError;
 use std::io;
 use urxe_proto::qp::{QpType, TransitionError};
+use urxe_proto::queue::NoMemory;
 
 /// Why a queue pair cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum CreateError {
          an XRC domain only, and all others a completion queue for sends and one for receives"
     )]
     Queues(QpType),
+    /// The queues cannot be had: ENOMEM.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// All numbers are taken: ENOMEM.
     #[error("all queue pair numbers of this process are taken")]
     NoNumber,
@@ -45,7 +49,7 @@ impl CreateError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Capacity | Self::Queues(_) => libc::EINVAL,
-            Self::NoNumber => libc::ENOMEM,
+            Self::NoNumber | Self::NoMemory(_) => libc::ENOMEM,
             Self::Frames { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::Open(error) => error.errno(),
         }

@@ -6,7 +6,7 @@ use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
-use urxe_proto::queue::{PostError, SendQueueSize};
+use urxe_proto::queue::{NoMemory, PostError, SendQueueSize};
 use urxe_proto::raw::{RawConfig, RawQp};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
@@ -59,14 +59,20 @@ macro_rules! each {
 impl Machine {
     /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
     /// of its frames.
-    pub(super) fn new(qpn: Qpn, init: &QpInit, cap: QpCap, mtu: Mtu, max_frame: usize) -> Self {
+    pub(super) fn new(
+        qpn: Qpn,
+        init: &QpInit,
+        cap: QpCap,
+        mtu: Mtu,
+        max_frame: usize,
+    ) -> Result<Self, NoMemory> {
         let send = SendQueueSize {
             max_wr: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: cap.max_inline,
         };
         let signal_all = init.signal_all;
-        match init.service {
+        Ok(match init.service {
             service @ (QpType::Rc | QpType::XrcIni | QpType::XrcTgt) => {
                 Self::Rc(RcQp::new(RcConfig {
                     service,
@@ -74,26 +80,26 @@ impl Machine {
                     send,
                     signal_all,
                     window_bytes: WINDOW_BYTES,
-                }))
+                })?)
             }
             QpType::Uc => Self::Uc(UcQp::new(UcConfig {
                 qpn,
                 send,
                 signal_all,
-            })),
+            })?),
             QpType::Ud => Self::Ud(UdQp::new(UdConfig {
                 qpn,
                 send,
                 signal_all,
                 mtu,
-            })),
+            })?),
             QpType::RawPacket => Self::Raw(RawQp::new(RawConfig {
                 qpn,
                 send,
                 signal_all,
                 max_frame,
-            })),
-        }
+            })?),
+        })
     }
 
     pub(super) fn state(&self) -> QpState {

@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
-use urxe_proto::queue::PostError;
+use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
@@ -142,11 +142,11 @@ impl Qp {
             return Err(CreateError::Capacity);
         }
         let mut frames = frames::open(device, &init)?;
-        let make = |qpn| {
+        let make = |qpn| -> Result<Arc<Qp>, NoMemory> {
             let frames = frames.take();
             let max_frame = frames.as_ref().map_or(0, Frames::max);
             let inner = Inner {
-                machine: Machine::new(qpn, &init, cap, device.active_mtu(), max_frame),
+                machine: Machine::new(qpn, &init, cap, device.active_mtu(), max_frame)?,
                 traffic: Traffic::default(),
                 route: None,
                 alternate: None,
@@ -157,7 +157,8 @@ impl Qp {
                 touched: false,
                 queued: false,
             };
-            Arc::new_cyclic(|me| Qp {
+            let receives = Source::new(&init)?;
+            Ok(Arc::new_cyclic(|me| Qp {
                 me: Weak::clone(me),
                 qpn,
                 service: init.service,
@@ -169,14 +170,14 @@ impl Qp {
                 send_cq: init.send_cq.clone(),
                 signal_all: init.signal_all,
                 holders: Holders::new(),
-                receives: Source::new(&init),
+                receives,
                 inner: Mutex::new(inner),
                 groups: Mutex::default(),
                 frames,
                 state: AtomicU32::new(QpState::Reset as u32),
                 async_acks: AckCount::default(),
                 tag: AtomicUsize::new(0),
-            })
+            }))
         };
         let qp = engine::get().add_qp(make)?;
         for cq in qp.cqs() {

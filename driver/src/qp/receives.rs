@@ -11,7 +11,7 @@ use crate::xrcd::Xrcd;
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{MemoryError, Receive};
 use urxe_proto::ids::Srqn;
-use urxe_proto::queue::{PostError, RecvQueue};
+use urxe_proto::queue::{NoMemory, PostError, RecvQueue};
 use urxe_proto::work::{Completion, Sge};
 
 /// Where the messages of a queue pair find receives, and where these complete.
@@ -26,17 +26,17 @@ pub(super) enum Source {
 }
 
 impl Source {
-    pub(super) fn new(init: &QpInit) -> Self {
-        match &init.receives {
+    pub(super) fn new(init: &QpInit) -> Result<Self, NoMemory> {
+        Ok(match &init.receives {
             // Whoever spreads frames knows where they go.
             ReceivesFrom::Nowhere | ReceivesFrom::Spread(_) => Self::Nowhere,
             ReceivesFrom::Own(cq) => {
-                let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge);
+                let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge)?;
                 Self::Own(Mutex::new(queue), Arc::clone(cq))
             }
             ReceivesFrom::Shared(srq, cq) => Self::Shared(Arc::clone(srq), Arc::clone(cq)),
             ReceivesFrom::Domain(domain) => Self::Domain(Arc::clone(domain)),
-        }
+        })
     }
 
     /// The completion queue that all its receives have.

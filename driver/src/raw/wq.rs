@@ -3,7 +3,7 @@
 use crate::cq::Cq;
 use crate::event_queue::lock;
 use crate::pd::Pd;
-use crate::qp::{MAX_QP_WR, MAX_SGE};
+use crate::qp::{CreateError, MAX_QP_WR, MAX_SGE};
 use crate::regions::RegionTable;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -72,21 +72,28 @@ const FIRST_NUMBER: u32 = 0xff_0000;
 const NUMBERS: u32 = 0xffff;
 
 impl Wq {
-    /// A work queue in [`WqState::Reset`] whose receives complete in `cq`; `None` beyond the limits
-    /// of queue pairs.
-    pub fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, max_wr: u32, max_sge: u32) -> Option<Arc<Wq>> {
+    /// A work queue in [`WqState::Reset`] whose receives complete in `cq`.
+    ///
+    /// # Errors
+    /// [`CreateError::Capacity`] beyond the limits of queue pairs, and [`CreateError::NoMemory`].
+    pub fn new(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Arc<Wq>, CreateError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if max_wr > MAX_QP_WR || max_sge > MAX_SGE {
-            return None;
+            return Err(CreateError::Capacity);
         }
         let next = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS;
-        Some(Arc::new(Wq {
+        Ok(Arc::new(Wq {
             number: Qpn::new(FIRST_NUMBER + next),
             pd: Arc::clone(pd),
             cq: Arc::clone(cq),
             inner: Mutex::new(Inner {
                 state: WqState::Reset,
-                receives: RecvQueue::new(max_wr, max_sge),
+                receives: RecvQueue::new(max_wr, max_sge)?,
                 receive: Receive::default(),
                 held: false,
             }),

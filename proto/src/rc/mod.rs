@@ -23,7 +23,7 @@ pub use crate::qp::{Counters, MAX_RD_ATOMIC};
 use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::{Gid, Qpn};
 use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
-use crate::queue::{PostError, SendQueueSize};
+use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives, hears};
 use crate::time::Time;
 use crate::wire::{Operation, Packet, Transport};
@@ -68,10 +68,13 @@ pub struct RcQp {
 
 impl RcQp {
     /// A queue pair in RESET.
-    pub fn new(config: RcConfig) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`] for its send queue.
+    pub fn new(config: RcConfig) -> Result<Self, NoMemory> {
         let attr = QpAttr::default();
-        RcQp {
-            requester: Requester::new(config.send, config.signal_all, window(&config, &attr)),
+        Ok(RcQp {
+            requester: Requester::new(config.send, config.signal_all, window(&config, &attr))?,
             responder: Responder::new(),
             config,
             attr,
@@ -80,7 +83,7 @@ impl RcQp {
             draining: false,
             requests_first: false,
             counters: Counters::default(),
-        }
+        })
     }
 
     /// Its number.

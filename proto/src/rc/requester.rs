@@ -13,7 +13,7 @@ use crate::host::{Access, Completions, Host, Memory, Transmit};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
-use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
+use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
@@ -86,9 +86,13 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(size: SendQueueSize, signal_all: bool, window: Box<dyn Controller>) -> Self {
-        Requester {
-            queue: SendQueue::new(size),
+    pub(super) fn new(
+        size: SendQueueSize,
+        signal_all: bool,
+        window: Box<dyn Controller>,
+    ) -> Result<Self, NoMemory> {
+        Ok(Requester {
+            queue: SendQueue::new(size)?,
             signal_all,
             cursor: 0,
             cursor_packet: 0,
@@ -107,7 +111,7 @@ impl Requester {
             measured: None,
             gap: None,
             unsendable: None,
-        }
+        })
     }
 
     /// Starts afresh with an empty queue: the transition to RTS, or to RESET.

@@ -11,7 +11,7 @@ use crate::host::{Host, QpEvent};
 use crate::ids::{Gid, Qpn};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState, QpType};
-use crate::queue::{PostError, SendQueueSize};
+use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::hears;
 use crate::time::Time;
 use crate::unreliable::{Core, Service, UnreliableQp};
@@ -62,8 +62,11 @@ impl Service for Uc {
 
 impl UnreliableQp<Uc> {
     /// A queue pair in RESET.
-    pub fn new(config: UcConfig) -> Self {
-        UnreliableQp {
+    ///
+    /// # Errors
+    /// [`NoMemory`] for its send queue.
+    pub fn new(config: UcConfig) -> Result<Self, NoMemory> {
+        Ok(UnreliableQp {
             core: Core::new(
                 QpType::Uc,
                 Transport::Uc,
@@ -71,9 +74,9 @@ impl UnreliableQp<Uc> {
                 config.send,
                 config.signal_all,
                 QpAttr::default(),
-            ),
+            )?,
             service: Uc::default(),
-        }
+        })
     }
 
     /// Whether it has gone over to its alternate path since this was last asked: its packets go another

@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::ids::{PKey, Qpn};
 use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
-use crate::queue::{PostError, SendQueueSize};
+use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::time::Time;
 use crate::unreliable::{Core, Service, Told, UnreliableQp};
 use crate::wire::{Packet, Transport};
@@ -56,12 +56,15 @@ impl Service for Ud {
 
 impl UnreliableQp<Ud> {
     /// A queue pair in RESET.
-    pub fn new(config: UdConfig) -> Self {
+    ///
+    /// # Errors
+    /// [`NoMemory`] for its send queue.
+    pub fn new(config: UdConfig) -> Result<Self, NoMemory> {
         let initial = QpAttr {
             path_mtu: config.mtu,
             ..QpAttr::default()
         };
-        UnreliableQp {
+        Ok(UnreliableQp {
             core: Core::new(
                 QpType::Ud,
                 Transport::Ud,
@@ -69,9 +72,9 @@ impl UnreliableQp<Ud> {
                 config.send,
                 config.signal_all,
                 initial,
-            ),
+            )?,
             service: Ud,
-        }
+        })
     }
 
     /// Handles a packet for this queue pair, or for a multicast group that it is in, whose ICRC was

@@ -47,12 +47,15 @@ impl End {
             max_sge: 4,
             max_inline: 512,
         };
-        Self::of(UdQp::new(UdConfig {
-            qpn: Qpn::new(0x11),
-            send,
-            signal_all: false,
-            mtu: Mtu::B1024,
-        }))
+        Self::of(
+            UdQp::new(UdConfig {
+                qpn: Qpn::new(0x11),
+                send,
+                signal_all: false,
+                mtu: Mtu::B1024,
+            })
+            .unwrap(),
+        )
     }
 
     fn new() -> Self {

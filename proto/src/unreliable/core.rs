@@ -6,7 +6,7 @@ use crate::host::{Completions, Host, MemoryError, QpEvent, Transmit};
 use crate::ids::Qpn;
 use crate::psn::Psn;
 use crate::qp::{AttrMask, Counters, Migration, QpAttr, QpState, QpType, TransitionError};
-use crate::queue::{PostError, SendQueueSize};
+use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::Transport;
@@ -47,19 +47,19 @@ impl Core {
         send: SendQueueSize,
         signal_all: bool,
         initial: QpAttr,
-    ) -> Self {
-        Core {
+    ) -> Result<Self, NoMemory> {
+        Ok(Core {
             qpn,
             service,
             transport,
             attr: initial,
             migration: Migration::default(),
             initial,
-            requester: Requester::new(send, signal_all),
+            requester: Requester::new(send, signal_all)?,
             receive: HeldReceive::default(),
             draining: false,
             counters: Counters::default(),
-        }
+        })
     }
 
     pub(crate) fn qpn(&self) -> Qpn {

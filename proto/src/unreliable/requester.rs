@@ -4,7 +4,7 @@
 use crate::host::{Completions, Host, Transmit};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
-use crate::queue::{PostError, SendQueue, SendQueueSize, SendWqe};
+use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::wire::{Deth, Header, Position};
 use crate::work::{Destination, Payload, SendFlags, SendWr, UdDestination, WcStatus};
@@ -36,13 +36,13 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(size: SendQueueSize, signal_all: bool) -> Self {
-        Requester {
-            queue: SendQueue::new(size),
+    pub(crate) fn new(size: SendQueueSize, signal_all: bool) -> Result<Self, NoMemory> {
+        Ok(Requester {
+            queue: SendQueue::new(size)?,
             signal_all,
             packet: 0,
             next_psn: Psn::default(),
-        }
+        })
     }
 
     /// Starts afresh with an empty queue: the transition to RTS, or to RESET.

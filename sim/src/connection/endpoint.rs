@@ -180,7 +180,7 @@ impl Endpoint {
             ],
             invalidatable: RefCell::new(peer_plan.keys.iter().copied().collect()),
             local: RefCell::default(),
-            receives: RecvQueue::new(own.receives, plan::MAX_SGE),
+            receives: RecvQueue::new(own.receives, plan::MAX_SGE).expect("memory"),
             shared: own.shared || own.xrc,
             srq: own.xrc.then(|| srqn(index)),
             sends: VecDeque::new(),
@@ -206,8 +206,8 @@ impl Endpoint {
         };
         let mut endpoint = Endpoint {
             index,
-            qp: RcQp::new(config),
-            tgt: own.xrc.then(|| RcQp::new(target)),
+            qp: RcQp::new(config).expect("memory"),
+            tgt: own.xrc.then(|| RcQp::new(target).expect("memory")),
             host,
             send_at: Time(0),
             receive_at: Time(0),

@@ -114,7 +114,7 @@ impl End {
             window_bytes: 1 << 20,
         };
         End {
-            qp: RcQp::new(config),
+            qp: RcQp::new(config).unwrap(),
             host: TestHost::new(),
             now: Time(1_000_000_000),
         }

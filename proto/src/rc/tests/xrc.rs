@@ -28,7 +28,10 @@ fn ini() -> End {
 fn tgt() -> End {
     let mut end = End::of(QpType::XrcTgt);
     end.host.shared = true;
-    end.host.domain = vec![(OURS, RecvQueue::new(4, 4)), (BARE, RecvQueue::new(4, 4))];
+    end.host.domain = vec![
+        (OURS, RecvQueue::new(4, 4).unwrap()),
+        (BARE, RecvQueue::new(4, 4).unwrap()),
+    ];
     end.host.without_memory = Some(BARE);
     end.go(QpState::Init, INIT, &attributes());
     end.go(QpState::Rtr, RTR, &attributes());

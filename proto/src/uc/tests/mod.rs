@@ -62,11 +62,14 @@ impl End {
             max_sge: 4,
             max_inline: 512,
         };
-        Self::of(UcQp::new(UcConfig {
-            qpn: Qpn::new(0x11),
-            send,
-            signal_all: false,
-        }))
+        Self::of(
+            UcQp::new(UcConfig {
+                qpn: Qpn::new(0x11),
+                send,
+                signal_all: false,
+            })
+            .unwrap(),
+        )
     }
 
     fn with(attr: QpAttr) -> Self {
