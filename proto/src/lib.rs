@@ -13,6 +13,7 @@
 //! - [`uc`] and [`ud`]: unreliable connection and datagram; [`raw`]: Ethernet frames; [`unreliable`]:
 //!   what they have in common.
 //! - [`cm`]: communication management: how connections come about and end.
+//! - [`rsocket`]: sockets over RDMA, which stand above all this.
 //! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
 //!
 //! Section numbers refer to the InfiniBand Architecture Specification, volume 1; annex A17 is RoCEv2.
@@ -30,6 +31,7 @@ pub mod qp;
 pub mod queue;
 pub mod raw;
 pub mod rc;
+pub mod rsocket;
 mod service;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,186 @@
+//! The headers before datagrams. Between queue pairs one tells the sender's address and port; over UDP one
+//! tells the number of the sender's queue pair, until both ends know the other's.
+
+use super::wire::array;
+use crate::ids::Qpn;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// What begins a datagram over UDP that is ours.
+const TAG: u32 = 0x5555_5555;
+const V4: u8 = 4;
+const V6: u8 = 6;
+const OP_DATA: u8 = 0;
+const OP_CONTROL: u8 = 7;
+
+/// A header of at most [`Header::MOST`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    bytes: [u8; Header::MOST],
+    len: usize,
+}
+
+impl Header {
+    /// The longest.
+    pub const MOST: usize = 28;
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn of(parts: &[&[u8]]) -> Self {
+        let mut header = Header {
+            bytes: [0; Self::MOST],
+            len: 0,
+        };
+        for part in parts {
+            header.bytes[header.len..header.len + part.len()].copy_from_slice(part);
+            header.len += part.len();
+        }
+        header
+    }
+}
+
+/// The length of a header between queue pairs, by the version of the address.
+const fn source_len(version: u8) -> usize {
+    if version == V4 { 8 } else { 24 }
+}
+
+/// The header between queue pairs, which tells where a datagram comes from.
+pub fn source_header(source: SocketAddr) -> Header {
+    let port = source.port().to_be_bytes();
+    match source {
+        SocketAddr::V4(v4) => Header::of(&[&[V4, 8], &port, &v4.ip().octets()]),
+        SocketAddr::V6(v6) => Header::of(&[
+            &[V6, 24],
+            &port,
+            // As it stands in the sender's address, whatever its order there is.
+            &v6.flowinfo().to_ne_bytes(),
+            &v6.ip().octets(),
+        ]),
+    }
+}
+
+/// Where a datagram between queue pairs comes from, and how long its header is. `None` when it has none.
+pub fn parse_source(datagram: &[u8]) -> Option<(SocketAddr, usize)> {
+    let [version @ (V4 | V6), len, ..] = *datagram else {
+        return None;
+    };
+    let expected = source_len(version);
+    if usize::from(len) != expected || datagram.len() < expected {
+        return None;
+    }
+    let port = u16::from_be_bytes(array(datagram, 2));
+    let source = match version {
+        V4 => SocketAddr::from((array::<4>(datagram, 4), port)),
+        _ => {
+            let flow = u32::from_ne_bytes(array(datagram, 4));
+            let ip = Ipv6Addr::from(array::<16>(datagram, 8));
+            SocketAddrV6::new(ip, port, flow, 0).into()
+        }
+    };
+    Some((source, expected))
+}
+
+/// What a datagram over UDP says before its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Introduction {
+    /// The sender's queue pair.
+    pub qpn: Qpn,
+    /// The sender's address, as the sender has it.
+    pub address: IpAddr,
+    /// Whether data follows; otherwise it only answers one with data.
+    pub data: bool,
+}
+
+/// The length of a header over UDP, by the version of the address.
+const fn introduction_len(version: u8) -> usize {
+    if version == V4 { 16 } else { 28 }
+}
+
+impl Introduction {
+    /// As it goes over UDP.
+    pub fn header(&self) -> Header {
+        let op = if self.data { OP_DATA } else { OP_CONTROL };
+        let (tag, qpn) = (TAG.to_be_bytes(), self.qpn.get().to_be_bytes());
+        match self.address {
+            IpAddr::V4(v4) => Header::of(&[&tag, &[V4, op, 16, 0], &qpn, &v4.octets()]),
+            IpAddr::V6(v6) => Header::of(&[&tag, &[V6, op, 28, 0], &qpn, &v6.octets()]),
+        }
+    }
+
+    /// What a datagram over UDP says, and how long that is. `None` when it is none of ours.
+    pub fn parse(datagram: &[u8]) -> Option<(Self, usize)> {
+        let [_, _, _, _, version @ (V4 | V6), op, len, ..] = *datagram else {
+            return None;
+        };
+        let expected = introduction_len(version);
+        let fits = usize::from(len) == expected && datagram.len() >= expected;
+        if !fits || u32::from_be_bytes(array(datagram, 0)) != TAG {
+            return None;
+        }
+        let data = match op {
+            OP_DATA => true,
+            OP_CONTROL => false,
+            _ => return None,
+        };
+        let address = match version {
+            V4 => Ipv4Addr::from(array::<4>(datagram, 12)).into(),
+            _ => Ipv6Addr::from(array::<16>(datagram, 12)).into(),
+        };
+        let qpn = Qpn::new(u32::from_be_bytes(array(datagram, 8)));
+        Some((Introduction { qpn, address, data }, expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses() -> [SocketAddr; 2] {
+        ["192.0.2.1:7174", "[2001:db8::1]:7174"].map(|text| text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_source_of_a_datagram_survives_its_header() {
+        for source in addresses() {
+            let datagram = [source_header(source).bytes(), b"data"].concat();
+            assert_eq!(
+                parse_source(&datagram),
+                Some((source, datagram.len() - 4)),
+                "{source}"
+            );
+            for cut in 0..datagram.len() - 4 {
+                assert_eq!(parse_source(&datagram[..cut]), None);
+            }
+        }
+        let [v4, _] = addresses();
+        assert_eq!(source_header(v4).bytes(), [4, 8, 28, 6, 192, 0, 2, 1]);
+        assert_eq!(parse_source(&[4, 9, 28, 6, 192, 0, 2, 1, 0]), None);
+    }
+
+    #[test]
+    fn an_introduction_survives_udp() {
+        for source in addresses() {
+            for data in [false, true] {
+                let said = Introduction {
+                    qpn: Qpn::new(0x12_3456),
+                    address: source.ip(),
+                    data,
+                };
+                let header = said.header();
+                assert_eq!(
+                    Introduction::parse(header.bytes()),
+                    Some((said, header.bytes().len()))
+                );
+                for cut in 0..header.bytes().len() {
+                    assert_eq!(Introduction::parse(&header.bytes()[..cut]), None);
+                }
+                let mut other = [0; Header::MOST];
+                other[..header.bytes().len()].copy_from_slice(header.bytes());
+                other[0] = 0;
+                assert_eq!(Introduction::parse(&other), None);
+            }
+        }
+    }
+}
