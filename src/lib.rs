@@ -154,6 +154,7 @@ mod mw;
 mod outstanding;
 mod pd;
 mod qp;
+mod rsocket;
 mod srq;
 mod wait;
 mod work;

@@ -70,7 +70,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Adds an event.
-    pub(crate) fn push(&self, event: T) {
+    pub fn push(&self, event: T) {
         let mut queue = lock(&self.queue);
         queue.push_back(event);
         // It could fail only if 2^64 events were waiting.
@@ -114,6 +114,16 @@ impl<T> EventQueue<T> {
                 (false, _) => return Err(Errno::AGAIN.into()),
             }
         }
+    }
+
+    /// Takes the oldest event if there is one, whatever the descriptor has, and does nothing else.
+    pub fn take(&self) -> Option<T> {
+        let mut queue = lock(&self.queue);
+        let event = queue.pop_front();
+        if event.is_some() {
+            self.count_down();
+        }
+        event
     }
 
     /// Takes back the events that `gone` names, in their order.

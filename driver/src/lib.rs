@@ -39,7 +39,7 @@ mod regions;
 pub mod route;
 pub mod srq;
 pub mod stat;
-mod thread;
+pub mod thread;
 mod watcher;
 pub mod xrcd;
 

@@ -4,7 +4,10 @@ use std::io;
 use std::mem::MaybeUninit;
 
 /// Starts a thread that lives as long as the process.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+///
+/// # Errors
+/// When the system has none to give.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let signals = BlockedSignals::new();
     let started = std::thread::Builder::new().name(name.into()).spawn(run);
     drop(signals);

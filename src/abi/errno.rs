@@ -158,6 +158,17 @@ pub fn unless_zero(status: c_int) -> Result<(), Errno> {
     }
 }
 
+/// What a call of the system returned that says -1 and why in `errno`.
+///
+/// # Errors
+/// `errno`, if it failed.
+pub fn of_call(result: c_int) -> Result<(), Errno> {
+    match result {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        _ => Ok(()),
+    }
+}
+
 /// Sets the calling thread's `errno`.
 pub fn set(errno: Errno) {
     // SAFETY: the C library's errno of this thread is always there to be written.

@@ -10,6 +10,7 @@ use super::cm::{
     address::*, addrinfo::*, channel::*, connection::*, devices::*, endpoint::*, event::*, id::*,
     multicast::*, option::*, qp::*, srq::*,
 };
+use super::rsocket::{epoll::*, name::*, option::*, poll::*, socket::*, transfer::*};
 use super::{
     ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*,
     import::*, mr::*, multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*, srq::*,

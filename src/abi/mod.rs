@@ -36,6 +36,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rates;
+mod rsocket;
 mod srq;
 mod sysfs;
 mod unsupported;

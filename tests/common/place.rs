@@ -134,6 +134,7 @@ fn install(directory: &Path) {
         (command.to_owned(), "urxe"),
         (built.join("liburxe.so"), "liburxe.so"),
         (built.join("liburxe_preload.so"), "liburxe_preload.so"),
+        (built.join("librspreload.so"), "librspreload.so"),
     ] {
         // Renamed when complete: another run of the tests may be using the old one.
         let draft = directory.join(format!(".{name}.{}", std::process::id()));

@@ -12,15 +12,15 @@ use crate::common::run::{Finished, LOOK, Running, run};
 const RPING: Need = Need::Program("rping", "rdmacm-utils");
 
 /// Debugging builds on a busy machine are slow.
-const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// The services of ports, as they stand in the names of listeners.
-const TCP: u64 = 0x0106_0000;
+pub const TCP: u64 = 0x0106_0000;
 const UDP: u64 = 0x0111_0000;
 const IB: u64 = 0x013f_0000;
 
 /// A server and where it listens.
-struct Server {
+pub struct Server {
     place: Place,
     running: Running,
 }
@@ -28,7 +28,7 @@ struct Server {
 impl Server {
     /// Starts a program, and waits until it listens for `service`.
     #[track_caller]
-    fn start(place: &Place, command: &str, service: u64) -> Self {
+    pub fn start(place: &Place, command: &str, service: u64) -> Self {
         let mut server = Server {
             place: place.clone(),
             running: start(place, command),
@@ -58,12 +58,14 @@ impl Server {
         listeners.collect::<Vec<_>>().join("\n")
     }
 
-    fn finish(self) -> Finished {
+    /// Waits until it ends.
+    pub fn finish(self) -> Finished {
         self.running.finish(LIMIT)
     }
 }
 
-fn start(place: &Place, command: &str) -> Running {
+/// Starts a program whose words have no spaces.
+pub fn start(place: &Place, command: &str) -> Running {
     let mut words = command.split(' ');
     let program = words.next().unwrap_or_default();
     let mut verbs = place.verbs(program);

@@ -18,6 +18,7 @@ mod pingpong;
 mod places;
 mod preload;
 mod processes;
+mod rsockets;
 mod shared_receives;
 mod stand_ins;
 mod stat;

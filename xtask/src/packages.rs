@@ -47,6 +47,10 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
     (Probe::Program("rping"), "rdmacm-utils"),
+    // Ordinary socket programs.
+    (Probe::Program("curl"), "curl"),
+    (Probe::Program("iperf3"), "iperf3"),
+    (Probe::Program("nc"), "netcat-openbsd"),
     (
         Probe::File("/usr/lib/python3/dist-packages/pyverbs"),
         "python3-pyverbs",

@@ -368,8 +368,8 @@ impl Stream {
         }
         self.sending.slots -= 1;
         let list = self.peer.data.targets;
-        let offset = u64::from(list.len) * Area::BYTES as u64
-            + u64::from(index) * IomapEntry::BYTES as u64;
+        let offset =
+            u64::from(list.len) * Area::BYTES as u64 + u64::from(index) * IomapEntry::BYTES as u64;
         Some(IomapWrite {
             number: 0,
             addr: list.addr.wrapping_add(offset),

@@ -31,7 +31,7 @@ const EXACTLY: u8 = 2;
 ///
 /// # Safety
 /// A pointer that is not null points at an address that is as long as its family's are.
-pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr, Errno> {
+pub(in crate::abi) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno(libc::EINVAL));
     }
@@ -56,7 +56,7 @@ pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
 }
 
 /// An address as C has it.
-pub(super) fn shown_address(address: SocketAddr) -> sockaddr_storage {
+pub(in crate::abi) fn shown_address(address: SocketAddr) -> sockaddr_storage {
     let mut storage = sockaddr_storage::zeroed();
     let at = &raw mut storage;
     match address {

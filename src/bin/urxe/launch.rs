@@ -28,6 +28,9 @@ pub const STAND_INS: [&str; 2] = ["libmlx5.so.1", "libefa.so.1"];
 /// The dynamic linker's search path.
 pub const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
+/// What the dynamic linker loads before a program's libraries.
+pub const PRELOAD: &str = "LD_PRELOAD";
+
 /// For the owner alone.
 const PRIVATE: u32 = 0o700;
 /// The bits of a mode that let others write.

@@ -9,6 +9,8 @@ use std::time::SystemTime;
 pub const LIBRARY: &str = "liburxe.so";
 /// What shows programs files of the devices where they cannot have mounts of their own.
 pub const PRELOAD: &str = "liburxe_preload.so";
+/// What gives programs rsockets for sockets.
+pub const RSPRELOAD: &str = "librspreload.so";
 
 /// Why a shared object cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::library::{self, LibraryError, RSPRELOAD};
 use crate::{launch, sysfs};
 
 /// The status of `env` and shells for a program that could not be found.
@@ -24,7 +25,7 @@ const OWN_FAILURE: u8 = 125;
 /// Run a program with libibverbs.so.1 and librdmacm.so.1 resolved to urxe
 #[derive(clap::Args)]
 #[command(
-    override_usage = "urxe run [--sysfs WHEN] [--] PROGRAM [ARGUMENTS]...",
+    override_usage = "urxe run [--sysfs WHEN] [--rsockets] [--] PROGRAM [ARGUMENTS]...",
     after_help = "The exit status is the program's, or 127 when it is not found, 126 when it \
                         cannot be started, 125 when urxe itself fails."
 )]
@@ -34,6 +35,10 @@ pub struct Arguments {
     /// that is not allowed, an object that the program preloads
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
+    /// Give the program, and what it starts, sockets over RDMA where it asks for sockets of IPv4 and IPv6, by
+    /// preloading librspreload.so. /etc/rdma/rsocket/preload_config can say for which programs and sockets
+    #[arg(long)]
+    rsockets: bool,
     /// The program and its arguments, after `--` where they begin with a dash
     #[arg(
         required = true,
@@ -64,13 +69,19 @@ pub fn run(arguments: Arguments) -> ExitCode {
             program.display()
         );
     }
-    let variables = match sysfs::show(arguments.sysfs) {
+    let mut variables = match sysfs::show(arguments.sysfs) {
         Ok(variables) => variables,
         Err(error) => {
             eprintln!("urxe run: {error}");
             return ExitCode::from(OWN_FAILURE);
         }
     };
+    if arguments.rsockets
+        && let Err(error) = preload_rsockets(&mut variables)
+    {
+        eprintln!("urxe run: {error}");
+        return ExitCode::from(OWN_FAILURE);
+    }
     let mut command = Command::new(program);
     command.args(rest).env(launch::SEARCH_PATH, search_path);
     command.envs(variables);
@@ -95,6 +106,22 @@ pub fn run(arguments: Arguments) -> ExitCode {
             ExitCode::from(NOT_FOUND)
         }
     }
+}
+
+/// Has the program preload what gives it rsockets, before what else it preloads.
+fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), LibraryError> {
+    let mut preload = library::find(RSPRELOAD)?.into_os_string();
+    let known = variables
+        .iter()
+        .position(|(name, _)| *name == launch::PRELOAD)
+        .map(|at| variables.remove(at).1);
+    let others = known.or_else(|| env::var_os(launch::PRELOAD));
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    variables.push((launch::PRELOAD, preload));
+    Ok(())
 }
 
 /// The file that the system would run for this name.

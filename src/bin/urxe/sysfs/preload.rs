@@ -16,6 +16,7 @@ use urxe_driver::device;
 use super::Variable;
 use super::mount::{CLASS, NODES};
 use super::tree::{self, DEVICES, VERBS};
+use crate::launch::PRELOAD as LD_PRELOAD;
 use crate::library::{self, LibraryError, PRELOAD};
 
 #[path = "../../../../preload/src/environment.rs"]
@@ -24,8 +25,6 @@ mod environment;
 use environment::LONGEST_ROOT;
 pub use environment::VARIABLE;
 
-/// What the dynamic linker loads before a program's libraries.
-const LD_PRELOAD: &str = "LD_PRELOAD";
 /// Programs may become other users, as they may with mounts.
 const FOR_ALL_TO_READ: u32 = 0o755;
 /// How many names to try: a program with the same process id may have left its own.

@@ -1,0 +1,61 @@
+//! How functions of the C library's names are defined.
+
+/// Defines functions that take a socket first: of an rsocket librdmacm's function is called, of all else the C
+/// library's.
+macro_rules! sockets {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty => $of_rdma:ident;)*) => {
+        $(
+            /// As in C.
+            ///
+            /// # Safety
+            /// As in C.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name(socket: c_int, $($argument: $type),*) -> $result {
+                // SAFETY: both functions take these arguments, and the caller has passed what they ask for.
+                unsafe {
+                    match crate::table::find(socket) {
+                        Some(found) if found.is_rsocket() => {
+                            let function = crate::rdma::$of_rdma
+                                .get::<unsafe extern "C" fn(c_int, $($type),*) -> $result>();
+                            let Some(function) = function else {
+                                return crate::next::Failure::FAILURE;
+                            };
+                            crate::rdma::inside(|| function(found.target(), $($argument),*))
+                        }
+                        found => {
+                            let socket = found.map_or(socket, |found| found.target());
+                            crate::call::next!(
+                                $name(socket: c_int, $($argument: $type),*) -> $result
+                            )
+                        }
+                    }
+                }
+            }
+        )*
+    };
+}
+
+/// Calls the C library's function of this name, which a `NEXT` of the module has.
+macro_rules! next {
+    ($name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty) => {
+        match real::$name.get::<unsafe extern "C" fn($($type),*) -> $result>() {
+            Some(next) => next($($argument),*),
+            None => crate::next::Failure::FAILURE,
+        }
+    };
+}
+
+/// The C library's functions of these names, as `real`, and the list of them.
+macro_rules! real {
+    ($($name:ident)*) => {
+        mod real {
+            #![allow(non_upper_case_globals, reason = "the names are C's")]
+            use crate::next::Next;
+            $(pub(super) static $name: Next = Next::new(concat!(stringify!($name), "\0"));)*
+        }
+        /// The functions of the C library behind these.
+        pub static NEXT: &[&crate::next::Next] = &[$(&real::$name),*];
+    };
+}
+
+pub(crate) use {next, real, sockets};

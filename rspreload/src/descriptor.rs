@@ -1,0 +1,211 @@
+//! Descriptors: duplicating, closing and looking at them.
+
+use std::ffi::{c_int, c_long, c_ulong};
+use std::sync::Arc;
+
+use libc::{stat, stat64};
+
+use crate::call::{next, real};
+use crate::next::keep_errno;
+use crate::rdma;
+use crate::table::{self, Target};
+
+real! { close dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
+
+/// Closes what the kernel has of this number.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub(crate) unsafe fn close_really(number: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { next!(close(number: c_int) -> c_int) }
+}
+
+/// A descriptor that holds the place for a socket.
+pub(crate) fn place(close_on_exec: bool) -> c_int {
+    let flags = match close_on_exec {
+        true => libc::O_RDONLY | libc::O_CLOEXEC,
+        false => libc::O_RDONLY,
+    };
+    // SAFETY: a C string.
+    unsafe { libc::open(c"/dev/null".as_ptr(), flags) }
+}
+
+/// As in C.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(number: c_int) -> c_int {
+    let target = table::remove(number);
+    // SAFETY: the caller's promise.
+    let closed = unsafe { close_really(number) };
+    // What it stood for may end here, after its number is free.
+    keep_errno(|| drop(target));
+    closed
+}
+
+/// Takes note of a duplicate, if there is one.
+fn duplicated(target: Option<Arc<Target>>, duplicate: c_int) -> c_int {
+    if let Some(target) = target
+        && duplicate >= 0
+    {
+        table::share(duplicate, target);
+    }
+    duplicate
+}
+
+/// As in C.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(old: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    duplicated(table::find(old), unsafe { next!(dup(old: c_int) -> c_int) })
+}
+
+/// As in C.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if old == new {
+        // SAFETY: the caller's promise.
+        return unsafe { next!(dup2(old: c_int, new: c_int) -> c_int) };
+    }
+    let target = table::find(old);
+    let replaced = table::remove(new);
+    // SAFETY: the caller's promise.
+    let duplicate = unsafe { next!(dup2(old: c_int, new: c_int) -> c_int) };
+    keep_errno(|| drop(replaced));
+    duplicated(target, duplicate)
+}
+
+/// As in C.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    let target = table::find(old);
+    let replaced = if old == new { None } else { table::remove(new) };
+    // SAFETY: the caller's promise.
+    let duplicate = unsafe { next!(dup3(old: c_int, new: c_int, flags: c_int) -> c_int) };
+    keep_errno(|| drop(replaced));
+    duplicated(target, duplicate)
+}
+
+/// What `rfcntl` says.
+pub(crate) fn rfcntl(rsocket: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the function takes these arguments, whichever it looks at.
+    unsafe {
+        match rdma::RFCNTL.get::<unsafe extern "C" fn(c_int, c_int, ...) -> c_int>() {
+            Some(function) => rdma::inside(|| function(rsocket, command, argument)),
+            None => -1,
+        }
+    }
+}
+
+/// What of `fcntl` concerns an rsocket; `None` for what concerns the descriptor that holds its place.
+fn fcntl_of(target: &Arc<Target>, command: c_int, argument: c_long) -> Option<c_int> {
+    match command {
+        libc::F_GETFL | libc::F_SETFL if target.is_rsocket() => {
+            Some(rfcntl(target.target(), command, argument))
+        }
+        _ => None,
+    }
+}
+
+macro_rules! fcntls {
+    ($($name:ident)*) => {
+        $(
+            /// As in C, where its argument varies; see lib.rs.
+            ///
+            /// # Safety
+            /// As in C.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name(number: c_int, command: c_int, argument: c_long) -> c_int {
+                let target = table::find(number);
+                if let Some(target) = &target
+                    && let Some(result) = fcntl_of(target, command, argument)
+                {
+                    return result;
+                }
+                let number = match &target {
+                    Some(target) if !target.is_rsocket() && !target.is_epoll()
+                        && matches!(command, libc::F_GETFL | libc::F_SETFL) => target.target(),
+                    _ => number,
+                };
+                // SAFETY: the caller's promise.
+                let result = unsafe {
+                    next!($name(number: c_int, command: c_int, argument: c_long) -> c_int)
+                };
+                match command {
+                    libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(target, result),
+                    _ => result,
+                }
+            }
+        )*
+    };
+}
+
+fcntls! { fcntl fcntl64 }
+
+/// As in C, where its argument varies; see lib.rs.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
+    let target = table::find(number);
+    match &target {
+        Some(target) if target.is_rsocket() && request == libc::FIONBIO => {
+            let flags = rfcntl(target.target(), libc::F_GETFL, 0);
+            // SAFETY: the caller's promise: FIONBIO takes a pointer to a number.
+            let flags = match unsafe { argument.read_unaligned() } {
+                0 => flags & !libc::O_NONBLOCK,
+                _ => flags | libc::O_NONBLOCK,
+            };
+            rfcntl(target.target(), libc::F_SETFL, flags.into())
+        }
+        _ => {
+            let kernel = target.filter(|target| !target.is_rsocket() && !target.is_epoll());
+            let number = kernel.map_or(number, |target| target.target());
+            // SAFETY: the caller's promise.
+            unsafe { next!(ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int) }
+        }
+    }
+}
+
+macro_rules! stats {
+    ($(fn $name:ident($($version:ident: $type:ty)?) of $stat:ty;)*) => {
+        $(
+            /// As in C; what an rsocket is shows as a socket.
+            ///
+            /// # Safety
+            /// As in C.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name($($version: $type,)? number: c_int, to: *mut $stat) -> c_int {
+                let is_socket = table::find(number).is_some_and(|target| !target.is_epoll());
+                // SAFETY: the caller's promise; it is written only when it was filled in.
+                unsafe {
+                    let result = next!($name($($version: $type,)? number: c_int, to: *mut $stat) -> c_int);
+                    if result == 0 && is_socket {
+                        let mode = &raw mut (*to).st_mode;
+                        mode.write(mode.read() & !libc::S_IFMT | libc::S_IFSOCK);
+                    }
+                    result
+                }
+            }
+        )*
+    };
+}
+
+stats! {
+    fn fstat() of stat;
+    fn fstat64() of stat64;
+    fn __fxstat(version: c_int) of stat;
+    fn __fxstat64(version: c_int) of stat64;
+}

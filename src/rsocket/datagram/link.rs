@@ -1,0 +1,302 @@
+//! A queue pair of datagrams of one local address, with what waits to be sent and what has come.
+
+use super::super::data::{Sink, Source};
+use super::super::device::{self, Opened};
+use super::super::error::Error;
+use super::super::settings::Settings;
+use super::super::wait::Waiters;
+use super::{SLOT, canonical};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use urxe_driver::ah::Destination;
+use urxe_driver::cm::id::UDP_QKEY;
+use urxe_driver::cm::resolve::{self, Bound};
+use urxe_driver::owned::OwnedRegion;
+use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};
+use urxe_driver::{AddressHandle, Cq, Qp};
+use urxe_proto::host::Access;
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::rsocket::datagram::{Header, parse_source, source_header};
+use urxe_proto::rsocket::stream::Piece;
+use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
+
+/// The number of receives; those of sends have this bit clear.
+const RECEIVE: u64 = 1 << 63;
+/// What a receive of datagrams begins with (11.4.1.2).
+const GRH: usize = 40;
+const BATCH: usize = 32;
+/// As packets of connections have it.
+const HOP_LIMIT: u8 = 64;
+
+/// A datagram in a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub from: SocketAddr,
+    slot: u32,
+    /// Where its data lies.
+    data: Piece,
+}
+
+/// A queue pair of datagrams. It is destroyed before its memory goes.
+#[derive(Debug)]
+pub(super) struct DatagramLink {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    bound: Bound,
+    header: Header,
+    most_data: u32,
+    /// Free slots to send from.
+    free: Vec<u32>,
+    slots: u16,
+    send_buffer: OwnedRegion,
+    receive_buffer: OwnedRegion,
+    device: Arc<Opened>,
+}
+
+impl Drop for DatagramLink {
+    fn drop(&mut self) {
+        self.qp.destroy();
+        self.cq.retire();
+    }
+}
+
+impl DatagramLink {
+    /// One that sends from this address, and receives there.
+    pub fn new(
+        from: SocketAddr,
+        settings: &Settings,
+        waiters: &Waiters,
+    ) -> Result<DatagramLink, Error> {
+        let bound = resolve::device_of(from)?;
+        let device = device::open(&bound.device)?;
+        let (sends, receives) = settings.of_datagrams();
+        let region = |slots: u16, more: usize| {
+            let len = usize::from(slots) * SLOT as usize + more;
+            OwnedRegion::zeroed(&device.pd, len, Access::LOCAL_WRITE)
+        };
+        let (send_buffer, receive_buffer) = (region(sends, 0)?, region(receives, GRH)?);
+        let channel = Some(Arc::clone(waiters.channel()));
+        let completions = u32::from(sends) + u32::from(receives);
+        let cq = device.context.create_cq(completions, channel)?;
+        let init = QpInit {
+            service: QpType::Ud,
+            send_cq: Some(Arc::clone(&cq)),
+            receives: ReceivesFrom::Own(Arc::clone(&cq)),
+            cap: QpCap {
+                max_send_wr: sends.into(),
+                max_recv_wr: receives.into(),
+                max_send_sge: 1,
+                max_recv_sge: 2,
+                max_inline: 0,
+            },
+            signal_all: true,
+        };
+        let qp = device.context.create_qp(&device.pd, init)?;
+        let header = source_header(from);
+        let most = SLOT.min(bound.device.active_mtu().bytes() as u32);
+        let link = DatagramLink {
+            qp,
+            cq,
+            header,
+            most_data: most - header.bytes().len() as u32,
+            free: (0..sends.into()).collect(),
+            slots: sends,
+            send_buffer,
+            receive_buffer,
+            bound,
+            device,
+        };
+        link.make_ready()?;
+        for slot in 0..receives.into() {
+            link.post_receive(slot)?;
+        }
+        // Who waits for the socket waits for this one, too.
+        link.arm();
+        Ok(link)
+    }
+
+    fn make_ready(&self) -> Result<(), Error> {
+        let attr = |state| QpAttr {
+            state,
+            port: Bound::PORT,
+            qkey: UDP_QKEY,
+            ..QpAttr::default()
+        };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, AttrMask::STATE),
+            (QpState::Rts, AttrMask::STATE | AttrMask::SQ_PSN),
+        ] {
+            self.qp.modify(&attr(state), mask)?;
+        }
+        Ok(())
+    }
+
+    fn post_receive(&self, slot: u32) -> Result<(), Error> {
+        let grh = self.receive_buffer.mr().len() as usize - GRH;
+        let sges = [
+            self.receive_buffer.sge(grh, GRH)?,
+            self.receive_buffer
+                .sge((slot * SLOT) as usize, SLOT as usize)?,
+        ];
+        Ok(self.qp.post_receive(RECEIVE | u64::from(slot), &sges)?)
+    }
+
+    /// Its queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.qp.qpn()
+    }
+
+    /// Where its completions are.
+    pub fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    /// Asks for a notification of the next completion.
+    pub fn arm(&self) {
+        self.cq.arm(false);
+    }
+
+    /// Whether a datagram can be sent.
+    pub fn can_send(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether all have gone out.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == usize::from(self.slots)
+    }
+
+    /// The most data of a datagram.
+    pub fn most_data(&self) -> u32 {
+        self.most_data
+    }
+
+    /// The way to a peer.
+    pub fn handle_for(&self, peer: IpAddr) -> Result<Arc<AddressHandle>, Error> {
+        let address = AddressVector {
+            dgid: Gid::from_ip(canonical(SocketAddr::new(peer, 0))),
+            sgid_index: self.bound.gid_index,
+            hop_limit: HOP_LIMIT,
+            is_global: true,
+            port: Bound::PORT,
+            ..AddressVector::default()
+        };
+        Ok(self.device.context.create_ah(&self.device.pd, address)?)
+    }
+
+    /// Takes completions; `keep` says whether there is room for a datagram. True when something changed.
+    pub fn process(&mut self, mut keep: impl FnMut(Arrived) -> bool) -> bool {
+        let mut changed = false;
+        let mut batch = [None; BATCH];
+        loop {
+            let taken = self.cq.poll(&mut batch);
+            for completion in batch.iter_mut().take(taken).filter_map(Option::take) {
+                self.take(&completion, &mut keep);
+            }
+            changed |= taken > 0;
+            if taken < BATCH {
+                return changed;
+            }
+        }
+    }
+
+    fn take(&mut self, completion: &Completion, keep: &mut impl FnMut(Arrived) -> bool) {
+        // The lower half of the number.
+        let slot = completion.wr_id as u32;
+        if completion.wr_id & RECEIVE == 0 {
+            return self.free.push(slot);
+        }
+        let arrived = match completion.status {
+            WcStatus::Success => self.look_at(slot, completion.byte_len),
+            _ => None,
+        };
+        if !arrived.is_some_and(keep) {
+            self.give_back(slot);
+        }
+    }
+
+    /// The datagram in a receive, unless it has no header.
+    fn look_at(&self, slot: u32, byte_len: u32) -> Option<Arrived> {
+        let len = byte_len.checked_sub(GRH as u32)?.min(SLOT);
+        let at = slot * SLOT;
+        let mut start = [0; Header::MOST];
+        let start = &mut start[..Header::MOST.min(len as usize)];
+        self.receive_buffer.read(at as usize, start).ok()?;
+        let (from, header) = parse_source(start)?;
+        let header = header as u32;
+        let data = Piece {
+            offset: at + header,
+            len: len - header,
+        };
+        Some(Arrived { from, slot, data })
+    }
+
+    /// Gives a datagram to the program, as much of it as there is room for.
+    pub fn give(&self, arrived: &Arrived, sink: &mut dyn Sink) -> Result<(), Error> {
+        let len = u32::try_from(sink.room()).map_or(arrived.data.len, |r| arrived.data.len.min(r));
+        let piece = Piece {
+            len,
+            ..arrived.data
+        };
+        Ok(sink.put_from(&self.receive_buffer, piece)?)
+    }
+
+    /// The program has a datagram: there is room for another one.
+    pub fn done_with(&self, arrived: &Arrived) {
+        self.give_back(arrived.slot);
+    }
+
+    fn give_back(&self, slot: u32) {
+        if let Err(error) = self.post_receive(slot) {
+            tracing::debug!(%error, "no more receives");
+        }
+    }
+
+    /// Sends a datagram of no more than [`DatagramLink::most_data`], if it can.
+    pub fn send(
+        &mut self,
+        source: &mut dyn Source,
+        handle: &Arc<AddressHandle>,
+        qpn: Qpn,
+    ) -> Result<(), Error> {
+        let Some(slot) = self.free.pop() else {
+            return Ok(());
+        };
+        let sent = self.send_from(slot, source, handle, qpn);
+        if sent.is_err() {
+            self.free.push(slot);
+        }
+        sent
+    }
+
+    fn send_from(
+        &self,
+        slot: u32,
+        source: &mut dyn Source,
+        handle: &Arc<AddressHandle>,
+        qpn: Qpn,
+    ) -> Result<(), Error> {
+        let (at, header) = (slot * SLOT, self.header.bytes());
+        let data = Piece {
+            offset: at + header.len() as u32,
+            len: (source.left() as u32).min(self.most_data),
+        };
+        self.send_buffer.write(at as usize, header)?;
+        source.take_into(&self.send_buffer, data)?;
+        let len = header.len() + data.len as usize;
+        let sges: [Sge; 1] = [self.send_buffer.sge(at as usize, len)?];
+        let wr = SendWr {
+            wr_id: slot.into(),
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        };
+        let qkey = UDP_QKEY;
+        let to = Destination { handle, qpn, qkey };
+        Ok(self.qp.start_posting().post_to(&wr, &to)?)
+    }
+}

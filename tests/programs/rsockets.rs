@@ -1,0 +1,326 @@
+//! Sockets over RDMA: Debian's programs of librdmacm's rsockets, unmodified, and ordinary socket programs that
+//! preload librspreload.so.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Instant;
+
+use crate::common::namespace::{Cable, Namespace};
+use crate::common::pingpong::turn;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{Finished, LOOK, Running, run};
+use crate::connection_manager::{LIMIT, Server, TCP, start};
+
+const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
+
+/// A network of its own: nobody else's processes disturb datagrams there.
+fn alone(needs: &[Need]) -> Option<Namespace> {
+    let all = [&[RSTREAM, IP, Need::NetworkNamespaces], needs].concat();
+    require(&all).then(|| Namespace::new(&Place::here()).loopback_up())
+}
+
+fn run_here(place: &Place, command: &str) -> Finished {
+    start(place, command).finish(LIMIT)
+}
+
+/// Server and client end well, in one network.
+#[track_caller]
+fn both_succeed(place: &Place, server: &str, port: u64, client: &str) -> (Finished, Finished) {
+    let server = Server::start(place, server, TCP | port);
+    let client = run_here(place, client).success();
+    (server.finish().success(), client)
+}
+
+#[test]
+fn rstream_measures_what_it_always_does() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    let client = "rstream -s 127.0.0.1 -C 20 -I 20 -S 65536";
+    let server = "rstream -C 20 -I 20 -S 65536";
+    let (server, client) = both_succeed(namespace.place(), server, 7471, client);
+    for told in [server, client] {
+        assert!(told.stdout.contains("custom    64k"), "{told}");
+    }
+}
+
+#[test]
+fn rstream_has_each_of_its_ways() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    // Polling, blocking, not blocking, by librdmacm's addresses, verifying; and small buffers.
+    for options in [
+        "-T a",
+        "-T b",
+        "-T n",
+        "-T r",
+        "-T v",
+        "-T v -B 4096",
+        "-T f",
+        "-k 1",
+        "-p 7999",
+    ] {
+        let port = if options == "-p 7999" { 7999 } else { 7471 };
+        let common = format!("{options} -C 10 -I 10 -S 20000");
+        let server = format!("rstream {common}");
+        let client = format!("rstream -s 127.0.0.1 {common}");
+        if options == "-T f" {
+            // It takes its connection by TCP first, and its own connection then.
+            let server = start(namespace.place(), &server);
+            wait_for_port(namespace.place(), "tcp", port);
+            run_here(namespace.place(), &client).success();
+            server.finish(LIMIT).success();
+        } else {
+            both_succeed(namespace.place(), &server, port, &client);
+        }
+    }
+}
+
+#[test]
+fn rstream_between_hosts_and_over_ipv6() {
+    if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let _turn = turn();
+    for address in [Cable::A, Cable::A6] {
+        let common = "-C 20 -I 20 -S 100000 -T v";
+        let server = format!("rstream -b {address} {common}");
+        let server = Server::start(cable.a.place(), &server, TCP | 7471);
+        run_here(cable.b.place(), &format!("rstream -s {address} {common}")).success();
+        server.finish().success();
+    }
+}
+
+#[test]
+fn nobody_who_listens_is_a_refused_connection() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let refused = run_here(namespace.place(), "rstream -s 127.0.0.1 -C 1 -I 1");
+    assert!(!refused.status.success() && !refused.timed_out, "{refused}");
+    assert!(refused.stderr.contains("Connection refused"), "{refused}");
+}
+
+#[test]
+fn rcopy_copies_a_file_whole() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    let directory = Directory::new();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let bytes = pattern(24 << 20);
+    fs::write(&from, &bytes).expect("own directory");
+    // It serves until it is stopped.
+    let _server = Server::start(namespace.place(), "rcopy", TCP | 7427);
+    let (from, there) = (from.display(), to.display());
+    run_here(
+        namespace.place(),
+        &format!("rcopy {from} 127.0.0.1:{there}"),
+    )
+    .success();
+    assert!(fs::read(&to).expect("it was copied") == bytes);
+}
+
+/// Bytes of which no two blocks are the same.
+fn pattern(len: usize) -> Vec<u8> {
+    let words = (0..len as u64 / 8).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+#[test]
+fn riostream_writes_into_the_peers_memory() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    let common = "-C 3 -I 10 -S 5000 -T v";
+    let server = format!("riostream {common}");
+    let client = format!("riostream -s 127.0.0.1 {common}");
+    both_succeed(namespace.place(), &server, 7471, &client);
+}
+
+/// Waits until somebody has a port of the kernel's.
+#[track_caller]
+fn wait_for_port(place: &Place, protocol: &str, port: u64) {
+    let deadline = Instant::now() + LIMIT;
+    let suffix = format!(":{port:04X}");
+    loop {
+        let mut command = place.command("cat");
+        command.args([
+            format!("/proc/net/{protocol}"),
+            format!("/proc/net/{protocol}6"),
+        ]);
+        let table = run("cat", command, LIMIT).success().stdout;
+        let mut names = table
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(1));
+        if names.any(|name| name.ends_with(&suffix)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nobody has port {port}");
+        thread::sleep(LOOK);
+    }
+}
+
+#[test]
+fn udpong_gets_its_datagrams_back() {
+    let Some(namespace) = alone(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    for address in ["127.0.0.1", "::1"] {
+        // It serves until it is stopped.
+        let server = start(namespace.place(), &format!("udpong -b {address}"));
+        wait_for_port(namespace.place(), "udp", 7174);
+        for way in ["-T e", "-T a", "-T n -T e"] {
+            let client = format!("udpong -s {address} -C 200 -S 1000 {way}");
+            let client = run_here(namespace.place(), &client).success();
+            assert!(client.stdout.contains("custom    1000"), "{client}");
+        }
+        drop(server);
+    }
+}
+
+#[test]
+fn udpong_between_hosts() {
+    if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 4500);
+    let _turn = turn();
+    let _server = start(cable.a.place(), &format!("udpong -b {}", Cable::A));
+    wait_for_port(cable.a.place(), "udp", 7174);
+    let client = format!("udpong -s {} -C 200 -S 1500 -T e", Cable::A);
+    run_here(cable.b.place(), &client).success();
+}
+
+/// A program that preloads librspreload.so.
+fn preloaded(place: &Place, words: &[&str]) -> Command {
+    let mut command = place.urxe();
+    command.args(["run", "--rsockets", "--"]).args(words);
+    command
+}
+
+/// Waits until somebody listens by RDMA.
+fn wait_for_listener(place: &Place, port: u64) {
+    let deadline = Instant::now() + LIMIT;
+    let name = format!("/{:x}/", TCP | port);
+    loop {
+        let mut command = place.command("cat");
+        command.arg("/proc/net/unix");
+        let names = run("cat", command, LIMIT).success().stdout;
+        if names.contains(&name) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nobody listens at {port}");
+        thread::sleep(LOOK);
+    }
+}
+
+#[test]
+fn a_web_server_serves_files_over_rdma() {
+    let needs = [
+        Need::Program("python3", "python3"),
+        Need::Program("curl", "curl"),
+    ];
+    let Some(namespace) = alone(&needs) else {
+        return;
+    };
+    let _turn = turn();
+    let directory = Directory::new();
+    let bytes = pattern(3 << 20);
+    fs::write(directory.path().join("file"), &bytes).expect("own directory");
+    for (address, url) in [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")] {
+        let at = directory.path().to_str().expect("a plain path");
+        let words = [
+            "python3",
+            "-m",
+            "http.server",
+            "--bind",
+            address,
+            "--directory",
+            at,
+            "8000",
+        ];
+        let server = Running::start("http.server", preloaded(namespace.place(), &words));
+        wait_for_listener(namespace.place(), 8000);
+        let to = directory.path().join("got");
+        let url = format!("http://{url}:8000/file");
+        let words = ["curl", "-sSf", "-o", to.to_str().expect("plain"), &url];
+        run("curl", preloaded(namespace.place(), &words), LIMIT).success();
+        assert!(fs::read(&to).expect("it was fetched") == bytes);
+        drop(server);
+    }
+}
+
+#[test]
+fn a_client_of_tcp_finds_a_server_of_tcp() {
+    let needs = [
+        Need::Program("python3", "python3"),
+        Need::Program("curl", "curl"),
+    ];
+    let Some(namespace) = alone(&needs) else {
+        return;
+    };
+    let _turn = turn();
+    let mut server = namespace.place().command("python3");
+    server.args(["-m", "http.server", "--bind", "127.0.0.1", "8001"]);
+    let _server = Running::start("http.server", server);
+    wait_for_port(namespace.place(), "tcp", 8001);
+    let words = ["curl", "-sSf", "-o", "/dev/null", "http://127.0.0.1:8001/"];
+    run("curl", preloaded(namespace.place(), &words), LIMIT).success();
+}
+
+#[test]
+fn iperf3_measures_rdma() {
+    let Some(namespace) = alone(&[Need::Program("iperf3", "iperf3")]) else {
+        return;
+    };
+    let _turn = turn();
+    for reverse in [&[][..], &["-R"]] {
+        let words = ["iperf3", "-s", "-1", "-B", "127.0.0.1"];
+        let server = Running::start("iperf3 -s", preloaded(namespace.place(), &words));
+        wait_for_listener(namespace.place(), 5201);
+        let client = [&["iperf3", "-c", "127.0.0.1", "-n", "40M"], reverse].concat();
+        let client = run("iperf3", preloaded(namespace.place(), &client), LIMIT).success();
+        assert!(client.stdout.contains("receiver"), "{client}");
+        server.finish(LIMIT).success();
+    }
+}
+
+#[test]
+fn netcat_sends_a_file_to_another_host() {
+    let needs = [
+        RSTREAM,
+        IP,
+        Need::NetworkNamespaces,
+        Need::Program("nc", "netcat-openbsd"),
+    ];
+    if !require(&needs) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let _turn = turn();
+    let directory = Directory::new();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    fs::write(&from, pattern(1 << 20)).expect("own directory");
+    let shell = |place: &Place, script: String| preloaded(place, &["sh", "-c", &script]);
+    let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
+    for address in [Cable::A, Cable::A6] {
+        let receive = format!("exec nc -l {address} 7000 > {}", path(&to));
+        let server = Running::start("nc -l", shell(cable.a.place(), receive));
+        wait_for_listener(cable.a.place(), 7000);
+        let send = format!("exec nc -N {address} 7000 < {}", path(&from));
+        run("nc", shell(cable.b.place(), send), LIMIT).success();
+        server.finish(LIMIT).success();
+        assert!(fs::read(&to).expect("received") == pattern(1 << 20));
+    }
+}
