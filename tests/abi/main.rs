@@ -27,6 +27,7 @@ mod objects;
 mod outcomes;
 mod rdma_core;
 mod require;
+mod rsockets;
 mod shared;
 mod stress;
 mod symbols;

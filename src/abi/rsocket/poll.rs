@@ -91,11 +91,13 @@ fn revents(socket: &Socket, events: c_short) -> c_short {
             }
         }
     };
+    // Many programs take the end for a failure. They shall read first what came before it.
+    let reads_first = ready.has_data && events & POLLIN != 0;
     let mut revents = 0;
     for (is, event) in [
         (ready.readable && events & POLLIN != 0, POLLIN),
         (ready.writable && events & POLLOUT != 0, POLLOUT),
-        (ready.hung_up, POLLHUP),
+        (ready.hung_up && !reads_first, POLLHUP),
         (ready.failed, POLLERR),
     ] {
         if is {

@@ -26,6 +26,8 @@ use urxe_proto::rsocket::wire::{ConnData, Control};
 pub(crate) struct Ready {
     /// Something can be read, or there is nothing more to come.
     pub readable: bool,
+    /// Something can be read.
+    pub has_data: bool,
     /// Something can be sent.
     pub writable: bool,
     /// The connection has ended.
@@ -152,6 +154,7 @@ impl Link {
             .as_ref()
             .map_or(Ready::default(), |stream| Ready {
                 readable: stream.has_data() || !stream.is_readable(),
+                has_data: stream.has_data(),
                 writable: stream.can_send(),
                 hung_up: stream.phase() == Phase::Disconnected,
                 failed: stream.phase() == Phase::Failed,

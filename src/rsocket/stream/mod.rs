@@ -118,7 +118,11 @@ impl StreamSocket {
     /// When the process has no descriptor left.
     pub(crate) fn new(v6: bool) -> Result<Arc<StreamSocket>, Error> {
         let service = service::get()?;
-        let id = Id::new(service.channel(), PortSpace::Tcp, Kind::Connected(Transport::Rc));
+        let id = Id::new(
+            service.channel(),
+            PortSpace::Tcp,
+            Kind::Connected(Transport::Rc),
+        );
         Self::of(
             service,
             id,
