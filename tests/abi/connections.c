@@ -249,6 +249,50 @@ static void endpoints(void)
 	rdma_freeaddrinfo(res);
 }
 
+/*
+ * Who asks says how often both retry without an answer; how often to retry after RNR NAK each tells the
+ * other.
+ */
+static void retries(void)
+{
+	struct rdma_event_channel *theirs = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param wish = { .retry_count = 3, .rnr_retry_count = 2 };
+	struct rdma_conn_param answer = { .retry_count = 1, .rnr_retry_count = 200 };
+	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC), init;
+	struct rdma_cm_id *server, *client, *peer;
+	struct rdma_cm_event *event;
+	struct ibv_qp_attr found;
+
+	MUST(theirs && ours);
+	server = listener(theirs, RDMA_PS_TCP);
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	MUST(!rdma_create_qp(client, NULL, &attr));
+	CHECK(!rdma_connect(client, &wish));
+	event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+	peer = event->id;
+	CHECK(event->param.conn.retry_count == 3 && event->param.conn.rnr_retry_count == 2);
+	CHECK(!rdma_ack_cm_event(event));
+	attr = small_qp(IBV_QPT_RC);
+	MUST(!rdma_create_qp(peer, NULL, &attr));
+	CHECK(!rdma_accept(peer, &answer));
+	event = next(ours, RDMA_CM_EVENT_ESTABLISHED);
+	/* There are three bits for it. */
+	CHECK(event->param.conn.rnr_retry_count == 7);
+	CHECK(!rdma_ack_cm_event(event));
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_ESTABLISHED));
+	CHECK(!ibv_query_qp(client->qp, &found, 0, &init));
+	CHECK(found.retry_cnt == 3 && found.rnr_retry == 7);
+	CHECK(!ibv_query_qp(peer->qp, &found, 0, &init));
+	CHECK(found.retry_cnt == 3 && found.rnr_retry == 2);
+	rdma_destroy_ep(client);
+	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_DISCONNECTED));
+	rdma_destroy_ep(peer);
+	CHECK(!rdma_destroy_id(server));
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
 /* Vendors' options travel with the request and with its answer. */
 static void options_of_vendors(void)
 {
@@ -351,6 +395,7 @@ int main(int argc, char **argv)
 		{ "connections", connections },
 		{ "datagram_services", datagram_services },
 		{ "endpoints", endpoints },
+		{ "retries", retries },
 		{ "options_of_vendors", options_of_vendors },
 		{ "unreliable", unreliable },
 	};

@@ -34,3 +34,8 @@ fn vendors_options_travel_with_request_and_answer() {
 fn the_kind_of_a_connection_is_that_of_both_sides() {
     passes("unreliable");
 }
+
+#[test]
+fn each_end_retries_as_the_other_wishes() {
+    passes("retries");
+}

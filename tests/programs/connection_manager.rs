@@ -229,7 +229,7 @@ fn cmtime_makes_and_ends_connections() {
     let place = namespace.place();
     // It serves until it is stopped.
     let _server = Server::start(place, "cmtime -b 127.0.0.1", TCP | 7471);
-    let client = run_here(place, "cmtime -s 127.0.0.1 -c 100").success();
+    let client = run_here(place, "cmtime -s 127.0.0.1 -c 500").success();
     assert!(client.stdout.contains("disconnect"), "{client}");
 }
 

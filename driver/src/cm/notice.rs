@@ -249,3 +249,70 @@ fn addresses(service: ServiceId, header: IpHeader) -> (SocketAddr, SocketAddr) {
     let port = service.port().map_or(0, |(_, port)| port);
     (SocketAddr::new(header.destination, port), header.source)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::id::{Service, Transport};
+    use crate::cm::{EventChannel, Offer, PortSpace};
+
+    /// A minute and more would pass until the protocol gives up by itself.
+    #[test]
+    fn a_peer_that_does_not_answer_is_unreachable() {
+        let channel = Arc::new(EventChannel::new().unwrap());
+        let services = [
+            (
+                PortSpace::Tcp,
+                Service::Connected(Transport::Rc),
+                Awaited::Rep,
+            ),
+            (PortSpace::Udp, Service::Datagram, Awaited::SidrRep),
+        ];
+        for (space, service, awaited) in services {
+            let id = Id::new(&channel, space, service);
+            id.resolve_address(None, "127.0.0.1:9".parse().unwrap())
+                .unwrap();
+            id.resolve_route().unwrap();
+            id.connect(&Offer::default()).unwrap();
+            for kind in [EventKind::AddressResolved, EventKind::RouteResolved] {
+                assert_eq!(channel.next().unwrap().kind, kind);
+            }
+            let gsi = engine::get().gsi().unwrap();
+            let comm_id = lock(&id.inner).connection.as_ref().unwrap().id;
+            let event = Event::TimedOut {
+                id: comm_id,
+                awaited,
+            };
+            Id::handle(&id, gsi, event);
+            let told = channel.next().unwrap();
+            assert_eq!(told.kind, EventKind::Unreachable);
+            assert_eq!(told.status, -libc::ETIMEDOUT);
+            id.close();
+        }
+    }
+
+    #[test]
+    fn a_peer_that_does_not_agree_to_the_end_is_disconnected_from() {
+        let channel = Arc::new(EventChannel::new().unwrap());
+        let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+        lock(&id.inner).state = State::Connecting;
+        let gsi = engine::get().gsi().unwrap();
+        for awaited in [Awaited::Drep, Awaited::Drep, Awaited::Rep] {
+            let event = Event::TimedOut {
+                id: CommId(1),
+                awaited,
+            };
+            Id::handle(&id, gsi, event);
+        }
+        let told = channel.next().unwrap();
+        assert_eq!(
+            (told.kind, told.status),
+            (EventKind::Disconnected, -libc::ETIMEDOUT)
+        );
+        // What comes afterwards says nothing new.
+        rustix::fs::fcntl_setfl(channel.fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
+        let nothing = channel.next().unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+        id.close();
+    }
+}
