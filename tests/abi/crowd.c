@@ -347,7 +347,7 @@ static void room_for_all(void)
 
 static void small_backlog(void)
 {
-	serve_all(16);
+	serve_all(100);
 }
 
 int main(int argc, char **argv)
