@@ -169,16 +169,17 @@ last_words() {
 
 # expand PROVIDER v4|v6 SERVER COMMAND
 expand() {
-    local command=$4 gid
-    gid=$(on "$1" /tmp/agent gid "$(device "$1")" "$2")
+    local command=$4
     command=${command//'{device}'/$(device "$1")}
-    command=${command//'{gid}'/$gid}
+    if [[ $command == *'{gid}'* ]]; then
+        command=${command//'{gid}'/$(on "$1" /tmp/agent gid "$(device "$1")" "$2")}
+    fi
     command=${command//'{address}'/$(rdma_address "$1" "$2")}
     command=${command//'{server}'/$(rdma_address "$3" "$2")}
     printf '%s' "${command//'{host}'/$(host "$3")}"
 }
 
-cp -a /job/agent /job/udp /tmp/
+cp -a /job/agent /job/connection /job/udp /tmp/
 # Where a queue between a device and IP holds 1000 packets, as is usual, the guest loses some of a burst when
 # it is busy. Only netem shall lose packets here.
 sysctl -qw net.core.netdev_max_backlog=100000

@@ -23,16 +23,19 @@ pub(crate) fn make(
     }
     let plans = directory.join("plans");
     fs::create_dir_all(&plans).at(&plans)?;
-    let verbs = guest_root.join("usr/lib/x86_64-linux-gnu/libibverbs.so.1");
+    let libraries = guest_root.join("usr/lib/x86_64-linux-gnu");
+    let [verbs, cm] = ["libibverbs.so.1", "librdmacm.so.1"].map(|name| libraries.join(name));
     let sources = workspace.join("tests/rxe");
     let include = workspace.join("include");
-    compile(&sources.join("agent"), &directory.join("agent"), |gcc| {
-        // The guest's C library may be newer than ours, and its libibverbs may need that.
-        gcc.arg("-I")
-            .arg(include)
-            .arg("-Wl,--allow-shlib-undefined")
-            .arg(verbs)
-    })?;
+    for program in ["agent", "connection"] {
+        compile(&sources.join(program), &directory.join(program), |gcc| {
+            // The guest's C library may be newer than ours, and its libraries may need that.
+            gcc.arg("-I")
+                .arg(&include)
+                .args(["-Wl,--allow-shlib-undefined", "-Wl,--as-needed"])
+                .args([&verbs, &cm])
+        })?;
+    }
     compile(&sources.join("udp"), &directory.join("udp"), |gcc| gcc)?;
     install_urxe(&directory.join("urxe"), workspace, target)?;
     for script in ["hosts.sh", "run.sh"] {

@@ -1,7 +1,7 @@
 //! Connections: programs of librdmacm, with urxe on one side, and on the other rdma-core's librdmacm over the
 //! kernel's connection manager and rxe.
 
-use super::{Cell, Extent, Group, Judge, Kind, clean, serve};
+use super::{Cell, Extent, Group, Judge, Kind, clean, programs_between, serve};
 
 /// Programs that make connections on a clean link.
 pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) -> Group {
@@ -55,6 +55,23 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
         let name = format!("nobody-listens/{name}");
         serve(cells, &name, "1+", server, &client);
     }
+    for case in CASES {
+        serve(
+            cells,
+            &format!("connection/{case}"),
+            "1",
+            &format!("/tmp/connection {case} serve {{address}}"),
+            &format!("/tmp/connection {case} ask {{address}} {{server}}"),
+        );
+    }
+    // The kernel sends the DREQ of a process that was killed.
+    cells.push(programs_between(
+        "connection/killed/urxe-serves".into(),
+        ["b", "a"],
+        "1",
+        "/tmp/connection killed serve {address}",
+        "bash -c '/tmp/connection killed ask {address} {server}; test $? -eq 137'",
+    ));
     if ip == "v6" {
         // They listen to IPv4 alone; perftest 4.5 connects so, too.
         cells.retain(|cell| !cell.name.contains("rdma_"));
@@ -108,6 +125,20 @@ pub(super) fn slow(server: &str) -> String {
     format!("bash -c '{server} & sleep 4; kill -STOP $!; sleep 12; kill -CONT $!; wait $!'")
 }
 
+/// Cases of `tests/rxe/connection`.
+const CASES: [&str; 10] = [
+    "private-data",
+    "parameters",
+    "rejected",
+    "reply-rejected",
+    "given-up",
+    "server-ends",
+    "both-end",
+    "exited",
+    "resolution",
+    "resolution-rejected",
+];
+
 /// perftest's programs, and what they are told.
 const PERFTEST: &[(&str, &str)] = &[
     ("ib_write_bw", "-n 200"),
@@ -139,7 +170,7 @@ fn main_programs(cells: &mut Vec<Cell>) {
         "rping/many",
         "5+",
         "rping -s -P -a {address} -S 1000",
-        "bash -c 'sleep {lane}; rping -c -a {server} -V -C 200 -S 1000'",
+        "bash -c 'sleep {lane}; rping -c -a {server} -V -C 50 -S 1000'",
     );
     serve(
         cells,

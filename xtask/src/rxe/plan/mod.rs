@@ -124,16 +124,18 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
             ..errors("v6")
         });
     }
-    for (name, netem, about) in WEATHERS {
-        if extent == Extent::Full || name == "loss" {
-            groups.push(weather(name, netem, about, extent));
-        }
-    }
     groups.push(programs("programs-v4", "v4", extent));
     groups.push(connections("cm-v4", "v4", extent));
     if extent == Extent::Full {
         groups.push(programs("programs-v6", "v6", extent));
         groups.push(connections("cm-v6", "v6", extent));
+    }
+    for (name, netem, about) in WEATHERS {
+        if extent == Extent::Full || name == "loss" {
+            groups.push(weather(name, netem, about, extent));
+        }
+    }
+    if extent == Extent::Full {
         groups.push(lossy_connections());
     }
     groups
