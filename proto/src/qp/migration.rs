@@ -77,11 +77,7 @@ impl Migration {
         host: &mut C,
     ) -> bool {
         match attr.path_mig_state {
-            PathMigState::Migrated if self.former.is_some() => {
-                if mig_req && from == attr.av.dgid {
-                    self.former = None;
-                }
-            }
+            PathMigState::Migrated if mig_req && from == attr.av.dgid => self.former = None,
             PathMigState::Rearm if !mig_req => attr.path_mig_state = PathMigState::Armed,
             PathMigState::Armed if mig_req && from == attr.alt_av.dgid => {
                 self.migrate(attr, host);

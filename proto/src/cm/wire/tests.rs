@@ -83,7 +83,7 @@ fn a_mad_is_of_the_right_length_version_class_method_and_attribute() {
 fn the_header_of_a_mad_lies_where_the_specification_puts_it() {
     let mad = mad(Attribute::SidrReq, &[0; 232]);
     let expected = [
-        1, 7, 2, 3, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0x17, 0, 0, 0, 0, 0, 0,
+        1, 7, 2, 3, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0x17, 0, 0, 9, 10, 11, 12,
     ];
     assert_eq!(mad[..24], expected);
 }
