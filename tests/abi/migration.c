@@ -3,6 +3,8 @@
  * the alternate path. The argument names the case.
  */
 #include <arpa/inet.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "program.h"
@@ -45,12 +47,11 @@ struct paths {
 
 static struct ibv_qp_attr alternate(const struct paths *paths)
 {
-	return (struct ibv_qp_attr){ .alt_ah_attr = paths->second, .alt_port_num = 1, .alt_timeout = 14,
+	return (struct ibv_qp_attr){ .alt_ah_attr = paths->second, .alt_port_num = 1, .alt_timeout = 15,
 				     .path_mig_state = IBV_MIG_REARM };
 }
 
-/* To RTS with both paths, which the peer is asked to have, too. A short ACK timeout makes the first one
- * fail soon. */
+/* To RTS with both paths, which the peer is asked to have, too. */
 static void connect_by(struct ibv_qp *qp, uint32_t peer, const struct paths *paths)
 {
 	struct ibv_qp_attr attr = alternate(paths);
@@ -63,7 +64,7 @@ static void connect_by(struct ibv_qp *qp, uint32_t peer, const struct paths *pat
 	MUST(!to_init(qp));
 	MUST(!ibv_modify_qp(qp, &attr, RTR_MASK | IBV_QP_ALT_PATH));
 	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 8;
+	attr.timeout = 14;
 	attr.retry_cnt = attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;
 	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
@@ -209,7 +210,7 @@ static void on_demand(void)
 	transfer(&both.b, &both.a, 3);
 	CHECK(goes_by(both.a.qp, &both.paths.second) && goes_by(both.b.qp, &both.paths.second));
 	CHECK(is_in(both.a.qp, IBV_MIG_MIGRATED) && is_in(both.b.qp, IBV_MIG_MIGRATED));
-	CHECK(query(both.a.qp).timeout == 14);
+	CHECK(query(both.a.qp).timeout == 15);
 
 	/* And back, this time on the other side's demand. */
 	again = alternate(&(struct paths){ .second = both.paths.first });
@@ -303,6 +304,8 @@ static int far_side(int socket)
 	uint32_t peer;
 	char byte = 0;
 
+	/* It waits for messages, and would do so for ever if its peer ended. */
+	MUST(!prctl(PR_SET_PDEATHSIG, SIGKILL));
 	own_network();
 	MUST(write(socket, &byte, 1) == 1);
 	MUST(read(socket, &byte, 1) == 1); /* the cable is there */
@@ -363,7 +366,7 @@ static void failing_path(void)
 	connect_by(end.qp, peer, &paths);
 	for (int id = 0; id < MESSAGES; id++) {
 		send_one(&end, id);
-		CHECK(completion(&end).status == IBV_WC_SUCCESS);
+		MUST(completion(&end).status == IBV_WC_SUCCESS);
 	}
 	CHECK(next_event(end.qp) == IBV_EVENT_PATH_MIG);
 	CHECK(goes_by(end.qp, &paths.second) && is_in(end.qp, IBV_MIG_MIGRATED));
