@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::library::{self, LibraryError, RSPRELOAD};
+use crate::library::{self, RSPRELOAD};
 use crate::{launch, sysfs};
 
 /// The status of `env` and shells for a program that could not be found.
@@ -109,8 +109,21 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Has the program preload what gives it rsockets, before what else it preloads.
-fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), LibraryError> {
-    let mut preload = library::find(RSPRELOAD)?.into_os_string();
+fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), String> {
+    let path = library::find(RSPRELOAD).map_err(|error| error.to_string())?;
+    let mut preload = path.into_os_string();
+    // The dynamic linker would not take it as one path.
+    if preload
+        .as_bytes()
+        .iter()
+        .any(|byte| b" :;$\t\n".contains(byte))
+    {
+        return Err(format!(
+            "{}: such a path cannot be preloaded from; install urxe where the path has no spaces, colons, \
+             semicolons and dollar signs",
+            preload.display()
+        ));
+    }
     let known = variables
         .iter()
         .position(|(name, _)| *name == launch::PRELOAD)
