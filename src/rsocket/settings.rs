@@ -136,8 +136,8 @@ mod tests {
         let expected = Settings {
             send_queue: 100,
             receive_buffer: 65536,
-            // 128 and 0 times 256, rounded down.
-            iomap_entries: 0,
+            // As many as can be told.
+            iomap_entries: 128,
             ..Settings::USUAL
         };
         assert_eq!(read.settings, expected);
