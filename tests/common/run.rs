@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,14 @@ pub const LOOK: Duration = Duration::from_millis(5);
 pub struct Running {
     name: String,
     child: Child,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stdout: Said,
+    stderr: Said,
+}
+
+/// What a program has said so far in one of its pipes, and the thread that reads it.
+struct Said {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// What came of a program.
@@ -46,8 +53,8 @@ impl Running {
             .spawn()
             .unwrap_or_else(|error| panic!("{name} could not be started: {error}\n{command:?}"));
         // Read at once and to the end, lest a full pipe stop the program.
-        let stdout = child.stdout.take().map(collect);
-        let stderr = child.stderr.take().map(collect);
+        let stdout = Said::collect(child.stdout.take().expect("it is a pipe"));
+        let stderr = Said::collect(child.stderr.take().expect("it is a pipe"));
         Self {
             name,
             child,
@@ -64,6 +71,11 @@ impl Running {
     /// Whether the program is still under way.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Whether the program has said this on its standard output so far.
+    pub fn has_said(&self, text: &str) -> bool {
+        self.stdout.so_far().contains(text)
     }
 
     /// Sends a signal, by its name, to the program alone.
@@ -97,18 +109,12 @@ impl Running {
             // A descendant that lives on would hold the pipes open.
             self.kill_group();
         }
-        let text = |reader: Option<JoinHandle<Vec<u8>>>| {
-            let bytes = reader
-                .and_then(|reader| reader.join().ok())
-                .unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
         Finished {
             name: self.name.clone(),
             status,
             timed_out,
-            stdout: text(self.stdout.take()),
-            stderr: text(self.stderr.take()),
+            stdout: self.stdout.all(),
+            stderr: self.stderr.all(),
         }
     }
 }
@@ -159,13 +165,35 @@ pub fn run(name: &str, command: Command, limit: Duration) -> Finished {
     Running::start(name, command).finish(limit)
 }
 
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before an error is worth showing; the error itself means the end.
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+impl Said {
+    fn collect(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let collected = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut piece = [0; 4096];
+            // What came before an error is worth showing; the error itself means the end.
+            while let Ok(len @ 1..) = pipe.read(&mut piece) {
+                collected
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend_from_slice(&piece[..len]);
+            }
+        });
+        Said {
+            bytes,
+            reader: Some(reader),
+        }
+    }
+
+    fn so_far(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn all(&mut self) -> String {
+        let _ = self.reader.take().map(JoinHandle::join);
+        self.so_far()
+    }
 }
 
 fn send_signal(signal: &str, to: &str) {

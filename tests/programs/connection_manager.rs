@@ -166,6 +166,23 @@ fn a_port_has_one_listener_and_without_one_there_is_no_connection() {
 }
 
 #[test]
+fn the_end_of_a_client_is_the_end_of_its_connection() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _turn = turn();
+    let place = namespace.place();
+    let server = Server::start(place, "rping -s", TCP | 7174);
+    let mut client = start(place, "rping -c -a 127.0.0.1 -C 1000000000");
+    thread::sleep(Duration::from_millis(500));
+    assert!(client.is_running());
+    client.signal("KILL");
+    client.kill_group();
+    let server = server.finish();
+    assert!(!server.timed_out, "{server}");
+}
+
+#[test]
 fn ucmatose_connects_many_times() {
     let client = "ucmatose -s 127.0.0.1 -c 20 -C 10 -S 1000";
     if let Some((server, _)) = both_succeed("ucmatose -c 20 -C 10 -S 1000", TCP | 7471, client) {

@@ -13,6 +13,7 @@ mod examples;
 mod extended_connections;
 mod faults;
 mod first_errors;
+mod idle_peers;
 mod perftest;
 mod pingpong;
 mod places;

@@ -50,7 +50,9 @@ impl Handler for Id {
                 };
                 self.tell_while_connecting(kind, -libc::ETIMEDOUT, Details::None);
             }
-            Event::DisconnectRequest { .. } | Event::Disconnected { .. } => self.disconnected(0),
+            Event::DisconnectRequest { .. }
+            | Event::Disconnected { .. }
+            | Event::PeerLost { .. } => self.disconnected(0),
             Event::TimeWaitExit { .. } => {
                 if lock(&self.inner).state == State::Disconnected {
                     self.tell(EventKind::TimewaitExit, 0, Details::None);

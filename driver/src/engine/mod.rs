@@ -148,15 +148,17 @@ impl Engine {
             return Ok(network);
         }
         let shared = Shared::new(net::Options::from_env()?)?;
-        let progress = Progress::start(shared.fd()).map_err(|source| OpenError::System {
-            what: "starting the progress thread",
-            source,
+        let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(|source| {
+            OpenError::System {
+                what: "starting the progress thread",
+                source,
+            }
         })?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
         unsafe { libc::atexit(leaving::leave) };
-        let gsi = Gsi::new(shared.slot());
+        let gsi = Gsi::new(shared.slot(), shared.options().patience);
         Ok(self.network.get_or_init(|| Network {
             shared,
             gsi,
@@ -178,6 +180,14 @@ impl Engine {
     /// Whether it is this engine's.
     pub(crate) fn has_gsi(&self, gsi: &Gsi) -> bool {
         (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
+    }
+
+    /// Looks at queue pair 1 when `fd`, which sees the end of another process, becomes readable.
+    pub(crate) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self.network.get() {
+            Some(network) => network.progress.watch_control(fd),
+            None => Ok(()),
+        }
     }
 
     /// There is something to do at `at`, which the progress thread may not know.

@@ -87,8 +87,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process passed a packet on.
-    pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
+    /// Starts the thread. `forwarded` is readable when another process passed a packet on; `presence` has
+    /// an edge when one wants to see our end.
+    pub(super) fn start(
+        forwarded: BorrowedFd<'_>,
+        presence: BorrowedFd<'_>,
+    ) -> io::Result<Arc<Progress>> {
         let progress = Arc::new(Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -102,6 +106,13 @@ impl Progress {
         });
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(
+            &progress.control,
+            presence,
+            epoll::EventData::new_u64(0),
+            edge,
+        )?;
         let shared = Arc::clone(&progress);
         thread::spawn("urxe-progress", move || shared.run())?;
         Ok(progress)
@@ -111,6 +122,11 @@ impl Progress {
     pub(super) fn watch(&self, packets: BorrowedFd<'_>, service: BorrowedFd<'_>) -> io::Result<()> {
         self.watch_packets(packets)?;
         add(&self.control, service)
+    }
+
+    /// Watches one more descriptor that has to do with other processes.
+    pub(super) fn watch_control(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        add(&self.control, fd)
     }
 
     /// Watches one more socket that packets arrive on.

@@ -54,6 +54,11 @@ pub enum OpenError {
     /// The capture file cannot be written.
     #[error("URXE_PCAP: {0}")]
     Capture(#[from] super::pcap::CaptureError),
+    /// The time makes no sense.
+    #[error(
+        "URXE_KEEPALIVE: `{0}` is not a number of seconds, such as 60, nor 0, which is for ever"
+    )]
+    Keepalive(String),
     /// The fault specification makes no sense.
     #[error("URXE_FAULTS: {0}")]
     Faults(#[from] super::faults::ParseError),
@@ -113,7 +118,9 @@ impl OpenError {
             OpenError::NoFreeSlot => libc::EAGAIN,
             OpenError::Capture(_) => libc::EIO,
             OpenError::OtherFamily { .. } => libc::EAFNOSUPPORT,
-            OpenError::Faults(_) | OpenError::SocketBuffer(_) => libc::EINVAL,
+            OpenError::Faults(_) | OpenError::SocketBuffer(_) | OpenError::Keepalive(_) => {
+                libc::EINVAL
+            }
         }
     }
 }

@@ -47,10 +47,12 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
+pub(crate) use names::Watch;
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, Kept, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, Path, PathOptions, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
+pub(crate) use slot::watch;
 pub use slot::{QPN_BITS, SLOTS};
 pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
 pub use stat::{Answer, Answers, Listener, ask, tell_listeners};

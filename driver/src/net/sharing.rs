@@ -28,6 +28,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use urxe_proto::time::Time;
 
 /// How a process uses the network.
@@ -44,7 +45,13 @@ pub struct Options {
     /// How large the kernel's buffer for what arrives should be, in bytes, if it may be so large. `None` asks for
     /// much, even beyond `net.core.rmem_max` where that is permitted.
     pub socket_buffer: Option<u32>,
+    /// For how long the peer of a connection that the connection manager made may be silent before it is
+    /// taken for gone; `None` is for ever.
+    pub patience: Option<Duration>,
 }
+
+/// See [`Options::patience`], where nobody says otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -54,15 +61,16 @@ impl Default for Options {
             capture: None,
             faults: None,
             socket_buffer: None,
+            patience: Some(PATIENCE),
         }
     }
 }
 
 impl Options {
-    /// Takes `URXE_PCAP`, `URXE_FAULTS` and `URXE_SOCKET_BUFFER` from the environment.
+    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER` and `URXE_KEEPALIVE` from the environment.
     ///
     /// # Errors
-    /// When `URXE_FAULTS` or `URXE_SOCKET_BUFFER` makes no sense; the message says which part.
+    /// When one of the last three makes no sense; the message says which, and what about it.
     pub fn from_env() -> Result<Options, OpenError> {
         let text = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let faults = match text("URXE_FAULTS").filter(|text| !text.is_empty()) {
@@ -73,12 +81,26 @@ impl Options {
             Some(text) => Some(text.parse().map_err(|_| OpenError::SocketBuffer(text))?),
             None => None,
         };
+        let patience = match text("URXE_KEEPALIVE").filter(|text| !text.is_empty()) {
+            Some(text) => parse_patience(&text)?,
+            None => Some(PATIENCE),
+        };
         Ok(Options {
+            patience,
             capture: text("URXE_PCAP").filter(|text| !text.is_empty()),
             faults,
             socket_buffer,
             ..Options::default()
         })
+    }
+}
+
+/// The seconds in `URXE_KEEPALIVE`, of which 0 stand for ever.
+fn parse_patience(text: &str) -> Result<Option<Duration>, OpenError> {
+    match text.trim().parse::<u32>() {
+        Ok(0) => Ok(None),
+        Ok(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
+        Err(_) => Err(OpenError::Keepalive(text.to_owned())),
     }
 }
 
@@ -212,6 +234,17 @@ impl Shared {
         Ok(count)
     }
 
+    /// Other processes that want to see the end of this one arrive here: when it becomes readable, call
+    /// [`Shared::welcome`].
+    pub(crate) fn presence_fd(&self) -> BorrowedFd<'_> {
+        self.slot.presence().fd()
+    }
+
+    /// Takes notice of those who want to see the end of this process.
+    pub(crate) fn welcome(&self) {
+        self.slot.presence().welcome();
+    }
+
     /// Receives what other processes passed on, and calls `f` with each datagram whose ICRC is
     /// right. Their `dst` tells the endpoint. Returns how many messages there were; fewer may be
     /// left when it is not 0.
@@ -328,5 +361,22 @@ impl Shared {
 
     pub(super) fn tap(&self) -> &Arc<Tap> {
         &self.tap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_seconds_and_0_is_for_ever() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        assert_eq!(parse_patience("90").unwrap(), seconds(90));
+        assert_eq!(parse_patience(" 1 ").unwrap(), seconds(1));
+        assert_eq!(parse_patience("0").unwrap(), None);
+        for wrong in ["-1", "1s", "0.5", "for ever", "99999999999"] {
+            let error = parse_patience(wrong).unwrap_err();
+            assert!(error.to_string().contains(wrong), "{error}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! on.
 
 use super::error::OpenError;
-use super::names::{self, Lookup};
+use super::names::{self, Lookup, Presence, Watch};
 use crate::process_socket::ProcessSocket;
 use socket2::{SockAddr, Socket};
 use std::io::{self, IoSlice};
@@ -28,6 +28,7 @@ const FIRST_QPN: u32 = 2;
 pub(super) struct Slot {
     number: u8,
     socket: ProcessSocket,
+    presence: Presence,
 }
 
 /// What became of a message for another slot.
@@ -49,9 +50,21 @@ impl Slot {
             .set_passcred(true)
             .map_err(|e| OpenError::system("setting up a Unix socket", e))?;
         for number in 0..SLOTS {
+            // Of a process that is just ending one name may be free and the other not.
+            let announced = Presence::announce(&presence_name(number))
+                .map_err(|e| OpenError::system("announcing this process", e))?;
+            let Some(presence) = announced else {
+                continue;
+            };
             let bound = address(number).and_then(|address| socket.bind(&address));
             match bound {
-                Ok(()) => return Ok(Slot { number, socket }),
+                Ok(()) => {
+                    return Ok(Slot {
+                        number,
+                        socket,
+                        presence,
+                    });
+                }
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
                 Err(e) => return Err(OpenError::system("naming a Unix socket", e)),
             }
@@ -72,6 +85,10 @@ impl Slot {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(super) fn presence(&self) -> &Presence {
+        &self.presence
     }
 
     /// Sends a message to a socket that is no slot.
@@ -114,6 +131,11 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
     Ok(live)
 }
 
+/// Watches the process in a slot. `None` when there is none, or too many watch it.
+pub(crate) fn watch(number: u8) -> io::Result<Option<Watch>> {
+    Watch::of(&presence_name(number))
+}
+
 /// Sends a message to the process in slot `to` from a socket that may have no slot.
 pub(super) fn send(socket: &Socket, to: u8, message: &[u8]) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -128,6 +150,10 @@ fn address(number: u8) -> io::Result<SockAddr> {
 
 fn name(number: u8) -> String {
     format!("slot/{number}")
+}
+
+fn presence_name(number: u8) -> String {
+    format!("alive/{number}")
 }
 
 #[cfg(test)]
@@ -145,17 +171,37 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_process_is_seen_by_all_who_watch_it() {
+        let slot = Slot::claim().unwrap();
+        let early = watch(slot.number()).unwrap().unwrap();
+        slot.presence().welcome();
+        let late = watch(slot.number()).unwrap().unwrap();
+        assert!(!early.has_ended() && !late.has_ended());
+        drop(slot);
+        assert!(early.has_ended() && late.has_ended());
+    }
+
+    #[test]
+    fn who_watches_no_more_takes_no_room() {
+        let slot = Slot::claim().unwrap();
+        for _ in 0..2000 {
+            assert!(watch(slot.number()).unwrap().is_some());
+            slot.presence().welcome();
+        }
+    }
+
+    #[test]
     fn qpns_carry_the_slot_and_leave_out_the_management_ones() {
-        let socket = || names::socket().unwrap();
-        let first = Slot {
-            number: 0,
-            socket: socket(),
+        let slot = |number| Slot {
+            number,
+            socket: names::socket().unwrap(),
+            presence: Presence::announce(&format!("test/{:x}", crate::random::any::<u128>()))
+                .unwrap()
+                .unwrap(),
         };
+        let first = slot(0);
         assert_eq!(first.qpns(), 2..=0xffff);
-        let last = Slot {
-            number: 254,
-            socket: socket(),
-        };
+        let last = slot(254);
         assert_eq!(last.qpns(), 0xfe_0000..=0xfe_ffff);
     }
 }

@@ -1,6 +1,8 @@
-//! The end of a connection, as the peer sees it.
+//! The ends of connections.
 //!
-//! A completion may be seen by the program before the acknowledgement of the same packet has gone out:
+//! Whether a silent peer is still there is found out by asking it, when the connection manager wants to know
+//! (`cm::gsi::liveness`). How the peer sees our own end:
+//! a completion may be seen by the program before the acknowledgement of the same packet has gone out:
 //! a batch is handled first, and answered then. A program that has what it waited for may end its
 //! queue pair, or itself, in between, and the peer would ask a queue pair that is gone.
 
@@ -17,6 +19,36 @@ impl Qp {
     pub(crate) fn take_leave(&self) {
         let held = regions();
         self.say_farewell(&mut lock(&self.inner), held.table());
+    }
+
+    /// Asks the peer for a sign of life. False when there is nothing to ask.
+    pub(crate) fn probe(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let Inner {
+            machine,
+            traffic,
+            route,
+            ..
+        } = &mut *inner;
+        let Some(Route { local, path }) = route else {
+            return false;
+        };
+        let mut batch = engine::get().take_batch();
+        batch.begin(path);
+        let asked = machine.poll_probe(now(), &mut batch);
+        send_batch(&mut batch, path, local, traffic);
+        engine::get().return_batch(batch);
+        asked
+    }
+
+    /// Its peer is gone: it goes to error.
+    pub(crate) fn peer_is_gone(&self) {
+        let held = regions();
+        let mut inner = lock(&self.inner);
+        inner
+            .machine
+            .peer_is_gone(now(), &mut self.host(held.table()));
+        self.settle(&mut inner, held.table());
     }
 
     /// It will handle no packets any more: sends the answers that its peer is owed.

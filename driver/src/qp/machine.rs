@@ -204,6 +204,21 @@ impl Machine {
         }
     }
 
+    /// See [`RcQp::poll_probe`]; peers of the other services answer nothing.
+    pub(super) fn poll_probe(&mut self, now: Time, out: &mut impl Transmit) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_probe(now, out),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    /// See [`RcQp::peer_is_gone`].
+    pub(super) fn peer_is_gone(&mut self, now: Time, host: &mut QpHost<'_>) {
+        if let Self::Rc(qp) = self {
+            qp.peer_is_gone(now, host);
+        }
+    }
+
     /// See [`RcQp::say_farewell`].
     pub(super) fn say_farewell(&mut self) {
         if let Self::Rc(qp) = self {

@@ -96,6 +96,12 @@ pub enum Event {
         /// From the peer's program.
         private_data: Box<PrivateData<{ disconnect::DREP_PRIVATE_DATA }>>,
     },
+    /// The peer is gone, as the caller of [`super::Manager::lose`] found out. The connection is ended as
+    /// by [`super::Manager::disconnect`].
+    PeerLost {
+        /// The connection.
+        id: CommId,
+    },
     /// No packet of the connection is under way any more, and its queue pair may be used for another.
     /// This is the last event.
     TimeWaitExit {
@@ -135,6 +141,7 @@ impl Event {
             | Event::TimedOut { id, .. }
             | Event::DisconnectRequest { id, .. }
             | Event::Disconnected { id, .. }
+            | Event::PeerLost { id }
             | Event::TimeWaitExit { id }
             | Event::ResolutionRequest { id, .. }
             | Event::Resolved { id, .. } => *id,

@@ -344,6 +344,31 @@ impl RcQp {
         self.migration.take_migrated()
     }
 
+    /// Asks the peer for a sign of life: with a WRITE of nothing, whose PSN is that of the last request
+    /// before the next. The responder has had it, or one of its PSN, and acknowledges the duplicate without
+    /// carrying it out (9.7.5.1.1). False when there is nothing to ask: an answer is awaited already,
+    /// or the queue pair sends nothing.
+    pub fn poll_probe<T: Transmit>(&mut self, now: Time, out: &mut T) -> bool {
+        if self.config.service != QpType::Rc || !self.attr.state.initiates() {
+            return false;
+        }
+        let (mut cx, requester, _) = self.parts(now);
+        requester.probe(&mut cx, out)
+    }
+
+    /// The peer does not exist any more, as somebody else found out. That is the end as after too many
+    /// retries: what is under way ends with [`crate::work::WcStatus::RetryExcErr`], all else is flushed.
+    pub fn peer_is_gone<H: Host>(&mut self, now: Time, host: &mut H) {
+        if self.attr.state.handles_packets() {
+            let (mut cx, requester, _) = self.parts(now);
+            let outcome = match requester.awaits_answer() {
+                true => requester.give_up(&mut cx, host),
+                false => Outcome::Failed,
+            };
+            self.conclude(outcome, now, host);
+        }
+    }
+
     /// An error of the completion queue, or of the device: the queue pair goes to error without a
     /// completion of its own (10.9.3).
     pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {

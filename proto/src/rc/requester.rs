@@ -10,6 +10,7 @@ mod answers;
 use super::congestion::Controller;
 use super::retransmit::{Expired, Retransmit};
 use crate::host::{Access, Completions, Host, Memory, Transmit};
+use crate::ids::RKey;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
@@ -544,6 +545,39 @@ impl Requester {
             Some((index, status)) if index == self.queue.head() => self.fail(cx, status, host),
             _ => Outcome::Continue,
         }
+    }
+
+    /// Sends what the peer answers though it has nothing to do, unless its answer is awaited anyway.
+    pub(super) fn probe<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
+        if self.awaits_answer() || self.timers.waits_for_receiver() {
+            return false;
+        }
+        let nothing = Reth {
+            addr: 0,
+            rkey: RKey(0),
+            length: 0,
+        };
+        let header = cx
+            .header(
+                Operation::Write,
+                Position::Only,
+                Headers::empty(),
+                self.una.prev(),
+            )
+            .with_ack_req(true)
+            .with_reth(nothing);
+        let Some(packet) = out.stage(header.len()) else {
+            return false;
+        };
+        header.emit(packet);
+        out.commit();
+        cx.counters.sent_packets += 1;
+        true
+    }
+
+    /// Whether an answer of the peer is awaited.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.una != self.sent_end
     }
 
     /// The oldest work request ends with `status`, the others are flushed.

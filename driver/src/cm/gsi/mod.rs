@@ -10,6 +10,7 @@ mod directory;
 mod early;
 mod error;
 mod inbox;
+mod liveness;
 mod sender;
 
 pub use error::GsiError;
@@ -21,11 +22,13 @@ use crate::random;
 use directory::{Directory, Entry};
 use early::{Early, Request};
 use inbox::{Arrived, Inbox};
+use liveness::{Liveness, Lost};
 use sender::Sender;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use urxe_proto::cm::wire::private_data::{Info, PrivateData};
 use urxe_proto::cm::wire::{
     Addressee, Message, RejectReason, ServiceId, disconnect, mra, rej, rtu,
@@ -72,6 +75,7 @@ pub struct Gsi {
     events: AtomicBool,
     directory: Directory,
     sender: Sender,
+    liveness: Liveness,
 }
 
 #[derive(Debug)]
@@ -106,9 +110,10 @@ impl Drop for Listener {
 }
 
 impl Gsi {
-    /// That of the process in `slot`.
-    pub(crate) fn new(slot: u8) -> Self {
+    /// That of the process in `slot`, with so much patience for silent peers.
+    pub(crate) fn new(slot: u8, patience: Option<Duration>) -> Self {
         Gsi {
+            liveness: Liveness::new(slot, patience),
             inbox: Inbox::default(),
             early: Early::default(),
             inner: Mutex::new(Inner {
@@ -245,7 +250,9 @@ impl Gsi {
         id: CommId,
         private_data: &PrivateData<{ rtu::PRIVATE_DATA }>,
     ) -> Result<(), CallError> {
-        self.call(id, |manager| manager.ready(id, private_data))
+        self.call(id, |manager| manager.ready(id, private_data))?;
+        self.established(id);
+        Ok(())
     }
 
     /// A packet of the connection has come before the RTU.
@@ -341,11 +348,47 @@ impl Gsi {
 
     /// When [`Gsi::run`] has something to do though nothing arrives.
     pub(crate) fn deadline(&self) -> Time {
-        self.manager_deadline().min(self.early.next_look())
+        let looks = self.early.next_look().min(self.liveness.next_look());
+        self.manager_deadline().min(looks)
     }
 
     fn manager_deadline(&self) -> Time {
         Time(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Looks whether processes of peers have ended.
+    pub(crate) fn look_for_ends(&self) {
+        self.liveness.look_for_ends();
+    }
+
+    /// A connection is there: its peer is looked after from now on.
+    fn established(&self, id: CommId) {
+        let inner = lock(&self.inner);
+        let remote_id = inner.manager.remote_id(id);
+        let parameters = inner.manager.parameters(id).copied();
+        drop(inner);
+        if let Some((remote_id, parameters)) = remote_id.zip(parameters) {
+            self.liveness.add(id, remote_id, &parameters);
+            engine::get().deadline_moved(self.liveness.next_look());
+        }
+    }
+
+    /// Ends the connections whose peers are gone. No lock may be held.
+    fn look_after_peers(&self, now: Time) {
+        let is_there = |id| self.state(id) == State::Established;
+        for Lost { id, ends } in self.liveness.look(now, is_there) {
+            let mut inner = lock(&self.inner);
+            let lost = inner.manager.lose(now, id);
+            self.settle_quietly(inner);
+            // The program hears of it before its work requests end.
+            self.hand_out_events();
+            if lost {
+                tracing::debug!(%id, ?ends, "the peer of a connection is gone");
+                if let Some(qp) = ends.qp() {
+                    qp.peer_is_gone();
+                }
+            }
+        }
     }
 
     /// Whether [`Gsi::run`] has something to do.
@@ -356,6 +399,9 @@ impl Gsi {
     /// Does what there is to do. No lock may be held. True when there was something.
     pub(crate) fn run(&self, shared: &Shared) -> bool {
         let now = now();
+        if self.liveness.next_look() <= now {
+            self.look_after_peers(now);
+        }
         let early = self.early.take(now);
         let arrived = self.inbox.take();
         let due = self.manager_deadline() <= now;
@@ -467,6 +513,9 @@ impl Gsi {
                 _ => inner.handlers.get(&id).cloned(),
             };
             drop(inner);
+            if matches!(event, Event::Ready { .. } | Event::Established { .. }) {
+                self.established(id);
+            }
             match handler {
                 Some(handler) => handler.handle(self, event),
                 // A request whose listener is gone. Others were abandoned before.

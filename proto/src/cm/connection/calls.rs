@@ -324,6 +324,18 @@ impl Connection {
         }
     }
 
+    /// The peer is gone, or as good as that: it is told so in case it is not. True when there was a
+    /// connection.
+    pub fn lose(&mut self, now: Time, transaction: u64, out: &mut Outbox) -> bool {
+        if self.state != State::Established {
+            return false;
+        }
+        self.tell(Event::PeerLost { id: self.id }, out);
+        // That state takes it.
+        let _ = self.disconnect(now, transaction, PrivateData::default(), out);
+        true
+    }
+
     /// Sends a DREP, and waits until no packet is under way.
     pub(super) fn agree_to_end(
         &mut self,

@@ -96,6 +96,12 @@ impl<I: Ids> Manager<I> {
             .map_or(State::Idle, Connection::state)
     }
 
+    /// The peer's communication ID, once it is known.
+    pub fn remote_id(&self, id: CommId) -> Option<CommId> {
+        let peer = self.connections.get(&id)?.peer()?;
+        Some(CommId(peer.comm_id))
+    }
+
     /// What the queue pair of a connection needs to know.
     pub fn parameters(&self, id: CommId) -> Option<&ConnectionParameters> {
         self.connections.get(&id).map(Connection::parameters)
@@ -226,6 +232,18 @@ impl<I: Ids> Manager<I> {
         self.call(id, |connection, out| {
             connection.disconnect(now, transaction, *private_data, out)
         })
+    }
+
+    /// The peer of a connection is gone, as the caller knows: no message of it will tell. False when the
+    /// connection is not established any more.
+    pub fn lose(&mut self, now: Time, id: CommId) -> bool {
+        let transaction = self.ids.transaction();
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return false;
+        };
+        let lost = connection.lose(now, transaction, &mut self.out);
+        self.settle(id);
+        lost
     }
 
     /// Asks for the queue pair of a service.

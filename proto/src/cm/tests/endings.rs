@@ -221,3 +221,28 @@ fn a_dreq_in_time_wait_without_a_drep_gets_one() {
     assert!(matches!(pair.take(), (CLIENT, Message::Drep(_))));
     pair.assert_no_event();
 }
+
+#[test]
+fn who_lost_its_peer_says_that_it_ends() {
+    let mut pair = Pair::new();
+    let ids = pair.established();
+    let now = pair.now;
+    assert!(pair.sides[CLIENT].lose(now, ids.0));
+    assert!(matches!(pair.event(CLIENT), Event::PeerLost { .. }));
+    assert_eq!(pair.state(CLIENT, ids.0), State::DreqSent);
+    // Once, and not what has ended already.
+    assert!(!pair.sides[CLIENT].lose(now, ids.0));
+    // The peer was there after all.
+    pair.deliver();
+    assert!(matches!(
+        pair.event(SERVER),
+        Event::DisconnectRequest { .. }
+    ));
+    pair.disconnect(SERVER, ids.1);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+    pair.finish();
+    pair.event(CLIENT);
+    pair.event(SERVER);
+    pair.assert_empty();
+}

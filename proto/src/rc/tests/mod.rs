@@ -5,6 +5,7 @@ mod confirmed;
 mod duplicates;
 mod errors;
 mod farewell;
+mod liveness;
 mod local;
 mod migration;
 mod noise;
