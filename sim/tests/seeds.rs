@@ -1,5 +1,6 @@
 //! Random work over bad networks: many seeds of each simulation.
 
+use urxe_sim::limits::Limits;
 use urxe_sim::seeds::{Outcome, Run, Stats};
 use urxe_sim::{cm, connection, seeds};
 
@@ -32,6 +33,17 @@ fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
     assert!(total.partitions > 0);
     // One damaged packet in 2^16 has a right ICRC.
     assert!(total.undetected <= 3 + total.damaged / 10_000);
+}
+
+/// Where the simulated host favoured one queue pair over the other, the acknowledgements of these
+/// waited for longer than a requester does.
+#[test]
+fn queue_pairs_of_one_host_do_not_keep_back_each_others_answers() {
+    for seed in [29_479, 60_832, 95_372, 122_309, 140_876] {
+        let stats = connection::run(seed, &Limits::default(), false);
+        assert!(stats.xrc_operations > 0);
+        assert_eq!(stats.timeouts, 0, "seed {seed}");
+    }
 }
 
 #[test]

@@ -103,6 +103,10 @@ pub struct Endpoint {
     pub receive_at: Time,
     /// When it looks for something to send.
     pub poll_at: Time,
+    /// Over XRC, whether the queue pair that receives has the sink first. They take turns, as queue
+    /// pairs of one host do: one that fills the sink again and again would keep the other's
+    /// acknowledgements back until the peer takes them for lost.
+    target_first: bool,
     /// How often it drained its send queue.
     pub drains: u64,
     manners: Manners,
@@ -212,6 +216,7 @@ impl Endpoint {
             send_at: Time(0),
             receive_at: Time(0),
             poll_at: Time::NEVER,
+            target_first: false,
             drains: 0,
             manners: own.clone(),
             rng,
@@ -350,9 +355,14 @@ impl Endpoint {
             staged: Vec::new(),
             packets: Vec::new(),
         };
-        let mut more = self.qp.poll_transmit(now, &mut self.host, &mut sink);
-        if let Some(target) = &mut self.tgt {
-            more |= target.poll_transmit(now, &mut self.host, &mut sink);
+        let mut qps = [Some(&mut self.qp), self.tgt.as_mut()];
+        if self.target_first {
+            qps.reverse();
+        }
+        self.target_first = !self.target_first;
+        let mut more = false;
+        for qp in qps.into_iter().flatten() {
+            more |= qp.poll_transmit(now, &mut self.host, &mut sink);
         }
         assert_eq!(more, sink.refused, "there is more when the sink was full");
         self.poll_at = Time::NEVER;
