@@ -105,6 +105,13 @@ impl Replies {
         self.queue.push_back(Reply { psn, msn, answer });
     }
 
+    /// Gives the last answer so many times more.
+    pub(super) fn repeat_last(&mut self, times: usize) {
+        if let Some(&last) = self.queue.back() {
+            self.queue.extend(std::iter::repeat_n(last, times));
+        }
+    }
+
     /// Asks to send the request with `psn` again later.
     pub(super) fn not_ready(&mut self, psn: Psn, msn: u32, timer: RnrTimer) {
         self.push(psn, msn, Answer::NotReady(timer));

@@ -28,7 +28,8 @@ enum Refusal {
     Fatal(NakCode, WcStatus),
 }
 
-/// How often the last acknowledgement of a connection that loses packets is repeated.
+/// How often the last answer of a connection that loses packets is repeated, be it an acknowledgement or
+/// a NAK: the next request will find nobody who answers.
 const FAREWELLS: usize = 2;
 
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
@@ -189,8 +190,8 @@ impl Responder {
         self.replies.stop();
     }
 
-    /// A request ended the connection: tells the program, by the receive that the request had
-    /// taken, or else by an event (10.10.2.3, 11.6.3.2).
+    /// A request ended the connection, and its NAK is the last answer. Tells the program, by the receive
+    /// that the request had taken, or else by an event (10.10.2.3, 11.6.3.2).
     fn abort<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -198,6 +199,10 @@ impl Responder {
         status: WcStatus,
         host: &mut H,
     ) {
+        // In the error state a repeated request is dropped in silence (10.3.1.7).
+        if cx.counters.tell_of_loss() {
+            self.replies.repeat_last(FAREWELLS);
+        }
         if !self.receive.end(cx.qpn, status, host) {
             host.event(match code {
                 NakCode::RemoteAccess => QpEvent::AccessError,

@@ -369,6 +369,49 @@ fn remote_access_error_here_and_an_access_event_there() {
 }
 
 #[test]
+fn nak_that_ends_a_connection_is_repeated_where_packets_are_lost() {
+    let bad = || rdma(RcWriteOnly, 1, REMOTE + 1, 0, 1);
+    let naks = |end: &mut End| {
+        end.give(bad(), &[1]);
+        let answers = end.poll();
+        assert!(answers.iter().all(|packet| packet.psn() == PEER_PSN + 1));
+        assert!(answers.iter().all(|nak| nak.syndrome() == REMOTE_ACCESS));
+        assert_eq!(end.qp.counters().fatal_naks_sent(), 1);
+        assert_eq!(end.events(), [QpEvent::AccessError]);
+        answers.len()
+    };
+    let good = |end: &mut End| {
+        end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+        end.only();
+    };
+    let mut end = End::new();
+    good(&mut end);
+    assert_eq!(naks(&mut end), 1);
+
+    let mut end = End::new();
+    good(&mut end);
+    good(&mut end);
+    assert_eq!(naks(&mut end), 3);
+    // One that comes later finds it in error.
+    end.give(bad(), &[1]);
+    assert!(end.poll().is_empty());
+}
+
+#[test]
+fn nak_for_a_read_that_lost_its_right_is_repeated_where_packets_are_lost() {
+    let mut end = End::new();
+    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.poll();
+    end.give(rdma(RcReadRequest, 1, REMOTE, 0, MTU), &[]);
+    end.give(rdma(RcWriteOnly, 2, REMOTE, 0, 1), &[1]);
+    end.host.deregister(REMOTE);
+    let answers = end.poll();
+    assert_eq!(answers.len(), 3);
+    assert!(answers.iter().all(|nak| nak.syndrome() == REMOTE_ACCESS));
+}
+
+#[test]
 fn each_nak_has_its_status() {
     for (code, status) in [
         (NakCode::InvalidRequest, RemInvReqErr),
