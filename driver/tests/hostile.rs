@@ -1,0 +1,189 @@
+//! What a peer, or anybody who can send datagrams, must not be able to do.
+
+mod common;
+
+use common::{ALL, Buffer, pair};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use urxe_driver::Mr;
+use urxe_driver::net::ROCE_PORT;
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// Bytes of a message that takes many packets.
+const LONG: usize = 1 << 20;
+/// Of one that takes a queue pair several turns.
+const LONGER: usize = 8 << 20;
+
+/// How many messages are to be interrupted.
+const INTERRUPTED: u32 = 12;
+
+/// Set in a process that has a network of its own.
+const ALONE: &str = "URXE_TEST_ALONE";
+
+/// Whether to go on here. If not, `test` has run already, by a process in a network namespace of its own,
+/// where what it floods is nobody else's. Without leave to make one it goes on with the host's network.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    for options in ["-n", "-rn"] {
+        let within = |words: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.arg(options).args(["sh", "-c"]);
+            command.args(["ip link set lo up && exec \"$@\"", "alone"]);
+            command.args(words);
+            command
+        };
+        let possible = within(&["true"]).output();
+        if !possible.is_ok_and(|output| output.status.success()) {
+            continue;
+        }
+        let this = std::env::current_exe().unwrap();
+        let mut again = within(&[this.to_str().expect("cargo's own path")]);
+        again.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+        let output = again.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return false;
+    }
+    true
+}
+
+#[test]
+fn no_write_lands_after_deregistration_has_returned() {
+    if !is_alone("no_write_lands_after_deregistration_has_returned") {
+        return;
+    }
+    let begun = Instant::now();
+    let mut interrupted = 0;
+    let mut round = 0;
+    // Some messages are over before anybody gets to interrupt them.
+    while interrupted < INTERRUPTED {
+        assert!(
+            begun.elapsed() < common::PATIENCE,
+            "{interrupted} of {round} messages were interrupted"
+        );
+        round += 1;
+        let (a, b) = pair(|_| {});
+        let mut from = Buffer::new(&a.pd, LONGER, ALL);
+        from.fill(round);
+        let mut target = vec![0_u64; LONGER / 8];
+        let addr = target.as_mut_ptr() as u64;
+        // SAFETY: the vector is dropped after the region, and is looked at by volatile reads.
+        let region = unsafe { Mr::register(&b.pd, addr, LONGER as u64, addr, ALL) }.unwrap();
+        let rkey = region.rkey();
+        a.post(
+            1,
+            SendOp::Write { addr, rkey },
+            &[from.sge(0, LONGER as u32)],
+        );
+        let first = target.as_ptr();
+        // SAFETY: each is an element of the vector.
+        let word = |at: usize| unsafe { first.add(at).read_volatile() };
+        // Somewhere in the middle of the message, another place each time.
+        let wanted = (LONGER / 8) * (round as usize % 4 + 1) / 10;
+        let started = Instant::now();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let mut none = [None; 0];
+                    a.cq.poll(&mut none);
+                    b.cq.poll(&mut none);
+                }
+            });
+            while word(wanted) == 0 && started.elapsed() < common::PATIENCE {
+                std::hint::spin_loop();
+            }
+            drop(region);
+            let then: Vec<u64> = (0..LONGER / 8).map(word).collect();
+            interrupted += u32::from(then.last() == Some(&0));
+            thread::sleep(Duration::from_millis(5));
+            let later: Vec<u64> = (0..LONGER / 8).map(word).collect();
+            over.store(true, Ordering::Relaxed);
+            assert!(then == later, "bytes changed after deregistration");
+        });
+        let status = a.completion().status;
+        let expected = [WcStatus::Success, WcStatus::RemAccessErr];
+        assert!(expected.contains(&status), "{status:?}");
+    }
+}
+
+#[test]
+fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
+    if !is_alone("a_flood_of_garbage_neither_stops_transfers_nor_grows_memory") {
+        return;
+    }
+    let (a, b) = pair(|_| {});
+    let mut from = Buffer::new(&a.pd, LONG, ALL);
+    let to = Buffer::new(&b.pd, LONG, ALL);
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let transfer = |seed: u64, from: &mut Buffer| {
+        from.fill(seed);
+        a.post(
+            seed,
+            SendOp::Write { addr, rkey },
+            &[from.sge(0, LONG as u32)],
+        );
+        assert_eq!(a.completion().status, WcStatus::Success);
+        assert!(to.now() == from.now(), "a wrong byte");
+    };
+    for seed in 0..4 {
+        transfer(seed, &mut from);
+    }
+    let target = SocketAddr::new(b.gid().to_ip(), ROCE_PORT);
+    let qpns = [a.qp.qpn().get(), b.qp.qpn().get()];
+    let over = AtomicBool::new(false);
+    let before = resident();
+    let sent = thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+            let mut sent = 0_u64;
+            let mut packet = [0_u8; 1024];
+            while !over.load(Ordering::Relaxed) {
+                // Of any length, to queue pairs that exist, some that do not, and queue pair 1; the
+                // ICRC is wrong.
+                let mut x = sent.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                for byte in &mut packet[..64] {
+                    x = x.rotate_left(9).wrapping_mul(0x2545_f491_4f6c_dd1d);
+                    *byte = (x >> 32) as u8;
+                }
+                let qpn = [qpns[0], qpns[1], 1, x as u32][sent as usize % 4];
+                packet[4..8].copy_from_slice(&(qpn & 0xff_ffff).to_be_bytes());
+                let len = x as usize % packet.len();
+                // What the kernel has no room for is lost, which is all right.
+                let _ = socket.send_to(&packet[..len], target);
+                sent += 1;
+            }
+            sent
+        });
+        let end = Instant::now() + Duration::from_secs(4);
+        let mut seed = 10;
+        while Instant::now() < end || seed < 14 {
+            transfer(seed, &mut from);
+            seed += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        flood.join().unwrap()
+    });
+    assert!(sent > 1000, "{sent} datagrams are no flood");
+    let grown = resident().saturating_sub(before);
+    assert!(
+        grown < 16 << 20,
+        "{grown} bytes more after {sent} datagrams"
+    );
+}
+
+/// Bytes of memory that this process has now.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
+}
