@@ -28,7 +28,7 @@ pub(super) enum Tool {
     UrxeTail,
     /// `tests/rxe/udp/udp.c`.
     Udp,
-    /// `bench/src/model.rs`.
+    /// `benches/model.rs`.
     Model,
     /// iperf3.
     Iperf,

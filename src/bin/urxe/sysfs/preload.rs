@@ -1,5 +1,5 @@
 //! Shows a program the devices where it may not have mounts of its own: as files in a directory, in which the
-//! object that it preloads looks in the place of `/sys/class/infiniband` (the crate in `preload/`).
+//! object that it preloads looks in the place of `/sys/class/infiniband` (the crate in `preload/sysfs/`).
 //!
 //! The directory has the paths that it stands for below it. What the kernel shows is there by links.
 
@@ -19,7 +19,7 @@ use super::tree::{self, DEVICES, VERBS};
 use crate::launch::PRELOAD as LD_PRELOAD;
 use crate::library::{self, LibraryError, PRELOAD};
 
-#[path = "../../../../preload/src/environment.rs"]
+#[path = "../../../../preload/sysfs/src/environment.rs"]
 mod environment;
 
 use environment::LONGEST_ROOT;

@@ -20,7 +20,7 @@ compile_error!("fcntl takes its argument as C passes it on x86-64, aarch64 and r
 mod call;
 pub mod config;
 pub mod descriptor;
-#[path = "../../preload/src/next.rs"]
+#[path = "../../sysfs/src/next.rs"]
 pub mod next;
 pub mod rdma;
 pub mod socket;
