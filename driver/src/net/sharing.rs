@@ -21,6 +21,7 @@ use super::receive::{Arrival, Datagram, RecvBatch, Senders};
 use super::slot::{Passed, Slot, live_slots};
 use super::socket::LocalAddress;
 use super::stat::{self, Question};
+use super::sys::has_more_rights_than_its_user;
 use super::wire::Tap;
 use std::env;
 use std::fmt;
@@ -67,12 +68,21 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER` and `URXE_KEEPALIVE` from the environment.
+    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER` and `URXE_KEEPALIVE` from the environment, unless
+    /// the program has more rights than whoever started it: it would write its capture over any file.
     ///
     /// # Errors
     /// When one of the last three makes no sense; the message says which, and what about it.
     pub fn from_env() -> Result<Options, OpenError> {
-        let text = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let elevated = has_more_rights_than_its_user();
+        let text = |name| {
+            let value = env::var_os(name)?;
+            if elevated {
+                tracing::warn!("{name} is ignored: this program has more rights than its user");
+                return None;
+            }
+            Some(value.to_string_lossy().into_owned())
+        };
         let faults = match text("URXE_FAULTS").filter(|text| !text.is_empty()) {
             Some(text) => Some(text.parse::<FaultSpec>()?),
             None => None,

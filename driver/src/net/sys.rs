@@ -29,6 +29,13 @@ pub(super) fn set_option<T: Copy>(
     }
 }
 
+/// Whether the kernel gave this program more rights than whoever started it has: by its owner, its group or
+/// its capabilities. Then the environment is somebody else's.
+pub(super) fn has_more_rights_than_its_user() -> bool {
+    // SAFETY: it takes a number and looks it up in memory that the kernel has filled.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Room for the control messages of one message: at most six, of up to 12 bytes each.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
