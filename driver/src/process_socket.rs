@@ -5,6 +5,7 @@
 //! In their place, and not none: objects of the parent that the child ends close those numbers.
 
 use socket2::Socket;
+use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -77,6 +78,21 @@ impl From<Socket> for ProcessSocket {
         ProcessSocket {
             entry: Entry::with(socket.as_raw_fd()),
             socket,
+        }
+    }
+}
+
+impl ProcessSocket {
+    /// Closes the socket for the network, while its number stays valid for threads that still use it:
+    /// from now on it is another socket's, to which nothing ever comes.
+    pub(crate) fn retire(&self) -> io::Result<()> {
+        let kind = self.socket.r#type()?.nonblocking();
+        let unbound = Socket::new(self.socket.domain()?, kind, self.socket.protocol()?)?;
+        let (new, old) = (unbound.as_raw_fd(), self.socket.as_raw_fd());
+        // SAFETY: both are open sockets of this process, and the second is this object's own.
+        match unsafe { libc::dup3(new, old, libc::O_CLOEXEC) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
         }
     }
 }

@@ -192,7 +192,9 @@ impl Endpoint {
     }
 
     /// The process is about to end: nothing that arrives is for it any more, and what has arrived
-    /// for others goes on to them.
+    /// for others goes on to them. Then the socket closes at once, not when the process has come to its end:
+    /// in between it would take others' datagrams with it. When it has closed the neighbours'
+    /// sockets have other numbers, which they notice by what reaches the wrong one of them.
     pub fn leave(&self) {
         /// A busy neighbour could keep this up for ever.
         const ROUNDS: usize = 8;
@@ -200,9 +202,11 @@ impl Endpoint {
         let mut batch = RecvBatch::new();
         for _ in 0..ROUNDS {
             if !matches!(self.recv(&mut batch, |_| {}), Ok(1..)) {
-                return;
+                break;
             }
         }
+        // If not, the end of the process does it.
+        let _ = self.receiver.retire();
     }
 
     /// Sorts the datagrams of a batch by whom they are for. Runs for the same other process go on

@@ -353,27 +353,17 @@ impl Steering {
         Ok(())
     }
 
-    /// This process is about to close its socket: attaches the program for the order that the kernel
-    /// will then have, so that its neighbours are not disturbed. Does nothing when somebody is at
-    /// the state, since a program that exits may have been interrupted there.
+    /// This process is about to close its socket: attaches a program by which nothing comes there any
+    /// more. Does nothing when somebody is at the state, since a program that exits may have been
+    /// interrupted there.
     pub(super) fn leave(&self, receiver: BorrowedFd<'_>) {
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
         state.refused = true;
         state.wanted = false;
-        let Some(mine) = state.order.remove(&self.slot) else {
-            return;
-        };
-        // The last one takes the number of the one that closes.
-        let last = state.order.iter_mut().max_by_key(|(_, index)| **index);
-        if let Some((_, index)) = last
-            && *index > mine
-        {
-            *index = mine;
-        }
-        if !state.order.is_empty() {
-            // Without it the neighbours learn the order by themselves. Nothing is logged: when the
+        if state.order.remove(&self.slot).is_some() && !state.order.is_empty() {
+            // Without it the socket is read to the end all the same. Nothing is logged: when the
             // process exits, what a subscriber keeps for this thread is gone, and using it panics.
             let _ = program::attach(receiver, &state.order);
         }
