@@ -8,10 +8,11 @@ use super::send::{Path, PathOptions};
 use super::sharing::Shared;
 use super::slot::{Passed, SLOTS};
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
-use super::steering::{PROBE_SLOT, Steering};
+use super::steering::{PROBE_SLOT, SWEEP_TIME, Steering};
 use super::sys::set_option;
 use super::wire::Wire;
 use crate::process_socket::ProcessSocket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -23,13 +24,19 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Packet, bth};
 
+/// How long who waits for answers sleeps at most: 1 ms.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
+
 /// How many UDP ports an address sends from at most.
 const TX_SOCKETS: usize = 16;
 
 /// An address of this host with port 4791 open. Dropping it closes the port.
 ///
 /// All calls may be made from several threads at once, and none of them blocks for longer than a
-/// millisecond.
+/// millisecond, save the opening.
 pub struct Endpoint {
     shared: Arc<Shared>,
     address: LocalAddress,
@@ -56,14 +63,34 @@ impl Endpoint {
             counters,
             clock::now(),
         )?;
-        Ok(Endpoint {
+        let endpoint = Endpoint {
             shared,
             address,
             receiver,
             steering,
             wire,
             senders: Mutex::default(),
-        })
+        };
+        endpoint.find_place();
+        Ok(endpoint)
+    }
+
+    /// Waits, not for long, until the neighbours and this process know each other's places. What came
+    /// before would take detours, and an unreliable connection loses each message whose packets
+    /// overtake each other. Nobody can be waiting for anything here yet, so only probes are answered.
+    fn find_place(&self) {
+        let until = clock::now() + SWEEP_TIME;
+        let mut batch = RecvBatch::new();
+        while self.steering.next_deadline() != Time::NEVER && clock::now() < until {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.service_fd(), PollFlags::IN),
+            ];
+            // A failure here is met again by whoever serves the endpoint.
+            let _ = poll(&mut fds, Some(&LOOK));
+            while matches!(self.recv(&mut batch, |_| {}), Ok(1..)) {}
+            let _ = self.service(&mut batch, |_| {});
+        }
     }
 
     /// The address.

@@ -42,7 +42,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(super) const PROBE_SLOT: u8 = 0xff;
 
 /// How long a sweep waits for processes that do not answer.
-const SWEEP_TIME: Duration = Duration::from_millis(20);
+pub(super) const SWEEP_TIME: Duration = Duration::from_millis(20);
 
 /// The pause between two sweeps, as long as they tell something new; it doubles when they do not.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -124,6 +124,8 @@ struct Sweep {
     /// Only the first answer of each slot.
     answers: Order,
     live: Vec<u8>,
+    /// How many probes are not answered yet.
+    unanswered: u16,
     /// When it goes by the answers that it has; `NEVER` when it has done so. Later ones still count.
     deadline: Time,
     news: bool,
@@ -276,6 +278,7 @@ impl Steering {
             nonce,
             answers: Order::new(),
             live,
+            unanswered: count,
             deadline: now + SWEEP_TIME,
             news: false,
         });
@@ -330,6 +333,7 @@ impl Steering {
                 });
             match (answer, &mut state.sweep) {
                 (Some(answer), Some(sweep)) if answer.nonce == sweep.nonce => {
+                    sweep.unanswered = sweep.unanswered.saturating_sub(1);
                     let index = u16::from_be_bytes(answer.index);
                     sweep.answers.entry(answer.slot).or_insert_with(|| {
                         sweep.news = true;
@@ -345,7 +349,10 @@ impl Steering {
                 .iter()
                 .all(|slot| sweep.answers.contains_key(slot));
             let late = sweep.deadline == Time::NEVER;
-            sweep.news && (complete || late)
+            // Of those who join at the same moment none has attached a program yet, and all of a sweep's
+            // probes reach the same one: whoever is missing will not answer this time.
+            let over = sweep.unanswered == 0;
+            sweep.news && (complete || late || over)
         });
         if conclude {
             self.conclude(&mut state, receiver, now);

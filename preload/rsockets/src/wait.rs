@@ -59,8 +59,8 @@ fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
 /// # Safety
 /// There are as many.
 unsafe fn copies(fds: *const pollfd, count: nfds_t) -> Vec<pollfd> {
-    // SAFETY: the caller's promise.
     (0..count as usize)
+        // SAFETY: the caller's promise.
         .map(|at| unsafe { fds.add(at).read() })
         .collect()
 }
