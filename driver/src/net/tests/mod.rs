@@ -353,29 +353,6 @@ fn after_a_socket_closes_the_others_learn_the_new_order() {
 }
 
 #[test]
-fn who_leaves_takes_no_datagrams_of_others_along() {
-    let address = own_address();
-    let mut nodes: Vec<Node> = (0..4)
-        .map(|_| Node::new(address, Options::default()))
-        .collect();
-    let mut other = Node::new(own_address(), Options::default());
-    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
-    // The first and the last socket, whose process does nothing more for a while before it ends.
-    let leaving = [nodes.remove(0), nodes.remove(2)];
-    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
-    for (first, end) in [0, 10].into_iter().zip(&leaving) {
-        for node in &mut all {
-            other.send((address, node.qpn()), first, &[256; 10]);
-        }
-        end.endpoint.leave();
-    }
-    for node in &mut all {
-        other.send((address, node.qpn()), 20, &[256; 10]);
-    }
-    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 30));
-}
-
-#[test]
 fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
     let address = own_address();
     let mut nodes: Vec<Node> = (0..3)
