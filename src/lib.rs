@@ -15,6 +15,7 @@
 //!                                                         +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
 //! cm::Listener, cm::Route -> cm::Connection, which has a QueuePair
+//! cm::Service, cm::ServiceRoute -> cm::Found, which has a Destination
 //! ```
 //! A thing keeps alive what it was made from, so they may be dropped in any order.
 //!

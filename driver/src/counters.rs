@@ -243,6 +243,10 @@ impl DeviceCounters {
             ("sq_num_tree", sq.of(S::RetryExcErr)),
             ("sq_num_rree", sq.of(S::RnrRetryExcErr)),
             ("num_cqovf", self.cq_overruns.get()),
+            // Congestion: what the notification point saw and said, and what the reaction point was told.
+            ("np_cnp_sent", transport.cnps_sent),
+            ("np_ecn_marked_roce_packets", transport.ecn_marked),
+            ("rp_cnp_handled", transport.cnps_received),
         ]
     }
 }

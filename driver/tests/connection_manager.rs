@@ -1,6 +1,9 @@
 //! Connections between identifiers of this process, as the program meets them.
 
 use rustix::event::{PollFd, PollFlags, poll};
+#[path = "../../tests/common/own_network.rs"]
+mod own_network;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

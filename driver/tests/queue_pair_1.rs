@@ -1,6 +1,9 @@
 //! Queue pair 1: connections over real sockets, within this process and with others, of this very
 //! program.
 
+#[path = "../../tests/common/own_network.rs"]
+mod own_network;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -127,6 +130,40 @@ fn acceptance() -> Accept {
 #[track_caller]
 fn next(events: &mpsc::Receiver<Event>) -> Event {
     events.recv_timeout(LIMIT).expect("an event")
+}
+
+/// Says that it got an event, and can do nothing with it.
+#[derive(Debug)]
+struct Panics(Mutex<mpsc::Sender<()>>);
+
+impl Handler for Panics {
+    fn handle(&self, _gsi: &Gsi, _event: Event) {
+        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.send(()).unwrap();
+        // As a panic, but without a word, which would take a while to write.
+        std::panic::resume_unwind(Box::new("as this test has it"));
+    }
+}
+
+#[test]
+fn a_handler_that_panics_keeps_nobody_from_their_events() {
+    let (gsi, address) = (gsi(), address());
+    let at = [ListenAt::One(gid(address))];
+    let (sender, told) = mpsc::channel();
+    let panics = Arc::new(Panics(Mutex::new(sender)));
+    let (bad, good) = (service(), service());
+    let _bad = gsi.listen(bad, &at, [address], 8, panics).unwrap();
+    let (handler, requests) = notes();
+    let _good = gsi.listen(good, &at, [address], 8, handler).unwrap();
+    for service in [bad, good] {
+        let (handler, _events) = notes();
+        gsi.connect(address, &wanted(address, service), handler)
+            .unwrap();
+        if service == bad {
+            told.recv_timeout(LIMIT).expect("the first event");
+        }
+    }
+    assert!(matches!(next(&requests), Event::Request { .. }));
 }
 
 #[test]
@@ -387,7 +424,12 @@ fn a_listener_that_500_clients_hit_at_once_serves_all() {
     let clients: Vec<_> = (0..500)
         .map(|_| {
             let handler = Arc::clone(&handler);
-            let wanted = wanted(address, service);
+            // What is dropped is asked again after a second, 15 times: a busy machine needs them.
+            let wanted = Connect {
+                remote_response_timeout: 18,
+                local_response_timeout: 18,
+                ..wanted(address, service)
+            };
             gsi.connect(address, &wanted, handler).unwrap()
         })
         .collect();

@@ -447,6 +447,7 @@ fn a_queue_pair_of_datagrams_that_is_destroyed_sends_nothing_more() {
             ..QpCap::default()
         },
         signal_all: true,
+        block_own_multicast: false,
     };
     let qp = peer.context.create_qp(&peer.pd, init).unwrap();
     make_ready(&qp);

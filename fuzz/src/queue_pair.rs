@@ -14,6 +14,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::{PostError, SendQueueSize};
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -361,6 +362,8 @@ impl Scene {
                     send,
                     signal_all,
                     window_bytes: 64 * 1024,
+                    hold_bytes: 8 * 1024,
+                    congestion: Algorithm::default(),
                 })
                 .expect("memory"),
             ),

@@ -107,6 +107,8 @@ struct Wanted {
     qp_type: ibv_qp_type,
     signal_all: bool,
     send_ops: Option<u64>,
+    /// Its own datagrams to groups that it is attached to shall not come back to it.
+    block_own_multicast: bool,
     xrcd: *mut ibv_xrcd,
 }
 
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn ibv_create_qp(
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: None,
+            block_own_multicast: false,
             xrcd: ptr::null_mut(),
         };
         // SAFETY: as above.
@@ -139,8 +142,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// Members of the extended attributes that mean something here. Flags may be given, but all are for
-/// other transports.
+/// Members of the extended attributes that mean something here.
 const TAKEN: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_PD
     | IBV_QP_INIT_ATTR_XRCD
     | IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -165,9 +167,11 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             entry::read(qp_init_attr_ex)?
         };
         let given = |bit| attr.comp_mask & bit != 0;
-        if attr.comp_mask & !TAKEN != 0
-            || given(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
-        {
+        let flags = match given(IBV_QP_INIT_ATTR_CREATE_FLAGS) {
+            true => attr.create_flags,
+            false => 0,
+        };
+        if attr.comp_mask & !TAKEN != 0 || flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         // The target of an extended reliable connection has no protection domain of its own.
@@ -192,6 +196,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             signal_all: attr.sq_sig_all != 0,
             send_ops: given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags),
+            block_own_multicast: flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
             xrcd: match given(IBV_QP_INIT_ATTR_XRCD) {
                 true => attr.xrcd,
                 false => ptr::null_mut(),
@@ -264,6 +269,7 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
         receives,
         cap: cap_from(&wanted.cap),
         signal_all: wanted.signal_all,
+        block_own_multicast: wanted.block_own_multicast,
     };
     let staging = wanted.send_ops.map(Staging::new).transpose()?;
     let driver = device.create_qp(&domain.driver, init)?;
@@ -289,6 +295,7 @@ unsafe fn create_target(
         receives: ReceivesFrom::Domain(Arc::clone(&domain.driver)),
         cap: cap_from(&wanted.cap),
         signal_all: false,
+        block_own_multicast: wanted.block_own_multicast,
     };
     // What it reaches is for the shared queues' protection domains to say, so its own is empty.
     let driver = device.driver.create_qp(&Pd::new(), init)?;

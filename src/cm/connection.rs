@@ -1,7 +1,7 @@
 //! Connections that are there, and what is said when they are made.
 
 use super::error::Error;
-use super::port::{Port, said};
+use super::port::{Port, of_connection, of_service};
 use crate::device::Device;
 use crate::qp::{PreparedQueuePair, QueuePair};
 use crate::wait;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use urxe_driver::cm::resolve::Bound;
 use urxe_driver::cm::{self, EventKind, Id, Offer};
 use urxe_driver::qp::ModifyError;
-use urxe_proto::cm::wire::RejectReason;
+use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 use urxe_proto::qp::{QpState, QpType};
 
 /// What an end says of itself when it asks for a connection or accepts one. (`rdma_conn_param`.)
@@ -28,6 +28,12 @@ pub struct Options {
     pub retry_cnt: u8,
     /// How often the peer sends again when there is no receive here: 0 to 6, 7 for ever. (Default 7.)
     pub rnr_retry: u8,
+    /// The type of service (IPv4), or traffic class (IPv6), of the packets of both ends, their DSCP above all;
+    /// who asks for the connection says it. (`RDMA_OPTION_ID_TOS`; default 0.)
+    pub type_of_service: u8,
+    /// The ACK timeout of this end, 4.096 us x 2^n for n from 1 to 31; 0 waits for ever. If `None`, it is made of what
+    /// both ends say of their delays. (`RDMA_OPTION_ID_ACK_TIMEOUT`.)
+    pub ack_timeout: Option<u8>,
 }
 
 impl Default for Options {
@@ -37,6 +43,8 @@ impl Default for Options {
             max_rd_atomic: 16,
             retry_cnt: 7,
             rnr_retry: 7,
+            type_of_service: 0,
+            ack_timeout: None,
         }
     }
 }
@@ -47,6 +55,14 @@ impl Options {
         Options {
             private_data: private_data.to_vec(),
             ..Options::default()
+        }
+    }
+
+    /// What an identifier is to know of it before it has a connection.
+    pub(super) fn apply_timeout(&self, id: &Id) -> Result<(), Error> {
+        match self.ack_timeout {
+            Some(timeout) => Ok(id.set_ack_timeout(timeout)?),
+            None => Ok(()),
         }
     }
 
@@ -190,12 +206,27 @@ impl Error {
         match event.kind {
             EventKind::Rejected => Error::Rejected {
                 reason: RejectReason(event.status.try_into().unwrap_or_default()),
-                private_data: said(event).private_data,
+                private_data: of_connection(event.details).private_data,
             },
             EventKind::Disconnected => Error::Disconnected,
             EventKind::DeviceRemoval | EventKind::AddressError => Error::DeviceGone,
+            EventKind::Unreachable if event.status > 0 => Error::NoService {
+                status: SidrStatus(event.status.try_into().unwrap_or(u8::MAX)),
+                private_data: of_service(event.details).private_data,
+            },
             _ => Error::Unreachable,
         }
+    }
+}
+
+/// Refuses the queue pair of another device than the one at which the way begins.
+pub(super) fn check_device(given: &Device, bound: &Bound) -> Result<(), Error> {
+    match Arc::ptr_eq(&given.0, &bound.device) {
+        true => Ok(()),
+        false => Err(Error::OtherDevice {
+            given: given.name().to_owned(),
+            needed: Device(Arc::clone(&bound.device)).name().to_owned(),
+        }),
     }
 }
 
@@ -205,14 +236,7 @@ impl PreparedQueuePair {
         if self.service() != QpType::Rc {
             return Err(Error::NotReliable);
         }
-        let given = self.device();
-        match Arc::ptr_eq(&given.0, &bound.device) {
-            true => Ok(()),
-            false => Err(Error::OtherDevice {
-                given: given.name().to_owned(),
-                needed: Device(Arc::clone(&bound.device)).name().to_owned(),
-            }),
-        }
+        check_device(&self.device(), bound)
     }
 
     /// Connects it as an identifier's connection says; how many READs and atomics it answers, and may have

@@ -6,8 +6,9 @@ use crate::qp::BuildError;
 use crate::work::PostError;
 use std::io;
 use urxe_driver::cm::CmError;
-use urxe_driver::qp::ModifyError;
-use urxe_proto::cm::wire::RejectReason;
+use urxe_driver::qp::{ModifyError, MulticastError};
+use urxe_driver::route::RouteError;
+use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 
 /// Why there is no listener, no route or no connection.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,14 @@ pub enum Error {
     /// The peer does not answer.
     #[error("the peer does not answer: is it up, and does its network let UDP port 4791 through?")]
     Unreachable,
+    /// The peer, or whoever answers for it, has no such datagram service, or does not want the request.
+    #[error("the service is not to be had: {status}")]
+    NoService {
+        /// Why.
+        status: SidrStatus,
+        /// From the peer's program, with the zeros that fill the message.
+        private_data: Vec<u8>,
+    },
     /// The peer ended the connection while it was made.
     #[error("the peer has ended the connection")]
     Disconnected,
@@ -52,6 +61,18 @@ pub enum Error {
     /// The connection needs a queue pair of the reliable service.
     #[error("the queue pair is not of a reliable connection: make it with `build`")]
     NotReliable,
+    /// The queue pair takes datagrams with another key than services have.
+    #[error("the queue pair takes datagrams with another key: make it with `cm::QKEY`")]
+    OtherQKey,
+    /// What was asked for was there before, or had failed.
+    #[error("the connection is made already, or has failed")]
+    Finished,
+    /// The way to the peer, or to a group, cannot be taken.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// A queue pair cannot join a group.
+    #[error(transparent)]
+    Multicast(#[from] MulticastError),
     /// The queue pair cannot be made ready.
     #[error(transparent)]
     Modify(#[from] ModifyError),
@@ -76,11 +97,15 @@ impl Error {
             Self::Cm(error) => error.errno(),
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
             Self::Wait(error) => error.raw_os_error().unwrap_or(libc::EIO),
-            Self::Rejected { .. } => libc::ECONNREFUSED,
+            Self::Rejected { .. } | Self::NoService { .. } => libc::ECONNREFUSED,
             Self::Unreachable => libc::ETIMEDOUT,
             Self::Disconnected => libc::ECONNRESET,
             Self::DeviceGone => libc::ENODEV,
-            Self::OtherDevice { .. } | Self::NotReliable => libc::EINVAL,
+            Self::OtherDevice { .. } | Self::NotReliable | Self::OtherQKey | Self::Finished => {
+                libc::EINVAL
+            }
+            Self::Route(error) => error.errno(),
+            Self::Multicast(error) => error.errno(),
             Self::Modify(error) => error.errno(),
             Self::Device(error) => error.errno(),
             Self::Build(error) => error.errno(),

@@ -2,7 +2,8 @@
 
 use super::connection::{Connection, Options};
 use super::error::Error;
-use super::port::{Port, said};
+use super::pending::Pending;
+use super::port::{Kind, Port, of_connection};
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use crate::wait;
@@ -10,9 +11,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use urxe_driver::cm::Offer;
 use urxe_driver::cm::channel::ConnectionDetails;
 use urxe_driver::cm::resolve::Bound;
-use urxe_driver::cm::{EventKind, Offer};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
@@ -43,10 +44,7 @@ impl Listener {
     /// # Errors
     /// See [`Listener::bind`].
     pub fn with_backlog(address: SocketAddr, backlog: usize) -> Result<Listener, Error> {
-        let port = Port::new()?;
-        port.id.bind(address)?;
-        port.id.listen(backlog)?;
-        let address = port.id.addresses().source.unwrap_or(address);
+        let (port, address) = Port::listening(Kind::Connections, address, backlog)?;
         Ok(Listener { port, address })
     }
 
@@ -84,22 +82,12 @@ impl Listener {
     }
 
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Request>, Error> {
-        while let Some(event) = self.port.next(until)? {
-            match event.kind {
-                EventKind::ConnectRequest => {
-                    event.id.take_up();
-                    let port = Port::of_request(Arc::clone(&event.id))?;
-                    if let Some(bound) = port.id.addresses().bound {
-                        let said = said(event);
-                        return Ok(Some(Request { port, bound, said }));
-                    }
-                }
-                EventKind::DeviceRemoval => return Err(Error::DeviceGone),
-                // The link has another address, which changes nothing here.
-                _ => {}
-            }
-        }
-        Ok(None)
+        let asked = self.port.next_request(until)?;
+        Ok(asked.map(|asked| Request {
+            port: asked.port,
+            bound: asked.bound,
+            said: of_connection(asked.details),
+        }))
     }
 }
 
@@ -139,12 +127,24 @@ impl Request {
     }
 
     /// Accepts it, with a queue pair that may have receives already, and waits until the peer is ready
-    /// too. The path MTU is the one that the peer asks for. (`rdma_accept`.)
+    /// too. The path MTU and the type of service are those that the peer asks for. (`rdma_accept`.)
     ///
     /// # Errors
     /// When the peer has given up meanwhile, or does not answer, or the queue pair is not for this.
     /// The queue pair is gone then.
     pub fn accept(self, qp: PreparedQueuePair, options: &Options) -> Result<Connection, Error> {
+        self.start_accepting(qp, options)?.finish()
+    }
+
+    /// The same without waiting for the peer.
+    ///
+    /// # Errors
+    /// When the peer has given up meanwhile, or the queue pair is not for this.
+    pub fn start_accepting(
+        self,
+        qp: PreparedQueuePair,
+        options: &Options,
+    ) -> Result<Pending, Error> {
         qp.check_for(&self.bound)?;
         let most = |wanted: u8, asked: u8| wanted.min(asked).min(MAX_RD_ATOMIC);
         let resources = most(qp.responder_resources(), self.said.responder_resources);
@@ -154,14 +154,10 @@ impl Request {
             initiator_depth: depth,
             ..options.offer(&qp)
         };
+        options.apply_timeout(&self.port.id)?;
         let qp = qp.connect_by(&self.port.id, Some((resources, depth)))?;
         self.port.id.accept(&offer)?;
-        let event = self.port.wait()?;
-        match event.kind {
-            EventKind::Established => {}
-            _ => return Err(Error::of(event)),
-        }
-        Ok(Connection::new(self.port, qp, self.said.private_data))
+        Ok(Pending::accepting(self.port, qp, self.said.private_data))
     }
 
     /// Rejects it, with at most 148 bytes for the peer's program. (`rdma_reject`.)

@@ -2,8 +2,10 @@
 //! (librdmacm's part of the API.)
 //!
 //! ```text
-//! Listener -> Request --- accept(queue pair) -> Connection
-//! Route --------------- connect(queue pair) ---> Connection
+//! Listener -> Request ----- accept(queue pair) ----> Connection
+//! Route ------------------- connect(queue pair) ---> Connection
+//! Service -> Question ----- answer(queue pair)
+//! ServiceRoute ------------ ask -------------------> Found, with a Destination for datagrams
 //! ```
 //! ```
 //! use std::thread;
@@ -41,6 +43,10 @@
 //! # }
 //! ```
 //!
+//! Nobody has to wait: [`Listener::try_next`], [`Route::start_connecting`], [`Request::start_accepting`] and
+//! [`Connection::try_next`] return at once, and all have descriptors that tell when there is more ([`Pending`]). The way to
+//! a peer is known at once in any case.
+//!
 //! # What does not compile
 //! Answering a request twice:
 //! ```compile_fail,E0382
@@ -54,12 +60,16 @@
 mod connection;
 mod error;
 mod listener;
+mod pending;
 mod port;
 mod route;
+mod service;
 
 pub use connection::{Connection, Event, Options};
 pub use error::Error;
 pub use listener::{Listener, Request};
+pub use pending::Pending;
 pub use route::Route;
+pub use service::{Found, Membership, QKEY, Question, Service, ServiceRoute};
 pub use urxe_driver::cm::CmError;
-pub use urxe_proto::cm::wire::RejectReason;
+pub use urxe_proto::cm::wire::{RejectReason, SidrStatus};

@@ -2,13 +2,14 @@
 
 use super::connection::{Connection, Options};
 use super::error::Error;
-use super::port::{Port, said};
+use super::pending::Pending;
+use super::port::{Kind, Port};
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use urxe_driver::cm::Offer;
 use urxe_driver::cm::resolve::Bound;
-use urxe_driver::cm::{CmError, EventKind, Offer};
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
 /// The way to a peer's address and port: the device, and the path from there.
@@ -36,18 +37,7 @@ impl Route {
     }
 
     fn find(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Route, Error> {
-        let port = Port::new()?;
-        port.id.resolve_address(source, destination)?;
-        let event = port.wait()?;
-        if event.kind != EventKind::AddressResolved {
-            return Err(Error::of(event));
-        }
-        port.id.resolve_route()?;
-        let event = port.wait()?;
-        if event.kind != EventKind::RouteResolved {
-            return Err(Error::of(event));
-        }
-        let bound = port.id.addresses().bound.ok_or(CmError::NoDevice)?;
+        let (port, bound) = Port::on_the_way(Kind::Connections, source, destination)?;
         Ok(Route { port, bound })
     }
 
@@ -67,21 +57,28 @@ impl Route {
     /// # Errors
     /// See [`Error`]. The queue pair is gone then.
     pub fn connect(self, qp: PreparedQueuePair, options: &Options) -> Result<Connection, Error> {
+        self.start_connecting(qp, options)?.finish()
+    }
+
+    /// The same without waiting for the peer.
+    ///
+    /// # Errors
+    /// When the queue pair is not for this, or private data is too long.
+    pub fn start_connecting(
+        self,
+        qp: PreparedQueuePair,
+        options: &Options,
+    ) -> Result<Pending, Error> {
         qp.check_for(&self.bound)?;
         let offer = Offer {
             responder_resources: qp.responder_resources().min(MAX_RD_ATOMIC),
             initiator_depth: options.max_rd_atomic.min(MAX_RD_ATOMIC),
             ..options.offer(&qp)
         };
+        options.apply_timeout(&self.port.id)?;
         self.port.id.limit_mtu(qp.path_mtu());
+        self.port.id.mark_path(options.type_of_service);
         self.port.id.connect(&offer)?;
-        let event = self.port.wait()?;
-        if event.kind != EventKind::ConnectResponse {
-            return Err(Error::of(event));
-        }
-        let said = said(event);
-        let qp = qp.connect_by(&self.port.id, None)?;
-        self.port.id.ready()?;
-        Ok(Connection::new(self.port, qp, said.private_data))
+        Ok(Pending::connecting(self.port, qp))
     }
 }

@@ -181,6 +181,7 @@ impl<'a> QueuePairBuilder<'a> {
             receives,
             cap: self.cap,
             signal_all: false,
+            block_own_multicast: false,
         };
         let qp = context.driver().create_qp(self.pd.driver(), init)?;
         let outstanding = Arc::new(outstanding);

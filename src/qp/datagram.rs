@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{BuildError, Core};
+use crate::device::Device;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use urxe_driver as driver;
@@ -154,11 +155,31 @@ impl DatagramQueuePair {
             port: driver::device::PORT,
             ..AddressVector::default()
         };
+        self.destination_by(av, address.qpn, address.qkey)
+    }
+
+    /// The way that an address vector tells.
+    pub(crate) fn destination_by(
+        &self,
+        av: AddressVector,
+        qpn: Qpn,
+        qkey: QKey,
+    ) -> Result<Destination, RouteError> {
         let pd = &self.core.pd;
+        let address = DatagramAddress {
+            gid: av.dgid,
+            qpn,
+            qkey,
+        };
         Ok(Destination {
             handle: pd.context().driver().create_ah(pd.driver(), av)?,
-            address: *address,
+            address,
         })
+    }
+
+    /// The device that it is of.
+    pub(crate) fn device(&self) -> Device {
+        self.core.pd.context().device()
     }
 
     /// Posts a receive. (`ibv_post_recv`.)

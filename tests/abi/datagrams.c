@@ -7,15 +7,17 @@
 enum { QKEY = 0x11111111, GRH = 40 };
 
 /* An end whose queue pair is one of datagrams, ready to send. */
-static struct end make_datagrams(struct ibv_context *context)
+static struct end make_with(struct ibv_context *context, uint32_t create_flags)
 {
 	struct end end = make_end(context);
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = end.cq, .recv_cq = end.cq, .pd = end.pd, .qp_type = IBV_QPT_UD,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2,
 			 .max_recv_sge = 2, .max_inline_data = INLINE },
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+			     IBV_QP_INIT_ATTR_CREATE_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+		.create_flags = create_flags,
 	};
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 
@@ -29,6 +31,11 @@ static struct end make_datagrams(struct ibv_context *context)
 	attr.sq_psn = 9;
 	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
 	return end;
+}
+
+static struct end make_datagrams(struct ibv_context *context)
+{
+	return make_with(context, 0);
 }
 
 static struct ibv_ah *make_ah(struct end *end, const char *gid)
@@ -192,6 +199,52 @@ static void groups(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* One that was made so does not get what it sends to its group; others do. */
+static void own_blocked(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_with(context, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB);
+	struct end b = make_datagrams(context);
+	struct ibv_ah *ah = make_ah(&a, GROUP), *back = make_ah(&b, GROUP);
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = a.cq, .recv_cq = a.cq, .pd = a.pd, .qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	union ibv_gid group;
+	struct ibv_wc wc;
+
+	errno = 0;
+	CHECK(!ibv_create_qp_ex(context, &init) && errno == EINVAL);
+	init.qp_type = IBV_QPT_UD;
+	init.create_flags |= IBV_QP_CREATE_CVLAN_STRIPPING;
+	errno = 0;
+	CHECK(!ibv_create_qp_ex(context, &init) && errno == EOPNOTSUPP);
+
+	memcpy(group.raw, GROUP, 16);
+	FAILS(ibv_attach_mcast(a.qp, &group, 0), 0);
+	FAILS(ibv_attach_mcast(b.qp, &group, 0), 0);
+	for (int i = 1; i <= 2; i++) {
+		post_recv(&a, i, 0);
+		post_recv(&b, i, 0);
+	}
+	FAILS(send_to(&a, ah, 0xffffff, QKEY, IBV_WR_SEND), 0);
+	CHECK(completion(&a).opcode == IBV_WC_SEND);
+	CHECK(completion(&b).src_qp == a.qp->qp_num);
+	/* All of them come in one order, so the first that comes is not the one of its own. */
+	FAILS(send_to(&b, back, 0xffffff, QKEY, IBV_WR_SEND), 0);
+	wc = completion(&a);
+	CHECK(wc.opcode == IBV_WC_RECV && wc.wr_id == 1 && wc.src_qp == b.qp->qp_num);
+
+	FAILS(ibv_detach_mcast(a.qp, &group, 0), 0);
+	FAILS(ibv_detach_mcast(b.qp, &group, 0), 0);
+	FAILS(ibv_destroy_ah(ah), 0);
+	FAILS(ibv_destroy_ah(back), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 /* An address that comes after the queue pair was made is one of its own, too. */
 static void later_address(void)
 {
@@ -233,6 +286,7 @@ int main(int argc, char **argv)
 		{ "posting", posting },
 		{ "answers", answers },
 		{ "groups", groups },
+		{ "own_blocked", own_blocked },
 		{ "later_address", later_address },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);

@@ -21,6 +21,11 @@ fn attached_queue_pairs_get_what_goes_to_their_group() {
 }
 
 #[test]
+fn queue_pair_made_so_does_not_get_its_own_datagrams_to_a_group() {
+    PROGRAM.passes("own_blocked");
+}
+
+#[test]
 fn datagrams_come_to_addresses_that_were_not_there_before() {
     PROGRAM.passes("later_address");
 }

@@ -13,6 +13,8 @@ mod examples;
 mod extended_connections;
 mod faults;
 mod first_errors;
+mod forking;
+mod fuzz;
 mod idle_peers;
 mod perftest;
 mod pingpong;

@@ -17,7 +17,7 @@ use crate::connection_manager::{LIMIT, Server, TCP, start};
 const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
 
 /// A network of its own: nobody else's processes disturb datagrams there.
-fn alone(needs: &[Need]) -> Option<Namespace> {
+pub fn alone(needs: &[Need]) -> Option<Namespace> {
     let all = [&[RSTREAM, IP, Need::NetworkNamespaces], needs].concat();
     require(&all).then(|| Namespace::new(&Place::here()).loopback_up())
 }
@@ -148,7 +148,7 @@ fn riostream_writes_into_the_peers_memory() {
 
 /// Waits until somebody has a port of the kernel's.
 #[track_caller]
-fn wait_for_port(place: &Place, protocol: &str, port: u64) {
+pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
     let deadline = Instant::now() + LIMIT;
     let suffix = format!(":{port:04X}");
     loop {
@@ -204,7 +204,7 @@ fn udpong_between_hosts() {
 }
 
 /// A program that preloads librspreload.so.
-fn preloaded(place: &Place, words: &[&str]) -> Command {
+pub fn preloaded(place: &Place, words: &[&str]) -> Command {
     let mut command = place.urxe();
     command.args(["run", "--rsockets", "--"]).args(words);
     command

@@ -35,8 +35,9 @@ fn a_signal_reaches_the_program() {
             "trap 'exit {status}' {signal}; : > {}; while :; do sleep 0.05; done",
             ready.display()
         );
-        let mut command = Place::here().verbs("sh");
-        command.args(["-c", &script]);
+        // Whoever started the tests in the background may have them ignore SIGINT, which no shell can trap then.
+        let mut command = Place::here().verbs("env");
+        command.args(["--default-signal", "sh", "-c", &script]);
         let mut running = Running::start("sh", command);
         let deadline = Instant::now() + LIMIT;
         while !ready.exists() && running.is_running() && Instant::now() < deadline {

@@ -88,10 +88,11 @@ pair() {
     done
 }
 
-# Whether a server on PROVIDER waits for its client: a socket or an identifier of the RDMA CM listens, or a
-# multicast group has a member.
+# Whether a server on PROVIDER waits for its client: a socket or an identifier of the RDMA CM listens,
+# udpong's socket has its port, or a multicast group has a member.
 listening() {
     on "$1" cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0A ' && return
+    on "$1" cat /proc/net/udp /proc/net/udp6 2>/dev/null | grep -q ':1C06 ' && return
     on "$1" ip maddr show | grep -Eq "$MULTICAST" && return
     case $1 in
     rxe*) rdma resource show cm_id | grep -q 'state LISTEN' ;;

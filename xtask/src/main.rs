@@ -2,14 +2,17 @@
 //!
 //! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
 //! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets, `cargo xtask sim` simulations; `cargo xtask rxe` holds urxe against the kernel's rxe,
-//! in a guest; `cargo xtask bench` measures how fast it is.
+//! in a guest; `cargo xtask bench` measures how fast it is, and `cargo xtask soak` how long it lasts.
 
 mod bench;
+mod dependencies;
 mod fuzz;
+mod namespace;
 mod outcome;
 mod packages;
 mod pyverbs;
 mod rxe;
+mod soak;
 mod steps;
 mod test_log;
 
@@ -49,6 +52,8 @@ enum Command {
     Rxe(rxe::RxeOptions),
     /// Measure urxe beside raw UDP, TCP and UCX over TCP, in turn, in a network namespace of its own.
     Bench(bench::BenchOptions),
+    /// Let programs connect, transfer, crash and start again for a long time, over a bad network.
+    Soak(soak::SoakOptions),
 }
 
 #[derive(clap::Args)]
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => {
             bench::run(&options, &workspace_directory(), &target_directory())
         }
+        Command::Soak(options) => soak::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
         ExitCode::SUCCESS

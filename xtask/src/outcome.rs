@@ -34,7 +34,7 @@ impl Report {
     /// Prints the summary. The last line is the totals, alone, for whoever reads by machine.
     pub(crate) fn print(&self) {
         println!();
-        println!("{:<10} {:<8} {:>8}", "step", "result", "seconds");
+        println!("{:<12} {:<8} {:>8}", "step", "result", "seconds");
         for Outcome {
             step,
             problem,
@@ -45,7 +45,7 @@ impl Report {
             let result = if problem.is_none() { "ok" } else { "FAILED" };
             let reason = problem.as_deref().unwrap_or_default();
             println!(
-                "{step:<10} {result:<8} {:>8.1}  {reason}",
+                "{step:<12} {result:<8} {:>8.1}  {reason}",
                 took.as_secs_f64()
             );
         }

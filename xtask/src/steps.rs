@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::dependencies;
 use crate::fuzz;
 use crate::outcome::Outcome;
 use crate::pyverbs;
@@ -23,6 +24,8 @@ pub(crate) enum Step {
     Clippy,
     /// rustdoc with warnings as errors.
     Doc,
+    /// Licences, sources and versions of what is depended on; see `dependencies`.
+    Dependencies,
     /// `cargo build --release`, which leaves the command and the library that people use.
     Build,
     /// Unit, integration and documentation tests, in the release profile: they move much data.
@@ -38,10 +41,11 @@ pub(crate) enum Step {
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
+        Self::Dependencies,
         Self::Build,
         Self::Test,
         Self::Fuzz,
@@ -54,6 +58,7 @@ impl Step {
             Self::Format => "format",
             Self::Clippy => "clippy",
             Self::Doc => "doc",
+            Self::Dependencies => dependencies::NAME,
             Self::Build => "build",
             Self::Test => "test",
             Self::Fuzz => fuzz::NAME,
@@ -84,7 +89,7 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
+            Self::Dependencies | Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
         }
     }
 
@@ -97,6 +102,9 @@ impl Step {
         filter: Option<&str>,
         harness: &[String],
     ) -> Outcome {
+        if self == Self::Dependencies {
+            return dependencies::step(workspace);
+        }
         if self == Self::Fuzz {
             return fuzz::step(workspace, target);
         }

@@ -352,6 +352,13 @@ impl Id {
         }
     }
 
+    /// The packets of the path have this type of service, if the path is known and no request is on its way.
+    pub fn mark_path(&self, type_of_service: u8) {
+        if let Some(path) = &mut lock(&self.inner).path {
+            path.traffic_class = type_of_service;
+        }
+    }
+
     fn take_path(&self, inner: &mut Inner, path: Path) {
         inner.path = Some(path);
         inner.state = State::RouteResolved;

@@ -22,28 +22,45 @@ fn leave_endpoints() {
         drop(locals);
         take_leave_of_peers();
         network.gsi.leave();
-        for local in network.locals().iter() {
-            local.endpoint.leave();
-        }
+        leave_the_port();
     }
 }
 
-/// Queue pairs that the program leaves to its end may owe their peers answers still. Another thread
-/// sends them: the one that ends the process may be at anything, and have any lock.
+/// Queue pairs that the program leaves to its end may owe their peers answers still.
 fn take_leave_of_peers() {
     const PATIENCE: Duration = Duration::from_millis(100);
-    let (tell, hear) = mpsc::channel();
-    let leaving = thread::spawn("urxe-farewell", move || {
+    elsewhere(PATIENCE, || {
         let engine = get();
         let qps: Vec<_> = engine.qps().iter().map(Arc::clone).collect();
         qps.iter().for_each(|qp| qp.take_leave());
         if !qps.is_empty() {
             engine.wait_for_delayed();
         }
+    });
+}
+
+/// The neighbours shall lose nothing by this process's end.
+fn leave_the_port() {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    elsewhere(PATIENCE, || {
+        if let Some(network) = get().network.get() {
+            for local in network.locals().iter() {
+                local.endpoint.leave();
+            }
+        }
+    });
+}
+
+/// Has another thread do something, and waits for it, but not for ever: the one that ends the process may be
+/// at anything, and have any lock.
+fn elsewhere(patience: Duration, act: impl FnOnce() + Send + 'static) {
+    let (tell, hear) = mpsc::channel();
+    let started = thread::spawn("urxe-farewell", move || {
+        act();
         // Nobody hears it when it took too long.
         let _ = tell.send(());
     });
-    if leaving.is_ok() {
-        let _ = hear.recv_timeout(PATIENCE);
+    if started.is_ok() {
+        let _ = hear.recv_timeout(patience);
     }
 }

@@ -61,6 +61,8 @@ impl Engine {
                 source,
             })?;
         locals.push(Arc::clone(&local));
+        // Something may have come already.
+        self.deadline_moved(local.endpoint.next_deadline());
         Ok(local)
     }
 

@@ -45,6 +45,7 @@ use table::QpTable;
 use timers::Timers;
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 
 /// How many polls in vain are made in a row before each gives way to whoever else wants the
@@ -175,6 +176,12 @@ impl Engine {
     /// When the network part cannot be opened.
     pub fn gsi(&self) -> Result<&Gsi, OpenError> {
         Ok(&self.network()?.gsi)
+    }
+
+    /// What governs how much of a connection is under way.
+    pub(crate) fn congestion(&self) -> Algorithm {
+        let network = self.network.get();
+        network.map_or_else(Algorithm::default, |n| n.shared.options().congestion)
     }
 
     /// Whether it is this engine's.

@@ -134,6 +134,9 @@ impl Engine {
         }
         let network = network_header(datagram);
         for qp in receivers {
+            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, &packet) {
+                continue;
+            }
             tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
             if qp.handle(now, &network, &packet, regions) {

@@ -3,7 +3,7 @@
 use super::clock;
 use super::error::OpenError;
 use super::group::Group;
-use super::receive::{Arrival, Datagram, RecvBatch, Senders};
+use super::receive::{Arrival, Datagram, Kept, RecvBatch, Senders};
 use super::send::{Path, PathOptions};
 use super::sharing::Shared;
 use super::slot::{Passed, SLOTS};
@@ -17,18 +17,33 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use urxe_proto::cm::wire::{Addressee, Message};
 use urxe_proto::icrc::{self, Flow, FlowIcrc};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Packet, bth};
 
-/// How long who waits for answers sleeps at most: 1 ms.
+/// How long who waits sleeps at a time.
+const MILLISECOND: Duration = Duration::from_millis(1);
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 1_000_000,
+    tv_nsec: MILLISECOND.as_nanos() as _,
 };
+
+/// The option that binds a socket to an interface (Linux 5.0, `asm-generic/socket.h`), and a number that none has.
+/// Whichever it is, the kernel takes the socket out of its group for it (`udp_lib_rehash`), and leaves alone what the
+/// socket has received.
+const SO_BINDTOIFINDEX: libc::c_int = 62;
+const NO_INTERFACE: libc::c_int = libc::c_int::MAX;
+
+/// How long who has left goes on reading what was on its way to it.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// How many datagrams are kept that come while the port is being opened. It takes 20 ms at most, and nobody
+/// can wait for anything here but who sends to a listener of before.
+const MOST_EARLY: usize = 64;
 
 /// How many UDP ports an address sends from at most.
 const TX_SOCKETS: usize = 16;
@@ -44,6 +59,8 @@ pub struct Endpoint {
     steering: Steering,
     wire: Arc<Wire>,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
+    /// What came while the port was being opened.
+    early: Mutex<Vec<Kept>>,
 }
 
 impl Endpoint {
@@ -70,27 +87,41 @@ impl Endpoint {
             steering,
             wire,
             senders: Mutex::default(),
+            early: Mutex::default(),
         };
-        endpoint.find_place();
+        endpoint.find_place(|datagram| {
+            let mut early = endpoint.early();
+            if early.len() < MOST_EARLY {
+                early.push(Kept::from(datagram));
+            }
+        });
         Ok(endpoint)
     }
 
-    /// Waits, not for long, until the neighbours and this process know each other's places. What came
-    /// before would take detours, and an unreliable connection loses each message whose packets
-    /// overtake each other. Nobody can be waiting for anything here yet, so only probes are answered.
-    fn find_place(&self) {
+    /// Waits, not for long, until the neighbours and this process know each other's places. Without that,
+    /// what comes would take detours, and an unreliable connection loses each message whose packets
+    /// overtake each other.
+    fn find_place(&self, mut f: impl FnMut(&Datagram<'_>)) {
         let until = clock::now() + SWEEP_TIME;
         let mut batch = RecvBatch::new();
         while self.steering.next_deadline() != Time::NEVER && clock::now() < until {
-            let mut fds = [
-                PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.service_fd(), PollFlags::IN),
-            ];
-            // A failure here is met again by whoever serves the endpoint.
-            let _ = poll(&mut fds, Some(&LOOK));
-            while matches!(self.recv(&mut batch, |_| {}), Ok(1..)) {}
-            let _ = self.service(&mut batch, |_| {});
+            self.look();
+            while matches!(self.recv(&mut batch, &mut f), Ok(1..)) {}
+            let _ = self.learn(clock::now());
         }
+    }
+
+    /// Waits for 1 ms at most that something comes. A failure is met again by whoever reads it.
+    fn look(&self) {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.service_fd(), PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, Some(&LOOK));
+    }
+
+    fn early(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The address.
@@ -111,6 +142,9 @@ impl Endpoint {
 
     /// When [`Endpoint::service`] is to be called at the latest; [`Time::NEVER`] most of the time.
     pub fn next_deadline(&self) -> Time {
+        if !self.early().is_empty() {
+            return Time(0);
+        }
         self.steering
             .next_deadline()
             .min(self.wire.next_deadline())
@@ -200,8 +234,9 @@ impl Endpoint {
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<()> {
         let now = clock::now();
-        self.steering.take_answers(self.receiver.as_fd(), now)?;
-        self.steering.on_time(now, self.receiver.as_fd());
+        let early = std::mem::take(&mut *self.early());
+        early.iter().for_each(|kept| f(&kept.datagram()));
+        self.learn(now)?;
         self.shared.retry();
         let mut arrivals = Vec::new();
         self.wire.release(now, &mut arrivals);
@@ -213,27 +248,47 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Hears the others about the order of sockets.
+    fn learn(&self, now: Time) -> io::Result<()> {
+        self.steering.take_answers(self.receiver.as_fd(), now)?;
+        self.steering.on_time(now, self.receiver.as_fd());
+        Ok(())
+    }
+
     /// Until when `URXE_FAULTS` holds packets back; [`Time::NEVER`] when it holds none.
     pub fn held_until(&self) -> Time {
         self.wire.next_deadline()
     }
 
-    /// The process is about to end: nothing that arrives is for it any more, and what has arrived
-    /// for others goes on to them. Then the socket closes at once, not when the process has come to its end:
-    /// in between it would take others' datagrams with it. When it has closed the neighbours'
-    /// sockets have other numbers, which they notice by what reaches the wrong one of them.
+    /// The process is about to end: nothing that arrives is for it any more, and what has arrived for others goes on
+    /// to them. Closing the socket would throw away what came since it was last read, so it leaves the
+    /// group first: from then on the kernel gives it nothing more, and it can be read to the end. The
+    /// neighbours' sockets have other numbers then, which they notice by what reaches the wrong one of them.
     pub fn leave(&self) {
-        /// A busy neighbour could keep this up for ever.
-        const ROUNDS: usize = 8;
-        self.steering.leave(self.receiver.as_fd());
+        self.steering.stop();
+        let receiver = self.receiver.as_fd();
+        let has_left = set_option(receiver, libc::SOL_SOCKET, SO_BINDTOIFINDEX, NO_INTERFACE);
+        if let Err(error) = has_left {
+            tracing::debug!(%error, "what comes between the last look and the closing is lost");
+        }
+        self.read_to_the_end();
+        // If not, the end of the process does it.
+        let _ = self.receiver.retire();
+    }
+
+    /// Reads until nothing has come for a millisecond - the kernel may have been about to give something to the
+    /// socket when it left - and nothing waits for a full queue.
+    fn read_to_the_end(&self) {
+        let until = clock::now() + LINGER;
         let mut batch = RecvBatch::new();
-        for _ in 0..ROUNDS {
-            if !matches!(self.recv(&mut batch, |_| {}), Ok(1..)) {
+        while clock::now() < until {
+            self.look();
+            let has_come = matches!(self.recv(&mut batch, |_| {}), Ok(1..));
+            self.shared.retry();
+            if !has_come && self.shared.next_deadline() == Time::NEVER {
                 break;
             }
         }
-        // If not, the end of the process does it.
-        let _ = self.receiver.retire();
     }
 
     /// Sorts the datagrams of a batch by whom they are for. Runs for the same other process go on

@@ -65,6 +65,9 @@ pub enum OpenError {
     /// The size of the socket's buffer is no number of bytes.
     #[error("URXE_SOCKET_BUFFER={0:?}: give a number of bytes, such as 212992")]
     SocketBuffer(String),
+    /// There is no such way to control congestion.
+    #[error("URXE_CONGESTION: {0}")]
+    Congestion(#[from] urxe_proto::rc::congestion::UnknownAlgorithm),
     /// One end of a path is IPv4 and the other IPv6.
     #[error("{address} cannot reach {peer}: one is IPv4 and the other IPv6; use GIDs of one kind")]
     OtherFamily {
@@ -118,9 +121,10 @@ impl OpenError {
             OpenError::NoFreeSlot => libc::EAGAIN,
             OpenError::Capture(_) => libc::EIO,
             OpenError::OtherFamily { .. } => libc::EAFNOSUPPORT,
-            OpenError::Faults(_) | OpenError::SocketBuffer(_) | OpenError::Keepalive(_) => {
-                libc::EINVAL
-            }
+            OpenError::Faults(_)
+            | OpenError::SocketBuffer(_)
+            | OpenError::Keepalive(_)
+            | OpenError::Congestion(_) => libc::EINVAL,
         }
     }
 }

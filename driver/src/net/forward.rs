@@ -7,7 +7,6 @@
 //! The kernel queues few such messages (`net.unix.max_dgram_qlen`, often 10), and detours come in
 //! bursts, so what finds the queue full waits here for a moment.
 
-use super::clock;
 use super::counters::NetCounters;
 use super::receive::Arrival;
 use super::slot::{Passed, Slot};
@@ -63,6 +62,7 @@ impl Forwarder {
         counters: &NetCounters,
         to: u8,
         arrival: &Arrival<'_>,
+        now: Time,
     ) -> Passed {
         let datagrams = arrival.datagrams().count() as u64;
         let header = header(arrival);
@@ -80,7 +80,6 @@ impl Forwarder {
             }
             Passed::Overrun => {
                 let message = [header.as_bytes(), arrival.bytes].concat();
-                let now = clock::now();
                 backlog.bytes += message.len();
                 backlog.messages.push_back(Waiting {
                     to,
@@ -96,12 +95,11 @@ impl Forwarder {
     }
 
     /// Tries again what waits, if it is time.
-    pub(super) fn retry(&self, slot: &Slot, counters: &NetCounters) {
+    pub(super) fn retry(&self, slot: &Slot, counters: &NetCounters, now: Time) {
         if !self.waiting.load(Ordering::Relaxed) {
             return;
         }
         let mut backlog = self.lock();
-        let now = clock::now();
         if backlog.retry_at > now {
             return;
         }
@@ -284,15 +282,15 @@ mod tests {
                 segment: 0,
                 bytes: &bytes,
             };
-            forwarder.pass(&from, &counters, to.number(), &arrival);
+            forwarder.pass(&from, &counters, to.number(), &arrival, Time(0));
         }
         let mut batch = crate::net::RecvBatch::new();
         let mut got = Vec::new();
         while got.len() < 100 {
             if batch.fill(to.fd()).unwrap() == 0 {
-                assert_ne!(forwarder.next_deadline(), Time::NEVER);
-                std::thread::sleep(RETRY);
-                forwarder.retry(&from, &counters);
+                let due = forwarder.next_deadline();
+                assert_ne!(due, Time::NEVER);
+                forwarder.retry(&from, &counters, due);
             } else {
                 // Other processes ask whoever has a slot what it has counted.
                 let (messages, _) = batch.parts();

@@ -6,6 +6,8 @@
 
 use crate::process_socket::ProcessSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Uid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -115,6 +117,11 @@ impl Watch {
     /// Becomes readable at the end.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+
+    /// The user of the process, for whom the kernel vouches.
+    pub(super) fn user(&self) -> io::Result<Uid> {
+        Ok(socket_peercred(self.fd())?.uid)
     }
 
     /// Whether the process has ended.

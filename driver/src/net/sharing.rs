@@ -11,6 +11,7 @@
 //! from the sockets. Processes of different users share the slots of a network namespace but not an
 //! address: the kernel lets only one user bind it.
 
+use super::clock;
 use super::counters::NetCounters;
 use super::endpoint::Endpoint;
 use super::error::OpenError;
@@ -30,6 +31,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 
 /// How a process uses the network.
@@ -49,6 +51,8 @@ pub struct Options {
     /// For how long the peer of a connection that the connection manager made may be silent before it is
     /// taken for gone; `None` is for ever.
     pub patience: Option<Duration>,
+    /// What governs how much of a connection is under way.
+    pub congestion: Algorithm,
 }
 
 /// See [`Options::patience`], where nobody says otherwise.
@@ -63,16 +67,17 @@ impl Default for Options {
             faults: None,
             socket_buffer: None,
             patience: Some(PATIENCE),
+            congestion: Algorithm::default(),
         }
     }
 }
 
 impl Options {
-    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER` and `URXE_KEEPALIVE` from the environment, unless
-    /// the program has more rights than whoever started it: it would write its capture over any file.
+    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER`, `URXE_KEEPALIVE` and `URXE_CONGESTION` from the
+    /// environment, unless the program has more rights than whoever started it: it would write its capture over any file.
     ///
     /// # Errors
-    /// When one of the last three makes no sense; the message says which, and what about it.
+    /// When one of the last four makes no sense; the message says which, and what about it.
     pub fn from_env() -> Result<Options, OpenError> {
         let elevated = has_more_rights_than_its_user();
         let text = |name| {
@@ -95,7 +100,12 @@ impl Options {
             Some(text) => parse_patience(&text)?,
             None => Some(PATIENCE),
         };
+        let congestion = match text("URXE_CONGESTION").filter(|text| !text.is_empty()) {
+            Some(text) => text.parse()?,
+            None => Algorithm::default(),
+        };
         Ok(Options {
+            congestion,
             patience,
             capture: text("URXE_PCAP").filter(|text| !text.is_empty()),
             faults,
@@ -356,12 +366,13 @@ impl Shared {
     /// Passes datagrams on to the process in slot `to`.
     pub(super) fn pass(&self, to: u8, arrival: &Arrival<'_>) -> Passed {
         self.forwarder
-            .pass(&self.slot, self.counters(), to, arrival)
+            .pass(&self.slot, self.counters(), to, arrival, clock::now())
     }
 
     /// Passes on what had to wait.
     pub(super) fn retry(&self) {
-        self.forwarder.retry(&self.slot, self.counters());
+        let now = clock::now();
+        self.forwarder.retry(&self.slot, self.counters(), now);
     }
 
     /// When [`Shared::retry`] has something to do.

@@ -8,10 +8,13 @@
 use super::error::OpenError;
 use super::names::{self, Lookup, Presence, Watch};
 use crate::process_socket::ProcessSocket;
+use rustix::process::{Uid, getuid};
 use socket2::{SockAddr, Socket};
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// How many processes share a network namespace. Slot 255 does not exist: its QPNs are those of
 /// probes and of multicast.
@@ -29,6 +32,9 @@ pub(super) struct Slot {
     number: u8,
     socket: ProcessSocket,
     presence: Presence,
+    user: Uid,
+    /// The processes in other slots, those of this user: nobody else is told anything.
+    trusted: Mutex<HashMap<u8, Watch>>,
 }
 
 /// What became of a message for another slot.
@@ -38,7 +44,7 @@ pub(super) enum Passed {
     On,
     /// That process has too many waiting.
     Overrun,
-    /// No process holds that slot, or none that listens to this one.
+    /// No process of this user holds that slot.
     NobodyThere,
 }
 
@@ -63,6 +69,8 @@ impl Slot {
                         number,
                         socket,
                         presence,
+                        user: getuid(),
+                        trusted: Mutex::default(),
                     });
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
@@ -97,8 +105,36 @@ impl Slot {
         self.socket.send_to_with_flags(message, to, flags).map(drop)
     }
 
+    /// Whether the process in slot `number` is of our user. Anybody can take a name that is free, so this is
+    /// asked again whenever the process that was there has ended.
+    fn trusts(&self, number: u8) -> bool {
+        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = trusted.get(&number)
+            && !known.has_ended()
+        {
+            return true;
+        }
+        trusted.remove(&number);
+        let Ok(Some(found)) = watch(number) else {
+            return false;
+        };
+        let is_ours = found.user().is_ok_and(|user| user == self.user);
+        if is_ours {
+            trusted.insert(number, found);
+        } else {
+            tracing::debug!(
+                number,
+                "the slot is another user's: nothing is passed on to it"
+            );
+        }
+        is_ours
+    }
+
     /// Sends a message to the process in another slot, in two parts.
     pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8]) -> Passed {
+        if !self.trusts(to) {
+            return Passed::NobodyThere;
+        }
         let parts = [IoSlice::new(header), IoSlice::new(bytes)];
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let sent = address(to).and_then(|address| {
@@ -171,6 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_passed_on_to_a_slot_of_another_user() {
+        let mut ours = Slot::claim().unwrap();
+        let theirs = Slot::claim().unwrap();
+        assert_eq!(ours.pass(theirs.number(), b"head", b"body"), Passed::On);
+        ours.user = Uid::from_raw(getuid().as_raw() + 1);
+        // It is known while it lasts; somebody may take the slot as soon as it has ended.
+        let number = theirs.number();
+        drop(theirs);
+        let next = Slot::claim().unwrap();
+        if next.number() == number {
+            assert_eq!(ours.pass(number, b"head", b"body"), Passed::NobodyThere);
+        }
+        assert!(!ours.trusts(next.number()));
+    }
+
+    #[test]
     fn the_end_of_a_process_is_seen_by_all_who_watch_it() {
         let slot = Slot::claim().unwrap();
         let early = watch(slot.number()).unwrap().unwrap();
@@ -198,6 +250,8 @@ mod tests {
             presence: Presence::announce(&format!("test/{:x}", crate::random::any::<u128>()))
                 .unwrap()
                 .unwrap(),
+            user: getuid(),
+            trusted: Mutex::default(),
         };
         let first = slot(0);
         assert_eq!(first.qpns(), 2..=0xffff);

@@ -11,7 +11,7 @@ use crate::process_socket::ProcessSocket;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -120,6 +120,24 @@ pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<ProcessS
     receive_with_headers(socket, address, gro)
 }
 
+/// Opens a socket that sends from port 4791 and receives there, and shares it with nobody: for who speaks
+/// RoCE without an engine. Its packets have the IPv4 identification 0 and «don't fragment».
+///
+/// # Errors
+/// When the address is not this host's, or somebody has its port.
+pub fn open_alone(address: LocalAddress) -> Result<UdpSocket, OpenError> {
+    let socket = udp(address)?;
+    never_fragment(&socket, address)
+        .map_err(|e| OpenError::system("setting up a UDP socket", e))?;
+    let socket = receive_with_headers(socket, address, false)?;
+    let copy = socket.as_fd().try_clone_to_owned();
+    let socket = UdpSocket::from(copy.map_err(|e| OpenError::system("opening a UDP socket", e))?);
+    socket
+        .set_nonblocking(false)
+        .map_err(|e| OpenError::system("setting up a UDP socket", e))?;
+    Ok(socket)
+}
+
 /// Opens a socket that receives what goes to a multicast group, and joins the group. The kernel gives
 /// each such socket of each process a copy, whoever's the processes are.
 pub(super) fn open_group_receiver(
@@ -192,6 +210,22 @@ fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
     }
 }
 
+/// Too long a packet is an error, and the IPv4 identification of others is known: 0.
+fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
+    let fd = socket.as_fd();
+    match address.ip {
+        IpAddr::V4(_) => {
+            let (option, always) = (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+            set_option(fd, libc::IPPROTO_IP, option, always)
+        }
+        IpAddr::V6(_) => {
+            let (option, always) = (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+            set_option(fd, libc::IPPROTO_IPV6, option, always)?;
+            set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1_i32)
+        }
+    }
+}
+
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
 pub(super) struct TxSocket {
@@ -208,23 +242,9 @@ impl TxSocket {
         let socket = udp(address)?;
         let configure = || -> io::Result<()> {
             let fd = socket.as_fd();
-            match address.ip {
-                IpAddr::V4(_) => set_option(
-                    fd,
-                    libc::IPPROTO_IP,
-                    libc::IP_MTU_DISCOVER,
-                    libc::IP_PMTUDISC_DO,
-                )?,
-                IpAddr::V6(_) => {
-                    set_option(
-                        fd,
-                        libc::IPPROTO_IPV6,
-                        libc::IPV6_MTU_DISCOVER,
-                        libc::IPV6_PMTUDISC_DO,
-                    )?;
-                    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1_i32)?;
-                    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
-                }
+            never_fragment(&socket, address)?;
+            if address.ip.is_ipv6() {
+                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
             }
             // Nobody answers to this port: the kernel rounds 0 up to its minimum.
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0_i32)
@@ -339,7 +359,7 @@ mod tests {
     #[test]
     fn a_port_that_is_not_shared_is_told_apart() {
         let address = LocalAddress::new([127, 0, 47, 91].into(), 1);
-        let holder = std::net::UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
+        let holder = UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
         let error = open_receiver(address, true).unwrap_err();
         drop(holder);
         assert!(matches!(error, OpenError::PortInUse { .. }));

@@ -12,7 +12,8 @@
 //!
 //! A process sweeps when it joins, and whenever a datagram reaches it that is for another living
 //! process; and as long as a sweep tells something new, another one follows, for the first may have
-//! gone through no program at all. No mistake outlasts that, whoever died and however. Nothing is shared that a
+//! gone through no program at all, and a third process may have attached a better program meanwhile. Who learns nothing new
+//! attaches nothing. No mistake outlasts that, whoever died and however. Nothing is shared that a
 //! dying process could leave half written. A probe for a number that no socket has is given to any
 //! of them by the kernel's hash, and gets an answer too; but a socket answers its probes in order,
 //! so its first answer is its lowest, and its true number is lower than any that nobody has.
@@ -113,6 +114,9 @@ struct State {
     /// in sweeping.
     refused: bool,
     sweep: Option<Sweep>,
+    /// What the kernel has may be another process's program: that of this one's order is to be attached though the
+    /// next sweep tells nothing new.
+    in_doubt: bool,
     /// A sweep is wanted, and must wait for `not_before`.
     wanted: bool,
     not_before: Time,
@@ -150,6 +154,7 @@ impl Steering {
                 silent: BTreeMap::new(),
                 refused: false,
                 sweep: None,
+                in_doubt: true,
                 wanted: false,
                 not_before: Time(0),
                 pause: SHORTEST_PAUSE,
@@ -192,6 +197,7 @@ impl Steering {
         if !running && !state.refused {
             state.wanted = true;
         }
+        state.in_doubt = true;
         drop(state);
         self.on_time_inner(now, None);
     }
@@ -201,6 +207,7 @@ impl Steering {
         let mut state = self.state();
         if state.order.remove(&slot).is_some() {
             state.wanted = !state.refused;
+            state.in_doubt = true;
             self.note_lowest(&state.order);
         }
         drop(state);
@@ -360,20 +367,12 @@ impl Steering {
         Ok(())
     }
 
-    /// This process is about to close its socket: attaches a program by which nothing comes there any
-    /// more. Does nothing when somebody is at the state, since a program that exits may have been
-    /// interrupted there.
-    pub(super) fn leave(&self, receiver: BorrowedFd<'_>) {
-        let Ok(mut state) = self.state.try_lock() else {
-            return;
-        };
+    /// The socket leaves the group: it is no longer this process's business.
+    pub(super) fn stop(&self) {
+        let mut state = self.state();
         state.refused = true;
         state.wanted = false;
-        if state.order.remove(&self.slot).is_some() && !state.order.is_empty() {
-            // Without it the socket is read to the end all the same. Nothing is logged: when the
-            // process exits, what a subscriber keeps for this thread is gone, and using it panics.
-            let _ = program::attach(receiver, &state.order);
-        }
+        state.sweep = None;
     }
 
     /// Goes by what has been answered.
@@ -399,20 +398,27 @@ impl Steering {
             .silent
             .retain(|slot, _| state.order.contains_key(slot));
         self.note_lowest(&state.order);
-        let is_settled = state.order == before;
-        state.pause = if is_settled {
-            (state.pause * 2).min(LONGEST_PAUSE)
-        } else {
+        let is_new = state.order != before;
+        state.pause = if is_new {
             SHORTEST_PAUSE
+        } else {
+            (state.pause * 2).min(LONGEST_PAUSE)
         };
-        state.wanted |= !is_settled || !state.silent.is_empty();
+        let attaches = is_new || state.in_doubt;
+        state.wanted |= attaches || !state.silent.is_empty();
         state.not_before = now + state.pause;
-        self.attach(state, receiver);
+        // Somebody may have joined, and attached a better program, while these probes were under way. So
+        // whoever attaches one sweeps once more, and who learns nothing new leaves alone what is there.
+        if attaches {
+            state.in_doubt = false;
+            self.attach(state, receiver);
+        }
     }
 
     /// Gives the group a program for the order as this process knows it.
     fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
-        match program::attach(receiver, &state.order) {
+        let own = state.order.get(&self.slot).copied();
+        match program::attach(receiver, &state.order, own) {
             Ok(()) => {
                 self.counters.steering_attached.add(1);
                 tracing::debug!(address = %self.address, order = ?state.order, "steering");
@@ -480,6 +486,45 @@ mod tests {
         steering.take_answers(fd, Time(3)).unwrap();
         steering.on_time(Time(u64::MAX), fd);
         assert_eq!(steering.state().order.get(&4), Some(&1));
+    }
+
+    #[test]
+    fn a_sweep_that_tells_nothing_new_leaves_a_better_program_alone() {
+        let address = own_address();
+        let sockets = [(); 2].map(|()| open_receiver(address, true).unwrap());
+        let counters = Arc::new(NetCounters::default());
+        let [first, second] = [(&sockets[0], 3), (&sockets[1], 9)].map(|(socket, slot)| {
+            Steering::join(address, slot, socket.as_fd(), counters.clone(), Time(0)).unwrap()
+        });
+        let fd = sockets[0].as_fd();
+        // The first one's sweep began before the second came, so only its own socket has answered.
+        for now in [1, 2] {
+            let mut state = first.state();
+            first.start(&mut state, vec![3, 9], Time(now));
+            state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
+            if now == 2 {
+                // The second one has learnt the whole order meanwhile.
+                let whole = Order::from([(3, 0), (9, 1)]);
+                program::attach(sockets[1].as_fd(), &whole, Some(1)).unwrap();
+            }
+            first.conclude(&mut state, fd, Time(now));
+        }
+        assert!(!first.state().wanted);
+        let packet = [4, 0, 0, 0, 0, 9, 0, 7, 0, 0, 0, 0, 0x55];
+        let to = address.with_port(ROCE_PORT).into();
+        second.asker.send_to(&packet, &to).unwrap();
+        let mut room = [std::mem::MaybeUninit::uninit(); 64];
+        let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
+        let found = std::iter::from_fn(|| sockets[1].recv(&mut room).ok().map(Ok));
+        assert!(found.into_iter().any(is_there));
+        // Who was given a datagram of another does attach what it knows, new or not.
+        let mut state = first.state();
+        state.in_doubt = true;
+        first.start(&mut state, vec![3, 9], Time(3));
+        state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
+        let before = counters.steering_attached.get();
+        first.conclude(&mut state, fd, Time(3));
+        assert!(state.wanted && counters.steering_attached.get() > before);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct QpInit {
     pub cap: QpCap,
     /// Whether every send makes a completion.
     pub signal_all: bool,
+    /// Whether what it sends to a multicast group that it is attached to does not come back to it. Only for datagrams.
+    pub block_own_multicast: bool,
 }
 
 /// Where the messages of a queue pair find receives.
@@ -48,9 +50,9 @@ pub enum ReceivesFrom {
 }
 
 impl QpInit {
-    /// Whether the service has these queues.
+    /// Whether the service has these queues, and what else is asked for.
     pub(super) fn is_possible(&self) -> bool {
-        match (self.service, &self.send_cq, &self.receives) {
+        let has_queues = match (self.service, &self.send_cq, &self.receives) {
             (QpType::Rc | QpType::Uc | QpType::Ud, send_cq, receives) => {
                 let receives = matches!(receives, ReceivesFrom::Own(_) | ReceivesFrom::Shared(..));
                 send_cq.is_some() && receives
@@ -60,7 +62,8 @@ impl QpInit {
             | (QpType::XrcIni, Some(_), ReceivesFrom::Nowhere)
             | (QpType::XrcTgt, None, ReceivesFrom::Domain(_)) => true,
             _ => false,
-        }
+        };
+        has_queues && (self.service == QpType::Ud || !self.block_own_multicast)
     }
 
     /// The capacities of the queues that there are.

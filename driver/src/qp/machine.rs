@@ -8,6 +8,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::{NoMemory, PostError, SendQueueSize};
 use urxe_proto::raw::{RawConfig, RawQp};
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -18,6 +19,10 @@ use urxe_proto::work::SendWr;
 /// How many bytes of a connection may be under way: what fits a receive buffer of the usual
 /// `rmem_max`, 212,992 bytes, which the kernel doubles.
 const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// How many bytes a connection keeps of what came after a hole. None yet: `urxe fuzz` and the simulated crowds
+/// have to know first that several messages may be carried out at once (`docs/CONGESTION.md`).
+const HOLD_BYTES: u32 = 0;
 
 /// A state machine for each service (9.7, 9.8).
 #[expect(
@@ -58,13 +63,14 @@ macro_rules! each {
 
 impl Machine {
     /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
-    /// of its frames.
+    /// of its frames, `congestion` governs the window of a connection.
     pub(super) fn new(
         qpn: Qpn,
         init: &QpInit,
         cap: QpCap,
         mtu: Mtu,
         max_frame: usize,
+        congestion: Algorithm,
     ) -> Result<Self, NoMemory> {
         let send = SendQueueSize {
             max_wr: cap.max_send_wr,
@@ -80,6 +86,8 @@ impl Machine {
                     send,
                     signal_all,
                     window_bytes: WINDOW_BYTES,
+                    hold_bytes: HOLD_BYTES,
+                    congestion,
                 })?)
             }
             QpType::Uc => Self::Uc(UcQp::new(UcConfig {
@@ -154,6 +162,13 @@ impl Machine {
             Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
             // It has no number that a packet could name: its frames come another way.
             Self::Raw(_) => {}
+        }
+    }
+
+    /// See [`RcQp::congestion_met`]; the other services tell nobody.
+    pub(super) fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
+        if let Self::Rc(qp) = self {
+            qp.congestion_met(now, packet);
         }
     }
 

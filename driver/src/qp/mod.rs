@@ -55,6 +55,9 @@ use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::Sge;
 
+/// The bits of a traffic class that say that the packet met congestion (RFC 3168).
+const CE: u8 = 0b11;
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -68,6 +71,7 @@ pub struct Qp {
     events: Arc<AsyncEvents>,
     send_cq: Option<Arc<Cq>>,
     signal_all: bool,
+    block_own_multicast: bool,
     holders: Holders,
     receives: Source,
     inner: Mutex<Inner>,
@@ -146,7 +150,14 @@ impl Qp {
             let frames = frames.take();
             let max_frame = frames.as_ref().map_or(0, Frames::max);
             let inner = Inner {
-                machine: Machine::new(qpn, &init, cap, device.active_mtu(), max_frame)?,
+                machine: Machine::new(
+                    qpn,
+                    &init,
+                    cap,
+                    device.active_mtu(),
+                    max_frame,
+                    engine::get().congestion(),
+                )?,
                 traffic: Traffic::default(),
                 route: None,
                 alternate: None,
@@ -169,6 +180,7 @@ impl Qp {
                 events: Arc::clone(events),
                 send_cq: init.send_cq.clone(),
                 signal_all: init.signal_all,
+                block_own_multicast: init.block_own_multicast,
                 holders: Holders::new(),
                 receives,
                 inner: Mutex::new(inner),
@@ -315,6 +327,9 @@ impl Qp {
             .machine
             .handle_packet(now, network, packet, &mut self.host(regions));
         let taken = inner.machine.counters().received_packets > taken;
+        if taken && network.traffic_class & CE == CE {
+            inner.machine.congestion_met(now, packet);
+        }
         inner.traffic.received(packet, taken);
         !std::mem::replace(&mut inner.touched, true)
     }

@@ -10,6 +10,11 @@ use crate::route::{Route, RouteError};
 use std::sync::Arc;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
 
+/// The bits of a traffic class that belong to routers, to mark what meets congestion (RFC 3168).
+const ECN: u8 = 0b11;
+/// What they are in packets whose sender heeds marks. The ICRC leaves the traffic class out (A17.3.3).
+const ECT_0: u8 = 0b10;
+
 impl Qp {
     /// Changes attributes and state (11.2.4.2).
     ///
@@ -120,6 +125,16 @@ impl Qp {
             false => self.attributes().dest_qpn,
         };
         let flow_key = self.qpn.get().rotate_left(8) ^ dest_qpn.get();
-        Route::new(&self.device, av, flow_key)
+        let traffic_class = match self.service {
+            QpType::Rc | QpType::XrcIni | QpType::XrcTgt if av.traffic_class & ECN == 0 => {
+                av.traffic_class | ECT_0
+            }
+            _ => av.traffic_class,
+        };
+        let av = AddressVector {
+            traffic_class,
+            ..*av
+        };
+        Route::new(&self.device, &av, flow_key)
     }
 }

@@ -1,7 +1,7 @@
 //! Multicast: a datagram queue pair may be attached to any number of groups (10.5).
 //!
 //! Each queue pair that is attached to a group gets every datagram for it, that of the queue pair
-//! itself included (10.5.2.2).
+//! itself included (10.5.2.2), unless it was made not to.
 
 use super::Qp;
 use crate::device::Device;
@@ -12,6 +12,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use urxe_proto::ids::Gid;
 use urxe_proto::qp::QpType;
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Packet;
 
 /// Why a queue pair cannot be attached to a group, or detached.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +95,19 @@ impl Qp {
         for group in lock(&self.groups).drain(..) {
             engine::get().detach(self, (group.to_ip(), self.device.interface_index()));
         }
+    }
+
+    /// Whether a datagram for a group that it is attached to is its own, and it was made not to get these. Other
+    /// hosts have queue pairs of the same number, so the address must be this host's, too.
+    pub(crate) fn blocks(&self, network: &NetworkHeader, packet: &Packet<'_>) -> bool {
+        let is_from_here = |qpn| {
+            qpn == self.qpn
+                && self
+                    .device
+                    .sources()
+                    .any(|address| Gid::from_ip(address.ip()) == network.source)
+        };
+        self.block_own_multicast && packet.header.deth.is_some_and(|d| is_from_here(d.src_qp))
     }
 
     fn group_address(&self, group: Gid) -> Result<IpAddr, MulticastError> {

@@ -110,6 +110,7 @@ impl End {
                 max_inline: 512,
             },
             signal_all: false,
+            block_own_multicast: false,
         };
         let qp = context.create_qp(&pd, init).unwrap();
         End {

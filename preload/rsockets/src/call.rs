@@ -1,9 +1,9 @@
 //! How functions of the C library's names are defined.
 
-/// Defines functions that take a socket first: of an rsocket librdmacm's function is called, of all else the C
-/// library's.
+/// Defines functions that take a socket first, which is looked up so: of an rsocket librdmacm's function is
+/// called, of all else the C library's.
 macro_rules! sockets {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty => $of_rdma:ident;)*) => {
+    (by $find:path; $(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty => $of_rdma:ident;)*) => {
         $(
             /// As in C.
             ///
@@ -13,7 +13,7 @@ macro_rules! sockets {
             pub unsafe extern "C" fn $name(socket: c_int, $($argument: $type),*) -> $result {
                 // SAFETY: both functions take these arguments, and the caller has passed what they ask for.
                 unsafe {
-                    match crate::table::find(socket) {
+                    match $find(socket) {
                         Some(found) if found.is_rsocket() => {
                             let function = crate::rdma::$of_rdma
                                 .get::<unsafe extern "C" fn(c_int, $($type),*) -> $result>();

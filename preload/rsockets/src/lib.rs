@@ -7,7 +7,8 @@
 //!
 //! - [`next`]: the C library's own functions. [`rdma`]: librdmacm's.
 //! - [`config`]: for which programs and sockets.
-//! - [`table`]: what the program's numbers stand for.
+//! - [`table`]: what the program's numbers stand for. [`side`]: what one kind of socket takes over from another.
+//! - [`fork`]: connections that a server's children make.
 //! - [`socket`], [`transfer`], [`wait`], [`descriptor`]: functions of the C library's, by subject.
 
 #[cfg(not(any(
@@ -20,9 +21,11 @@ compile_error!("fcntl takes its argument as C passes it on x86-64, aarch64 and r
 mod call;
 pub mod config;
 pub mod descriptor;
+pub mod fork;
 #[path = "../../sysfs/src/next.rs"]
 pub mod next;
 pub mod rdma;
+pub mod side;
 pub mod socket;
 pub mod table;
 pub mod transfer;
@@ -35,7 +38,14 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     // Now, since the dynamic linker must not be asked in a signal handler.
-    for functions in [socket::NEXT, transfer::NEXT, wait::NEXT, descriptor::NEXT] {
+    for functions in [
+        socket::NEXT,
+        transfer::NEXT,
+        wait::NEXT,
+        wait::select::NEXT,
+        wait::epoll::NEXT,
+        descriptor::NEXT,
+    ] {
         for function in functions {
             function.find();
         }

@@ -7,6 +7,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use libc::{sockaddr, socklen_t};
+
 /// A function of librdmacm's.
 pub struct Function {
     name: &'static CStr,
@@ -103,6 +105,31 @@ functions! {
     REPOLL_CREATE c"repoll_create"
     REPOLL_CTL c"repoll_ctl"
     REPOLL_WAIT c"repoll_wait"
+}
+
+/// Connects an rsocket.
+///
+/// # Safety
+/// As in C.
+pub unsafe fn connect(rsocket: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    type Connect = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
+    // SAFETY: the function's type, and the caller's promise.
+    unsafe {
+        match RCONNECT.get::<Connect>() {
+            Some(function) => inside(|| function(rsocket, address, len)),
+            None => -1,
+        }
+    }
+}
+
+/// Closes an rsocket that nobody uses any more.
+pub fn close(rsocket: c_int) {
+    // SAFETY: the function's type.
+    unsafe {
+        if let Some(function) = RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() {
+            inside(|| function(rsocket));
+        }
+    }
 }
 
 thread_local! {

@@ -2,24 +2,25 @@
 
 use std::env;
 use std::ffi::{c_int, c_void};
-use std::mem;
-use std::ptr;
 use std::sync::OnceLock;
 
-use libc::{sa_family_t, sockaddr, sockaddr_storage, socklen_t};
+use libc::{sockaddr, socklen_t};
 
 use crate::call::{next, real, sockets};
 use crate::config;
 use crate::descriptor::{close_really, place, rfcntl};
+use crate::fork;
 use crate::next::keep_errno;
 use crate::rdma;
-use crate::table;
+use crate::side::{Side, copy};
+use crate::table::{self, Deferred, Kind};
 
 real! {
     socket bind listen accept accept4 connect shutdown getpeername getsockname setsockopt getsockopt
 }
 
 sockets! {
+    by table::find;
     fn bind(address: *const sockaddr, len: socklen_t) -> c_int => RBIND;
     fn listen(backlog: c_int) -> c_int => RLISTEN;
     fn shutdown(how: c_int) -> c_int => RSHUTDOWN;
@@ -60,8 +61,20 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) }
 }
 
-/// An rsocket for the program, if there can be one.
+/// What the program gets in the place of a socket, if there can be that.
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
+    if fork::defers(kind, protocol) {
+        // SAFETY: these arguments.
+        let made = unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) };
+        return hold(Kind::Deferred(Deferred::Fresh), made, close_on_exec);
+    }
+    let rsocket = make_rsocket(domain, kind, protocol)?;
+    hold(Kind::Rsocket, rsocket, close_on_exec)
+}
+
+/// An rsocket with what the environment asks for.
+pub(crate) fn make_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     type Make = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     // SAFETY: the function's type, and arguments that it takes.
     let rsocket = unsafe {
@@ -72,39 +85,29 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
         return None;
     }
     for (option, value) in wishes() {
-        set(rsocket, rdma::SOL_RDMA, *option, value);
+        Side::Rdma.set(rsocket, rdma::SOL_RDMA, *option, *value);
     }
-    hold(rsocket, kind & libc::SOCK_CLOEXEC != 0)
+    Some(rsocket)
 }
 
-/// The program's number for an rsocket.
-fn hold(rsocket: c_int, close_on_exec: bool) -> Option<c_int> {
+/// The program's number for what is known by another one, which is closed if there is none.
+fn hold(kind: Kind, target: c_int, close_on_exec: bool) -> Option<c_int> {
+    if target < 0 {
+        return None;
+    }
     let number = place(close_on_exec);
     if number < 0 {
-        // SAFETY: the function's type; nobody else knows the number.
-        unsafe {
-            if let Some(close) = rdma::RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() {
-                rdma::inside(|| close(rsocket));
-            }
+        match kind {
+            Kind::Rsocket => rdma::close(target),
+            // SAFETY: nobody else knows the number.
+            _ => unsafe {
+                close_really(target);
+            },
         }
         return None;
     }
-    table::insert_rsocket(number, rsocket);
+    table::insert_as(number, kind, target);
     Some(number)
-}
-
-type SetOption = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
-
-/// Sets an option of an rsocket, if it can be.
-fn set(rsocket: c_int, level: c_int, name: c_int, value: &c_int) {
-    // SAFETY: the function's type, and a value of the length that is said.
-    unsafe {
-        if let Some(function) = rdma::RSETSOCKOPT.get::<SetOption>() {
-            let value = ptr::from_ref(value).cast();
-            let len = size_of::<c_int>() as socklen_t;
-            rdma::inside(|| function(rsocket, level, name, value, len));
-        }
-    }
 }
 
 /// As in C.
@@ -135,9 +138,11 @@ pub unsafe extern "C" fn accept4(
     type Accept = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     let target = table::find(number);
     let Some(listener) = target.as_ref().filter(|target| target.is_rsocket()) else {
+        let defers =
+            target.as_ref().map(|target| target.kind()) == Some(Kind::Deferred(Deferred::Fresh));
         let number = target.map_or(number, |target| target.target());
         // SAFETY: the caller's promise.
-        return unsafe {
+        let accepted = unsafe {
             next!(
                 accept4(
                     number: c_int,
@@ -147,6 +152,12 @@ pub unsafe extern "C" fn accept4(
                 ) -> c_int
             )
         };
+        if !defers || accepted < 0 {
+            return accepted;
+        }
+        let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
+        let held = hold(Kind::Deferred(Deferred::Accepted), accepted, close_on_exec);
+        return held.unwrap_or(-1);
     };
     // SAFETY: the function's type, and the caller's promise.
     let accepted = unsafe {
@@ -164,7 +175,7 @@ pub unsafe extern "C" fn accept4(
         _ => libc::O_NONBLOCK,
     };
     rfcntl(accepted, libc::F_SETFL, status.into());
-    hold(accepted, flags & libc::SOCK_CLOEXEC != 0).unwrap_or(-1)
+    hold(Kind::Rsocket, accepted, flags & libc::SOCK_CLOEXEC != 0).unwrap_or(-1)
 }
 
 /// As in C. Where RDMA finds nobody, TCP may.
@@ -173,18 +184,19 @@ pub unsafe extern "C" fn accept4(
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(number: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    type Connect = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
     let target = table::find(number);
     // SAFETY: the caller's promise.
     unsafe {
         let Some(rsocket) = target.as_ref().filter(|target| target.is_rsocket()) else {
+            if let Some(target) = &target
+                && target.kind() == Kind::Deferred(Deferred::Fresh)
+            {
+                target.becomes(Kind::Deferred(Deferred::Connected));
+            }
             let number = target.map_or(number, |target| target.target());
             return next!(connect(number: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
         };
-        let Some(function) = rdma::RCONNECT.get::<Connect>() else {
-            return -1;
-        };
-        let connected = rdma::inside(|| function(rsocket.target(), address, len));
+        let connected = rdma::connect(rsocket.target(), address, len);
         let errno = *libc::__errno_location();
         if connected == 0 || matches!(errno, libc::EINPROGRESS | libc::EALREADY | libc::EINTR) {
             return connected;
@@ -193,54 +205,23 @@ pub unsafe extern "C" fn connect(number: c_int, address: *const sockaddr, len: s
             *libc::__errno_location() = errno;
             return -1;
         };
-        let before = rsocket.replace(kernel);
-        if let Some(close) = rdma::RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() {
-            rdma::inside(|| close(before));
-        }
+        rdma::close(rsocket.replace(Kind::Kernel, kernel));
         next!(connect(kernel: c_int, address: *const sockaddr, len: socklen_t) -> c_int)
     }
 }
 
 /// A socket of the kernel's with what an rsocket has of its options.
 fn kernel_socket_like(rsocket: c_int) -> Option<c_int> {
-    type Name = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
-    type GetOption =
-        unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
-    // SAFETY: the functions' types, and room for what they write.
-    unsafe {
-        let (get_name, get) = (
-            rdma::RGETSOCKNAME.get::<Name>()?,
-            rdma::RGETSOCKOPT.get::<GetOption>()?,
-        );
-        let mut own: sockaddr_storage = mem::zeroed();
-        let mut len = size_of::<sockaddr_storage>() as socklen_t;
-        rdma::inside(|| get_name(rsocket, (&raw mut own).cast(), &raw mut len));
-        let family = match own.ss_family {
-            0 => libc::AF_INET as sa_family_t,
-            family => family,
-        };
-        let (domain, kind, protocol) = (c_int::from(family), libc::SOCK_STREAM, 0);
-        let made = next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int);
-        if made < 0 {
-            return None;
-        }
-        for (level, name) in [
-            (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-        ] {
-            let mut value: c_int = 0;
-            let mut size = size_of::<c_int>() as socklen_t;
-            let (to, room) = ((&raw mut value).cast::<c_void>(), &raw mut size);
-            if rdma::inside(|| get(rsocket, level, name, to, room)) == 0 && value != 0 {
-                libc::setsockopt(made, level, name, to, size);
-            }
-        }
-        let flags = rfcntl(rsocket, libc::F_GETFL, 0) & libc::O_NONBLOCK;
-        if libc::fcntl(made, libc::F_SETFL, flags) < 0 {
-            close_really(made);
-            return None;
-        }
-        Some(made)
+    let family = match Side::Rdma.own_name(rsocket).map(|(name, _)| name.ss_family) {
+        None | Some(0) => libc::AF_INET,
+        Some(family) => family.into(),
+    };
+    let (domain, kind, protocol) = (family, libc::SOCK_STREAM, 0);
+    // SAFETY: these arguments.
+    let made = unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) };
+    if made < 0 {
+        return None;
     }
+    copy((Side::Rdma, rsocket), (Side::Kernel, made));
+    Some(made)
 }

@@ -4,21 +4,58 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::descriptor;
-use crate::rdma::{self, inside};
+use crate::rdma;
 
 /// What is behind a number.
 #[derive(Debug)]
 pub struct Target {
     number: AtomicI32,
     kind: AtomicU8,
+    settling: Mutex<()>,
 }
 
-const RSOCKET: u8 = 0;
-const KERNEL: u8 = 1;
-const EPOLL: u8 = 2;
+/// What kinds of things are behind numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// librdmacm's socket.
+    Rsocket,
+    /// librdmacm's kind of epoll.
+    Epoll,
+    /// A socket of the kernel's.
+    Kernel,
+    /// A socket of the kernel's whose connections become rsockets when they are first used ([`crate::fork`]).
+    Deferred(Deferred),
+}
+
+/// How far such a socket has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deferred {
+    /// Just made; it may listen.
+    Fresh,
+    /// It has connected, or is about to.
+    Connected,
+    /// It was accepted.
+    Accepted,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::Rsocket,
+    Kind::Epoll,
+    Kind::Kernel,
+    Kind::Deferred(Deferred::Fresh),
+    Kind::Deferred(Deferred::Connected),
+    Kind::Deferred(Deferred::Accepted),
+];
+
+impl Kind {
+    fn code(self) -> u8 {
+        let at = KINDS.iter().position(|kind| *kind == self);
+        at.expect("all kinds are in the list") as u8
+    }
+}
 
 impl Target {
     /// The number that librdmacm, or the kernel, knows.
@@ -26,37 +63,47 @@ impl Target {
         self.number.load(Ordering::Acquire)
     }
 
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        KINDS[usize::from(self.kind.load(Ordering::Acquire))]
+    }
+
     /// Whether librdmacm's functions are for it.
     pub fn is_rsocket(&self) -> bool {
-        self.kind.load(Ordering::Acquire) == RSOCKET
+        self.kind() == Kind::Rsocket
     }
 
     /// Whether it is librdmacm's kind of epoll.
     pub fn is_epoll(&self) -> bool {
-        self.kind.load(Ordering::Acquire) == EPOLL
+        self.kind() == Kind::Epoll
     }
 
-    /// From now on it is a socket of the kernel's; the number of what it was.
-    pub fn replace(&self, kernel: c_int) -> c_int {
-        self.kind.store(KERNEL, Ordering::Release);
-        self.number.swap(kernel, Ordering::AcqRel)
+    /// Takes note that it is something else now, behind the same number.
+    pub fn becomes(&self, kind: Kind) {
+        self.kind.store(kind.code(), Ordering::Release);
+    }
+
+    /// From now on it is this; the number of what it was.
+    pub fn replace(&self, kind: Kind, number: c_int) -> c_int {
+        self.becomes(kind);
+        self.number.swap(number, Ordering::AcqRel)
+    }
+
+    /// Held by the thread that finds out what it becomes.
+    pub fn settling(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
         let number = self.target();
-        if self.kind.load(Ordering::Acquire) == KERNEL {
+        if matches!(self.kind(), Kind::Kernel | Kind::Deferred(_)) {
             // SAFETY: its own.
             unsafe { descriptor::close_really(number) };
             return;
         }
-        // SAFETY: the function's type.
-        let close = unsafe { rdma::RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() };
-        if let Some(close) = close {
-            // SAFETY: nobody else has the number any more.
-            inside(|| unsafe { close(number) });
-        }
+        rdma::close(number);
     }
 }
 
@@ -98,20 +145,12 @@ fn insert(number: c_int, target: Arc<Target>) {
     drop(before);
 }
 
-/// A number stands for an rsocket.
-pub fn insert_rsocket(number: c_int, rsocket: c_int) {
-    insert_as(number, rsocket, RSOCKET);
-}
-
-/// A number stands for librdmacm's kind of epoll.
-pub fn insert_epoll(number: c_int, epoll: c_int) {
-    insert_as(number, epoll, EPOLL);
-}
-
-fn insert_as(number: c_int, target: c_int, kind: u8) {
+/// A number stands for this.
+pub fn insert_as(number: c_int, kind: Kind, target: c_int) {
     let target = Target {
         number: AtomicI32::new(target),
-        kind: AtomicU8::new(kind),
+        kind: AtomicU8::new(kind.code()),
+        settling: Mutex::new(()),
     };
     insert(number, Arc::new(target));
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
 use crate::call::{next, real, sockets};
+use crate::fork::settled;
 use crate::table;
 
 type Buffer = *mut c_void;
@@ -16,6 +17,7 @@ real! {
 }
 
 sockets! {
+    by settled;
     fn recv(buffer: Buffer, len: usize, flags: c_int) -> isize => RRECV;
     fn recvfrom(buffer: Buffer, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> isize => RRECVFROM;
     fn recvmsg(message: *mut msghdr, flags: c_int) -> isize => RRECVMSG;
@@ -30,7 +32,7 @@ sockets! {
 
 /// Whether librdmacm has it.
 fn is_rsocket(number: c_int) -> bool {
-    table::find(number).is_some_and(|target| target.is_rsocket())
+    settled(number).is_some_and(|target| target.is_rsocket())
 }
 
 /// Whether a call is to go to the C library's function, which looks after a program that has too little room.

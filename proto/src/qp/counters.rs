@@ -42,6 +42,8 @@ counters! {
     duplicates,
     /// Requests that came after a hole.
     out_of_sequence,
+    /// Requests that came after a hole and were carried out when it had closed.
+    held,
     /// RNR NAKs sent.
     rnr_naks_sent,
     /// RNR NAKs received.
@@ -58,6 +60,8 @@ counters! {
     remote_operation_naks_sent,
     /// Times that answers were more than could go out at once, and the others had to wait.
     answers_deferred,
+    /// Single packets sent again because nothing was heard for some round trips.
+    probes,
     /// Timers that led to sending again.
     timeouts,
     /// Times that the peer went past a READ or an atomic whose response had not come.
@@ -68,6 +72,12 @@ counters! {
     rnr_retries_exceeded,
     /// Responses of the past, or to what was never asked.
     stale_responses,
+    /// Packets received that had met congestion.
+    ecn_marked,
+    /// Congestion notifications sent.
+    cnps_sent,
+    /// Congestion notifications received.
+    cnps_received,
     /// Packets that made no sense for this queue pair.
     malformed,
     /// Packets from somebody who is not the peer.

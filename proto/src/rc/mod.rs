@@ -3,6 +3,7 @@
 //!
 //! - `requester`: send work requests out, acknowledgements and responses in.
 //! - `responder`: requests in; it decides, and leaves its answers to `replies`.
+//! - `held`: requests that came after a hole, until it closes.
 //! - `replies`: acknowledgements and responses out, in the order of their PSNs.
 //! - `retransmit`: timers and retry counters; [`congestion`]: the window.
 //!
@@ -11,6 +12,7 @@
 //! deadline has come.
 
 pub mod congestion;
+mod held;
 mod replies;
 mod requester;
 mod responder;
@@ -26,9 +28,10 @@ use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives, hears};
 use crate::time::Time;
-use crate::wire::{Operation, Packet, Transport};
+use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
-use congestion::{Aimd, Controller};
+use congestion::notified::NOTIFICATION_INTERVAL;
+use congestion::{Algorithm, Window};
 use requester::{Outcome, Requester};
 use responder::Responder;
 
@@ -46,6 +49,11 @@ pub struct RcConfig {
     pub signal_all: bool,
     /// The most packets under way at once, whatever the congestion window learns.
     pub window_bytes: u32,
+    /// The most bytes of memory that requests may take which came after a hole; 0 to drop them all, as a plain
+    /// responder does. A window of the peer's, with some room for headers, is enough.
+    pub hold_bytes: u32,
+    /// What governs how many packets are under way.
+    pub congestion: Algorithm,
 }
 
 /// A reliable connected queue pair, or a half of one.
@@ -63,6 +71,10 @@ pub struct RcQp {
     /// Whether answers filled the sink last time. Then it is the requests' turn, or the responses
     /// to long READs could hold them up for as long as the peer likes.
     requests_first: bool,
+    /// Whether the peer is to be told that its packets met congestion.
+    notification_due: bool,
+    /// When it was told last.
+    notified_at: Option<Time>,
     counters: Counters,
 }
 
@@ -75,13 +87,15 @@ impl RcQp {
         let attr = QpAttr::default();
         Ok(RcQp {
             requester: Requester::new(config.send, config.signal_all, window(&config, &attr))?,
-            responder: Responder::new(),
+            responder: Responder::new(config.hold_bytes),
             config,
             attr,
             migration: Migration::default(),
             established: false,
             draining: false,
             requests_first: false,
+            notification_due: false,
+            notified_at: None,
             counters: Counters::default(),
         })
     }
@@ -142,7 +156,7 @@ impl RcQp {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
             (_, QpState::Err) => self.flush(now, host),
-            (_, QpState::Rtr) => self.responder.start(&self.attr),
+            (_, QpState::Rtr) => self.responder.start(&self.attr, self.config.hold_bytes),
             (QpState::Rtr, QpState::Rts) => {
                 self.requester
                     .reset(&self.attr, window(&self.config, &self.attr));
@@ -210,6 +224,14 @@ impl RcQp {
             return;
         }
         let info = bth.opcode.info();
+        if info.transport == Transport::Cnp {
+            self.counters.received_packets += 1;
+            self.counters.cnps_received += 1;
+            if self.attr.state.initiates() {
+                self.requester.notified(now);
+            }
+            return;
+        }
         let role = match self.config.service {
             QpType::XrcIni => info.operation.is_response(),
             QpType::XrcTgt => info.operation.is_request(),
@@ -239,6 +261,37 @@ impl RcQp {
             self.handle_response(now, packet, host)
         };
         self.conclude(outcome, now, host);
+    }
+
+    /// A packet that was just handled had met congestion: a router had marked its IP header (RFC 3168). The
+    /// peer is told, though not for each of them (A17.9.3), nor for one that tells of congestion itself: the two would never stop.
+    pub fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
+        self.counters.ecn_marked += 1;
+        if packet.header.bth.opcode.info().transport == Transport::Cnp {
+            return;
+        }
+        let lately = |at: Time| now.since(at) < NOTIFICATION_INTERVAL;
+        if self.attr.state.handles_packets() && !self.notified_at.is_some_and(lately) {
+            self.notification_due = true;
+            self.notified_at = Some(now);
+        }
+    }
+
+    /// Tells the peer of congestion, if it is to be told. False when the sink is full.
+    fn notify<T: Transmit>(&mut self, out: &mut T) -> bool {
+        if !self.notification_due {
+            return true;
+        }
+        let header = Header::cnp(self.attr.dest_qpn);
+        let Some(packet) = out.stage(header.len()) else {
+            return false;
+        };
+        header.emit(packet);
+        out.commit();
+        self.notification_due = false;
+        self.counters.sent_packets += 1;
+        self.counters.cnps_sent += 1;
+        true
     }
 
     fn handle_response<H: Host>(
@@ -296,6 +349,9 @@ impl RcQp {
         host: &mut H,
         out: &mut T,
     ) -> bool {
+        if !self.notify(out) {
+            return true;
+        }
         let requests_first = std::mem::take(&mut self.requests_first);
         let (mut cx, requester, responder) = self.parts(now);
         let mut outcome = Outcome::Continue;
@@ -439,15 +495,15 @@ impl RcQp {
         self.migration = Migration::default();
         self.requester
             .reset(&self.attr, window(&self.config, &self.attr));
-        self.responder = Responder::new();
+        self.responder = Responder::new(self.config.hold_bytes);
         self.established = false;
         self.draining = false;
+        self.notification_due = false;
+        self.notified_at = None;
         discard_receives(host);
     }
 }
 
-fn window(config: &RcConfig, attr: &QpAttr) -> Box<dyn Controller> {
-    Box::new(Aimd::new(
-        config.window_bytes / attr.path_mtu.bytes() as u32,
-    ))
+fn window(config: &RcConfig, attr: &QpAttr) -> Window {
+    Window::new(config.congestion, attr.path_mtu, config.window_bytes)
 }

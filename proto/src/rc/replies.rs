@@ -105,6 +105,22 @@ impl Replies {
         self.queue.push_back(Reply { psn, msn, answer });
     }
 
+    /// Reports that the request with `psn` is missing. That also acknowledges what came before it, so that an
+    /// acknowledgement right before says nothing more.
+    pub(super) fn gap(&mut self, psn: Psn, msn: u32) {
+        self.gap_closed();
+        if matches!(self.queue.back(), Some(last) if last.answer == Answer::Ack) {
+            self.queue.pop_back();
+        }
+        self.nak(psn, msn, NakCode::PsnSequence);
+    }
+
+    /// A report that did not go out yet is not needed any more.
+    pub(super) fn gap_closed(&mut self) {
+        let reports_gap = |reply: &Reply| reply.answer == Answer::Nak(NakCode::PsnSequence);
+        self.queue.retain(|reply| !reports_gap(reply));
+    }
+
     /// Gives the last answer so many times more.
     pub(super) fn repeat_last(&mut self, times: usize) {
         if let Some(&last) = self.queue.back() {

@@ -6,8 +6,9 @@
 //! request are settled when it is posted, nothing else needs to be remembered about what was sent.
 
 mod answers;
+mod repair;
 
-use super::congestion::Controller;
+use super::congestion::Window;
 use super::retransmit::{Expired, Retransmit};
 use crate::host::{Access, Completions, Host, Memory, Transmit};
 use crate::ids::RKey;
@@ -19,6 +20,7 @@ use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
 use crate::work::{Payload, SendFlags, SendOp, SendWr, WcStatus};
+use repair::{Peer, Repair};
 use std::collections::VecDeque;
 
 /// The most bytes one READ request asks for. A longer READ goes out as several requests of
@@ -75,13 +77,20 @@ pub(super) struct Requester {
     /// The PSN of the last packet that asked for an acknowledgement.
     asked: Psn,
     timers: Retransmit,
-    window: Box<dyn Controller>,
+    window: Window,
     /// A loss up to this PSN was answered by a smaller window already.
     reduced_until: Psn,
     /// The packet whose round trip is being measured, and when it went.
     measured: Option<(Psn, Time)>,
-    /// The gap that was last answered by going back, and when.
+    /// The gap that was last answered by sending again, and when.
     gap: Option<(Psn, Time)>,
+    /// The packet that closes the gap, if it goes by itself.
+    repair: Option<Repair>,
+    /// From where to where packets went again last by themselves and were answered.
+    repaired: Option<(Psn, Psn)>,
+    peer: Peer,
+    /// Whether the cursor went back because of a gap, and not because of silence.
+    back_for_gap: bool,
     /// A work request that cannot be sent, and the status it will get when it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
 }
@@ -90,7 +99,7 @@ impl Requester {
     pub(super) fn new(
         size: SendQueueSize,
         signal_all: bool,
-        window: Box<dyn Controller>,
+        window: Window,
     ) -> Result<Self, NoMemory> {
         Ok(Requester {
             queue: SendQueue::new(size)?,
@@ -111,12 +120,16 @@ impl Requester {
             reduced_until: Psn::default(),
             measured: None,
             gap: None,
+            repair: None,
+            repaired: None,
+            peer: Peer::Unknown,
+            back_for_gap: false,
             unsendable: None,
         })
     }
 
     /// Starts afresh with an empty queue: the transition to RTS, or to RESET.
-    pub(super) fn reset(&mut self, attr: &QpAttr, window: Box<dyn Controller>) {
+    pub(super) fn reset(&mut self, attr: &QpAttr, window: Window) {
         let psn = attr.sq_psn;
         self.queue.reset(psn);
         self.cursor = self.queue.head();
@@ -136,6 +149,10 @@ impl Requester {
         self.reduced_until = psn;
         self.measured = None;
         self.gap = None;
+        self.repair = None;
+        self.repaired = None;
+        self.peer = Peer::Unknown;
+        self.back_for_gap = false;
         self.unsendable = None;
     }
 
@@ -201,8 +218,12 @@ impl Requester {
         host: &mut H,
         out: &mut T,
     ) -> bool {
+        if !self.transmit_repair(cx, host, out) {
+            return true;
+        }
         loop {
-            if self.timers.waits_for_receiver() || self.unsendable.is_some() {
+            let waits = self.timers.waits_for_receiver() || self.awaits_repair();
+            if waits || self.unsendable.is_some() {
                 return false;
             }
             let Some(&wqe) = self.queue.get(self.cursor) else {
@@ -253,7 +274,7 @@ impl Requester {
 
     /// How many PSNs the window leaves.
     fn room(&self) -> u32 {
-        self.window.window().saturating_sub(self.in_flight())
+        self.window.packets().saturating_sub(self.in_flight())
     }
 
     fn in_flight(&self) -> u32 {
@@ -287,8 +308,14 @@ impl Requester {
         }
         let ends_burst = position.ends() && self.ends_burst(cx.attr, wqe);
         let unasked = self.next_psn.diff(self.asked).max(0) as u32;
-        let ack_req =
-            ends_burst || lacks_credit || room == 1 || unasked * 4 >= self.window.window();
+        let repairs = self
+            .repair
+            .is_some_and(|repair| repair.end == self.next_psn.next());
+        let ack_req = repairs
+            || ends_burst
+            || lacks_credit
+            || room == 1
+            || unasked * 4 >= self.window.packets();
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(index, mtu);
@@ -493,6 +520,8 @@ impl Requester {
 
     /// The next packet is again the oldest that is not done.
     fn go_back(&mut self) {
+        self.repair = None;
+        self.back_for_gap = false;
         self.measured = None;
         // What could not be sent waits for what precedes it, which must be sent again first.
         self.unsendable = None;
@@ -511,11 +540,17 @@ impl Requester {
         };
     }
 
+    /// The peer says that packets of this connection met congestion.
+    pub(super) fn notified(&mut self, now: Time) {
+        self.window.notified(now);
+    }
+
     /// Looks at the timers.
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.timers.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
-            Expired::Resend => {
+            Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
+            Expired::Probe | Expired::Resend => {
                 cx.counters.timeouts += 1;
                 self.window.silent(cx.now);
                 self.reduced_until = self.sent_end;
@@ -600,6 +635,7 @@ impl Requester {
             host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
         }
         self.timers.reset();
+        self.repair = None;
         self.unsendable = None;
         self.awaiting.clear();
         self.read_ends.clear();

@@ -5,6 +5,7 @@
 //! or a resource for it, and its right to memory. Only then is anything done. Each check that fails
 //! names the answer: drop, NAK, or RNR NAK.
 
+use super::held::Held;
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
 use crate::held_receive::HeldReceive;
@@ -56,6 +57,17 @@ enum ExecutedKind {
     },
 }
 
+/// What the requester was told of the request that is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    /// Nothing.
+    Nothing,
+    /// That it is missing. It is told once (9.7.5.1.2).
+    Missing,
+    /// That there is no receive for it. It and what follows it come again.
+    NotReady,
+}
+
 /// The receiving half of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Responder {
@@ -66,9 +78,9 @@ pub(super) struct Responder {
     msn: u32,
     inbound: Option<Inbound>,
     receive: HeldReceive,
-    /// The requester was told that `expected` is missing, or not wanted yet; what follows it is
-    /// dropped in silence until it comes (9.7.5.1.2).
-    refused: bool,
+    told: Told,
+    /// What came after the request that is missing.
+    held: Held,
     executed: VecDeque<Executed>,
     /// The PSN after the last READ or atomic.
     response_end: Option<Psn>,
@@ -76,14 +88,16 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new() -> Self {
+    /// One that keeps so many bytes of requests that came after a hole.
+    pub(super) fn new(hold_bytes: u32) -> Self {
         Responder {
             first: Psn::default(),
             expected: Psn::default(),
             msn: 0,
             inbound: None,
             receive: HeldReceive::default(),
-            refused: false,
+            told: Told::Nothing,
+            held: Held::new(hold_bytes),
             executed: VecDeque::new(),
             response_end: None,
             replies: Replies::default(),
@@ -91,11 +105,11 @@ impl Responder {
     }
 
     /// Ready to receive: expects the first PSN.
-    pub(super) fn start(&mut self, attr: &QpAttr) {
+    pub(super) fn start(&mut self, attr: &QpAttr, hold_bytes: u32) {
         *self = Responder {
             first: attr.rq_psn,
             expected: attr.rq_psn,
-            ..Responder::new()
+            ..Responder::new(hold_bytes)
         };
     }
 
@@ -114,12 +128,7 @@ impl Responder {
         let psn = packet.header.bth.psn;
         let distance = psn.diff(self.expected);
         if distance > 0 {
-            cx.counters.out_of_sequence += 1;
-            if !self.refused {
-                self.refused = true;
-                self.replies
-                    .nak(self.expected, self.msn, NakCode::PsnSequence);
-            }
+            self.out_of_sequence(cx, packet);
             return Outcome::Continue;
         }
         if distance < 0 {
@@ -127,14 +136,76 @@ impl Responder {
             self.duplicate(cx, &packet.header, host);
             return Outcome::Continue;
         }
+        if self.told == Told::Missing {
+            // If the network was only late with it, nobody needs to know.
+            self.replies.gap_closed();
+        }
+        let outcome = self.carry_out(cx, packet, host);
+        if outcome == Outcome::Continue && self.told == Told::Nothing {
+            self.close_gap(cx, host)
+        } else {
+            self.held.clear();
+            outcome
+        }
+    }
+
+    /// A request came before one that is expected (9.7.5.1.2).
+    fn out_of_sequence(&mut self, cx: &mut Context<'_>, packet: &Packet<'_>) {
+        cx.counters.out_of_sequence += 1;
+        if self.told == Told::NotReady {
+            return;
+        }
+        self.held.keep(packet, self.expected);
+        if self.told == Told::Nothing {
+            self.report_gap();
+        }
+    }
+
+    fn report_gap(&mut self) {
+        self.told = Told::Missing;
+        self.replies.gap(self.expected, self.msn);
+    }
+
+    /// What was missing has come: carries out what was kept, up to the next hole.
+    fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+        let mut outcome = Outcome::Continue;
+        let mut any = false;
+        while let Some(kept) = self.held.take(self.expected) {
+            any = true;
+            cx.counters.held += 1;
+            outcome = self.carry_out(cx, &kept.packet(), host);
+            if self.told != Told::Nothing || outcome != Outcome::Continue {
+                self.held.clear();
+                return outcome;
+            }
+        }
+        // The requester asked about what was missing, and hears how far it goes now. A READ or an atomic says so
+        // by its response.
+        if any && self.response_end != Some(self.expected) {
+            self.replies.ack(self.expected.prev(), self.msn);
+        }
+        if self.held.tells_of_hole(self.expected) {
+            self.report_gap();
+        }
+        outcome
+    }
+
+    /// Carries out the request that is expected, or refuses it.
+    fn carry_out<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Outcome {
+        let psn = packet.header.bth.psn;
         match self.execute(cx, packet, host) {
             Ok(()) => {
-                self.refused = false;
+                self.told = Told::Nothing;
                 Outcome::Continue
             }
             Err(Refusal::NotReady) => {
                 cx.counters.rnr_naks_sent += 1;
-                self.refused = true;
+                self.told = Told::NotReady;
                 self.replies
                     .not_ready(psn, self.msn, RnrTimer::new(cx.attr.min_rnr_timer));
                 Outcome::Continue
@@ -187,6 +258,7 @@ impl Responder {
     pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
         self.inbound = None;
+        self.held.clear();
         self.replies.stop();
     }
 

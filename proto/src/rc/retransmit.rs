@@ -21,10 +21,14 @@ const ACK_TIMEOUT_STRETCH: u32 = 4;
 /// The least ACK timeout: below this a descheduled peer would look like a dead one.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
-/// Before a round trip was measured.
-const INITIAL_PROBE: Duration = Duration::from_millis(20);
-/// The soonest probe: a peer on a busy host answers late without having lost anything.
-const PROBE_FLOOR: Duration = Duration::from_millis(4);
+/// The first probe before a round trip was measured.
+const INITIAL_PROBE: Duration = Duration::from_millis(5);
+/// Sending all again before a round trip was measured.
+const INITIAL_RESEND: Duration = Duration::from_millis(20);
+/// The soonest probe, which is one packet: a peer on a busy host answers late without having lost anything.
+const PROBE_FLOOR: Duration = Duration::from_millis(1);
+/// The soonest that all is sent again.
+const RESEND_FLOOR: Duration = Duration::from_millis(4);
 /// The latest probe.
 const PROBE_CEILING: Duration = Duration::from_secs(1);
 
@@ -36,6 +40,8 @@ const RNR_RETRY_FOREVER: u8 = 7;
 pub(super) enum Expired {
     /// Nothing yet.
     Nothing,
+    /// Send the oldest unacknowledged packet again: perhaps the peer has not heard of the last ones.
+    Probe,
     /// Send again from the oldest unacknowledged packet.
     Resend,
     /// The RNR wait is over: go on.
@@ -191,9 +197,13 @@ impl Retransmit {
             return Expired::Resend;
         }
         if now >= self.probe_at {
+            let expired = match self.backoff {
+                0 => Expired::Probe,
+                _ => Expired::Resend,
+            };
             self.backoff += 1;
             self.probe_at = now + self.probe_interval();
-            return Expired::Resend;
+            return expired;
         }
         Expired::Nothing
     }
@@ -213,11 +223,16 @@ impl Retransmit {
     }
 
     fn probe_interval(&self) -> Duration {
-        let base = self.smoothed.map_or(INITIAL_PROBE, |rtt| {
-            (rtt * 2 + self.variation * 4).max(PROBE_FLOOR)
-        });
-        base.saturating_mul(1 << self.backoff.min(10))
-            .min(PROBE_CEILING)
+        let patience = self.smoothed.map(|rtt| rtt * 2 + self.variation * 4);
+        let interval = match (patience, self.backoff) {
+            (None, 0) => INITIAL_PROBE,
+            (None, n) => INITIAL_RESEND.saturating_mul(1 << (n - 1).min(10)),
+            (Some(patience), 0) => patience.max(PROBE_FLOOR),
+            (Some(patience), n) => patience
+                .max(RESEND_FLOOR)
+                .saturating_mul(1 << (n - 1).min(10)),
+        };
+        interval.min(PROBE_CEILING)
     }
 }
 
@@ -251,6 +266,7 @@ mod tests {
             now = now + Duration::from_millis(300);
             match timers.expire(now) {
                 Expired::Resend => timeouts += 1,
+                Expired::Probe => {}
                 Expired::RetriesExceeded => break,
                 other => panic!("{other:?}"),
             }
@@ -298,7 +314,10 @@ mod tests {
         timers.sent(at(0));
         let first = timers.deadline();
         assert!(first < at(10));
-        assert_eq!(timers.expire(first), Expired::Resend);
-        assert!(timers.deadline().since(first) > first.since(at(0)));
+        assert_eq!(timers.expire(first), Expired::Probe);
+        let second = timers.deadline();
+        assert!(second.since(first) > first.since(at(0)));
+        assert_eq!(timers.expire(second), Expired::Resend);
+        assert!(timers.deadline().since(second) > second.since(first));
     }
 }

@@ -144,6 +144,8 @@ impl Header {
     pub const fn cnp(dest_qp: Qpn) -> Self {
         let mut header = Self::new(Opcode::Cnp, dest_qp, Psn::new(0));
         header.bth.becn = true;
+        // As NICs have it: it is no packet of either path.
+        header.bth.mig_req = false;
         header
     }
 

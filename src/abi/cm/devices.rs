@@ -184,6 +184,11 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
         if contexts.is_empty() {
             return Err(Errno(libc::ENODEV));
         }
+        // Before there is anything that a failure would leave behind.
+        if !num_devices.is_null() {
+            // SAFETY: good by the caller's promise.
+            unsafe { entry::write(num_devices, contexts.len() as c_int)? };
+        }
         // SAFETY: a size that cannot overflow: there are not that many devices.
         let array = unsafe { libc::calloc(contexts.len() + 1, size_of::<*mut ibv_context>()) };
         let array = array.cast::<*mut ibv_context>();
@@ -192,10 +197,6 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
         }
         // SAFETY: within what was allocated.
         unsafe { ptr::copy_nonoverlapping(contexts.as_ptr(), array, contexts.len()) };
-        if !num_devices.is_null() {
-            // SAFETY: good by the caller's promise.
-            unsafe { entry::write(num_devices, contexts.len() as c_int)? };
-        }
         Ok(array)
     });
     if result.is_null() && !num_devices.is_null() {

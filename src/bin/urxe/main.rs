@@ -4,6 +4,7 @@
 mod demo;
 mod devices;
 mod environment;
+mod fuzz;
 mod installed;
 mod launch;
 mod library;
@@ -36,6 +37,7 @@ enum Command {
     Env,
     Stat(stat::Arguments),
     Demo(demo::Arguments),
+    Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     SysfsTrial,
     #[command(hide = true)]
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Env => environment::environment(),
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
+        Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::SysfsTrial => sysfs::trial(),
         Command::SysfsKeeper(arguments) => sysfs::keeper::keeper(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),

@@ -91,6 +91,7 @@ impl DatagramLink {
                 max_inline: 0,
             },
             signal_all: true,
+            block_own_multicast: false,
         };
         let qp = device.context.create_qp(&device.pd, init)?;
         let header = source_header(from);

@@ -103,6 +103,7 @@ impl End {
                 max_inline: inline,
             },
             signal_all: true,
+            block_own_multicast: false,
         };
         let parts = Parts {
             qp: device.context.create_qp(&device.pd, init)?,

@@ -6,6 +6,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,10 +15,13 @@
 #include <unistd.h>
 
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 
 #define PORT 7475
 /* Longer than any case takes, in seconds. */
 #define PATIENCE 80
+/* For how many seconds nothing happens: longer than the patience that the plan gives to urxe. */
+#define IDLE 8
 /* Bytes of private data: those of the messages, without the 36 of the RDMA IP CM service in requests. */
 #define IN_REQ 56
 #define IN_REP 196
@@ -37,6 +41,9 @@
 
 static struct rdma_event_channel *channel;
 static uint8_t private_data[MOST];
+/* What is received, and what is sent. */
+static char message[2];
+static struct ibv_mr *message_mr;
 
 static void die(const char *what, int line)
 {
@@ -104,9 +111,48 @@ static struct rdma_conn_param with_data(size_t length)
 		.private_data_len = length,
 		.responder_resources = 1,
 		.initiator_depth = 1,
-		.retry_count = 7,
+		/* To rxe 7 is for ever. */
+		.retry_count = 3,
 		.rnr_retry_count = 7,
 	};
+}
+
+/* A receive for a message of one byte. */
+static void expect_message(struct rdma_cm_id *id)
+{
+	message_mr = rdma_reg_msgs(id, message, sizeof(message));
+	CHECK(message_mr);
+	CHECK(!rdma_post_recv(id, NULL, &message[0], 1, message_mr));
+}
+
+static void send_message(struct rdma_cm_id *id)
+{
+	if (!message_mr)
+		message_mr = rdma_reg_msgs(id, message, sizeof(message));
+	CHECK(message_mr);
+	CHECK(!rdma_post_send(id, NULL, &message[1], 1, message_mr, IBV_SEND_SIGNALED));
+}
+
+/* The next completion has this status. */
+static void completes(struct ibv_cq *cq, enum ibv_wc_status status)
+{
+	struct ibv_wc wc;
+	int n;
+
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		usleep(1000);
+	CHECK(n == 1);
+	if (wc.status != status)
+		fprintf(stderr, "connection: %s, not %s\n", ibv_wc_status_str(wc.status),
+			ibv_wc_status_str(status));
+	CHECK(wc.status == status);
+}
+
+static int is_quiet(void)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+	return poll(&fd, 1, 0) == 0;
 }
 
 static void accept_with(struct rdma_cm_id *id, size_t length)
@@ -343,6 +389,121 @@ static void serve_and_be_ended(struct rdma_cm_id *id, const struct rdma_cm_event
 	be_ended(id);
 }
 
+/* server-killed: the same of the serving side's. */
+
+static void serve_and_be_killed(struct rdma_cm_id *id, const struct rdma_cm_event *request)
+{
+	(void)request;
+	grant_connection(id);
+	raise(SIGKILL);
+}
+
+/* killed-silently, server-killed-silently: nobody says a word for a process of urxe's that is killed. A peer
+ * that does not ask finds out when it has something to say. */
+
+static void find_out(struct rdma_cm_id *id)
+{
+	sleep(IDLE);
+	CHECK(is_quiet());
+	send_message(id);
+	completes(id->send_cq, IBV_WC_RETRY_EXC_ERR);
+}
+
+static void ask_and_find_out(struct rdma_cm_id *id)
+{
+	ask_for_connection(id);
+	find_out(id);
+}
+
+static void serve_and_find_out(struct rdma_cm_id *id, const struct rdma_cm_event *request)
+{
+	(void)request;
+	grant_connection(id);
+	find_out(id);
+}
+
+/* idle: nothing happens for longer than urxe waits for a peer that does not answer when it is asked, and then
+ * a message goes either way. */
+
+static void idle(struct rdma_cm_id *id)
+{
+	sleep(IDLE);
+	CHECK(is_quiet());
+	send_message(id);
+	completes(id->send_cq, IBV_WC_SUCCESS);
+	completes(id->recv_cq, IBV_WC_SUCCESS);
+}
+
+static void ask_idle(struct rdma_cm_id *id)
+{
+	make_qp(id);
+	expect_message(id);
+	connect_with(id, 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, 0);
+	idle(id);
+	end(id);
+}
+
+static void serve_idle(struct rdma_cm_id *id, const struct rdma_cm_event *request)
+{
+	(void)request;
+	make_qp(id);
+	expect_message(id);
+	accept_with(id, 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, 0);
+	idle(id);
+	be_ended(id);
+}
+
+/* vanished, server-vanished: nothing comes from rxe's host any more, while urxe waits for a message. It
+ * asks, gives its peer up, and says so, which rxe's host still hears. */
+
+static void vanish(struct rdma_cm_id *id)
+{
+	CHECK(!system("tc qdisc add dev va root netem loss 100%"));
+	be_ended(id);
+}
+
+static void miss(struct rdma_cm_id *id)
+{
+	expect(RDMA_CM_EVENT_DISCONNECTED, 0);
+	completes(id->recv_cq, IBV_WC_WR_FLUSH_ERR);
+	/* What it says now goes out before it ends. */
+	CHECK(!rdma_disconnect(id));
+}
+
+static void ask_and_vanish(struct rdma_cm_id *id)
+{
+	ask_for_connection(id);
+	vanish(id);
+}
+
+static void serve_and_vanish(struct rdma_cm_id *id, const struct rdma_cm_event *request)
+{
+	(void)request;
+	grant_connection(id);
+	vanish(id);
+}
+
+static void ask_and_miss(struct rdma_cm_id *id)
+{
+	make_qp(id);
+	expect_message(id);
+	connect_with(id, 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, 0);
+	miss(id);
+}
+
+static void serve_and_miss(struct rdma_cm_id *id, const struct rdma_cm_event *request)
+{
+	(void)request;
+	make_qp(id);
+	expect_message(id);
+	accept_with(id, 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, 0);
+	miss(id);
+}
+
 /* resolution, resolution-rejected: datagram services. */
 
 static void ask_resolution(struct rdma_cm_id *id)
@@ -405,6 +566,12 @@ static const struct test {
 	{ "both-end", RDMA_PS_TCP, ask_and_end, serve_and_end },
 	{ "exited", RDMA_PS_TCP, ask_and_exit, serve_and_be_ended },
 	{ "killed", RDMA_PS_TCP, ask_and_be_killed, serve_and_be_ended },
+	{ "server-killed", RDMA_PS_TCP, ask_and_be_ended, serve_and_be_killed },
+	{ "killed-silently", RDMA_PS_TCP, ask_and_be_killed, serve_and_find_out },
+	{ "server-killed-silently", RDMA_PS_TCP, ask_and_find_out, serve_and_be_killed },
+	{ "idle", RDMA_PS_TCP, ask_idle, serve_idle },
+	{ "vanished", RDMA_PS_TCP, ask_and_vanish, serve_and_miss },
+	{ "server-vanished", RDMA_PS_TCP, ask_and_miss, serve_and_vanish },
 	{ "resolution", RDMA_PS_UDP, ask_resolution, serve_resolution },
 	{ "resolution-rejected", RDMA_PS_UDP, ask_resolution_rejected, serve_resolution_rejected },
 };

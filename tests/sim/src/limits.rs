@@ -19,11 +19,13 @@ pub enum Fault {
     Bandwidth,
     /// Datagrams are lost when many wait.
     Queue,
+    /// Datagrams are marked when many wait.
+    Mark,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 8] = [
+    pub const ALL: [Fault; 9] = [
         Self::Loss,
         Self::Burst,
         Self::Partition,
@@ -32,6 +34,7 @@ impl Fault {
         Self::Corrupt,
         Self::Bandwidth,
         Self::Queue,
+        Self::Mark,
     ];
 
     /// Its name on the command line.
@@ -45,6 +48,7 @@ impl Fault {
             Self::Corrupt => "corrupt",
             Self::Bandwidth => "bandwidth",
             Self::Queue => "queue",
+            Self::Mark => "mark",
         }
     }
 }

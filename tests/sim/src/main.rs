@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use urxe_sim::limits::{Fault, Limits};
 use urxe_sim::seeds::{self, Run, Stats};
-use urxe_sim::{cm, connection};
+use urxe_sim::{cm, connection, crowd, throughput};
 
 /// Run seeded simulations of the protocol, with virtual time and bad networks.
 #[derive(Parser)]
@@ -48,15 +48,24 @@ struct Options {
 enum World {
     /// Two endpoints of a reliable connection.
     Connection,
+    /// Hosts with many queue pairs of all services, some of which fail and connect anew.
+    Crowd,
     /// Hosts that connect and disconnect.
     Cm,
+    /// How well connections use links that lose or queue little: a table.
+    Throughput,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     match options.world {
         World::Connection => simulate(&options, "connection", connection::run),
+        World::Crowd => simulate(&options, "crowd", crowd::run),
         World::Cm => simulate(&options, "cm", cm::run),
+        World::Throughput => {
+            throughput::table(|line| println!("{line}"));
+            ExitCode::SUCCESS
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use urxe_sim::limits::Limits;
 use urxe_sim::seeds::{Outcome, Run, Stats};
-use urxe_sim::{cm, connection, seeds};
+use urxe_sim::{cm, connection, crowd, seeds};
 
 /// Seeds in an ordinary run.
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
@@ -30,7 +30,8 @@ fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
     assert!(total.retransmitted > 0 && total.duplicates > 0 && total.timeouts > 0);
     assert!(total.sequence_naks > 0 && total.rnr_naks > 0 && total.responses_lost > 0);
     assert!(total.bad_icrc > 0 && total.drains > 0 && total.xrc_operations > 0);
-    assert!(total.partitions > 0);
+    assert!(total.partitions > 0 && total.held > 0 && total.probes > 0);
+    assert!(total.notifications > 0);
     // One damaged packet in 2^16 has a right ICRC.
     assert!(total.undetected <= 3 + total.damaged / 10_000);
 }
@@ -44,6 +45,15 @@ fn queue_pairs_of_one_host_do_not_keep_back_each_others_answers() {
         assert!(stats.xrc_operations > 0);
         assert_eq!(stats.timeouts, 0, "seed {seed}");
     }
+}
+
+#[test]
+fn messages_of_many_ends_arrive_as_their_service_promises() {
+    let total = all_pass("crowd", crowd::run);
+    // All of it happened, or nothing was shown.
+    assert!(total.reliable > 0 && total.unreliable > 0 && total.datagrams > 0);
+    assert!(total.lost > 0 && total.failures > 0 && total.flushed > 0);
+    assert!(total.strays > 0 && total.bad_icrc > 0);
 }
 
 #[test]

@@ -9,16 +9,13 @@ mod plan;
 
 use std::env;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use crate::namespace;
 use page::Row;
 use pair::Programs;
 use plan::Part;
-
-/// Says that this process is in its network namespace already.
-const INSIDE: &str = "URXE_BENCH_INSIDE";
 
 /// What to measure, and how often.
 #[derive(clap::Args)]
@@ -48,9 +45,13 @@ pub(crate) fn run(options: &BenchOptions, workspace: &Path, target: &Path) -> bo
 }
 
 fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bool, String> {
-    if env::var_os(INSIDE).is_none() {
+    if !namespace::is_inside() {
         build(workspace, target)?;
-        enter_namespace()?;
+        if !namespace::enter()? {
+            eprintln!(
+                "bench: no network namespace can be made here; others' packets may disturb the numbers"
+            );
+        }
     }
     let programs = Programs {
         urxe: target.join("release/urxe"),
@@ -155,32 +156,4 @@ fn succeed(command: &mut Command) -> Result<(), String> {
         Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
         Err(error) => Err(format!("{:?}: {error}", command.get_program())),
     }
-}
-
-/// Starts this command again in a network namespace of its own, where nobody else's packets pass. Comes back
-/// only where there can be none.
-fn enter_namespace() -> Result<(), String> {
-    let this = env::current_exe().map_err(|error| format!("the path of this command: {error}"))?;
-    for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
-        let works = Command::new("unshare")
-            .args(flags)
-            .args(["ip", "link", "set", "lo", "up"])
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        if works {
-            let mut command = Command::new("unshare");
-            command
-                .args(flags)
-                .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
-                .arg(this)
-                .args(env::args_os().skip(1))
-                .env(INSIDE, "1");
-            return Err(format!("unshare: {}", command.exec()));
-        }
-    }
-    eprintln!(
-        "bench: no network namespace can be made here; others' packets may disturb the numbers"
-    );
-    Ok(())
 }

@@ -55,7 +55,7 @@ pub(super) fn tables(rows: &[Row]) -> String {
         let _ = writeln!(page, "\n## {}\n", part.title());
         let _ = writeln!(
             page,
-            "| | median | least to most | CPU seconds, both ends |\n|---|---|---|---|"
+            "| | median | least to most | CPU seconds, both ends | for each GB |\n|---|---|---|---|---|"
         );
         for row in &rows {
             let cpu = Spread::of(row.runs.iter().flatten().map(|run| run.cpu).collect());
@@ -63,13 +63,14 @@ pub(super) fn tables(rows: &[Row]) -> String {
             let _ = match Spread::of(row.values()) {
                 Some(v) => writeln!(
                     page,
-                    "| {name} | {} {unit} | {} to {} | {} |",
+                    "| {name} | {} {unit} | {} to {} | {} | {} |",
                     shown(v.median),
                     shown(v.least),
                     shown(v.most),
-                    cpu.map_or(String::new(), |cpu| shown(cpu.median)),
+                    cpu.as_ref().map_or(String::new(), |cpu| shown(cpu.median)),
+                    cpu_of_each_gb(&row.cell, cpu.as_ref()),
                 ),
-                None => writeln!(page, "| {name} | failed | | |"),
+                None => writeln!(page, "| {name} | failed | | | |"),
             };
         }
         let goals: Vec<&Goal> = GOALS.iter().filter(|goal| goal.part == part).collect();
@@ -86,6 +87,14 @@ pub(super) fn tables(rows: &[Row]) -> String {
         }
     }
     page
+}
+
+/// CPU seconds of both ends for each 10^9 bytes, where it is data that counts.
+fn cpu_of_each_gb(cell: &Cell, cpu: Option<&Spread>) -> String {
+    match (cell.unit, cell.bytes(), cpu) {
+        (Unit::MibPerSecond, Some(bytes), Some(cpu)) => shown(cpu.median * 1e9 / bytes as f64),
+        _ => String::new(),
+    }
 }
 
 /// A ratio is taken in each round, so that what disturbs a round disturbs both of its sides.

@@ -21,11 +21,13 @@ pub(crate) enum Part {
     Buffer,
     /// Programs that sleep until there is a completion.
     Events,
+    /// A target whose program computes, and never calls verbs.
+    Busy,
 }
 
 impl Part {
     /// In the order in which they are shown.
-    pub(super) const ALL: [Part; 8] = [
+    pub(super) const ALL: [Part; 9] = [
         Part::Goals,
         Part::Bandwidth,
         Part::Rate,
@@ -34,6 +36,7 @@ impl Part {
         Part::Loss,
         Part::Buffer,
         Part::Events,
+        Part::Busy,
     ];
 
     /// Its heading.
@@ -47,6 +50,7 @@ impl Part {
             Part::Loss => "Lost packets",
             Part::Buffer => "A receive buffer of 212,992 bytes",
             Part::Events => "Completion events instead of polling",
+            Part::Busy => "A target that computes and never calls verbs",
         }
     }
 }
@@ -94,6 +98,8 @@ pub(super) struct Cell {
     pub(super) environment: Vec<(&'static str, String)>,
     /// How many such pairs at once; their numbers are added up.
     pub(super) copies: usize,
+    /// Whether something computes beside the server for as long as it runs.
+    pub(super) busy: bool,
 }
 
 impl Cell {
@@ -106,7 +112,24 @@ impl Cell {
             words: words.to_owned(),
             environment: Vec::new(),
             copies: 1,
+            busy: false,
         }
+    }
+
+    /// How many bytes it carries, by its words; `None` where it does not say.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        let words: Vec<&str> = self.words.split_whitespace().collect();
+        let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+        let option = |name| number(words.iter().position(|word| *word == name)? + 1);
+        let bytes = match self.tool {
+            Tool::Urxe | Tool::UrxeTail | Tool::Ucx => {
+                option("-s")? * option("-n")? * option("-q").unwrap_or(1)
+            }
+            Tool::Udp => number(1)? * number(2)?,
+            Tool::Model => number(1)?,
+            Tool::Iperf => self.words.strip_suffix('G')?.parse::<u64>().ok()? << 30,
+        };
+        Some(bytes * self.copies as u64)
     }
 
     fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -199,6 +222,7 @@ fn part_cells(part: Part) -> Vec<Cell> {
         Part::Loss => loss(),
         Part::Buffer => buffer(),
         Part::Events => events(),
+        Part::Busy => busy(),
     }
 }
 
@@ -381,4 +405,56 @@ fn events() -> Vec<Cell> {
             "ib_write_lat -s 64 -n 10000",
         ),
     ]
+}
+
+fn busy() -> Vec<Cell> {
+    let size = 65_536;
+    let mut cells = Vec::new();
+    for operation in ["write", "read"] {
+        for (title, busy) in [("idle target", false), ("busy target", true)] {
+            let words = perftest(&format!("ib_{operation}_bw"), size);
+            let name = format!("{operation}, {title}");
+            let mut cell = Cell::new(Part::Busy, name, Unit::MibPerSecond, Tool::Urxe, &words);
+            cell.busy = busy;
+            cells.push(cell);
+        }
+    }
+    for (title, busy) in [("idle target", false), ("busy target", true)] {
+        let name = format!("read latency, {title}");
+        let words = "ib_read_lat -s 64 -n 10000";
+        let mut cell = Cell::new(Part::Busy, name, Unit::Microseconds, Tool::Urxe, words);
+        cell.busy = busy;
+        cells.push(cell);
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_say_how_many_bytes_are_carried() {
+        let bytes =
+            |tool, words| Cell::new(Part::Goals, "", Unit::MibPerSecond, tool, words).bytes();
+        assert_eq!(
+            bytes(Tool::Urxe, "ib_write_bw -s 64 -n 10 -q 3"),
+            Some(1920)
+        );
+        assert_eq!(bytes(Tool::Udp, "stream 65536 2"), Some(131_072));
+        assert_eq!(bytes(Tool::Model, "4096 9999"), Some(9999));
+        assert_eq!(bytes(Tool::Iperf, "2G"), Some(2 << 30));
+        assert_eq!(bytes(Tool::Urxe, "ib_atomic_lat -n 20000"), None);
+    }
+
+    #[test]
+    fn goals_are_of_cells_that_there_are() {
+        let cells = cells(&[]);
+        for goal in GOALS {
+            for name in [goal.of, goal.to] {
+                let is_it = |cell: &Cell| cell.part == goal.part && cell.name == name;
+                assert!(cells.iter().any(is_it), "{name}");
+            }
+        }
+    }
 }

@@ -38,6 +38,10 @@ pub(crate) struct PyverbsOptions {
     #[arg(long)]
     dev: bool,
 
+    /// How `urxe run` shows its devices in sysfs: what it takes as `--sysfs`.
+    #[arg(long, value_name = "WHEN")]
+    sysfs: Option<String>,
+
     /// Show what the tests and urxe print, instead of keeping it in a file.
     #[arg(long)]
     show_output: bool,
@@ -139,7 +143,14 @@ fn try_run(
     let mut command = limited(&in_own_network(workspace));
     command
         .arg(&urxe)
-        .args(["run", "--", python])
+        .arg("run")
+        .args(
+            options
+                .sysfs
+                .iter()
+                .flat_map(|when| ["--sysfs", when.as_str()]),
+        )
+        .args(["--", python])
         .arg(workspace.join("tests/pyverbs/run.py"))
         .args([&directory, &written])
         .current_dir(&directory)

@@ -18,7 +18,8 @@ in one network namespace and urxe in another, joined by a veth pair, and goes th
 Each error cell compares what both sides see with what two rxe devices in the same guest see. rxe's own
 counters and the kernel's log are cells too: on a clean link rxe must find nothing wrong with our packets.
 In the cells of programs one side has urxe as its libibverbs and librdmacm, the other side rdma-core's with
-rxe; in those of the groups `cm` they connect by the connection manager, which on that side is the kernel's.
+rxe; in those of the groups `cm` and `rsockets` they connect by the connection manager, which on that side is
+the kernel's.
 
 *Known* cells show a difference that is written down, with its reason, in `tests/rxe/known.txt`;
 one that shows anything else is red.

@@ -26,6 +26,7 @@ use liveness::{Liveness, Lost};
 use sender::Sender;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -517,7 +518,13 @@ impl Gsi {
                 self.established(id);
             }
             match handler {
-                Some(handler) => handler.handle(self, event),
+                Some(handler) => {
+                    // Others' events come all the same; what has panicked has said so.
+                    let handle = AssertUnwindSafe(|| handler.handle(self, event));
+                    if catch_unwind(handle).is_err() {
+                        tracing::error!(%id, "an event is lost: whoever handles it has panicked");
+                    }
+                }
                 // A request whose listener is gone. Others were abandoned before.
                 None => self.abandon(id),
             }

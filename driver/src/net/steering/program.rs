@@ -10,8 +10,10 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
 /// The program: destination QPN in, number of the socket out. It sees the UDP payload, whose first
-/// 12 bytes are the BTH; a datagram that is shorter goes to the first socket.
-fn code(order: &Order) -> Vec<libc::sock_filter> {
+/// 12 bytes are the BTH; a datagram that is shorter goes to the first socket. Those of slots that are not in the
+/// order go to `others`, if there is such a socket: whoever attaches the program reads its own, and passes on what is not
+/// its own, while the kernel's hash may choose that of a process that is stopped.
+fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -65,13 +67,13 @@ fn code(order: &Order) -> Vec<libc::sock_filter> {
         code.push(unless(u32::from(*slot), 1));
         code.push(op(RETURN, u32::from(*index)));
     }
-    code.push(op(RETURN, ANY));
+    code.push(op(RETURN, others.map_or(ANY, u32::from)));
     code
 }
 
-/// Gives the sockets that share an address with this one the program for an order.
-pub(super) fn attach(socket: BorrowedFd<'_>, order: &Order) -> io::Result<()> {
-    let code = code(order);
+/// Gives the sockets that share an address with this one the program for an order; see [`code`] for `others`.
+pub(super) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
+    let code = code(order, others);
     let program = libc::sock_fprog {
         // At most 18 and 2 for each of 255 slots.
         len: code.len() as libc::c_ushort,
@@ -101,7 +103,7 @@ mod tests {
         let receiver = open_receiver(own_address(), true).unwrap();
         let full: Order = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
         for order in [full, Order::new()] {
-            attach(receiver.as_fd(), &order).unwrap();
+            attach(receiver.as_fd(), &order, None).unwrap();
         }
     }
 
@@ -110,7 +112,7 @@ mod tests {
         let address = own_address();
         let sockets = [(); 3].map(|()| open_receiver(address, true).unwrap());
         let order = Order::from([(9, 0), (3, 2), (7, 1)]);
-        attach(sockets[0].as_fd(), &order).unwrap();
+        attach(sockets[0].as_fd(), &order, Some(1)).unwrap();
         let sender = open_asker(address).unwrap();
         let to = address.with_port(ROCE_PORT).into();
         let reaches = |bytes: &[u8]| {
@@ -138,7 +140,9 @@ mod tests {
                 assert_eq!(with(1, attribute as u16, 0, slot), Some(socket));
             }
         }
-        assert!(with(1, Attribute::Rep as u16, 0, 200).is_some());
+        // Nobody has these slots.
+        assert_eq!(with(1, Attribute::Rep as u16, 0, 200), Some(1));
+        assert_eq!(with(0xc8_0001, 0, 0, 0), Some(1));
         for no_message in [0, 0x0f, 0x1b, 0xffff] {
             assert_eq!(with(1, no_message, 7, 7), Some(2));
         }

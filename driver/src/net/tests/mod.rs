@@ -4,8 +4,8 @@ mod processes;
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
@@ -45,6 +45,10 @@ impl Node {
     fn new(address: LocalAddress, options: Options) -> Node {
         let shared = Shared::new(options).unwrap();
         let endpoint = shared.open(address).unwrap();
+        Node::of(shared, endpoint)
+    }
+
+    fn of(shared: Arc<Shared>, endpoint: Endpoint) -> Node {
         Node {
             shared,
             endpoint,
@@ -79,10 +83,16 @@ impl Node {
 
     /// Sends packets of these lengths, numbered from `first`, all in one batch.
     fn send(&mut self, to: (LocalAddress, Qpn), first: u32, lengths: &[usize]) {
-        let path = self
-            .endpoint
-            .path(to.0.ip(), PathOptions::default())
-            .unwrap();
+        self.send_flow(to, PathOptions::default().flow_key, first, lengths);
+    }
+
+    /// The same as a flow of its own.
+    fn send_flow(&mut self, to: (LocalAddress, Qpn), flow_key: u32, first: u32, lengths: &[usize]) {
+        let options = PathOptions {
+            flow_key,
+            ..PathOptions::default()
+        };
+        let path = self.endpoint.path(to.0.ip(), options).unwrap();
         self.send.begin(&path);
         for (number, len) in (first..).zip(lengths) {
             write_packet(self.send.stage(*len).unwrap(), to.1, number);
@@ -353,6 +363,93 @@ fn after_a_socket_closes_the_others_learn_the_new_order() {
 }
 
 #[test]
+fn who_leaves_takes_no_datagrams_of_others_along() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..4)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    // The first and the last socket, whose process does nothing more for a while before it ends.
+    let leaving = [nodes.remove(0), nodes.remove(2)];
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for (first, end) in [0, 10].into_iter().zip(&leaving) {
+        for node in &mut all {
+            other.send((address, node.qpn()), first, &[256; 10]);
+        }
+        end.endpoint.leave();
+    }
+    for node in &mut all {
+        other.send((address, node.qpn()), 20, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 30));
+}
+
+#[test]
+fn who_joins_together_needs_no_detours_from_the_start() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    for _ in 0..5 {
+        let (together, ready) = (Barrier::new(2), AtomicU32::new(0));
+        let join = || {
+            let shared = Shared::new(Options::default()).unwrap();
+            together.wait();
+            let start = now();
+            let endpoint = shared.open(address).unwrap();
+            let took = now().since(start);
+            let mut node = Node::of(shared, endpoint);
+            ready.fetch_add(1, Ordering::SeqCst);
+            while ready.load(Ordering::SeqCst) < 2 {
+                node.pump();
+            }
+            (node, took)
+        };
+        let mut joined = std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(join));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        for (node, _) in &joined {
+            other.send((address, node.qpn()), 0, &[256; 10]);
+        }
+        // Where the machine is too busy they give up, and go on learning while they work.
+        let gave_up = joined.iter().any(|(_, took)| *took >= steering::SWEEP_TIME);
+        let mut all: Vec<&mut Node> = joined.iter_mut().map(|(node, _)| node).collect();
+        pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
+        let passed_on = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        let detours: u64 = all.iter().map(passed_on).sum();
+        assert!(gave_up || detours == 0, "{detours} detours");
+    }
+}
+
+#[test]
+fn what_comes_while_the_port_opens_is_not_lost() {
+    let address = own_address();
+    // It answers no probe meanwhile, so that the opening takes its time.
+    let mut old = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    let shared = Shared::new(Options::default()).unwrap();
+    let qpn = Qpn::new(shared.qpns().start() + 7);
+    let mut sent = 0;
+    let endpoint = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| shared.open(address).unwrap());
+        while !opening.is_finished() && sent < 40 {
+            // Nobody has told the kernel who the new one is, so it spreads flows over both.
+            other.send_flow((address, qpn), sent, sent, &[64]);
+            sent += 1;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        opening.join().unwrap()
+    });
+    let mut new = Node::of(shared, endpoint);
+    pump_until(&mut [&mut old, &mut new], |n| {
+        n[1].got.len() == sent as usize
+    });
+    let mut numbers: Vec<u32> = new.got.iter().map(|got| got.0).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..sent));
+}
+
+#[test]
 fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
     let address = own_address();
     let mut nodes: Vec<Node> = (0..3)
@@ -398,7 +495,12 @@ fn probes_from_elsewhere_are_not_answered() {
     let address = own_address();
     let mut node = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());
-    settle(&mut [&mut node]);
+    // It is alone there, so what it asks comes back to it.
+    pump_until(&mut [&mut node], |n| {
+        let counters = n[0].shared.counters();
+        let settled = n[0].endpoint.next_deadline() == Time::NEVER;
+        settled && counters.probes_in.get() == counters.probes_out.get()
+    });
     let before = node.shared.counters().probes_in.get();
     other.send((address, Qpn::new(0xff_0000)), 1, &[256]);
     pump_until(&mut [&mut node], |n| {

@@ -53,7 +53,7 @@ fn answer_at(address: LocalAddress) {
         let timeout = Timespec::try_from(pause.min(Duration::from_secs(60))).unwrap();
         poll(&mut fds, Some(&timeout)).unwrap();
         if !fds[0].revents().is_empty() {
-            return;
+            return endpoint.leave();
         }
         let mut take = |d: &Datagram<'_>| {
             let peer = d.src.ip();
@@ -120,6 +120,19 @@ impl Answerer {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    fn tell_to_stop(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
+    /// Stops it, until it gets SIGCONT. Its threads go on until the one that got the signal has had a processor.
+    fn halt(&self) {
+        use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.process);
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
     /// As `kill -9` does.
     fn kill(mut self) {
         self.process.kill().unwrap();
@@ -127,7 +140,7 @@ impl Answerer {
     }
 
     fn stop(mut self) {
-        drop(self.process.stdin.take());
+        self.tell_to_stop();
         assert!(self.process.wait().unwrap().success());
     }
 }
@@ -307,13 +320,36 @@ fn the_death_of_processes_costs_the_others_nothing() {
 }
 
 #[test]
+fn processes_that_end_take_nothing_of_the_others_along() {
+    let address = own_address();
+    let mut asker = Asker::new(address);
+    let mut all: Vec<Answerer> = (0..6).map(|_| Answerer::start(address)).collect();
+    asker.until_steered(&mut all);
+    while all.len() > 2 {
+        // Two at the same time, while the others are asked.
+        let mut ending = [all.remove(0), all.remove(1)];
+        ending.iter_mut().for_each(Answerer::tell_to_stop);
+        let mut open = Vec::new();
+        let mut lives = |answerer: &mut Answerer| answerer.process.try_wait().unwrap().is_none();
+        while ending.iter_mut().any(&mut lives) {
+            open.extend(asker.ask(&mut all, 4));
+            open = asker.hear_for(Duration::from_millis(2), &mut all, open);
+        }
+        asker.hear(&mut all, open);
+        asker.round(&mut all, 8);
+        ending.into_iter().for_each(Answerer::stop);
+    }
+    all.into_iter().for_each(Answerer::stop);
+}
+
+#[test]
 fn a_process_that_is_stopped_holds_up_nobody_and_goes_on_later() {
     use rustix::process::Signal;
     let address = own_address();
     let mut asker = Asker::new(address);
     let mut all: Vec<Answerer> = (0..3).map(|_| Answerer::start(address)).collect();
     asker.until_steered(&mut all);
-    all[0].signal(Signal::STOP);
+    all[0].halt();
     // The order changes meanwhile: one goes, one comes.
     all.remove(1).kill();
     let open = asker.ask(&mut all[..1], 8);

@@ -3,6 +3,7 @@
 use super::{Info, PrivateData, ServiceId, join, split};
 use crate::ids::{PKey, QKey, Qpn};
 use crate::wire::Layout;
+use std::fmt;
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -76,6 +77,20 @@ impl SidrStatus {
     pub const REDIRECTED: SidrStatus = SidrStatus(4);
     /// The version is not supported.
     pub const UNSUPPORTED_VERSION: SidrStatus = SidrStatus(5);
+}
+
+impl fmt::Display for SidrStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::VALID => "it is there",
+            Self::UNSUPPORTED => "nobody has this service",
+            Self::REJECTED => "who has it does not want this request",
+            Self::NO_QP => "there is no queue pair for it",
+            Self::REDIRECTED => "it is elsewhere",
+            Self::UNSUPPORTED_VERSION => "the version is not supported",
+            SidrStatus(other) => return write!(f, "status {other}"),
+        })
+    }
 }
 
 /// A service ID resolution reply.

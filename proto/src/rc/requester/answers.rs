@@ -3,7 +3,7 @@
 //! Acknowledgements, refusals and responses move `una` on and complete what it has passed. What
 //! shows that something was lost sends the cursor back.
 
-use super::{Outcome, Requester};
+use super::{Outcome, Peer, Requester};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
@@ -38,10 +38,13 @@ impl Requester {
         }
         match aeth.syndrome {
             Syndrome::Ack(credits) => {
+                let left = self.learn(psn.next());
                 let complete = self.advance(cx, psn.next(), host);
                 self.take_credits(credits.count());
                 if !complete {
                     self.response_lost(cx);
+                } else if left > 0 {
+                    self.repeat_rest(left);
                 }
                 self.settle(cx, host)
             }
@@ -83,6 +86,7 @@ impl Requester {
     fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
         cx.counters.sequence_naks_received += 1;
         let before = self.una;
+        self.learn(psn);
         let complete = self.advance(cx, psn, host);
         if !complete {
             self.response_lost(cx);
@@ -103,7 +107,7 @@ impl Requester {
         }
         self.gap = Some((psn, cx.now));
         self.reduce(cx);
-        self.go_back();
+        self.repeat();
         self.settle(cx, host)
     }
 
@@ -191,13 +195,19 @@ impl Requester {
         }
         if self.next_psn.before(reached) {
             // Sent before we went back, and it arrived after all.
-            self.window.not_silent(cx.now);
+            if self.back_for_gap {
+                self.peer = Peer::Keeps;
+            } else {
+                self.window.not_silent(cx.now);
+            }
             self.place_cursor();
         }
         if let Some((psn, at)) = self.measured
             && psn.before(reached)
         {
-            self.timers.round_trip(cx.now.since(at));
+            let took = cx.now.since(at);
+            self.timers.round_trip(took);
+            self.window.round_trip(cx.now, took);
             self.measured = None;
         }
         self.window.acknowledged(cx.now, packets as u32);
@@ -291,6 +301,7 @@ impl Requester {
             cx.counters.stale_responses += 1;
             return None;
         }
+        self.learn(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
             self.response_lost(cx);

@@ -2,6 +2,7 @@
 //! by packet; where both ends matter there are two queue pairs.
 
 mod confirmed;
+mod congestion;
 mod duplicates;
 mod errors;
 mod farewell;
@@ -9,6 +10,7 @@ mod liveness;
 mod local;
 mod migration;
 mod noise;
+mod recovery;
 mod requester;
 mod responder;
 mod retries;
@@ -103,6 +105,11 @@ impl End {
 
     /// One of this service, in RESET.
     fn of(service: QpType) -> Self {
+        Self::holding(service, 1 << 20)
+    }
+
+    /// One that keeps so many bytes of what comes after a hole, in RESET.
+    fn holding(service: QpType, hold_bytes: u32) -> Self {
         let config = RcConfig {
             service,
             qpn: Qpn::new(0x11),
@@ -113,6 +120,8 @@ impl End {
             },
             signal_all: false,
             window_bytes: 1 << 20,
+            hold_bytes,
+            congestion: Algorithm::Loss,
         };
         End {
             qp: RcQp::new(config).unwrap(),
@@ -123,13 +132,16 @@ impl End {
 
     /// In RTS, with [`attributes`] changed as wished.
     fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
+        Self::reset().connected(change)
+    }
+
+    fn connected(mut self, change: impl FnOnce(&mut QpAttr)) -> Self {
         let mut attr = attributes();
         change(&mut attr);
-        let mut end = Self::reset();
-        end.go(QpState::Init, INIT, &attr);
-        end.go(QpState::Rtr, RTR, &attr);
-        end.go(QpState::Rts, RTS, &attr);
-        end
+        self.go(QpState::Init, INIT, &attr);
+        self.go(QpState::Rtr, RTR, &attr);
+        self.go(QpState::Rts, RTS, &attr);
+        self
     }
 
     fn new() -> Self {

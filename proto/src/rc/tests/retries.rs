@@ -298,6 +298,8 @@ fn going_back_leaves_finished_work_requests_alone() {
     end.ask(2, read_from(0), 1);
     end.ask(3, SendOp::Send, 1);
     end.poll();
+    // First a probe, then all.
+    end.wait_for_deadline();
     end.wait_for_deadline();
     end.give(answer(RcReadResponseOnly, 1, UNLIMITED), &[1]);
     assert_eq!(psns(&end.poll()), [2]);

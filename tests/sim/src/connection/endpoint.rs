@@ -1,20 +1,22 @@
 //! One endpoint: a queue pair, its host, and a program that posts what its plan says and checks all
 //! that comes of it.
 
-use super::host::{Region, SimHost};
 use super::plan::{self, Data, Plan};
+use crate::host::{Region, SimHost};
 use crate::rng::Rng;
+use crate::sink::Sink;
 use rand::RngExt;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
-use urxe_proto::host::{Access, QpEvent, Transmit};
+use urxe_proto::host::{Access, QpEvent};
 use urxe_proto::ids::{Gid, Qpn, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::work::{
@@ -36,6 +38,10 @@ pub struct Manners {
     pub shared: bool,
     /// The bound of the congestion window.
     pub window_bytes: u32,
+    /// How much it keeps of what came after a hole.
+    pub hold_bytes: u32,
+    /// What governs its window.
+    pub congestion: Algorithm,
     /// First PSN sent.
     pub psn: Psn,
     /// `timeout`.
@@ -54,38 +60,6 @@ pub struct Manners {
     pub sink: usize,
     /// How often a round of posting is one of draining the send queue.
     pub drain: f64,
-}
-
-/// A sink for one round of sending.
-struct Sink {
-    now: Time,
-    room: usize,
-    refused: bool,
-    staged: Vec<u8>,
-    packets: Vec<Vec<u8>>,
-}
-
-impl Transmit for Sink {
-    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.packets.len() == self.room {
-            self.refused = true;
-            return None;
-        }
-        self.staged.clear();
-        // Whatever is not written shows.
-        self.staged.resize(len, 0xa5);
-        Some(&mut self.staged)
-    }
-
-    fn commit(&mut self) {
-        self.packets.push(self.staged.clone());
-    }
-
-    fn cancel(&mut self) {}
-
-    fn now(&self) -> Time {
-        self.now
-    }
 }
 
 /// An endpoint.
@@ -189,6 +163,7 @@ impl Endpoint {
             srq: own.xrc.then(|| srqn(index)),
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
+            watched: Some(plan::TARGET),
             events: VecDeque::new(),
         };
         let config = RcConfig {
@@ -197,6 +172,8 @@ impl Endpoint {
             send: own.send,
             signal_all: own.signal_all,
             window_bytes: own.window_bytes,
+            hold_bytes: own.hold_bytes,
+            congestion: own.congestion,
         };
         let target = RcConfig {
             service: QpType::XrcTgt,
@@ -329,13 +306,22 @@ impl Endpoint {
         packets
     }
 
-    /// A packet arrived for it.
-    pub fn receive(&mut self, now: Time, from: Gid, packet: &urxe_proto::wire::Packet<'_>) {
+    /// A packet arrived for it, which may have met congestion.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        from: Gid,
+        packet: &urxe_proto::wire::Packet<'_>,
+        marked: bool,
+    ) {
         let qp = match &mut self.tgt {
             Some(target) if packet.header.bth.dest_qp == target.qpn() => target,
             _ => &mut self.qp,
         };
         qp.handle_packet(now, from, packet, &mut self.host);
+        if marked {
+            qp.congestion_met(now, packet);
+        }
         self.check_sends();
         self.check_receptions();
         self.check_events(now);
@@ -348,13 +334,7 @@ impl Endpoint {
     }
 
     fn poll(&mut self, now: Time) -> Vec<Vec<u8>> {
-        let mut sink = Sink {
-            now,
-            room: self.rng.random_range(1..=self.manners.sink),
-            refused: false,
-            staged: Vec::new(),
-            packets: Vec::new(),
-        };
+        let mut sink = Sink::new(now, self.rng.random_range(1..=self.manners.sink));
         let mut qps = [Some(&mut self.qp), self.tgt.as_mut()];
         if self.target_first {
             qps.reverse();
@@ -504,7 +484,7 @@ impl Endpoint {
     /// after them has.
     fn check_receptions(&mut self) {
         let peer_plan = Rc::clone(&self.peer_plan);
-        while let Some((completion, solicited)) = self.host.receptions.pop_front() {
+        while let Some((completion, solicited, target)) = self.host.receptions.pop_front() {
             let reception = peer_plan
                 .receptions
                 .get(self.receptions_seen)
@@ -530,20 +510,23 @@ impl Endpoint {
             assert!(got[sent.len()..].iter().all(|&byte| byte == UNTOUCHED));
             let upto = reception.op + 1;
             self.receptions_seen += 1;
-            self.check_target(upto);
+            self.check_target(upto, &target);
         }
     }
 
-    /// The target is as the first `upto` operations of the peer leave it.
-    fn check_target(&mut self, upto: usize) {
+    /// The target is, or was, as the first `upto` operations of the peer leave it.
+    fn check_target(&mut self, upto: usize, target: &[u8]) {
         for op in &self.peer_plan.ops[self.applied..upto] {
             if let Some((at, bytes)) = &op.effect {
                 self.target[*at..at + bytes.len()].copy_from_slice(bytes);
             }
         }
         self.applied = upto;
-        let same = *self.region(plan::TARGET) == self.target;
-        assert!(same, "the target after operation {}", upto - 1);
+        assert!(
+            target == self.target,
+            "the target after operation {}",
+            upto - 1
+        );
     }
 
     /// Whether all that was planned has come to pass on this side.
@@ -569,7 +552,8 @@ impl Endpoint {
 
     /// The last look, when nothing is under way any more.
     pub fn check_end(&mut self) {
-        self.check_target(self.peer_plan.ops.len());
+        let target = self.region(plan::TARGET).clone();
+        self.check_target(self.peer_plan.ops.len(), &target);
         assert_eq!(self.target, self.peer_plan.target_after);
         assert_eq!(*self.region(plan::SOURCE), self.plan.source);
         assert!(self.host.invalidatable.borrow().is_empty());

@@ -1,14 +1,12 @@
 //! Two endpoints of a reliable connection and the links between them.
 
 mod endpoint;
-mod host;
-mod link;
 mod plan;
 
-use crate::limits::{Fault, Limits};
+use crate::limits::Limits;
+use crate::link::{Faults, Link, faults};
 use crate::rng::{Rng, Scripted};
 use endpoint::{Endpoint, Manners, gid};
-use link::{Faults, Link};
 use plan::{Habits, Plan};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
@@ -17,6 +15,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::queue::SendQueueSize;
 use urxe_proto::rc::Counters;
+use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
@@ -52,6 +51,12 @@ pub struct Stats {
     pub rnr_naks: u64,
     /// READs and atomics whose response was lost.
     pub responses_lost: u64,
+    /// Congestion notifications that were obeyed.
+    pub notifications: u64,
+    /// Requests that were kept until a hole before them had closed.
+    pub held: u64,
+    /// Single packets sent again after some silence.
+    pub probes: u64,
     /// Timers that led to sending again.
     pub timeouts: u64,
     /// Times that nothing got through.
@@ -74,6 +79,9 @@ impl crate::seeds::Stats for Stats {
         self.sequence_naks += other.sequence_naks;
         self.rnr_naks += other.rnr_naks;
         self.responses_lost += other.responses_lost;
+        self.notifications += other.notifications;
+        self.held += other.held;
+        self.probes += other.probes;
         self.timeouts += other.timeouts;
         self.partitions += other.partitions;
         self.time += other.time;
@@ -87,6 +95,9 @@ impl Stats {
         self.sequence_naks += counters.sequence_naks_received;
         self.rnr_naks += counters.rnr_naks_received;
         self.responses_lost += counters.responses_lost;
+        self.notifications += counters.cnps_received;
+        self.held += counters.held;
+        self.probes += counters.probes;
         self.timeouts += counters.timeouts;
     }
 }
@@ -129,11 +140,13 @@ impl World {
         let is_v4 = rng.random_bool(0.3);
         let xrc = rng.random_bool(0.2);
         let habits = [(); 2].map(|()| habits(&mut rng, xrc, limits));
-        let manners = habits
+        let mut manners = habits
             .each_ref()
             .map(|habits| manners(&mut rng, habits, mtu, xrc));
         let bad = rng.random_bool(0.85);
-        let faults = [(); 2].map(|()| faults(&mut rng, bad).within(limits));
+        let mut faults = [(); 2].map(|()| faults(&mut rng, bad));
+        govern(seed, &mut manners, &mut faults);
+        let faults = faults.map(|faults| faults.within(limits));
         if trace {
             eprintln!("seed {seed}: {mtu:?}\n{habits:#?}\n{manners:#?}\n{faults:#?}");
         }
@@ -204,7 +217,7 @@ impl World {
             if lossless {
                 assert_eq!(counters.timeouts, 0, "{}", self.progress());
                 // For draining, the last packet may go again to ask for an acknowledgement.
-                let few = counters.retransmitted <= self.endpoints[index].drains;
+                let few = counters.retransmitted <= self.endpoints[index].drains + counters.probes;
                 let waited = counters.rnr_naks_received > 0;
                 assert!(few || waited, "{}", self.progress());
             }
@@ -228,7 +241,7 @@ impl World {
     fn deliver(&mut self, index: usize) {
         let from = 1 - index;
         while let Some(arrival) = self.links[from].arrived(self.now) {
-            let Some(bytes) = arrival else {
+            let Some(bytes) = arrival.packet else {
                 self.stats.bad_icrc += 1;
                 continue;
             };
@@ -237,7 +250,7 @@ impl World {
             }
             let packet = Packet::parse(&bytes).expect("what an endpoint sends is well-formed");
             self.stats.delivered += 1;
-            self.endpoints[index].receive(self.now, gid(from), &packet);
+            self.endpoints[index].receive(self.now, gid(from), &packet, arrival.marked);
         }
     }
 
@@ -319,6 +332,8 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
         xrc,
         shared: rng.random_bool(0.3),
         window_bytes: [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32,
+        hold_bytes: 0,
+        congestion: Algorithm::default(),
         psn,
         timeout: [0, 14, 14, 18][rng.random_range(0..4)],
         min_rnr_timer: rng.random_range(1..18),
@@ -331,22 +346,14 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
     }
 }
 
-fn faults(rng: &mut Rng, bad: bool) -> Faults {
-    let us = Duration::from_micros;
-    let mut often = |choices: [f64; 4]| match bad {
-        true => choices[rng.random_range(0..4)],
-        false => 0.0,
-    };
-    Faults {
-        loss: often([0.0, 0.0, 0.02, 0.1]),
-        burst: often([0.0, 0.0, 0.0, 0.005]),
-        partition: often([0.0, 0.0, 0.0, 0.000_3]),
-        duplicate: often([0.0, 0.0, 0.02, 0.3]),
-        reorder: often([0.0, 0.0, 0.02, 0.3]),
-        corrupt: often([0.0, 0.0, 0.01, 0.1]),
-        delay: us([1, 20, 500][rng.random_range(0..3)]),
-        late: us([10, 300, 3000][rng.random_range(0..3)]),
-        ns_per_byte: [0.0, 0.2, 2.0][rng.random_range(0..3)],
-        queue: [8, 64, 1000][rng.random_range(0..3)],
+/// How congestion is met. It has a generator of its own, so that seeds that showed something go on showing it.
+fn govern(seed: u64, manners: &mut [Manners; 2], faults: &mut [Faults; 2]) {
+    let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
+    for manners in manners {
+        manners.hold_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
+        manners.congestion = Algorithm::ALL[rng.random_range(0..2)];
+    }
+    for faults in faults {
+        faults.mark = [usize::MAX, usize::MAX, 4, 30][rng.random_range(0..4)];
     }
 }

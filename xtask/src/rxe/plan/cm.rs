@@ -1,6 +1,7 @@
 //! Connections: programs of librdmacm, with urxe on one side, and on the other rdma-core's librdmacm over the
 //! kernel's connection manager and rxe.
 
+use super::rsockets::on_a_bad_link;
 use super::{Cell, Extent, Group, Judge, Kind, clean, programs_between, serve};
 
 /// Programs that make connections on a clean link.
@@ -56,25 +57,11 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
         serve(cells, &name, "1+", server, &client);
     }
     for case in CASES {
-        serve(
-            cells,
-            &format!("connection/{case}"),
-            "1",
-            &format!("/tmp/connection {case} serve {{address}}"),
-            &format!("/tmp/connection {case} ask {{address}} {{server}}"),
-        );
+        connection(cells, case);
     }
-    // The kernel sends the DREQ of a process that was killed.
-    cells.push(programs_between(
-        "connection/killed/urxe-serves".into(),
-        ["b", "a"],
-        "1",
-        "/tmp/connection killed serve {address}",
-        "bash -c '/tmp/connection killed ask {address} {server}; test $? -eq 137'",
-    ));
     if ip == "v6" {
-        // They listen to IPv4 alone, or speak so beside RDMA; perftest 4.5 connects so, too.
-        cells.retain(|cell| !cell.name.contains("rdma_") && !cell.name.contains("cmtime"));
+        // Nor does perftest 4.5 connect so.
+        retain_v6(cells);
         return group;
     }
     for (program, more) in PERFTEST {
@@ -96,16 +83,24 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
 
 /// The same over a link that loses packets. What programs send as datagrams they wait for, so that of those
 /// programs there are none.
-pub(super) fn lossy_connections() -> Group {
+pub(super) fn lossy_connections(name: &'static str, ip: &'static str) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
         judge: Judge::Lossy,
         netem: "loss 1%",
-        ..clean("cm-loss", "v4", "librdmacm's programs, 1% of packets lost")
+        ..clean(name, ip, "librdmacm's programs, 1% of packets lost")
     };
     let cells = &mut group.cells;
     main_programs(cells);
     cells.retain(|cell| !cell.name.contains("udaddy"));
+    on_a_bad_link(cells, ip);
+    // In the other cases the client ends the connection at once. Where its RTU is lost, the server hears of
+    // the end alone.
+    connection(cells, "server-ends");
+    if ip == "v6" {
+        retain_v6(cells);
+        return group;
+    }
     for (program, more) in PERFTEST.iter().filter(|(_, more)| !more.contains("-c ")) {
         let command = format!("{program} -R -F {more}");
         serve(
@@ -117,6 +112,11 @@ pub(super) fn lossy_connections() -> Group {
         );
     }
     group
+}
+
+/// Leaves those out that listen to IPv4 alone, or speak so beside RDMA.
+fn retain_v6(cells: &mut Vec<Cell>) {
+    cells.retain(|cell| !cell.name.contains("rdma_") && !cell.name.contains("cmtime"));
 }
 
 /// The command for a server that takes longer for its first request than the REQ's time, so that the REQ is
@@ -153,6 +153,75 @@ const PERFTEST: &[(&str, &str)] = &[
     ("ib_send_bw", "-n 200 -t 16 -c UD -s 1024"),
     ("ib_send_lat", "-n 200 -c UD -s 1024"),
 ];
+
+/// A case of `tests/rxe/connection`, with either side as server.
+fn connection(cells: &mut Vec<Cell>, case: &str) {
+    serve(
+        cells,
+        &format!("connection/{case}"),
+        "1",
+        &format!("/tmp/connection {case} serve {{address}}"),
+        &format!("/tmp/connection {case} ask {{address}} {{server}}"),
+    );
+}
+
+/// What becomes of a connection when a process is killed, and when nothing happens on it. rxe's counters
+/// tell of peers that do not answer.
+pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
+    let mut group = Group {
+        kind: Kind::Programs,
+        judge: Judge::Lossy,
+        ..clean(
+            name,
+            ip,
+            "processes that are killed, a peer that vanishes, connections on which nothing happens",
+        )
+    };
+    let serve = |case| format!("env {PATIENCE} /tmp/connection {case} serve {{address}}");
+    let ask = |case| format!("env {PATIENCE} /tmp/connection {case} ask {{address}} {{server}}");
+    let killed = |command: String| format!("bash -c '{command}; test $? -eq 137'");
+    // Nothing is on this link but what the case puts there.
+    let and_comes_back = |command: String| {
+        format!("bash -c '{command}; status=$?; tc qdisc del dev va root; exit $status'")
+    };
+    let and_was_asked = |command: String| {
+        format!("bash -c 'was=$(cat {DUPLICATES}); {command} && test $(cat {DUPLICATES}) -gt $was'")
+    };
+    let mut cell = |case: &str, sides, server: String, client: String| {
+        let who = if sides == RXE_SERVES { "rxe" } else { "urxe" };
+        let name = format!("{case}/{who}-serves");
+        group
+            .cells
+            .push(programs_between(name, sides, "1", &server, &client));
+    };
+    // The kernel sends the DREQ of a process that was killed; for urxe's nobody does.
+    let case = "killed";
+    cell(case, URXE_SERVES, serve(case), killed(ask(case)));
+    let case = "server-killed";
+    cell(case, RXE_SERVES, killed(serve(case)), ask(case));
+    let case = "killed-silently";
+    cell(case, RXE_SERVES, serve(case), killed(ask(case)));
+    let case = "server-killed-silently";
+    cell(case, URXE_SERVES, killed(serve(case)), ask(case));
+    let case = "idle";
+    cell(case, RXE_SERVES, and_was_asked(serve(case)), ask(case));
+    cell(case, URXE_SERVES, serve(case), and_was_asked(ask(case)));
+    let case = "vanished";
+    cell(case, URXE_SERVES, serve(case), and_comes_back(ask(case)));
+    let case = "server-vanished";
+    cell(case, RXE_SERVES, and_comes_back(serve(case)), ask(case));
+    group
+}
+
+/// Server and client.
+const RXE_SERVES: [&str; 2] = ["a", "b"];
+const URXE_SERVES: [&str; 2] = ["b", "a"];
+
+/// How long urxe waits for a silent peer in those cases, in seconds.
+const PATIENCE: &str = "URXE_KEEPALIVE=4";
+
+/// How many requests rxe has had twice: what urxe asks a silent peer is one.
+const DUPLICATES: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters/duplicate_request";
 
 /// One of each of librdmacm's.
 fn main_programs(cells: &mut Vec<Cell>) {

@@ -7,13 +7,15 @@ mod capture;
 mod cm;
 mod errors;
 mod programs;
+mod rsockets;
 mod transfers;
 mod weather;
 
 pub(crate) use capture::to_capture;
-use cm::{connections, lossy_connections};
+use cm::{connections, ends, lossy_connections};
 use errors::errors;
 use programs::programs;
+use rsockets::rsockets;
 use transfers::{datagrams, reliable, unreliable, windows};
 use weather::{WEATHERS, weather};
 
@@ -126,9 +128,13 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
     }
     groups.push(programs("programs-v4", "v4", extent));
     groups.push(connections("cm-v4", "v4", extent));
+    groups.push(rsockets("rsockets-v4", "v4", extent));
     if extent == Extent::Full {
         groups.push(programs("programs-v6", "v6", extent));
         groups.push(connections("cm-v6", "v6", extent));
+        groups.push(rsockets("rsockets-v6", "v6", extent));
+        groups.push(ends("ends-v4", "v4"));
+        groups.push(ends("ends-v6", "v6"));
     }
     for (name, netem, about) in WEATHERS {
         if extent == Extent::Full || name == "loss" {
@@ -136,7 +142,8 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
         }
     }
     if extent == Extent::Full {
-        groups.push(lossy_connections());
+        groups.push(lossy_connections("cm-loss-v4", "v4"));
+        groups.push(lossy_connections("cm-loss-v6", "v6"));
     }
     groups
 }

@@ -1,12 +1,19 @@
 //! The connection manager of the safe Rust API: listeners, requests, routes, connections, their events and
 //! private data, each way to fail.
 
+mod foreign;
+#[path = "../common/own_network.rs"]
+mod own_network;
+mod services;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
-use urxe::cm::{Connection, Error, Event, Listener, Options, RejectReason, Request, Route};
+use urxe::cm::{
+    Connection, Error, Event, Listener, Options, Pending, RejectReason, Request, Route,
+};
 use urxe::{
     CompletionQueue, Context, Mtu, PreparedQueuePair, ProtectionDomain, ReceiveRequest,
     RemoteAccess, SendRequest, WcStatus,
@@ -191,6 +198,95 @@ fn a_descriptor_is_readable_while_events_wait() {
     drop(client.join().unwrap());
     assert!(readable(&accepted, PATIENCE));
     assert_eq!(accepted.try_next().unwrap(), Some(Event::Disconnected));
+}
+
+#[test]
+fn who_asks_chooses_the_type_of_service_and_each_end_its_timeout() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let options = Options {
+        type_of_service: 0x68,
+        ack_timeout: Some(18),
+        ..Options::default()
+    };
+    let client = connecting(listener.local_addr(), options);
+    let request = next(&listener);
+    let server = End::on(&request.device());
+    let options = Options {
+        ack_timeout: Some(20),
+        ..Options::default()
+    };
+    let accepted = request.accept(server.qp(), &options).unwrap();
+    let (_end, connection) = client.join().unwrap();
+    let connection = connection.unwrap();
+    for (qp, timeout) in [(connection.queue_pair(), 18), (accepted.queue_pair(), 20)] {
+        let attributes = qp.attributes();
+        assert_eq!(attributes.av.traffic_class, 0x68);
+        assert_eq!(attributes.timeout, timeout);
+    }
+    let route = Route::resolve(listener.local_addr()).unwrap();
+    let options = Options {
+        ack_timeout: Some(32),
+        ..Options::default()
+    };
+    let error = route.connect(server.qp(), &options).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+}
+
+/// Asks again when the descriptor says so.
+fn finish(mut pending: Pending) -> Connection {
+    loop {
+        match pending.try_finish().unwrap() {
+            Some(connection) => {
+                assert!(matches!(pending.try_finish(), Err(Error::Finished)));
+                return connection;
+            }
+            None => {
+                poll(&mut [PollFd::new(&pending, PollFlags::IN)], None).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn one_thread_makes_both_ends_without_waiting() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let route = Route::resolve(listener.local_addr()).unwrap();
+    let end = End::on(&route.device());
+    let mut ours = route
+        .start_connecting(end.qp(), &Options::saying(b"hello"))
+        .unwrap();
+    assert!(ours.try_finish().unwrap().is_none(), "nobody has accepted");
+    let request = next(&listener);
+    let theirs = request
+        .start_accepting(end.qp(), &Options::saying(b"welcome"))
+        .unwrap();
+    let ours = finish(ours);
+    assert!(ours.private_data().starts_with(b"welcome"));
+    let theirs = finish(theirs);
+    assert!(theirs.private_data().starts_with(b"hello"));
+    drop(ours);
+    assert_eq!(event(&theirs), Event::Disconnected);
+}
+
+#[test]
+fn who_starts_and_gives_up_is_not_connected() {
+    let listener = Listener::bind(any_port()).unwrap();
+    let route = Route::resolve(listener.local_addr()).unwrap();
+    let end = End::on(&route.device());
+    let pending = route
+        .start_connecting(end.qp(), &Options::default())
+        .unwrap();
+    let request = next(&listener);
+    drop(pending);
+    let accepting = request.start_accepting(end.qp(), &Options::default());
+    // Its peer says so before it is accepted, or after.
+    if let Ok(accepting) = accepting {
+        let error = accepting.finish().unwrap_err();
+        assert!(
+            matches!(error, Error::Disconnected | Error::Rejected { .. }),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -60,8 +60,11 @@ pub struct SimHost {
     pub srq: Option<Srqn>,
     /// Completions of sends, oldest first.
     pub sends: VecDeque<Completion>,
-    /// Completions of receives, and whether each was solicited.
-    pub receptions: VecDeque<(Completion, bool)>,
+    /// Completions of receives, whether each was solicited, and what the region that is watched held then: one packet may
+    /// complete several, if those behind it were kept.
+    pub receptions: VecDeque<(Completion, bool, Vec<u8>)>,
+    /// The region that is watched.
+    pub watched: Option<u32>,
     /// Events.
     pub events: VecDeque<QpEvent>,
 }
@@ -237,7 +240,12 @@ impl Completions for SimHost {
     }
 
     fn receive_completed(&mut self, _receive: &Receive, completion: Completion, solicited: bool) {
-        self.receptions.push_back((completion, solicited));
+        let watched = self
+            .regions
+            .iter()
+            .find(|region| Some(region.key) == self.watched);
+        let held = watched.map_or_else(Vec::new, |region| region.bytes.borrow().clone());
+        self.receptions.push_back((completion, solicited, held));
     }
 
     fn event(&mut self, event: QpEvent) {

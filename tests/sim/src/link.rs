@@ -1,7 +1,8 @@
 //! One direction of a path between two endpoints: it loses, duplicates, reorders, delays, damages
 //! and, when its queue is full, drops datagrams.
 
-use super::{Fault, Limits, Scripted};
+use crate::limits::{Fault, Limits};
+use crate::rng::{Rng, Scripted};
 use rand::RngExt;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,6 +34,8 @@ pub struct Faults {
     pub ns_per_byte: f64,
     /// How many datagrams may wait; those beyond are lost.
     pub queue: usize,
+    /// From how many that wait on a datagram is marked as having met congestion.
+    pub mark: usize,
 }
 
 impl Faults {
@@ -63,8 +66,34 @@ impl Faults {
                 true => self.queue,
                 false => usize::MAX,
             },
+            mark: match limits.allow(Fault::Mark) {
+                true => self.mark,
+                false => usize::MAX,
+            },
             ..self
         }
+    }
+}
+
+/// A link as bad as chance has it; one that only delays unless `bad`.
+pub fn faults(rng: &mut Rng, bad: bool) -> Faults {
+    let us = Duration::from_micros;
+    let mut often = |choices: [f64; 4]| match bad {
+        true => choices[rng.random_range(0..4)],
+        false => 0.0,
+    };
+    Faults {
+        loss: often([0.0, 0.0, 0.02, 0.1]),
+        burst: often([0.0, 0.0, 0.0, 0.005]),
+        partition: often([0.0, 0.0, 0.0, 0.000_3]),
+        duplicate: often([0.0, 0.0, 0.02, 0.3]),
+        reorder: often([0.0, 0.0, 0.02, 0.3]),
+        corrupt: often([0.0, 0.0, 0.01, 0.1]),
+        delay: us([1, 20, 500][rng.random_range(0..3)]),
+        late: us([10, 300, 3000][rng.random_range(0..3)]),
+        ns_per_byte: [0.0, 0.2, 2.0][rng.random_range(0..3)],
+        queue: [8, 64, 1000][rng.random_range(0..3)],
+        mark: usize::MAX,
     }
 }
 
@@ -74,8 +103,18 @@ const LONGEST_BURST: Duration = Duration::from_millis(2);
 /// The longest that nothing gets through: less than a requester waits before it gives up.
 const LONGEST_PARTITION: Duration = Duration::from_millis(200);
 
-/// What is under way: when it arrives, a number that keeps ties in order, and its bytes.
-type Flying = Reverse<(Time, u64, Vec<u8>)>;
+/// What is under way: when it arrives, a number that keeps ties in order, its bytes, and whether it
+/// met congestion.
+type Flying = Reverse<(Time, u64, Vec<u8>, bool)>;
+
+/// What came out of a link.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The packet, the ICRC taken off; `None` if that was wrong.
+    pub packet: Option<Vec<u8>>,
+    /// Whether it met congestion.
+    pub marked: bool,
+}
 
 /// One direction.
 #[derive(Debug)]
@@ -132,6 +171,11 @@ impl Link {
         }
     }
 
+    /// Whether nothing arrives twice, nor before what was sent before it.
+    pub fn keeps_order(&self) -> bool {
+        self.faults.duplicate == 0.0 && self.faults.reorder == 0.0
+    }
+
     /// Seals `packet` and sends it.
     pub fn send(&mut self, now: Time, packet: &[u8]) {
         let id = IpId {
@@ -144,6 +188,7 @@ impl Link {
             self.overflowed += 1;
             return;
         }
+        let marked = self.flying.len() >= self.faults.mark;
         let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));
         for _ in 0..copies {
             let mut copy = datagram.clone();
@@ -181,7 +226,8 @@ impl Link {
                 arrives = arrives + Duration::from_nanos(late);
             }
             self.number += 1;
-            self.flying.push(Reverse((arrives, self.number, copy)));
+            self.flying
+                .push(Reverse((arrives, self.number, copy, marked)));
         }
     }
 
@@ -219,17 +265,16 @@ impl Link {
         }
     }
 
-    /// Takes a datagram that has arrived by `now`; the ICRC taken off, or `None` inside if it was
-    /// wrong.
-    pub fn arrived(&mut self, now: Time) -> Option<Option<Vec<u8>>> {
+    /// Takes a datagram that has arrived by `now`.
+    pub fn arrived(&mut self, now: Time) -> Option<Arrival> {
         if self.next_arrival() > now {
             return None;
         }
-        let Reverse((_, _, mut datagram)) = self.flying.pop()?;
-        if !self.accepts(&datagram) {
-            return Some(None);
-        }
-        datagram.truncate(datagram.len() - urxe_proto::icrc::LEN);
-        Some(Some(datagram))
+        let Reverse((_, _, mut datagram, marked)) = self.flying.pop()?;
+        let packet = self.accepts(&datagram).then(|| {
+            datagram.truncate(datagram.len() - urxe_proto::icrc::LEN);
+            datagram
+        });
+        Some(Arrival { packet, marked })
     }
 }

@@ -1,0 +1,53 @@
+//! Marks in IP headers and congestion notifications, over real sockets.
+
+mod common;
+
+use common::{ALL, Buffer, pair};
+use std::time::{Duration, Instant};
+use urxe_driver::{engine, stat};
+use urxe_proto::ids::RKey;
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// The traffic class of a packet that a router has marked (RFC 3168).
+const CE: u8 = 0b11;
+
+#[test]
+fn a_marked_packet_comes_back_as_a_notification_that_is_heeded() {
+    // A program sets the whole traffic class, so its packets may look as if a router had marked them.
+    let (a, b) = pair(|attr| attr.av.traffic_class = CE);
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    let (addr, rkey) = (to.mr.addr(), RKey(to.mr.rkey().0));
+    a.post(1, SendOp::Write { addr, rkey }, &[from.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    let patience = Instant::now() + Duration::from_secs(60);
+    while a.qp.counters().cnps_received == 0 {
+        assert!(Instant::now() < patience, "{:?}", b.qp.counters());
+        engine::get().drive();
+    }
+    assert!(b.qp.counters().ecn_marked > 0 && b.qp.counters().cnps_sent > 0);
+    let report = stat::report();
+    let counts = &report.devices["urxe_lo"].diagnostic;
+    for name in [
+        "np_ecn_marked_roce_packets",
+        "np_cnp_sent",
+        "rp_cnp_handled",
+    ] {
+        assert!(counts[name] > 0, "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_marked_on_a_path_without_congestion() {
+    let (a, b) = pair(|_| ());
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    let (addr, rkey) = (to.mr.addr(), RKey(to.mr.rkey().0));
+    a.post(1, SendOp::Write { addr, rkey }, &[from.sge(0, 64)]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!(
+        b.qp.counters().received_packets,
+        1 + b.qp.counters().duplicates
+    );
+    assert_eq!(b.qp.counters().ecn_marked, 0);
+}

@@ -1,0 +1,219 @@
+//! A window that learns from round trips: as long as they are short there is no congestion, whatever is lost.
+
+use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
+use crate::time::Time;
+use std::time::Duration;
+
+/// How much longer than the shortest a round trip may be, for what waits in queues: at a gigabyte in a second
+/// that is what a receive buffer of the usual size holds.
+const TARGET: Duration = Duration::from_micros(200);
+
+/// A path that is far away queues in proportion: the target is at least this part of its shortest round trip.
+const TARGET_PART: u32 = 4;
+
+/// How long the shortest round trip is remembered, at least. Then the path may be another.
+const MEMORY: Duration = Duration::from_secs(10);
+
+/// The least part of the window that round trips beyond the target leave.
+const LEAST_PART: f32 = 0.5;
+
+/// By which part of itself the window grows in a round trip, and by a packet at least.
+const GROWTH: f32 = 1.0 / 16.0;
+
+/// What a loss leaves of the window when round trips are short: a path that loses at random, or a queue that is shorter
+/// than the target.
+const AFTER_LOSS: f32 = 0.875;
+
+/// What it leaves when they are long: a queue overflowed.
+const AFTER_OVERFLOW: f32 = 0.5;
+
+/// Keeps round trips below a target, as Swift does (SIGCOMM 2020): it grows in each that is shorter, and shrinks
+/// in proportion to the excess. Losses matter as far as queues explain them.
+#[derive(Debug)]
+pub struct Delay {
+    window: f32,
+    sizes: Sizes,
+    /// Growing in great steps still.
+    starting: bool,
+    /// By how much the last round trip was longer than the shortest.
+    queued: Duration,
+    shortest: Shortest,
+    /// The window before the silence that lasts, or that ended without a loss so far.
+    before_silence: Option<f32>,
+}
+
+impl Delay {
+    /// A fresh window.
+    pub fn new(sizes: Sizes) -> Self {
+        Delay {
+            window: sizes.initial,
+            sizes,
+            starting: true,
+            queued: Duration::ZERO,
+            shortest: Shortest::default(),
+            before_silence: None,
+        }
+    }
+
+    fn target(&self) -> Duration {
+        TARGET.max(self.shortest.get() / TARGET_PART)
+    }
+
+    fn shrink(&mut self, part: f32, least: f32) {
+        self.starting = false;
+        self.window = (self.window * part).max(least).min(self.sizes.limit);
+    }
+}
+
+impl Controller for Delay {
+    fn window(&self) -> u32 {
+        (self.window as u32).max(1)
+    }
+
+    fn acknowledged(&mut self, _now: Time, packets: u32) {
+        let packets = packets as f32;
+        if self.starting {
+            self.window = (self.window + packets).min(self.sizes.startup);
+            self.starting = self.window < self.sizes.startup;
+        } else if self.queued <= self.target() {
+            self.window += packets * GROWTH.max(1.0 / self.window);
+        }
+        self.window = self.window.min(self.sizes.limit);
+    }
+
+    fn round_trip(&mut self, now: Time, took: Duration) {
+        self.shortest.add(now, took);
+        self.queued = took.saturating_sub(self.shortest.get());
+        let target = self.target();
+        if self.queued > target {
+            let excess = (self.queued - target).as_secs_f32() / self.queued.as_secs_f32();
+            // A peer that shares its processor is late without any queue, so round trips alone never
+            // take more than what was there before anything was known.
+            let least = self.window.min(self.sizes.initial);
+            self.shrink((1.0 - excess).max(LEAST_PART), least);
+        }
+    }
+
+    fn lost(&mut self, _now: Time) {
+        let overflow = self.queued > self.target() / 2;
+        let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
+        self.shrink(part, MINIMUM_AFTER_LOSS);
+        self.before_silence = None;
+    }
+
+    fn silent(&mut self, _now: Time) {
+        self.before_silence.get_or_insert(self.window);
+        self.starting = false;
+        self.window = 1.0;
+    }
+
+    fn not_silent(&mut self, _now: Time) {
+        if let Some(window) = self.before_silence.take() {
+            self.window = self.window.max(window);
+        }
+    }
+}
+
+/// The shortest round trip of the last while.
+#[derive(Debug, Default)]
+struct Shortest {
+    /// Of the current stretch of time, and of the one before.
+    now: Option<Duration>,
+    before: Option<Duration>,
+    since: Time,
+}
+
+impl Shortest {
+    fn add(&mut self, now: Time, took: Duration) {
+        if now.since(self.since) > MEMORY {
+            self.before = self.now.take();
+            self.since = now;
+        }
+        self.now = Some(self.now.map_or(took, |least| least.min(took)));
+    }
+
+    fn get(&self) -> Duration {
+        let least = [self.now, self.before].into_iter().flatten().min();
+        least.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mtu::Mtu;
+
+    const SHORT: Duration = Duration::from_micros(50);
+    const LONG: Duration = Duration::from_micros(900);
+
+    /// One that has seen so many round trips of this kind, whole windows each.
+    fn after(rounds: u64, took: Duration) -> Delay {
+        let mut delay = Delay::new(Sizes::new(Mtu::B4096, 64 * 4096));
+        trips(&mut delay, rounds, took);
+        delay
+    }
+
+    fn trips(delay: &mut Delay, rounds: u64, took: Duration) {
+        for _ in 0..rounds {
+            delay.round_trip(Time(0), took);
+            delay.acknowledged(Time(0), delay.window());
+        }
+    }
+
+    #[test]
+    fn short_round_trips_let_it_grow_to_its_limit() {
+        assert_eq!(after(1, SHORT).window(), 32);
+        assert_eq!(after(2, SHORT).window(), 50);
+        assert_eq!(after(20, SHORT).window(), 64);
+    }
+
+    #[test]
+    fn round_trips_beyond_the_target_shrink_it_and_not_below_where_it_began() {
+        let mut delay = after(20, SHORT);
+        trips(&mut delay, 1, LONG);
+        assert_eq!(delay.window(), 32);
+        trips(&mut delay, 20, LONG);
+        assert_eq!(delay.window(), 16);
+        trips(&mut delay, 40, SHORT);
+        assert_eq!(delay.window(), 64);
+    }
+
+    #[test]
+    fn a_loss_without_a_queue_costs_little_and_one_with_a_queue_half() {
+        let mut delay = after(20, SHORT);
+        delay.lost(Time(0));
+        assert_eq!(delay.window(), 56);
+        let mut delay = after(20, SHORT);
+        trips(&mut delay, 1, SHORT + TARGET);
+        delay.lost(Time(0));
+        assert_eq!(delay.window(), 32);
+    }
+
+    #[test]
+    fn far_paths_may_queue_in_proportion() {
+        let far = Duration::from_millis(40);
+        let mut delay = after(20, far);
+        trips(&mut delay, 5, far + far / 5);
+        assert_eq!(delay.window(), 64);
+    }
+
+    #[test]
+    fn silence_leaves_one_packet_and_costs_nothing_when_it_was_none() {
+        let mut delay = after(20, SHORT);
+        delay.silent(Time(1));
+        assert_eq!(delay.window(), 1);
+        delay.not_silent(Time(2));
+        assert_eq!(delay.window(), 64);
+    }
+
+    #[test]
+    fn another_path_has_another_shortest_round_trip_after_a_while() {
+        let mut delay = after(20, SHORT);
+        let mut now = Time(0);
+        for _ in 0..100 {
+            now = now + MEMORY / 20;
+            delay.round_trip(now, LONG);
+        }
+        assert_eq!(delay.queued, Duration::ZERO);
+    }
+}

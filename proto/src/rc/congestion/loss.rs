@@ -1,0 +1,116 @@
+//! A window that learns from loss alone.
+
+use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
+use crate::time::Time;
+use std::time::Duration;
+
+/// Additive increase, multiplicative decrease with slow start, as TCP's first congestion control
+/// had it (RFC 5681).
+#[derive(Debug)]
+pub struct Loss {
+    window: f32,
+    threshold: f32,
+    limit: f32,
+    /// Window and threshold before the silence that lasts, or that ended without a loss so far.
+    before_silence: Option<(f32, f32)>,
+}
+
+impl Loss {
+    /// A fresh window.
+    pub fn new(sizes: Sizes) -> Self {
+        Loss {
+            window: sizes.initial,
+            threshold: sizes.startup,
+            limit: sizes.limit,
+            before_silence: None,
+        }
+    }
+}
+
+impl Controller for Loss {
+    fn window(&self) -> u32 {
+        (self.window as u32).max(1)
+    }
+
+    fn acknowledged(&mut self, _now: Time, packets: u32) {
+        let packets = packets as f32;
+        if self.window < self.threshold {
+            self.window = (self.window + packets).min(self.threshold);
+        } else {
+            self.window = (self.window + packets / self.window).min(self.limit);
+        }
+    }
+
+    fn round_trip(&mut self, _now: Time, _took: Duration) {}
+
+    fn lost(&mut self, _now: Time) {
+        self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
+        self.threshold = self.window;
+        self.before_silence = None;
+    }
+
+    fn silent(&mut self, _now: Time) {
+        self.before_silence
+            .get_or_insert((self.window, self.threshold));
+        self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
+        self.window = 1.0;
+    }
+
+    fn not_silent(&mut self, _now: Time) {
+        if let Some((window, threshold)) = self.before_silence.take() {
+            self.window = self.window.max(window);
+            self.threshold = threshold;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mtu::Mtu;
+    use crate::rc::congestion::INITIAL_WINDOW;
+
+    fn loss(limit: u32) -> Loss {
+        Loss::new(Sizes::new(Mtu::B256, limit * 256))
+    }
+
+    #[test]
+    fn window_grows_to_its_limit_and_halves_on_loss() {
+        let mut loss = loss(64);
+        assert_eq!(loss.window(), INITIAL_WINDOW);
+        loss.acknowledged(Time(0), 16);
+        assert_eq!(loss.window(), 32);
+        loss.acknowledged(Time(0), 1000);
+        assert_eq!(loss.window(), 64);
+        loss.lost(Time(0));
+        assert_eq!(loss.window(), 32);
+        loss.acknowledged(Time(0), 32);
+        assert_eq!(loss.window(), 33);
+    }
+
+    #[test]
+    fn silence_that_was_none_costs_nothing() {
+        let mut loss = loss(64);
+        loss.acknowledged(Time(0), 16);
+        loss.silent(Time(1));
+        loss.silent(Time(2));
+        assert_eq!(loss.window(), 1);
+        loss.not_silent(Time(3));
+        assert_eq!(loss.window(), 32);
+        loss.silent(Time(4));
+        loss.lost(Time(5));
+        loss.not_silent(Time(6));
+        assert!(loss.window() < 32);
+    }
+
+    #[test]
+    fn silence_leaves_one_packet_and_loss_never_less_than_one() {
+        let mut loss = loss(2);
+        for _ in 0..5 {
+            loss.lost(Time(0));
+        }
+        assert!(loss.window() >= 1);
+        loss.silent(Time(0));
+        assert_eq!(loss.window(), 1);
+    }
+}

@@ -1,0 +1,125 @@
+//! Congestion notification (A17.9.3): who notices marks, who is told, and what comes of it.
+
+use super::*;
+use crate::icrc::{Flow, FlowIcrc, IpId};
+use Opcode::*;
+use std::net::Ipv4Addr;
+
+/// A packet without data arrives, marked.
+fn give_marked(end: &mut End, header: Header) {
+    end.give(header, &[]);
+    let packet = Packet {
+        header,
+        payload: &[],
+    };
+    end.qp.congestion_met(end.now, &packet);
+}
+
+fn mark(end: &mut End) {
+    give_marked(end, rdma(RcWriteOnly, 0, REMOTE, 0, 0));
+}
+
+#[test]
+fn a_marked_packet_is_answered_by_a_notification() {
+    let mut end = End::new();
+    mark(&mut end);
+    let packets = end.poll();
+    assert_eq!(packets[0].header, Header::cnp(Qpn::new(0x22)));
+    assert_eq!(packets[1].opcode(), RcAck);
+    let counters = end.qp.counters();
+    assert_eq!((counters.ecn_marked, counters.cnps_sent), (1, 1));
+}
+
+#[test]
+fn one_notification_goes_in_an_interval_however_many_packets_are_marked() {
+    let mut end = End::new();
+    for _ in 0..40 {
+        mark(&mut end);
+        end.pass(Duration::from_micros(5));
+        end.poll();
+    }
+    let counters = end.qp.counters();
+    assert_eq!((counters.ecn_marked, counters.cnps_sent), (40, 4));
+}
+
+#[test]
+fn a_notification_makes_the_window_smaller_and_changes_nothing_else() {
+    let mut end = End::new();
+    end.ask(1, write_to(0), 200 * MTU);
+    assert_eq!(end.poll().len(), 16);
+    let attributes = end.qp.attributes();
+    end.give(Header::cnp(Qpn::new(0x11)), &[]);
+    assert_eq!(end.qp.attributes(), attributes);
+    assert_eq!(end.qp.counters().cnps_received, 1);
+    assert_eq!(end.qp.counters().malformed, 0);
+    end.give(ack(15), &[]);
+    assert_eq!(end.poll().len(), 8);
+}
+
+#[test]
+fn a_notification_is_no_packet_of_path_migration() {
+    // Its MigReq is 0, which in others would say that an alternate path is loaded.
+    let mut end = End::new();
+    let attr = QpAttr {
+        path_mig_state: crate::qp::PathMigState::Rearm,
+        alt_av: attributes().av,
+        alt_port: 1,
+        ..attributes()
+    };
+    let mask = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
+    end.qp.modify(&attr, mask, end.now, &mut end.host).unwrap();
+    end.give(Header::cnp(Qpn::new(0x11)), &[]);
+    let state = end.qp.attributes().path_mig_state;
+    assert_eq!(state, crate::qp::PathMigState::Rearm);
+}
+
+#[test]
+fn a_notification_that_is_marked_itself_is_not_answered() {
+    let mut end = End::new();
+    give_marked(&mut end, Header::cnp(Qpn::new(0x11)));
+    assert!(end.poll().is_empty());
+    assert_eq!(end.qp.counters().cnps_sent, 0);
+}
+
+#[test]
+fn notifications_of_strangers_are_not_obeyed() {
+    let mut end = End::new();
+    let header = Header::cnp(Qpn::new(0x11));
+    let packet = Packet {
+        header,
+        payload: &[],
+    };
+    let stranger = Gid::from(Ipv4Addr::new(192, 0, 2, 77));
+    end.qp
+        .handle_packet(end.now, stranger, &packet, &mut end.host);
+    assert_eq!(end.qp.counters().cnps_received, 0);
+    assert_eq!(end.qp.counters().foreign, 1);
+}
+
+/// What a ConnectX-4 Lx sent, from the BTH to the ICRC, is what is sent from here byte by byte.
+#[test]
+fn the_notification_is_that_of_a_nic() {
+    let mut end = End::with(|attr| attr.dest_qpn = Qpn::new(0x118));
+    mark(&mut end);
+    let cnp = &end.poll()[0];
+    let mut bytes = vec![0; cnp.header.len()];
+    cnp.header.emit(&mut bytes);
+    let flow = Flow::V4 {
+        src: Ipv4Addr::new(10, 0, 17, 1),
+        dst: Ipv4Addr::new(10, 0, 18, 1),
+        src_port: 0,
+        dst_port: crate::wire::UDP_PORT,
+    };
+    let id = IpId {
+        id: 0x718c,
+        dont_fragment: true,
+    };
+    let icrc = FlowIcrc::new(&flow).compute(id, &bytes);
+    bytes.extend_from_slice(&icrc);
+    let captured = [
+        0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x01, 0x18, 0, 0, 0, 0, // BTH
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // reserved
+        0x82, 0xfd, 0x00, 0x2a, // ICRC
+    ];
+    assert_eq!(bytes, captured);
+}

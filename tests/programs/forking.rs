@@ -1,0 +1,160 @@
+//! Servers that fork for each connection, with librspreload.so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::left_out::left_out;
+use crate::common::namespace::Namespace;
+use crate::common::pingpong::turn;
+use crate::common::place::{Directory, Place};
+use crate::common::require::Need;
+use crate::common::run::{Finished, Running, run};
+use crate::connection_manager::LIMIT;
+use crate::rsockets::{alone, preloaded, wait_for_port};
+
+/// Of `forking.c`.
+const PORT: u64 = 7700;
+
+/// The program.
+struct Forking {
+    directory: Directory,
+    namespace: Namespace,
+}
+
+impl Forking {
+    fn new(needs: &[Need]) -> Option<Self> {
+        let namespace = alone(&[&[Need::Program("cc", "gcc")], needs].concat())?;
+        let forking = Forking {
+            directory: Directory::new(),
+            namespace,
+        };
+        let mut command = Command::new("cc");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/forking.c");
+        command
+            .args(["-Wall", "-o", &forking.program()])
+            .arg(source);
+        run("cc", command, LIMIT).success();
+        Some(forking)
+    }
+
+    fn program(&self) -> String {
+        let program = self.directory.path().join("forking");
+        program.to_str().expect("a plain path").to_owned()
+    }
+
+    /// The program, which may be the last word of a line that says how it is started.
+    fn start(&self, mut how: Command, words: &str) -> Running {
+        how.arg(self.program()).args(words.split(' '));
+        Running::start(format!("forking {words}"), how)
+    }
+
+    /// As a program that uses RDMA, and is not disturbed by forking.
+    fn by_rdma(&self) -> Command {
+        let mut command = preloaded(self.namespace.place(), &[]);
+        command.env("RDMAV_FORK_SAFE", "1");
+        command
+    }
+
+    fn by_tcp(&self) -> Command {
+        self.namespace.place().command("env")
+    }
+
+    fn serve(&self, how: Command, words: &str) -> Running {
+        let server = self.start(how, words);
+        wait_for_port(self.namespace.place(), "tcp", PORT);
+        server
+    }
+}
+
+/// How often one of its ends has said that it used this.
+fn told(finished: &Finished, line: &str) -> usize {
+    finished.stdout.lines().filter(|told| *told == line).count()
+}
+
+#[test]
+fn each_child_of_a_server_serves_its_client_by_rdma() {
+    let Some(forking) = Forking::new(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    let server = forking.serve(forking.by_rdma(), "serve 3");
+    // All at once: the children take turns.
+    let clients = [(); 3].map(|()| forking.start(forking.by_rdma(), "ask"));
+    for client in clients {
+        let client = client.finish(LIMIT).success();
+        assert_eq!(told(&client, "client: rdma"), 1, "{client}");
+    }
+    let server = server.finish(LIMIT).success();
+    assert_eq!(told(&server, "server: rdma"), 3, "{server}");
+}
+
+#[test]
+fn a_forking_server_has_clients_of_tcp_too() {
+    let Some(forking) = Forking::new(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    // It has spoken when the child looks.
+    let server = forking.serve(forking.by_rdma(), "late 1");
+    let client = forking.start(forking.by_tcp(), "ask");
+    client.finish(LIMIT).success();
+    let server = server.finish(LIMIT).success();
+    assert_eq!(told(&server, "server: tcp"), 1, "{server}");
+}
+
+#[test]
+fn who_leaves_a_forking_server_without_a_word_keeps_nobody_from_its_turn() {
+    let Some(forking) = Forking::new(&[]) else {
+        return;
+    };
+    let _turn = turn();
+    let server = forking.serve(forking.by_rdma(), "serve 2");
+    for (how, words) in [(forking.by_tcp(), "leave"), (forking.by_rdma(), "ask")] {
+        forking.start(how, words).finish(LIMIT).success();
+    }
+    let server = server.finish(LIMIT).success();
+    assert_eq!(told(&server, "server: rdma"), 1, "{server}");
+}
+
+/// rdma-core's own librspreload.so.
+fn rdma_cores_preload() -> Option<PathBuf> {
+    let of = |directory: fs::DirEntry| directory.path().join("rsocket/librspreload.so.1");
+    let mut all = fs::read_dir("/usr/lib").ok()?.flatten().map(of);
+    all.find(|path| path.is_file())
+}
+
+#[test]
+fn rdma_cores_own_preload_forks_in_the_same_way() {
+    let Some(forking) = Forking::new(&[Need::Root]) else {
+        return;
+    };
+    let Some(preload) = rdma_cores_preload() else {
+        return left_out("needs rdma-core's librspreload.so: apt-get install librdmacm1");
+    };
+    if !Path::new("/etc/rdma").is_dir() {
+        return left_out("needs the directory /etc/rdma: apt-get install rdma-core");
+    }
+    let _turn = turn();
+    // It would make rsockets of those sockets, too, by which librdmacm asks for routes; and a process
+    // that is killed would leave its semaphore behind, taken.
+    let script = "mount -t tmpfs none /etc/rdma && mount -t tmpfs none /dev/shm && \
+                  mkdir /etc/rdma/rsocket && \
+                  echo '* * STREAM TCP' > /etc/rdma/rsocket/preload_config && exec \"$@\"";
+    let theirs = || {
+        let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
+        let place: Place = forking.namespace.place().through(words);
+        let mut command = place.urxe();
+        command.args(["run", "--", "env"]);
+        command.arg(format!("LD_PRELOAD={}", preload.display()));
+        command.env("RDMAV_FORK_SAFE", "1");
+        command
+    };
+    for (server, client) in [(forking.by_rdma(), theirs()), (theirs(), forking.by_rdma())] {
+        let server = forking.serve(server, "serve 1");
+        let client = forking.start(client, "ask").finish(LIMIT).success();
+        assert_eq!(told(&client, "client: rdma"), 1, "{client}");
+        let server = server.finish(LIMIT).success();
+        assert_eq!(told(&server, "server: rdma"), 1, "{server}");
+    }
+}

@@ -1,0 +1,124 @@
+//! `urxe fuzz` against a program over urxe, on another host.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::namespace::Cable;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{Finished, LOOK, Running, run};
+
+/// Debugging builds on a busy machine are slow.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Grants memory to whoever connects.
+const PROGRAM: &str = "tests/rxe/grant/grant.c";
+
+/// A shell's words: `$0` is the command `urxe`, then come the source and the program.
+const COMPILE: &str = r#"eval "$($0 env)"
+cc -D_GNU_SOURCE -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs librdmacm libibverbs)"#;
+
+/// A peer at one end of a cable, to be tried from the other.
+struct Peer {
+    cable: Cable,
+    _directory: Directory,
+    running: Running,
+}
+
+impl Peer {
+    fn start() -> Option<Peer> {
+        let met = require(&[
+            Need::Program("cc", "gcc"),
+            Need::Program("pkg-config", "pkg-config"),
+            IP,
+            Need::NetworkNamespaces,
+        ]);
+        if !met {
+            return None;
+        }
+        let directory = Directory::new();
+        let program = directory.path().join("grant");
+        let urxe = Place::here().urxe();
+        let mut shell = Place::here().command("sh");
+        shell.args(["-ec", COMPILE]).arg(urxe.get_program());
+        shell.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM));
+        shell.arg(&program);
+        run("cc", shell, LIMIT).success();
+        let cable = Cable::new(&Place::here(), 1500);
+        let mut command = cable
+            .a
+            .place()
+            .verbs(program.to_str().expect("a plain path"));
+        command.arg("::");
+        let mut running = Running::start("grant", command);
+        let deadline = Instant::now() + LIMIT;
+        while !running.has_said("listening") {
+            assert!(running.is_running() && Instant::now() < deadline);
+            thread::sleep(LOOK);
+        }
+        Some(Peer {
+            cable,
+            _directory: directory,
+            running,
+        })
+    }
+
+    fn fuzz(&self, address: &str, words: &[&str]) -> Finished {
+        let mut command = self.cable.b.place().urxe();
+        command.arg("fuzz").arg(address).args(words);
+        run("urxe fuzz", command, LIMIT)
+    }
+}
+
+#[test]
+fn urxe_answers_to_broken_packets_as_the_specification_asks() {
+    let Some(mut peer) = Peer::start() else {
+        return;
+    };
+    for (address, seed) in [(Cable::A, "1"), (Cable::A6, "2")] {
+        let words = ["--seed", seed, "--packets", "1500"];
+        let found = peer.fuzz(address, &words).success();
+        // It has had both what it carries out and what it refuses.
+        assert!(
+            found.stdout.contains("NAK remote access (9.7.4.1.5)"),
+            "{found}"
+        );
+        assert!(
+            found.stdout.contains("carried out, and acknowledged"),
+            "{found}"
+        );
+    }
+    assert!(peer.running.is_running());
+}
+
+#[test]
+fn case_is_replayed_with_each_of_its_packets() {
+    let Some(peer) = Peer::start() else {
+        return;
+    };
+    let replays = [0, 1].map(|_| {
+        let found = peer.fuzz(Cable::A, &["--replay", "1:3"]).success();
+        let is_verdict = |line: &&str| line.trim_start().starts_with("asked:");
+        let lines = found.stdout.lines().filter(is_verdict);
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert!(!replays[0].is_empty());
+    assert_eq!(replays[0], replays[1]);
+}
+
+#[test]
+fn peer_that_does_not_listen_is_told() {
+    if !require(&[IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let mut command = cable.b.place().urxe();
+    command.args(["fuzz", Cable::A, "--port", "9"]);
+    let found = run("urxe fuzz", command, LIMIT);
+    assert_eq!(found.status.code(), Some(2), "{found}");
+    assert!(
+        found.stderr.contains("does a program listen there"),
+        "{found}"
+    );
+}

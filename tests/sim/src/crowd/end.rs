@@ -1,0 +1,235 @@
+//! One end: a queue pair of any service, what its program has posted, and what it has heard of its peer.
+
+use crate::host::SimHost;
+use crate::sink::Sink;
+use std::collections::VecDeque;
+use urxe_proto::host::Access;
+use urxe_proto::ids::{Gid, QKey, Qpn};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::{PostError, SendQueueSize};
+use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::uc::{UcConfig, UcQp};
+use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
+use urxe_proto::wire::Packet;
+use urxe_proto::work::SendWr;
+
+/// The queue key of all datagram queue pairs here.
+pub const QKEY: QKey = QKey(0x1234);
+
+/// Work requests that may wait.
+const SENDS: SendQueueSize = SendQueueSize {
+    max_wr: 8,
+    max_sge: 1,
+    max_inline: 8192,
+};
+/// How much a reliable connection has in flight at most, in packets.
+const WINDOW: u32 = 32;
+
+/// What queue pairs of the services have in common.
+pub enum Qp {
+    Rc(Box<RcQp>),
+    Uc(Box<UcQp>),
+    Ud(Box<UdQp>),
+}
+
+/// How a queue pair reaches its peer.
+pub struct Wiring {
+    pub service: QpType,
+    pub mtu: Mtu,
+    pub qpn: Qpn,
+    pub psn: Psn,
+    /// The peer's number, first PSN and address; of no meaning to datagrams.
+    pub peer: (Qpn, Psn, Gid),
+    pub timeout: u8,
+}
+
+impl Qp {
+    /// One that can send and receive.
+    pub fn ready(wiring: &Wiring, now: Time, host: &mut SimHost) -> Qp {
+        let Wiring { qpn, mtu, .. } = *wiring;
+        let mut qp = match wiring.service {
+            QpType::Rc => Qp::Rc(Box::new(
+                RcQp::new(RcConfig {
+                    service: QpType::Rc,
+                    qpn,
+                    send: SENDS,
+                    signal_all: true,
+                    window_bytes: WINDOW * mtu.bytes() as u32,
+                    hold_bytes: 0,
+                    congestion: Algorithm::default(),
+                })
+                .expect("memory"),
+            )),
+            QpType::Uc => Qp::Uc(Box::new(
+                UcQp::new(UcConfig {
+                    qpn,
+                    send: SENDS,
+                    signal_all: true,
+                })
+                .expect("memory"),
+            )),
+            _ => Qp::Ud(Box::new(
+                UdQp::new(UdConfig {
+                    qpn,
+                    send: SENDS,
+                    signal_all: true,
+                    mtu,
+                })
+                .expect("memory"),
+            )),
+        };
+        for (attr, mask) in steps(wiring) {
+            qp.modify(&attr, mask, now, host);
+        }
+        qp
+    }
+
+    pub fn modify(&mut self, attr: &QpAttr, mask: AttrMask, now: Time, host: &mut SimHost) {
+        let mask = mask | AttrMask::STATE;
+        let modified = match self {
+            Self::Rc(qp) => qp.modify(attr, mask, now, host),
+            Self::Uc(qp) => qp.modify(attr, mask, now, host),
+            Self::Ud(qp) => qp.modify(attr, mask, now, host),
+        };
+        modified.expect("the transition is legal");
+    }
+
+    pub fn qpn(&self) -> Qpn {
+        match self {
+            Self::Rc(qp) => qp.qpn(),
+            Self::Uc(qp) => qp.qpn(),
+            Self::Ud(qp) => qp.qpn(),
+        }
+    }
+
+    pub fn state(&self) -> QpState {
+        match self {
+            Self::Rc(qp) => qp.state(),
+            Self::Uc(qp) => qp.state(),
+            Self::Ud(qp) => qp.state(),
+        }
+    }
+
+    pub fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut SimHost,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Rc(qp) => qp.post_send(wr, now, host),
+            Self::Uc(qp) => qp.post_send(wr, now, host),
+            Self::Ud(qp) => qp.post_send(wr, now, host),
+        }
+    }
+
+    pub fn handle(
+        &mut self,
+        now: Time,
+        network: &NetworkHeader,
+        packet: &Packet<'_>,
+        host: &mut SimHost,
+    ) {
+        match self {
+            Self::Rc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
+        }
+    }
+
+    /// The number of the host to which its next datagram goes; `None` unless it sends datagrams.
+    pub fn next_destination(&self) -> Option<u64> {
+        match self {
+            Self::Ud(qp) => qp.next_destination(),
+            _ => None,
+        }
+    }
+
+    /// Sends; true when there is more.
+    pub fn poll(&mut self, now: Time, host: &mut SimHost, sink: &mut Sink) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_transmit(now, host, sink),
+            Self::Uc(qp) => qp.poll_transmit(now, host, sink),
+            Self::Ud(qp) => qp.poll_transmit(now, host, sink),
+        }
+    }
+
+    pub fn deadline(&self) -> Time {
+        match self {
+            Self::Rc(qp) => qp.deadline(),
+            _ => Time::NEVER,
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Time, host: &mut SimHost) {
+        if let Self::Rc(qp) = self {
+            qp.handle_timeout(now, host);
+        }
+    }
+}
+
+/// The way from RESET to RTS (11.2.4.2).
+fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
+    let (dest_qpn, rq_psn, dgid) = wiring.peer;
+    let attr = QpAttr {
+        access: Access::REMOTE_WRITE,
+        av: AddressVector {
+            dgid,
+            is_global: true,
+            ..AddressVector::default()
+        },
+        qkey: QKEY,
+        path_mtu: wiring.mtu,
+        timeout: wiring.timeout,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 5,
+        rq_psn,
+        sq_psn: wiring.psn,
+        dest_qpn,
+        ..QpAttr::default()
+    };
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT;
+    let connect = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    let masks = match wiring.service {
+        QpType::Rc => [
+            init | AttrMask::ACCESS_FLAGS,
+            connect | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+            AttrMask::SQ_PSN
+                | AttrMask::TIMEOUT
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY
+                | AttrMask::MAX_QP_RD_ATOMIC,
+        ],
+        QpType::Uc => [init | AttrMask::ACCESS_FLAGS, connect, AttrMask::SQ_PSN],
+        _ => [init | AttrMask::QKEY, AttrMask::empty(), AttrMask::SQ_PSN],
+    };
+    let states = [QpState::Init, QpState::Rtr, QpState::Rts];
+    [0, 1, 2].map(|i| {
+        let state = states[i];
+        (QpAttr { state, ..attr }, masks[i])
+    })
+}
+
+/// An end, and what its program knows.
+pub struct End {
+    pub qp: Qp,
+    pub service: QpType,
+    pub host: usize,
+    /// The other end of its connection; datagrams go to any of their kind.
+    pub peer: usize,
+    /// Messages that are still to be posted.
+    pub left: u32,
+    /// Messages that were posted.
+    pub posted: u32,
+    /// Those that have not completed, oldest first.
+    pub outstanding: VecDeque<u32>,
+    /// The number of the next message from its peer, if none is lost.
+    pub expected: u32,
+    /// When its program posts again.
+    pub post_at: Time,
+}

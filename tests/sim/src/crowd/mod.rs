@@ -1,0 +1,643 @@
+//! Hosts with many queue pairs, of reliable and unreliable connections and of datagrams. Those of a host share
+//! its receives. Connections fail at any moment, and are made anew.
+//!
+//! Each message tells whose it is. So what may arrive is known: over a reliable connection each message once
+//! and in order; over an unreliable one none twice and none before an earlier one, some of them missing, unless the
+//! network does that to packets; of datagrams any. All that arrives is whole, and is what was sent, to this very end. What a reliable connection says is
+//! done has arrived.
+
+mod end;
+mod message;
+
+use crate::host::{Region, SimHost};
+use crate::limits::Limits;
+use crate::link::{Link, faults};
+use crate::rng::{Rng, Scripted};
+use crate::sink::Sink;
+use end::{End, QKEY, Qp, Wiring};
+use message::{Name, SHORTEST};
+use rand::{RngExt, SeedableRng};
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+use urxe_proto::host::Access;
+use urxe_proto::ids::{Gid, LKey, Qpn, RKey};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::{PostError, RecvQueue};
+use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Packet;
+use urxe_proto::work::{
+    Completion, Destination, Extra, Payload, SendFlags, SendOp, SendWr, Sge, UdDestination,
+    WcOpcode, WcStatus,
+};
+
+/// The longest a run may take, in virtual time, and the most that may happen in it.
+const LONGEST: Duration = Duration::from_secs(600);
+const MOST_EVENTS: u64 = 3_000_000;
+
+/// The longest message, and what a datagram has before it (11.4.1.2).
+const ROOM: usize = 4096;
+const GRH: usize = 40;
+
+/// Keys of a host's regions: where receives go, and where WRITEs go. Each end has a place for these.
+const RECEIVE: u32 = 1;
+const TARGET: u32 = 2;
+/// Where regions begin.
+const fn base(key: u32) -> u64 {
+    (key as u64) << 32
+}
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Stats {
+    /// Messages that arrived over reliable connections.
+    pub reliable: u64,
+    /// Over unreliable ones.
+    pub unreliable: u64,
+    /// Messages that did not.
+    pub lost: u64,
+    /// Datagrams that arrived, those included that arrived twice.
+    pub datagrams: u64,
+    /// Connections that failed and were made anew.
+    pub failures: u64,
+    /// Work requests that were flushed.
+    pub flushed: u64,
+    /// Packets for queue pairs that were no more.
+    pub strays: u64,
+    /// Packets dropped for a wrong ICRC.
+    pub bad_icrc: u64,
+    /// Virtual time.
+    pub time: Duration,
+}
+
+impl crate::seeds::Stats for Stats {
+    fn add(&mut self, other: &Stats) {
+        self.reliable += other.reliable;
+        self.unreliable += other.unreliable;
+        self.lost += other.lost;
+        self.datagrams += other.datagrams;
+        self.failures += other.failures;
+        self.flushed += other.flushed;
+        self.strays += other.strays;
+        self.bad_icrc += other.bad_icrc;
+        self.time += other.time;
+    }
+}
+
+/// Runs `seed` to its end within `limits`. With `trace`, tells what happens.
+///
+/// # Panics
+/// When a rule is broken.
+pub fn run(seed: u64, limits: &Limits, trace: bool) -> Stats {
+    let mut world = World::new(seed, limits, trace);
+    world.run();
+    world.stats
+}
+
+/// A host: what its queue pairs share.
+struct Host {
+    inner: SimHost,
+    /// Receives that are not posted, by their number.
+    free: Vec<u64>,
+    /// When its program posts them.
+    receive_at: Time,
+    /// When it looks for something to send.
+    poll_at: Time,
+}
+
+struct World {
+    hosts: Vec<Host>,
+    ends: Vec<End>,
+    /// From each host to each.
+    links: Vec<Vec<Link>>,
+    mtu: Mtu,
+    longest: usize,
+    /// How likely a program lets its connection fail when it is its turn.
+    failing: f64,
+    next_qpn: u32,
+    now: Time,
+    rng: Rng,
+    trace: bool,
+    stats: Stats,
+}
+
+fn gid(host: usize) -> Gid {
+    Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, host as u8 + 1).into())
+}
+
+impl World {
+    fn new(seed: u64, limits: &Limits, trace: bool) -> Self {
+        let mut rng = Rng::seed_from_u64(seed);
+        let mtu = Mtu::ALL[rng.random_range(0..3)];
+        let count = rng.random_range(2..=5);
+        let bad = rng.random_bool(0.85);
+        let mut links = Vec::new();
+        for _ in 0..count {
+            let link = |_| {
+                let faults = faults(&mut rng, bad).within(limits);
+                Link::new(faults, true, Scripted::new(Vec::new(), rng.random()))
+            };
+            links.push((0..count).map(link).collect());
+        }
+        let mut world = World {
+            hosts: Vec::new(),
+            ends: Vec::new(),
+            links,
+            mtu,
+            longest: ROOM.min(limits.longest).max(SHORTEST),
+            failing: [0.0, 0.0, 0.01, 0.1][rng.random_range(0..4)],
+            next_qpn: 2,
+            now: Time(0),
+            rng,
+            trace,
+            stats: Stats::default(),
+        };
+        world.populate(count, limits);
+        world
+    }
+
+    /// Makes the hosts and their ends.
+    fn populate(&mut self, hosts: usize, limits: &Limits) {
+        let connections = self.rng.random_range(1..=2 * hosts);
+        let datagrams = self.rng.random_range(0..=hosts);
+        let ends = 2 * connections + datagrams;
+        // One that has begun a message keeps a receive until it ends, if ever.
+        let receives = ends + self.rng.random_range(1..20);
+        for _ in 0..hosts {
+            let region = |key, len, access| Region {
+                key,
+                base: base(key),
+                access,
+                bytes: RefCell::new(vec![0; len]),
+            };
+            self.hosts.push(Host {
+                inner: SimHost {
+                    regions: vec![
+                        region(RECEIVE, receives * (GRH + ROOM), Access::LOCAL_WRITE),
+                        region(TARGET, ends * ROOM, Access::REMOTE_WRITE),
+                    ],
+                    invalidatable: RefCell::new(HashSet::new()),
+                    local: RefCell::default(),
+                    receives: RecvQueue::new(receives as u32, 1).expect("memory"),
+                    shared: true,
+                    srq: None,
+                    sends: VecDeque::new(),
+                    receptions: VecDeque::new(),
+                    watched: None,
+                    events: VecDeque::new(),
+                },
+                free: (0..receives as u64).collect(),
+                receive_at: Time(0),
+                poll_at: Time::NEVER,
+            });
+        }
+        for _ in 0..connections {
+            let service = [QpType::Rc, QpType::Uc][self.rng.random_range(0..2)];
+            let a = self.rng.random_range(0..hosts);
+            // Some are within a host.
+            let b = self.rng.random_range(0..hosts);
+            let index = self.ends.len();
+            let [qp_a, qp_b] = self.connect(service, [a, b]);
+            self.add(qp_a, service, a, index + 1, limits);
+            self.add(qp_b, service, b, index, limits);
+        }
+        for _ in 0..datagrams {
+            let host = self.rng.random_range(0..hosts);
+            let wiring = self.wiring(QpType::Ud, (Qpn::new(0), Psn::new(0), gid(0)));
+            let qp = Qp::ready(&wiring, self.now, &mut self.hosts[host].inner);
+            let index = self.ends.len();
+            self.add(qp, QpType::Ud, host, index, limits);
+        }
+    }
+
+    fn add(&mut self, qp: Qp, service: QpType, host: usize, peer: usize, limits: &Limits) {
+        let left = [0, 3, 20, 60][self.rng.random_range(0..4)];
+        self.ends.push(End {
+            qp,
+            service,
+            host,
+            peer,
+            left: left.min(limits.ops.try_into().unwrap_or(u32::MAX)),
+            posted: 0,
+            outstanding: VecDeque::new(),
+            expected: 0,
+            post_at: Time(0),
+        });
+    }
+
+    fn wiring(&mut self, service: QpType, peer: (Qpn, Psn, Gid)) -> Wiring {
+        self.next_qpn += 1;
+        Wiring {
+            service,
+            mtu: self.mtu,
+            qpn: Qpn::new(self.next_qpn),
+            psn: match self.rng.random_bool(0.5) {
+                true => Psn::new(0) - self.rng.random_range(0..50),
+                false => Psn::new(self.rng.random()),
+            },
+            peer,
+            timeout: [14, 16][self.rng.random_range(0..2)],
+        }
+    }
+
+    /// Two queue pairs that are connected to each other, of numbers that nobody had.
+    fn connect(&mut self, service: QpType, hosts: [usize; 2]) -> [Qp; 2] {
+        let nobody = (Qpn::new(0), Psn::new(0), gid(0));
+        let mut wirings = [(); 2].map(|()| self.wiring(service, nobody));
+        for own in 0..2 {
+            let peer = &wirings[1 - own];
+            wirings[own].peer = (peer.qpn, peer.psn, gid(hosts[1 - own]));
+        }
+        [0, 1].map(|own| {
+            let host = &mut self.hosts[hosts[own]].inner;
+            Qp::ready(&wirings[own], self.now, host)
+        })
+    }
+
+    fn run(&mut self) {
+        for event in 0.. {
+            let next = self.next();
+            if next == Time::NEVER {
+                break;
+            }
+            self.now = self.now.max(next);
+            let late = self.now.since(Time(0)) > LONGEST;
+            assert!(
+                event < MOST_EVENTS && !late,
+                "no end in sight at {:?}",
+                self.now
+            );
+            for to in 0..self.hosts.len() {
+                self.deliver(to);
+            }
+            for end in 0..self.ends.len() {
+                self.turn(end);
+            }
+            for host in 0..self.hosts.len() {
+                self.turn_of_host(host);
+            }
+        }
+        self.check_end();
+        self.stats.time = self.now.since(Time(0));
+    }
+
+    fn next(&self) -> Time {
+        let links = self.links.iter().flatten().map(Link::next_arrival);
+        let ends = self
+            .ends
+            .iter()
+            .map(|end| end.qp.deadline().min(end.post_at));
+        let hosts = self
+            .hosts
+            .iter()
+            .map(|host| host.poll_at.min(host.receive_at));
+        links.chain(ends).chain(hosts).fold(Time::NEVER, Time::min)
+    }
+
+    fn check_end(&self) {
+        for (index, end) in self.ends.iter().enumerate() {
+            assert!(
+                end.left == 0 && end.outstanding.is_empty(),
+                "all is quiet at {:?}, and end {index} has {} to post and {} to complete",
+                self.now,
+                end.left,
+                end.outstanding.len()
+            );
+            if end.service == QpType::Rc {
+                let sent = self.ends[end.peer].posted;
+                assert_eq!(end.expected, sent, "end {index} has not got all");
+            }
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>12.3} us  {}", self.now.0 as f64 / 1e3, what());
+        }
+    }
+
+    /// Hands a host what has arrived.
+    fn deliver(&mut self, to: usize) {
+        for from in 0..self.hosts.len() {
+            while let Some(arrival) = self.links[from][to].arrived(self.now) {
+                let Some(bytes) = arrival.packet else {
+                    self.stats.bad_icrc += 1;
+                    continue;
+                };
+                let packet = Packet::parse(&bytes).expect("what an end sends is well-formed");
+                let qpn = packet.header.bth.dest_qp;
+                let end = self.ends.iter().position(|end| end.qp.qpn() == qpn);
+                let Some(end) = end.filter(|&end| self.ends[end].host == to) else {
+                    self.stats.strays += 1;
+                    continue;
+                };
+                self.tell(|| {
+                    let bth = &packet.header.bth;
+                    format!("end {end} gets {} {}", bth.psn, bth.opcode.info().name)
+                });
+                let network = NetworkHeader {
+                    source: gid(from),
+                    destination: gid(to),
+                    traffic_class: 0,
+                    flow_label: 0,
+                    hop_limit: 64,
+                };
+                let host = &mut self.hosts[to];
+                self.ends[end]
+                    .qp
+                    .handle(self.now, &network, &packet, &mut host.inner);
+                host.poll_at = host.poll_at.min(self.now + Duration::from_nanos(500));
+                self.check(to);
+            }
+        }
+    }
+
+    /// An end's timers and program.
+    fn turn(&mut self, index: usize) {
+        let now = self.now;
+        let end = &mut self.ends[index];
+        let host = end.host;
+        if end.qp.deadline() <= now {
+            end.qp.handle_timeout(now, &mut self.hosts[host].inner);
+            self.hosts[host].poll_at = now;
+            self.check(host);
+        }
+        if self.ends[index].post_at <= now {
+            let connected = self.ends[index].service != QpType::Ud;
+            if connected && self.ends[index].left > 0 && self.rng.random_bool(self.failing) {
+                self.fail(index);
+            }
+            self.post(index);
+            self.hosts[host].poll_at = now;
+            self.check(host);
+        }
+    }
+
+    /// Posts some messages.
+    fn post(&mut self, index: usize) {
+        let pause = Duration::from_nanos(self.rng.random_range(1_000..300_000));
+        for _ in 0..self.rng.random_range(1..5) {
+            let end = &self.ends[index];
+            if end.left == 0 {
+                self.ends[index].post_at = Time::NEVER;
+                return;
+            }
+            let (service, number) = (end.service, end.posted);
+            let to = match service {
+                QpType::Ud => self.any_datagram_end(),
+                _ => end.peer,
+            };
+            let most = match service {
+                QpType::Ud => self.longest.min(self.mtu.bytes()),
+                _ => self.longest,
+            };
+            let len = self.rng.random_range(SHORTEST..=most.max(SHORTEST));
+            let name = Name {
+                from: index as u32,
+                to: to as u32,
+                number,
+            };
+            let write = service != QpType::Ud && self.rng.random_bool(0.3);
+            let op = match write {
+                true => SendOp::WriteImm {
+                    addr: base(TARGET) + (to * ROOM) as u64,
+                    rkey: RKey(TARGET),
+                    imm: number,
+                },
+                false => SendOp::SendImm(number),
+            };
+            let message = name.message(len);
+            let wr = SendWr {
+                wr_id: u64::from(number),
+                op,
+                flags: SendFlags::SIGNALED,
+                payload: Payload::Inline(&message),
+                dest: (service == QpType::Ud).then(|| {
+                    Destination::Datagram(UdDestination {
+                        handle: self.ends[to].host as u64,
+                        qpn: self.ends[to].qp.qpn(),
+                        qkey: QKEY,
+                    })
+                }),
+            };
+            let end = &mut self.ends[index];
+            let host = &mut self.hosts[end.host].inner;
+            match end.qp.post(&wr, self.now, host) {
+                Ok(()) => {}
+                Err(PostError::Full) => break,
+                Err(error) => panic!("end {index} posting {name:?}: {error}"),
+            }
+            end.outstanding.push_back(number);
+            end.posted += 1;
+            end.left -= 1;
+        }
+        self.ends[index].post_at = self.now + pause;
+    }
+
+    fn any_datagram_end(&mut self) -> usize {
+        let ends: Vec<usize> = (0..self.ends.len())
+            .filter(|&end| self.ends[end].service == QpType::Ud)
+            .collect();
+        ends[self.rng.random_range(0..ends.len())]
+    }
+
+    /// Both queue pairs of a connection go to error, and others take their places.
+    fn fail(&mut self, index: usize) {
+        let pair = [index, self.ends[index].peer];
+        self.tell(|| format!("the connection of ends {pair:?} fails"));
+        self.stats.failures += 1;
+        for end in pair {
+            let end = &mut self.ends[end];
+            let host = end.host;
+            let attr = QpAttr {
+                state: QpState::Err,
+                ..QpAttr::default()
+            };
+            end.qp.modify(
+                &attr,
+                AttrMask::empty(),
+                self.now,
+                &mut self.hosts[host].inner,
+            );
+            self.check(host);
+        }
+        for end in pair {
+            let outstanding = &self.ends[end].outstanding;
+            assert!(
+                outstanding.is_empty(),
+                "end {end} flushed not all: {outstanding:?}"
+            );
+        }
+        let service = self.ends[index].service;
+        let qps = self.connect(service, pair.map(|end| self.ends[end].host));
+        for (end, qp) in pair.into_iter().zip(qps) {
+            // What was flushed may have arrived or not; it will not any more.
+            let peer = self.ends[end].peer;
+            self.ends[end].expected = self.ends[peer].posted;
+            self.ends[end].qp = qp;
+        }
+    }
+
+    /// A host posts receives, and its ends send.
+    fn turn_of_host(&mut self, index: usize) {
+        let now = self.now;
+        let host = &mut self.hosts[index];
+        if host.receive_at <= now {
+            host.receive_at = Time::NEVER;
+            for slot in host.free.drain(..) {
+                let sge = Sge {
+                    addr: base(RECEIVE) + slot * (GRH + ROOM) as u64,
+                    length: (GRH + ROOM) as u32,
+                    lkey: LKey(RECEIVE),
+                };
+                host.inner
+                    .receives
+                    .post(slot, &[sge])
+                    .expect("there is room");
+            }
+        }
+        if host.poll_at > now {
+            return;
+        }
+        host.poll_at = Time::NEVER;
+        for end in 0..self.ends.len() {
+            if self.ends[end].host == index && self.send(end) {
+                self.hosts[index].poll_at = now + Duration::from_micros(2);
+            }
+        }
+        self.check(index);
+    }
+
+    /// An end sends for once; true when there is more.
+    fn send(&mut self, index: usize) -> bool {
+        let room = [1, 4, 64][self.rng.random_range(0..3)];
+        let end = &self.ends[index];
+        let from = end.host;
+        let to = match end.qp.next_destination() {
+            Some(handle) => handle as usize,
+            None => self.ends[end.peer].host,
+        };
+        let mut sink = Sink::new(self.now, room);
+        let host = &mut self.hosts[from].inner;
+        let more = self.ends[index].qp.poll(self.now, host, &mut sink);
+        for packet in sink.packets {
+            self.tell(|| {
+                let packet = Packet::parse(&packet).expect("what an end sends is well-formed");
+                let bth = &packet.header.bth;
+                format!("end {index} sends {} {}", bth.psn, bth.opcode.info().name)
+            });
+            self.links[from][to].send(self.now, &packet);
+        }
+        more
+    }
+
+    /// Looks at a host's completions.
+    fn check(&mut self, host: usize) {
+        while let Some(completion) = self.hosts[host].inner.sends.pop_front() {
+            self.check_send(&completion);
+        }
+        while let Some((completion, ..)) = self.hosts[host].inner.receptions.pop_front() {
+            self.check_reception(host, &completion);
+            let host = &mut self.hosts[host];
+            assert!(
+                !host.free.contains(&completion.wr_id),
+                "a receive completes twice"
+            );
+            host.free.push(completion.wr_id);
+            let pause = Duration::from_nanos(self.rng.random_range(0..50_000));
+            host.receive_at = host.receive_at.min(self.now + pause);
+        }
+        self.hosts[host].inner.events.clear();
+    }
+
+    fn end_of(&self, qpn: Qpn) -> usize {
+        let end = self.ends.iter().position(|end| end.qp.qpn() == qpn);
+        end.expect("a queue pair that is no more completes nothing")
+    }
+
+    fn check_send(&mut self, completion: &Completion) {
+        let index = self.end_of(completion.qpn);
+        let end = &mut self.ends[index];
+        let number = end.outstanding.pop_front().expect("as many as were posted");
+        assert_eq!(
+            completion.wr_id,
+            u64::from(number),
+            "end {index}: the order of posting"
+        );
+        match completion.status {
+            WcStatus::Success if end.service == QpType::Rc => {
+                let peer = end.peer;
+                let arrived = self.ends[peer].expected > number;
+                assert!(
+                    arrived,
+                    "end {index}: message {number} is done, but has not arrived"
+                );
+            }
+            WcStatus::Success => {}
+            WcStatus::WrFlushErr if end.qp.state() == QpState::Err => self.stats.flushed += 1,
+            status => panic!("end {index}: message {number} ended with {status:?}"),
+        }
+    }
+
+    fn check_reception(&mut self, host: usize, completion: &Completion) {
+        let index = self.end_of(completion.qpn);
+        let end = &self.ends[index];
+        assert_eq!(end.host, host);
+        match completion.status {
+            WcStatus::Success => {}
+            // The receive of a message that did not come to its end.
+            WcStatus::WrFlushErr if end.qp.state() == QpState::Err => return,
+            status => panic!("end {index}: a receive ended with {status:?}"),
+        }
+        let slot = completion.wr_id as usize * (GRH + ROOM);
+        let len = completion.byte_len as usize;
+        let (region, place) = match (completion.opcode, completion.grh) {
+            (WcOpcode::RecvWriteImm, _) => (1, index * ROOM..index * ROOM + len),
+            (_, true) => (0, slot + GRH..slot + len),
+            (_, false) => (0, slot..slot + len),
+        };
+        let bytes = self.hosts[host].inner.regions[region].bytes.borrow();
+        let name = Name::of(&bytes[place]);
+        drop(bytes);
+        assert_eq!(name.to, index as u32, "{name:?} came to end {index}");
+        assert_eq!(completion.extra, Extra::Imm(name.number), "{name:?}");
+        self.tell(|| format!("end {index} has {name:?}"));
+        let sender = &self.ends[name.from as usize];
+        assert!(name.number < sender.posted, "{name:?} was never sent");
+        let keeps_order = self.links[sender.host][host].keeps_order();
+        let end = &mut self.ends[index];
+        match end.service {
+            QpType::Rc => {
+                assert_eq!(
+                    name.number, end.expected,
+                    "end {index}: each once and in order"
+                );
+                self.stats.reliable += 1;
+            }
+            // It does not look for what comes twice or late: the network is not to do that (9.8.2.2).
+            QpType::Uc => {
+                let in_order = name.number >= end.expected;
+                assert!(
+                    in_order || !keeps_order,
+                    "end {index}: {name:?} is late, or comes twice"
+                );
+                self.stats.lost += u64::from(name.number.saturating_sub(end.expected));
+                self.stats.unreliable += 1;
+            }
+            _ => {
+                assert_eq!(sender_qpn(&self.ends, name), completion.src_qp, "{name:?}");
+                self.stats.datagrams += 1;
+                return;
+            }
+        }
+        end.expected = end.expected.max(name.number + 1);
+    }
+}
+
+/// Who sent a datagram: these are never replaced.
+fn sender_qpn(ends: &[End], name: Name) -> Qpn {
+    ends[name.from as usize].qp.qpn()
+}

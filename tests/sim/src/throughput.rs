@@ -1,0 +1,553 @@
+//! How well connections use a link: bulk transfer in virtual time, so that the figures are exact, and the same
+//! however busy the machine is.
+//!
+//! Requesters send WRITEs as fast as they may over one link to one host. The link has a rate and a queue, and what finds the
+//! queue full is lost: it stands for a switch, or for the receive buffer of a host that takes packets at that
+//! rate. Answers come back by a link of their own.
+
+use crate::host::{Region, SimHost};
+use crate::rng::Rng;
+use rand::{RngExt, SeedableRng};
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+use urxe_proto::host::{Access, Transmit};
+use urxe_proto::ids::{Gid, Qpn, RKey};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::{RecvQueue, SendQueueSize};
+use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
+
+/// Bytes of each WRITE.
+const MESSAGE: u32 = 64 << 10;
+/// How many of them each requester has posted.
+const POSTED: u32 = 16;
+/// How long a transfer goes on.
+const LENGTH: Duration = Duration::from_millis(60);
+/// The window's bound, and what responders keep; as the driver has them.
+const WINDOW_BYTES: u32 = 256 << 10;
+const HOLD_BYTES: u32 = 512 << 10;
+const KEY: u32 = 1;
+const BASE: u64 = 1 << 32;
+const FIRST: u32 = 0x11;
+
+/// A link, and who uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What it stands for.
+    pub name: &'static str,
+    /// How many requesters.
+    pub senders: usize,
+    /// Bytes a second.
+    pub rate: u64,
+    /// From sending a packet to its answer, if no other is there.
+    pub round_trip: Duration,
+    /// How many packets the queue holds.
+    pub queue: usize,
+    /// From how many packets in the queue on another one is marked.
+    pub mark: usize,
+    /// How often a packet is lost.
+    pub loss: f64,
+    /// How many packets are lost at once.
+    pub run: u32,
+}
+
+const NIC: Case = Case {
+    name: "25 Gbit/s, 60 us",
+    senders: 1,
+    rate: 3_000_000_000,
+    round_trip: Duration::from_micros(60),
+    queue: 1000,
+    mark: usize::MAX,
+    loss: 0.0,
+    run: 1,
+};
+
+/// What is compared.
+pub const CASES: [Case; 13] = [
+    NIC,
+    Case {
+        name: "loss 0.1%",
+        loss: 0.001,
+        ..NIC
+    },
+    Case {
+        name: "loss 1%",
+        loss: 0.01,
+        ..NIC
+    },
+    Case {
+        name: "loss of 8 at a time, 1% in all",
+        loss: 0.01 / 8.0,
+        run: 8,
+        ..NIC
+    },
+    Case {
+        name: "receive buffer of 50 packets",
+        queue: 50,
+        ..NIC
+    },
+    Case {
+        name: "the same, 4 senders",
+        senders: 4,
+        queue: 50,
+        ..NIC
+    },
+    Case {
+        name: "the same, 16 senders",
+        senders: 16,
+        queue: 50,
+        ..NIC
+    },
+    Case {
+        name: "switch queue of 20 packets",
+        queue: 20,
+        ..NIC
+    },
+    Case {
+        name: "CE marks from 20 packets on",
+        mark: 20,
+        queue: 200,
+        ..NIC
+    },
+    Case {
+        name: "the same, 8 senders",
+        senders: 8,
+        mark: 20,
+        queue: 200,
+        ..NIC
+    },
+    Case {
+        name: "8 senders, no marks",
+        senders: 8,
+        queue: 200,
+        ..NIC
+    },
+    Case {
+        name: "1 Gbit/s, 1 ms",
+        rate: 125_000_000,
+        round_trip: Duration::from_millis(1),
+        queue: 100,
+        ..NIC
+    },
+    Case {
+        name: "the same, loss 1%",
+        rate: 125_000_000,
+        round_trip: Duration::from_millis(1),
+        queue: 100,
+        loss: 0.01,
+        ..NIC
+    },
+];
+
+/// What came of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The part of the link's rate that arrived and was acknowledged.
+    pub used: f64,
+    /// The part of the packets sent that had been sent before.
+    pub again: f64,
+    /// The longest that a requester heard nothing.
+    pub silence: Duration,
+    /// What the average packet waited in the queue.
+    pub waited: Duration,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cell = format!(
+            "{:.0}%, {:.1}%, {:.1} ms, {} us",
+            self.used * 100.0,
+            self.again * 100.0,
+            self.silence.as_secs_f64() * 1e3,
+            self.waited.as_micros()
+        );
+        f.pad(&cell)
+    }
+}
+
+/// Writes the table: a row a case, a column an algorithm and a kind of responder.
+pub fn table(mut line: impl FnMut(String)) {
+    line(format!(
+        "{MESSAGE} bytes a WRITE, MTU 4096, {} ms; link used, sent again, longest silence, wait in the queue",
+        LENGTH.as_millis()
+    ));
+    let columns = Algorithm::ALL.map(|algorithm| [true, false].map(|keeps| (algorithm, keeps)));
+    let columns = columns.as_flattened();
+    let names = columns.iter().map(|&(algorithm, keeps)| {
+        let peer = if keeps { "urxe" } else { "go-back-N" };
+        format!("{algorithm}, peer {peer}")
+    });
+    let names: Vec<_> = names.collect();
+    line(format!("| | {} |", names.join(" | ")));
+    line(format!("|---|{}", "---|".repeat(names.len())));
+    for case in CASES {
+        let cells = columns
+            .iter()
+            .map(|&(algorithm, keeps)| run(&case, algorithm, keeps).to_string());
+        let cells: Vec<_> = cells.collect();
+        line(format!("| {} | {} |", case.name, cells.join(" | ")));
+    }
+}
+
+/// One transfer, with responders that keep what comes after a hole, or do not.
+pub fn run(case: &Case, algorithm: Algorithm, keeps: bool) -> Outcome {
+    let mut world = World::new(*case, algorithm, keeps);
+    world.run();
+    world.outcome()
+}
+
+struct End {
+    qp: RcQp,
+    host: SimHost,
+    completed: u64,
+    heard: Time,
+    silence: Duration,
+}
+
+/// A sink for one round of sending.
+struct Sink {
+    now: Time,
+    staged: Vec<u8>,
+    packets: Vec<Vec<u8>>,
+}
+
+impl Transmit for Sink {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.staged.clear();
+        self.staged.resize(len, 0);
+        Some(&mut self.staged)
+    }
+
+    fn commit(&mut self) {
+        self.packets.push(std::mem::take(&mut self.staged));
+    }
+
+    fn cancel(&mut self) {}
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
+
+/// Under way: when it arrives, a number that keeps ties in order, the end it is for, its bytes, and
+/// whether it is marked.
+type Flying = Reverse<(Time, u64, usize, Vec<u8>, bool)>;
+
+struct World {
+    case: Case,
+    /// The requesters, and then their responders.
+    ends: Vec<End>,
+    flying: BinaryHeap<Flying>,
+    number: u64,
+    /// When what is in the queue will have left it.
+    leaving: VecDeque<Time>,
+    /// So many more are lost.
+    losing: u32,
+    rng: Rng,
+    now: Time,
+    sent: u64,
+    waited: Duration,
+}
+
+fn gid(index: usize) -> Gid {
+    Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, index as u8 + 1).into())
+}
+
+fn qpn(index: usize) -> Qpn {
+    Qpn::new(FIRST + index as u32)
+}
+
+impl World {
+    fn new(case: Case, algorithm: Algorithm, keeps: bool) -> Self {
+        let ends = (0..2 * case.senders).map(|index| {
+            let peer = (index + case.senders) % (2 * case.senders);
+            End::new(index, peer, algorithm, if keeps { HOLD_BYTES } else { 0 })
+        });
+        let mut world = World {
+            case,
+            ends: ends.collect(),
+            flying: BinaryHeap::new(),
+            number: 0,
+            leaving: VecDeque::new(),
+            losing: 0,
+            rng: Rng::seed_from_u64(1),
+            now: Time(0),
+            sent: 0,
+            waited: Duration::ZERO,
+        };
+        for index in 0..case.senders {
+            for _ in 0..POSTED {
+                world.ends[index].post(Time(0));
+            }
+            world.poll(index);
+        }
+        world
+    }
+
+    fn run(&mut self) {
+        let end = Time(0) + LENGTH;
+        loop {
+            let deadline = self.ends[..self.case.senders]
+                .iter()
+                .map(|end| end.qp.deadline())
+                .min();
+            let deadline = deadline.unwrap_or(Time::NEVER);
+            let arrival = match self.flying.peek() {
+                Some(Reverse((at, ..))) => *at,
+                None => Time::NEVER,
+            };
+            self.now = self.now.max(arrival.min(deadline));
+            if self.now >= end {
+                self.now = end;
+                return;
+            }
+            if arrival <= deadline
+                && let Some(Reverse((_, _, index, bytes, marked))) = self.flying.pop()
+            {
+                self.ends[index].receive(self.now, &bytes, marked, self.case.senders);
+                self.poll(index);
+                continue;
+            }
+            for index in 0..self.case.senders {
+                let end = &mut self.ends[index];
+                if end.qp.deadline() <= self.now {
+                    end.qp.handle_timeout(self.now, &mut end.host);
+                    self.poll(index);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, index: usize) {
+        let mut sink = Sink {
+            now: self.now,
+            staged: Vec::new(),
+            packets: Vec::new(),
+        };
+        let end = &mut self.ends[index];
+        end.qp.poll_transmit(self.now, &mut end.host, &mut sink);
+        for packet in sink.packets {
+            self.send(index, packet);
+        }
+    }
+
+    fn send(&mut self, from: usize, packet: Vec<u8>) {
+        let half = self.case.round_trip / 2;
+        let senders = self.case.senders;
+        self.number += 1;
+        if from >= senders {
+            let at = self.now + half;
+            self.flying
+                .push(Reverse((at, self.number, from - senders, packet, false)));
+            return;
+        }
+        self.sent += 1;
+        while self.leaving.front().is_some_and(|at| *at <= self.now) {
+            self.leaving.pop_front();
+        }
+        if self.losing == 0 && self.rng.random_bool(self.case.loss) {
+            self.losing = self.case.run;
+        }
+        if self.losing > 0 {
+            self.losing -= 1;
+            return;
+        }
+        if self.leaving.len() >= self.case.queue {
+            return;
+        }
+        let marked = self.leaving.len() >= self.case.mark;
+        let takes = Duration::from_nanos(packet.len() as u64 * 1_000_000_000 / self.case.rate);
+        let begins = self.leaving.back().copied().unwrap_or(self.now);
+        self.waited += begins.since(self.now);
+        let leaves = begins + takes;
+        self.leaving.push_back(leaves);
+        let at = leaves + half;
+        self.flying
+            .push(Reverse((at, self.number, from + senders, packet, marked)));
+    }
+
+    fn outcome(&self) -> Outcome {
+        let requesters = &self.ends[..self.case.senders];
+        let bytes: u64 = requesters.iter().map(|end| end.completed).sum();
+        let again: u64 = requesters
+            .iter()
+            .map(|end| end.qp.counters().retransmitted)
+            .sum();
+        let silence = requesters
+            .iter()
+            .map(|end| end.silence.max(self.now.since(end.heard)));
+        Outcome {
+            used: bytes as f64 * u64::from(MESSAGE) as f64
+                / (self.case.rate as f64 * LENGTH.as_secs_f64()),
+            again: again as f64 / self.sent.max(1) as f64,
+            silence: silence.max().unwrap_or_default(),
+            waited: self.waited / u32::try_from(self.sent.max(1)).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl End {
+    fn new(index: usize, peer: usize, algorithm: Algorithm, hold_bytes: u32) -> Self {
+        let region = Region {
+            key: KEY,
+            base: BASE,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            bytes: RefCell::new(vec![0; MESSAGE as usize]),
+        };
+        let host = SimHost {
+            regions: vec![region],
+            invalidatable: RefCell::default(),
+            local: RefCell::default(),
+            receives: RecvQueue::new(1, 1).expect("memory"),
+            shared: false,
+            srq: None,
+            sends: VecDeque::new(),
+            receptions: VecDeque::new(),
+            watched: None,
+            events: VecDeque::new(),
+        };
+        let config = RcConfig {
+            service: QpType::Rc,
+            qpn: qpn(index),
+            send: SendQueueSize {
+                max_wr: POSTED,
+                max_sge: 1,
+                max_inline: 0,
+            },
+            signal_all: true,
+            window_bytes: WINDOW_BYTES,
+            hold_bytes,
+            congestion: algorithm,
+        };
+        let mut end = End {
+            qp: RcQp::new(config).expect("memory"),
+            host,
+            completed: 0,
+            heard: Time(0),
+            silence: Duration::ZERO,
+        };
+        let attr = QpAttr {
+            access: Access::REMOTE_WRITE,
+            av: AddressVector {
+                dgid: gid(peer),
+                is_global: true,
+                ..AddressVector::default()
+            },
+            path_mtu: Mtu::B4096,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            dest_qpn: qpn(peer),
+            ..QpAttr::default()
+        };
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let rtr = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let rts = AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        let steps = [
+            (QpState::Init, init),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ];
+        for (state, mask) in steps {
+            let attr = QpAttr { state, ..attr };
+            end.qp
+                .modify(&attr, mask | AttrMask::STATE, Time(0), &mut end.host)
+                .expect("the transition is legal");
+        }
+        end
+    }
+
+    fn post(&mut self, now: Time) {
+        let sges = [Sge {
+            addr: BASE,
+            length: MESSAGE,
+            lkey: urxe_proto::ids::LKey(KEY),
+        }];
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Write {
+                addr: BASE,
+                rkey: RKey(KEY),
+            },
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        };
+        self.qp
+            .post_send(&wr, now, &mut self.host)
+            .expect("there is room");
+    }
+
+    fn receive(&mut self, now: Time, bytes: &[u8], marked: bool, senders: usize) {
+        let packet = Packet::parse(bytes).expect("what an end sends is well-formed");
+        let index = (self.qp.qpn().get() - FIRST) as usize;
+        let peer = (index + senders) % (2 * senders);
+        self.qp
+            .handle_packet(now, gid(peer), &packet, &mut self.host);
+        if marked {
+            self.qp.congestion_met(now, &packet);
+        }
+        self.silence = self.silence.max(now.since(self.heard));
+        self.heard = now;
+        while self.host.sends.pop_front().is_some() {
+            self.completed += 1;
+            self.post(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(name: &str, algorithm: Algorithm) -> f64 {
+        let case = CASES.into_iter().find(|case| case.name == name).unwrap();
+        run(&case, algorithm, true).used
+    }
+
+    #[test]
+    fn a_link_without_faults_is_used_whole() {
+        for algorithm in Algorithm::ALL {
+            assert!(used("25 Gbit/s, 60 us", algorithm) > 0.9, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn where_a_packet_in_a_hundred_is_lost_round_trips_tell_that_it_was_chance() {
+        assert!(used("loss 1%", Algorithm::Delay) > 0.5);
+        assert!(used("loss 1%", Algorithm::Loss) > 0.2);
+    }
+
+    #[test]
+    fn small_queues_and_many_senders_do_not_collapse() {
+        for name in [
+            "the same, 16 senders",
+            "switch queue of 20 packets",
+            "the same, 8 senders",
+        ] {
+            assert!(used(name, Algorithm::default()) > 0.6, "{name}");
+        }
+    }
+}

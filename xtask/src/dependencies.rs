@@ -1,0 +1,189 @@
+//! A step of the check: what the workspace depends on has a licence that goes with ours, comes from crates.io,
+//! and is there in one version.
+//!
+//! It looks at the lock file, by what cargo tells of it, so it takes no time and no network. Known
+//! vulnerabilities it does not know: `cargo audit` and `cargo deny check advisories` do, where they are
+//! installed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use serde::Deserialize;
+use spdx::{Expression, LicenseItem, ParseMode};
+
+use crate::outcome::Outcome;
+use crate::test_log::TestLog;
+
+/// The step of `cargo xtask test`.
+pub(crate) const NAME: &str = "dependencies";
+
+/// Licences that ask for no more than ours do: to keep the notice.
+const LICENCES: &[&str] = &[
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "MIT",
+    "NCSA",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Where packages come from.
+const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// What is there in several versions, and why. An entry that is not needed any more is an error too.
+const SEVERAL: &[(&str, &str)] = &[
+    (
+        "syn",
+        "a macro of pcap-file's has version 1, those of clap version 3",
+    ),
+    ("thiserror", "pcap-file has version 1"),
+    ("thiserror-impl", "as thiserror"),
+];
+
+/// What cargo tells.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    license: Option<String>,
+    source: Option<String>,
+}
+
+/// Runs the step.
+pub(crate) fn step(workspace: &Path) -> Outcome {
+    println!("\nxtask: {NAME}: licences, sources and versions in the lock file");
+    let started = Instant::now();
+    let problem = match look(workspace) {
+        Ok(packages) => {
+            let problems = problems(&packages);
+            for problem in &problems {
+                eprintln!("{NAME}: {problem}");
+            }
+            println!("{} packages", packages.len());
+            (!problems.is_empty()).then(|| format!("{} problems", problems.len()))
+        }
+        Err(problem) => Some(problem),
+    };
+    Outcome {
+        step: NAME,
+        problem,
+        took: started.elapsed(),
+        log: TestLog::default(),
+    }
+}
+
+fn look(workspace: &Path) -> Result<Vec<Package>, String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(workspace)
+        .args(["metadata", "--locked", "--format-version", "1"])
+        .output()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let metadata: Metadata = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    Ok(metadata.packages)
+}
+
+fn problems(packages: &[Package]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in packages {
+        let Package {
+            name,
+            version,
+            license,
+            source,
+        } = package;
+        // Our own have none.
+        if source.as_deref().is_some_and(|source| source != SOURCE) {
+            problems.push(format!("{name} {version} does not come from crates.io"));
+        }
+        let licence = license.as_deref().unwrap_or("none");
+        if !is_allowed(licence) {
+            problems.push(format!("{name} {version} has the licence {licence}"));
+        }
+        versions.entry(name).or_default().insert(version);
+    }
+    for (name, versions) in &versions {
+        let known = SEVERAL.iter().any(|(known, _)| known == name);
+        if known != (versions.len() > 1) {
+            let versions: Vec<_> = versions.iter().copied().collect();
+            problems.push(format!(
+                "{name} is there as {}, which is {}in the list of what may be there several times",
+                versions.join(", "),
+                if known { "" } else { "not " }
+            ));
+        }
+    }
+    problems
+}
+
+/// Whether one may keep to a licence by keeping to those in the list.
+fn is_allowed(licence: &str) -> bool {
+    // Older packages write a slash for «or».
+    let Ok(expression) = Expression::parse_mode(licence, ParseMode::LAX) else {
+        return false;
+    };
+    expression.evaluate(|asked| match &asked.license {
+        // An exception takes nothing away.
+        LicenseItem::Spdx { id, .. } => LICENCES.contains(&id.name),
+        LicenseItem::Other { .. } => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licence_is_allowed_if_one_of_its_choices_is() {
+        for licence in [
+            "MIT",
+            "MIT/Apache-2.0",
+            "Apache-2.0 / MIT",
+            "MIT OR Apache-2.0 OR LGPL-2.1-or-later",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+            "Apache-2.0 WITH LLVM-exception",
+        ] {
+            assert!(is_allowed(licence), "{licence}");
+        }
+        for licence in [
+            "GPL-2.0-only",
+            "MIT AND GPL-3.0-only",
+            "none",
+            "LicenseRef-mine",
+        ] {
+            assert!(!is_allowed(licence), "{licence}");
+        }
+    }
+
+    #[test]
+    fn other_sources_and_second_versions_are_problems() {
+        let package = |name: &str, version: &str, source: &str| Package {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            license: Some("MIT".to_owned()),
+            source: Some(source.to_owned()),
+        };
+        let one = [package("a", "1.0.0", SOURCE)];
+        assert_eq!(problems(&one), [""; 0]);
+        let two = [package("a", "1.0.0", SOURCE), package("a", "2.0.0", SOURCE)];
+        assert_eq!(problems(&two).len(), 1);
+        let far = [package("a", "1.0.0", "git+https://example.org/a")];
+        assert_eq!(problems(&far).len(), 1);
+    }
+}
