@@ -146,7 +146,8 @@ fn riostream_writes_into_the_peers_memory() {
     both_succeed(namespace.place(), &server, 7471, &client);
 }
 
-/// Waits until somebody has a port of the kernel's.
+/// Waits until somebody has a port of the kernel's for whoever comes: connections of before, which TCP keeps
+/// for a while, have peers.
 #[track_caller]
 pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
     let deadline = Instant::now() + LIMIT;
@@ -158,10 +159,11 @@ pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
             format!("/proc/net/{protocol}6"),
         ]);
         let table = run("cat", command, LIMIT).success().stdout;
-        let mut names = table
-            .lines()
-            .filter_map(|line| line.split_whitespace().nth(1));
-        if names.any(|name| name.ends_with(&suffix)) {
+        let mut ends = table.lines().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            Some((words.next()?, words.next()?))
+        });
+        if ends.any(|(local, remote)| local.ends_with(&suffix) && remote.ends_with(":0000")) {
             return;
         }
         assert!(Instant::now() < deadline, "nobody has port {port}");
