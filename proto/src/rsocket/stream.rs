@@ -53,8 +53,8 @@ impl Place {
 
 /// The list of targets in memory, which the peer writes.
 pub trait Targets {
-    /// Takes what an entry says, and leaves a length of 0 there.
-    fn take(&self, index: usize) -> Area;
+    /// What an entry says.
+    fn entry(&self, index: usize) -> Area;
 }
 
 /// A piece of a buffer.
@@ -164,6 +164,8 @@ struct Sending {
     /// Where the peer wants data: what is left of each target, and which is next.
     targets: [Area; TARGETS as usize],
     next: usize,
+    /// The entry that the peer tells next.
+    told: usize,
 }
 
 /// What comes in.
@@ -234,6 +236,7 @@ impl Stream {
                 granted: peer.credits,
                 targets: [peer.buffer, Area::default()],
                 next: 0,
+                told: 1 % TARGETS as usize,
             },
             receiving: Receiving {
                 size: 2 * half,
@@ -379,19 +382,29 @@ impl Stream {
         })
     }
 
-    /// A message has come.
+    /// A message has come, with so many bytes, as the completion of its receive says.
     ///
     /// # Errors
     /// When the peer does not keep to the protocol; the stream has failed then.
-    pub fn received(&mut self, imm: u32, targets: &impl Targets) -> Result<(), StreamError> {
-        let taken = self.take_message(imm, targets);
+    pub fn received(
+        &mut self,
+        imm: u32,
+        written: u32,
+        targets: &impl Targets,
+    ) -> Result<(), StreamError> {
+        let taken = self.take_message(imm, written, targets);
         if taken.is_err() {
             self.fail();
         }
         taken
     }
 
-    fn take_message(&mut self, imm: u32, targets: &impl Targets) -> Result<(), StreamError> {
+    fn take_message(
+        &mut self,
+        imm: u32,
+        written: u32,
+        targets: &impl Targets,
+    ) -> Result<(), StreamError> {
         match Message::from_imm(imm).ok_or(StreamError::Unknown(imm))? {
             Message::Data(len) => {
                 let receiving = &mut self.receiving;
@@ -403,11 +416,13 @@ impl Stream {
                 receiving.messages.push_back(len);
             }
             Message::Credits(upto) => {
-                self.sending.granted = upto;
-                for (index, target) in self.sending.targets.iter_mut().enumerate() {
-                    if target.len == 0 {
-                        *target = targets.take(index);
-                    }
+                let sending = &mut self.sending;
+                sending.granted = upto;
+                // With bytes, they are the next entry. It is read for its own message and no sooner: only
+                // then is the peer done with writing it.
+                if written > 0 {
+                    sending.targets[sending.told] = targets.entry(sending.told);
+                    sending.told = (sending.told + 1) % sending.targets.len();
                 }
             }
             Message::Iomap(_) | Message::Control(Control::KeepAlive) => {}

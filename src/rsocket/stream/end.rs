@@ -253,14 +253,10 @@ impl End {
 struct TargetList<'a>(&'a OwnedRegion);
 
 impl Targets for TargetList<'_> {
-    fn take(&self, index: usize) -> Area {
-        /// Where an entry's length stands in it.
-        const LENGTH_AT: usize = 12;
-        let at = index * Area::BYTES;
+    fn entry(&self, index: usize) -> Area {
         let mut entry = [0; Area::BYTES];
-        let taken = self.0.read(at, &mut entry);
         // The region was made for as many entries as there are.
-        match taken.and_then(|()| self.0.write(at + LENGTH_AT, &[0; 4])) {
+        match self.0.read(index * Area::BYTES, &mut entry) {
             Ok(()) => Area::from_bytes(&entry, Order::NATIVE),
             Err(_) => Area::default(),
         }
@@ -304,7 +300,7 @@ impl Parts {
             return;
         }
         let taken = match completion.extra {
-            Extra::Imm(imm) => stream.received(imm, &TargetList(&self.lists)),
+            Extra::Imm(imm) => stream.received(imm, completion.byte_len, &TargetList(&self.lists)),
             _ => Ok(()),
         };
         if let Err(error) = taken {

@@ -3,7 +3,6 @@
 use super::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use std::cell::RefCell;
 
 const SIZES: Sizes = Sizes {
     send_queue: 16,
@@ -23,15 +22,12 @@ const TARGET_LIST: Place = Place {
     key: RKey(2),
 };
 
-struct List(RefCell<Vec<u8>>);
+struct List(Vec<u8>);
 
 impl Targets for List {
-    fn take(&self, index: usize) -> Area {
-        let mut list = self.0.borrow_mut();
-        let entry = &mut list[index * Area::BYTES..][..Area::BYTES];
-        let area = Area::from_bytes(entry.first_chunk().unwrap(), Order::NATIVE);
-        entry[12..].fill(0);
-        area
+    fn entry(&self, index: usize) -> Area {
+        let entry = &self.0[index * Area::BYTES..][..Area::BYTES];
+        Area::from_bytes(entry.first_chunk().unwrap(), Order::NATIVE)
     }
 }
 
@@ -58,7 +54,7 @@ impl End {
             stream: Stream::new(sizes, BUFFER, peer),
             send_buffer: vec![0; sizes.send_buffer as usize],
             receive_buffer: vec![0; sizes.receive_buffer as usize],
-            list: List(RefCell::new(vec![0; 2 * 16 + 4 * 24])),
+            list: List(vec![0; 2 * 16 + 4 * 24]),
             out: VecDeque::new(),
         }
     }
@@ -117,13 +113,14 @@ impl End {
         if !packet.bytes.is_empty() {
             let (at, memory) = match packet.key {
                 RKey(1) => (packet.addr - BUFFER.addr, &mut self.receive_buffer),
-                RKey(2) => (packet.addr - TARGET_LIST.addr, self.list.0.get_mut()),
+                RKey(2) => (packet.addr - TARGET_LIST.addr, &mut self.list.0),
                 other => panic!("a key that nobody told: {other:?}"),
             };
             memory[at as usize..][..packet.bytes.len()].copy_from_slice(&packet.bytes);
         }
         if let Some(imm) = packet.imm {
-            self.stream.received(imm, &self.list).unwrap();
+            let written = packet.bytes.len() as u32;
+            self.stream.received(imm, written, &self.list).unwrap();
         }
     }
 
@@ -306,7 +303,7 @@ fn a_peer_that_breaks_the_rules_is_found_out() {
         let [mut end, _] = pair();
         let results = messages
             .iter()
-            .map(|imm| end.stream.received(*imm, &end.list));
+            .map(|imm| end.stream.received(*imm, 0, &end.list));
         let error = results.collect::<Result<(), _>>().unwrap_err();
         assert_eq!(end.stream.phase(), Phase::Failed);
         error
@@ -331,6 +328,28 @@ fn entries_are_written_in_the_order_of_the_peer() {
         "the second half"
     );
     assert_eq!(notice.addr, TARGET_LIST.addr + 16, "the second entry");
+}
+
+#[test]
+fn a_target_is_read_when_its_own_message_comes() {
+    let [mut end, _] = pair();
+    let bytes = Area::BYTES as u32;
+    let credits = Message::Credits(100).to_imm();
+    let at = |addr| BUFFER.area(addr, 1500).to_bytes(Order::NATIVE);
+    assert_eq!(end.send(&[0; 1500], 1500), 1500);
+    // The peer is not done with the first entry when it tells of the second.
+    end.list.0[..16].copy_from_slice(&at(77));
+    end.list.0[16..32].copy_from_slice(&at(1500));
+    end.stream.received(credits, bytes, &end.list).unwrap();
+    assert_eq!(end.send(&[0; 1500], 1500), 1500);
+    assert_eq!(end.out.pop_back().unwrap().addr, BUFFER.addr + 1500);
+    assert!(!end.stream.can_send());
+    end.list.0[..16].copy_from_slice(&at(0));
+    end.stream.received(credits, 0, &end.list).unwrap();
+    assert!(!end.stream.can_send(), "credit alone is no room");
+    end.stream.received(credits, bytes, &end.list).unwrap();
+    assert_eq!(end.send(&[0; 1500], 1500), 1500);
+    assert_eq!(end.out.pop_back().unwrap().addr, BUFFER.addr);
 }
 
 #[test]
