@@ -158,7 +158,26 @@ struct verdict {
 	char problem[256];
 	char outcome[256];
 	bool lost;
+	bool repeated;		/* rxe's requesters of this device have repeated something */
 };
+
+/* How often rxe's requesters of the device have repeated, as rxe counts it; of other devices that is 0. */
+static unsigned long repetitions(const struct side *side)
+{
+	unsigned long count = 0;
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/completer_retry_err",
+		 ibv_get_device_name(side->context->device));
+	file = fopen(path, "r");
+	if (file) {
+		if (fscanf(file, "%lu", &count) != 1)
+			die("not a number", path);
+		fclose(file);
+	}
+	return count;
+}
 
 static bool is_excused(const struct verdict *verdict)
 {
@@ -167,6 +186,8 @@ static bool is_excused(const struct verdict *verdict)
 
 static void run_once(struct side *side, const struct cell *cell, struct verdict *mine)
 {
+	unsigned long before = repetitions(side);
+
 	*mine = (struct verdict){ 0 };
 	problem[0] = 0;
 	lost = false;
@@ -182,6 +203,7 @@ static void run_once(struct side *side, const struct cell *cell, struct verdict 
 		run_transfer(side, cell);
 	memcpy(mine->problem, problem, sizeof(problem));
 	mine->lost = lost;
+	mine->repeated = repetitions(side) != before;
 }
 
 static void run(struct side *side, const struct cell *cell, FILE *results)
@@ -207,6 +229,8 @@ static void run(struct side *side, const struct cell *cell, FILE *results)
 		fprintf(results, "a: %s; ", a->problem);
 	if (b->problem[0])
 		fprintf(results, "b: %s; ", b->problem);
+	if (failed && (a->repeated || b->repeated))
+		fprintf(results, "rxe repeated; ");
 	if (tries > 1)
 		fprintf(results, "%d tries; ", tries);
 	if (cell->error[0] && cell->transport != IBV_QPT_UD)
