@@ -1,4 +1,4 @@
-//! A network namespace of a command's own, where nobody else's packets pass.
+//! A network namespace of a command's own, where nobody else's packets pass, and one for its mounts.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,10 @@ pub(crate) fn is_inside() -> bool {
 /// where there can be none.
 pub(crate) fn enter() -> Result<bool, String> {
     let this = env::current_exe().map_err(|error| format!("the path of this command: {error}"))?;
-    for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
+    for flags in [
+        &["--net", "--mount"][..],
+        &["--map-root-user", "--net", "--mount"],
+    ] {
         let works = Command::new("unshare")
             .args(flags)
             .args(["ip", "link", "set", "lo", "up"])

@@ -2,11 +2,12 @@
 //!
 //! Pairs of ordinary programs (`rping`, which compares every byte that comes back) run over a network that
 //! loses, doubles and reorders packets. Clients come and go; now and then one of either side is killed, or
-//! stopped for a while, the interface goes down, an address comes and goes, limits are tight. What must hold:
+//! stopped for a while, the interface goes down, an address comes and goes, descriptors, memory or disk are scarce. What must hold:
 //! nobody sees a wrong byte; who was left alone ends well; who was not has an error and no crash; what a server holds -
 //! memory, descriptors, threads - stays as it is, and no name of a slot is left when all have ended.
 
 mod pair;
+mod tight;
 mod usage;
 
 use std::env;
@@ -115,7 +116,7 @@ fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec
 struct Tally {
     whole: u64,
     killed: u64,
-    refused: u64,
+    tight: u64,
     interrupted: u64,
     servers_killed: u64,
     stopped: u64,
@@ -183,9 +184,9 @@ impl Soak {
             self.tally.down += 1;
         }
         if due(TIGHT) {
-            self.tally.refused += 1;
-            self.problems
-                .extend(pair::with_few_files(&self.libraries).err());
+            let tried = tight::some(self.tally.tight, &self.libraries);
+            self.tally.tight += 1;
+            self.problems.extend(tried.err());
         }
         Ok(())
     }
@@ -207,7 +208,7 @@ impl Soak {
         let Tally {
             whole,
             killed,
-            refused,
+            tight,
             interrupted,
             servers_killed,
             stopped,
@@ -218,8 +219,8 @@ impl Soak {
             "clients: {whole} ended well, {killed} were killed, {interrupted} lost their server or their network; \
              {stopped} times one was stopped for a while\n\
              servers: {servers_killed} were killed\n\
-             the interface was down {down} times, an address came or went {addresses} times, limits were tight \
-             {refused} times\n\
+             the interface was down {down} times, an address came or went {addresses} times, files, memory or disk were scarce \
+             {tight} times\n\
              problems: {}",
             self.problems.len()
         );

@@ -1,0 +1,97 @@
+//! Programs that have too little of something: each ends with an error that it can tell, or does without.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::pair::{limited, said, server, spawn};
+use super::succeed;
+
+/// Nobody listens there.
+const NOBODY: u16 = 7299;
+/// A server of its own, with a network that loses nothing.
+const PORT: u16 = 7298;
+
+/// Starts programs that have too little of something, of another thing each time.
+pub(super) fn some(turn: u64, libraries: &Path) -> Result<(), String> {
+    match turn % 3 {
+        0 => files(libraries),
+        1 => memory(libraries),
+        _ => disk(libraries),
+    }
+}
+
+/// With few descriptors a program gets an error, and nothing worse.
+fn files(libraries: &Path) -> Result<(), String> {
+    let mut command = limited("--nofile=8:8", libraries);
+    command.args([
+        "-c",
+        "-a",
+        "127.0.0.1",
+        "-p",
+        &NOBODY.to_string(),
+        "-C",
+        "1",
+    ]);
+    let status = spawn(command)?.wait().map_err(|error| error.to_string())?;
+    match status.code() {
+        Some(code) if code != 0 => Ok(()),
+        _ => Err(format!("with 8 descriptors a client ended with {status}")),
+    }
+}
+
+/// With little memory it gets an error, too, or ends with the words that it was memory, wherever it is that there
+/// was not enough.
+fn memory(libraries: &Path) -> Result<(), String> {
+    let mut server = server(PORT, libraries, "")?;
+    // From too little for a second thread to plenty.
+    let ended = (12_u64..=64).step_by(4).try_for_each(|mib| {
+        let bytes = mib << 20;
+        let mut command = limited(&format!("--as={bytes}:{bytes}"), libraries);
+        command.args(["-c", "-V", "-a", "127.0.0.1", "-C", "5"]);
+        command.args(["-p", &PORT.to_string()]);
+        let mut client = spawn(command)?;
+        let status = client.wait().map_err(|error| error.to_string())?;
+        let said = said(&mut client);
+        let told = status.code().is_some() || said.contains("memory allocation of");
+        match told && !said.contains("panicked") && !said.contains("mismatch") {
+            true => Ok(()),
+            false => Err(format!(
+                "with {mib} MiB a client ended with {status}: {said}"
+            )),
+        }
+    });
+    let _ = server.kill();
+    let _ = server.wait();
+    ended
+}
+
+/// Where the disk is full a capture ends, and what is captured goes on.
+fn disk(libraries: &Path) -> Result<(), String> {
+    let directory = libraries.join("full");
+    fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    // Under the mount namespace that a network namespace of its own comes with.
+    succeed(
+        Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "none"])
+            .arg(&directory),
+    )?;
+    let mut server = server(PORT, libraries, "")?;
+    let mut command = limited("--memlock=0:0", libraries);
+    command
+        .args(["-c", "-V", "-a", "127.0.0.1", "-C", "50", "-S", "30000"])
+        .args(["-p", &PORT.to_string()])
+        .env("URXE_PCAP", directory.join("capture.pcapng"));
+    let mut client = spawn(command)?;
+    let status = client.wait().map_err(|error| error.to_string());
+    let said = said(&mut client);
+    let _ = server.kill();
+    let _ = server.wait();
+    succeed(Command::new("umount").arg(&directory))?;
+    match status? {
+        status if status.success() && !said.contains("failed") => Ok(()),
+        status => Err(format!(
+            "with a full disk a client ended with {status}: {said}"
+        )),
+    }
+}
