@@ -31,7 +31,7 @@ pub(super) fn weather(
         judge: Judge::Lossy,
         netem,
         // They wait much and work little.
-        lanes: 2,
+        lanes: 4,
         ..clean(name, "v4", about)
     };
     let cells = &mut group.cells;
