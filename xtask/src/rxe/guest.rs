@@ -42,8 +42,6 @@ const GUEST_PACKAGES: &[&str] = &[
 const MODULES: &[&str] = &[
     "9p",
     "9pnet_virtio",
-    "crc32_generic",
-    "crc32_pclmul",
     "dummy",
     "ib_umad",
     "ib_uverbs",
@@ -54,6 +52,9 @@ const MODULES: &[&str] = &[
     "veth",
     "virtio_pci",
 ];
+
+/// What rxe asks the crypto API for. Newer kernels have no such modules, and rxe calls the checksum itself.
+const CHECKSUMS: &[&str] = &["crc32_generic", "crc32_pclmul"];
 
 /// Directories whose contents the guest has no use for.
 const LEFT_OUT: &[&str] = &[
@@ -90,6 +91,8 @@ pub(crate) enum Kernel {
     Backports,
     /// Debian 13: Linux 6.12, rdma-core 56, perftest 25.
     Trixie,
+    /// Debian 13 with the kernel of its backports, the newest of a release.
+    TrixieBackports,
 }
 
 impl Kernel {
@@ -99,6 +102,7 @@ impl Kernel {
             Self::Bookworm => "bookworm",
             Self::Backports => "backports",
             Self::Trixie => "trixie",
+            Self::TrixieBackports => "trixie-backports",
         }
     }
 
@@ -107,11 +111,16 @@ impl Kernel {
             Self::Bookworm => &["bookworm", "bookworm-updates", "bookworm-security"],
             Self::Backports => &["bookworm", "bookworm-security", "bookworm-backports"],
             Self::Trixie => &["trixie", "trixie-updates", "trixie-security"],
+            Self::TrixieBackports => &["trixie", "trixie-security", "trixie-backports"],
         }
     }
 
     fn kernel_release(self) -> Option<&'static str> {
-        (self == Self::Backports).then_some("bookworm-backports")
+        match self {
+            Self::Bookworm | Self::Trixie => None,
+            Self::Backports => Some("bookworm-backports"),
+            Self::TrixieBackports => Some("trixie-backports"),
+        }
     }
 }
 
@@ -148,11 +157,13 @@ impl Guest {
             let release = kernel.kernel_release();
             let archive = Archive::open(&home.join("kernel-archive"), kernel.suites(), release)?;
             let packages = archive.fetch(&["linux-image-amd64"])?;
-            let images: Vec<PathBuf> = packages
-                .into_iter()
-                .filter(|path| path.to_string_lossy().contains("/linux-image-"))
-                .collect();
-            unpack(&images, &root)
+            // Newer ones have their modules in a package of its own.
+            let of_kernel = |path: &PathBuf| {
+                let path = path.to_string_lossy();
+                path.contains("/linux-image-") || path.contains("/linux-modules-")
+            };
+            let kernel: Vec<PathBuf> = packages.into_iter().filter(of_kernel).collect();
+            unpack(&kernel, &root)
         })?;
 
         let (release, image) = find_kernel(&root)?;
@@ -314,14 +325,18 @@ fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
     let depmod = |command: &mut Command| run(command.arg("-b").arg(root).arg(release), "kmod");
     depmod(&mut program_in(root, "usr/bin/kmod", "depmod"))?;
     let mut modules = BTreeSet::new();
-    for module in MODULES {
+    for module in MODULES.iter().chain(CHECKSUMS) {
         let mut modprobe = program_in(root, "usr/bin/kmod", "modprobe");
         modprobe
             .args(["--show-depends", "--set-version", release, "--dirname"])
             .arg(root)
             .arg(module);
+        let found = match run(&mut modprobe, "kmod") {
+            Err(_) if CHECKSUMS.contains(module) => continue,
+            found => found?,
+        };
         // A driver that this kernel has built in is listed as `builtin`, a module as `insmod PATH`.
-        for line in run(&mut modprobe, "kmod")?.lines() {
+        for line in found.lines() {
             if let Some(path) = line.strip_prefix("insmod ") {
                 let path = Path::new(path.trim());
                 let relative = path.strip_prefix(root).unwrap_or(path);
