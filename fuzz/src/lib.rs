@@ -5,12 +5,18 @@
 //! program replays the files that it is given, so that a finding can be looked at without any fuzzer:
 //! `cargo run -p urxe-fuzz --bin TARGET FILE`.
 
+pub mod abi;
 pub mod cm;
 pub mod host;
 pub mod icrc;
 pub mod packet;
 pub mod pair;
 pub mod queue_pair;
+pub mod sharing;
+
+// Some stories send datagrams and take names: not in the host's network, where there can be another.
+#[path = "../../tests/common/own_network.rs"]
+mod own_network;
 
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -19,11 +25,13 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target. Each panics when a rule is broken.
 pub const TARGETS: &[Target] = &[
+    ("abi", abi::check),
     ("packet", packet::check),
     ("icrc", icrc::check),
     ("queue_pair", queue_pair::check),
     ("pair", pair::check),
     ("cm", cm::check),
+    ("sharing", sharing::check),
 ];
 
 /// Makes the program of a target.
@@ -54,6 +62,11 @@ pub fn replay(check: fn(&[u8])) -> std::process::ExitCode {
         println!("{}: nothing is wrong", file.display());
     }
     std::process::ExitCode::SUCCESS
+}
+
+/// Whether this program has a network that nobody else is in.
+pub(crate) fn has_own_network() -> bool {
+    std::env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_some()
 }
 
 /// Tells the story that `bytes` make, if they make one.

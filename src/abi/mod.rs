@@ -43,3 +43,13 @@ mod unsupported;
 mod waited;
 mod wq;
 mod xrcd;
+
+/// The exported functions by their C names, for the fuzz target `abi`. Programs in Rust have the crate's own
+/// objects instead.
+#[doc(hidden)]
+pub mod calls {
+    pub use super::{
+        ah::*, channel::*, context::*, cq::*, device::*, events::*, import::*, mr::*, multicast::*,
+        pd::*, qp::*, qp_ex::*, query::*, srq::*,
+    };
+}

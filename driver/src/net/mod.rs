@@ -22,6 +22,8 @@ mod endpoint;
 mod error;
 mod faults;
 mod forward;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod interfaces;
 pub(crate) mod names;

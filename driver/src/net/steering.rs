@@ -22,7 +22,7 @@
 //! belong to this user; so nobody else can make a process attach a wrong program. (It would not do
 //! more than cost the detour over the right process, either.)
 
-mod program;
+pub(super) mod program;
 
 use super::counters::NetCounters;
 use super::error::OpenError;
@@ -90,7 +90,7 @@ struct Answer {
 }
 
 /// The number of each slot's socket.
-type Order = BTreeMap<u8, u16>;
+pub(super) type Order = BTreeMap<u8, u16>;
 
 /// What this process knows of one address's group.
 pub(super) struct Steering {
@@ -432,7 +432,7 @@ impl Steering {
     }
 }
 
-fn open_asker(address: LocalAddress) -> Result<Socket, OpenError> {
+pub(super) fn open_asker(address: LocalAddress) -> Result<Socket, OpenError> {
     let domain = match address.ip() {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,

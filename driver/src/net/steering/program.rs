@@ -13,7 +13,7 @@ use urxe_proto::wire::{Bth, Deth, Layout};
 /// 12 bytes are the BTH; a datagram that is shorter goes to the first socket. Those of slots that are not in the
 /// order go to `others`, if there is such a socket: whoever attaches the program reads its own, and passes on what is not
 /// its own, while the kernel's hash may choose that of a process that is stopped.
-fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
+pub(in crate::net) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -72,7 +72,11 @@ fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
 }
 
 /// Gives the sockets that share an address with this one the program for an order; see [`code`] for `others`.
-pub(super) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
+pub(in crate::net) fn attach(
+    socket: BorrowedFd<'_>,
+    order: &Order,
+    others: Option<u16>,
+) -> io::Result<()> {
     let code = code(order, others);
     let program = libc::sock_fprog {
         // At most 18 and 2 for each of 255 slots.

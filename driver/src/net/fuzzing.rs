@@ -1,0 +1,68 @@
+//! What the fuzz target `sharing` needs beside what everybody may use: the steering program by itself, and in a
+//! group of sockets where the kernel runs it.
+
+use super::error::OpenError;
+use super::socket::{LocalAddress, ROCE_PORT, open_receiver};
+use super::steering::{Order, open_asker, program};
+use crate::process_socket::ProcessSocket;
+use socket2::Socket;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+/// An instruction: its code, how far it jumps if true and if false, and its operand.
+pub type Instruction = (u16, u8, u8, u32);
+
+/// The program for an order of slots, see `steering`.
+pub fn program(order: &Order, others: Option<u16>) -> Vec<Instruction> {
+    program::code(order, others)
+        .iter()
+        .map(|op| (op.code, op.jt, op.jf, op.k))
+        .collect()
+}
+
+/// Sockets that share port 4791 of an address.
+#[derive(Debug)]
+pub struct Sharers {
+    address: LocalAddress,
+    receivers: Vec<ProcessSocket>,
+    sender: Socket,
+}
+
+impl Sharers {
+    /// So many of them.
+    ///
+    /// # Errors
+    /// When a socket cannot be had.
+    pub fn open(address: LocalAddress, count: usize) -> Result<Sharers, OpenError> {
+        let receivers = (0..count).map(|_| open_receiver(address, false));
+        Ok(Sharers {
+            address,
+            receivers: receivers.collect::<Result<_, _>>()?,
+            sender: open_asker(address)?,
+        })
+    }
+
+    /// Gives them the program for an order.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&self, order: &Order, others: Option<u16>) -> io::Result<()> {
+        let receiver = self.receivers.first().ok_or(io::ErrorKind::NotFound)?;
+        program::attach(receiver.as_fd(), order, others)
+    }
+
+    /// The number of the socket that gets a datagram.
+    ///
+    /// # Errors
+    /// When it cannot be sent.
+    pub fn reached(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let to = self.address.with_port(ROCE_PORT).into();
+        self.sender.send_to(bytes, &to)?;
+        let mut room = [MaybeUninit::uninit(); 64];
+        Ok(self
+            .receivers
+            .iter()
+            .position(|r| r.recv(&mut room).is_ok()))
+    }
+}
