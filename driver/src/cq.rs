@@ -185,6 +185,7 @@ impl Cq {
     /// Asks for one notification on the channel, of the next completion, or of the next that is
     /// solicited or an error (11.4.2.2). Asking for the former overrides the latter.
     pub fn arm(&self, solicited_only: bool) {
+        engine::get().send_gathered();
         let mut ring = lock(&self.ring);
         let before = ring.armed;
         ring.armed = match (before, solicited_only) {

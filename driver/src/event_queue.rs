@@ -108,6 +108,7 @@ impl<T> EventQueue<T> {
                 (true, Meanwhile::Receive) => engine::get().wait_driving(self.fd())?,
                 (true, Meanwhile::Sleep) => engine::wait(self.fd())?,
                 (false, Meanwhile::Receive) if !looked => {
+                    engine::get().send_gathered();
                     engine::get().drive();
                     looked = true;
                 }

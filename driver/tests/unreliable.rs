@@ -144,6 +144,29 @@ fn connection_carries_sends_and_writes_of_many_packets() {
 }
 
 #[test]
+fn sends_that_wait_for_more_leave_the_whole_queue_to_a_list() {
+    let (a, b) = connected();
+    let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 8, ALL));
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::Write { addr, rkey },
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[from.sge(0, 8)]),
+        dest: None,
+    };
+    for _ in 0..20 {
+        for _ in 0..20 {
+            a.qp.start_posting().post(&wr).unwrap();
+        }
+        let mut posting = a.qp.start_posting();
+        for _ in 0..a.qp.cap().max_send_wr {
+            posting.post(&wr).unwrap();
+        }
+    }
+}
+
+#[test]
 fn datagram_brings_its_header_sender_and_immediate_data() {
     let (a, b) = (datagrams(), datagrams());
     let mut from = Buffer::new(&a.pd, 4096, ALL);

@@ -311,6 +311,8 @@ impl Id {
     /// # Errors
     /// [`CmError::State`] when there never was one.
     pub fn disconnect(&self) -> Result<(), CmError> {
+        // What was posted before goes out before.
+        engine::get().send_gathered();
         let inner = lock(&self.inner);
         let connection = inner.connected("disconnecting")?;
         let nothing = PrivateData::default();

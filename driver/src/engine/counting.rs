@@ -16,6 +16,10 @@ pub struct EngineCounters {
     pub unknown_qp: Counter,
     /// Times that the progress thread woke up.
     pub wakeups: Counter,
+    /// Sends that waited for those that followed, and went out with them.
+    pub gathered_sends: Counter,
+    /// Queue pairs whose sends waited in vain, until the progress thread sent them.
+    pub gathered_late: Counter,
 }
 
 impl Engine {
@@ -49,6 +53,8 @@ impl Engine {
             ("malformed_packets", self.counters.malformed.get()),
             ("unknown_qp", self.counters.unknown_qp.get()),
             ("wakeups", self.counters.wakeups.get()),
+            ("gathered_sends", self.counters.gathered_sends.get()),
+            ("gathered_late", self.counters.gathered_late.get()),
         ];
         if let Some(counters) = self.net_counters() {
             readings.extend(counters.snapshot());

@@ -31,6 +31,7 @@ fn take_leave_of_peers() {
     const PATIENCE: Duration = Duration::from_millis(100);
     elsewhere(PATIENCE, || {
         let engine = get();
+        engine.send_gathered();
         let qps: Vec<_> = engine.qps().iter().map(Arc::clone).collect();
         qps.iter().for_each(|qp| qp.take_leave());
         if !qps.is_empty() {

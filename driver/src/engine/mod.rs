@@ -1,16 +1,17 @@
 //! The engine: moves packets between the sockets and the queue pairs.
 //!
-//! Whoever calls in does the work: posting sends at once, polling and waiting receive. The progress
-//! thread (`progress`) does it while nobody calls.
+//! Whoever calls in does the work: posting sends at once, or with what follows closely (`gathering`); polling
+//! and waiting receive. The progress thread (`progress`) does it while nobody calls.
 //!
 //! Locks, in the order in which they are taken: the list of local addresses or of multicast groups for
 //! reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
 //! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
-//! buffer of one come before the last two. Destroying a queue pair or a region takes its table for
+//! buffer of one come before the last two. The list of those with sends that wait comes last. Destroying a queue pair or a region takes its table for
 //! writing, and so waits for what is being handled.
 
 mod counting;
 mod delayed;
+mod gathering;
 mod groups;
 mod leaving;
 mod locals;
@@ -32,6 +33,7 @@ use crate::qp::{CreateError, Qp};
 use crate::regions::regions;
 use crossbeam::utils::CachePadded;
 use delayed::Delayed;
+use gathering::Gathering;
 use groups::Groups;
 use progress::Progress;
 use receiving::Receiver;
@@ -100,6 +102,7 @@ struct Network {
     gsi: Gsi,
     /// For datagrams that other processes passed on.
     forwarded: Mutex<Receiver>,
+    gathering: Gathering,
     progress: Arc<Progress>,
 }
 
@@ -149,12 +152,12 @@ impl Engine {
             return Ok(network);
         }
         let shared = Shared::new(net::Options::from_env()?)?;
-        let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(|source| {
-            OpenError::System {
-                what: "starting the progress thread",
-                source,
-            }
-        })?;
+        let failed = |source| OpenError::System {
+            what: "starting the progress thread",
+            source,
+        };
+        let gathering = Gathering::new().map_err(failed)?;
+        let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
@@ -166,6 +169,7 @@ impl Engine {
             locals: RwLock::default(),
             groups: Groups::default(),
             forwarded: Mutex::default(),
+            gathering,
             progress,
         }))
     }
@@ -314,6 +318,7 @@ impl Engine {
         if let Some(network) = self.network.get() {
             network.progress.polled();
         }
+        self.send_gathered();
     }
 
     /// The program found nothing: does the work of the network.
@@ -411,6 +416,7 @@ impl Engine {
     /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the
     /// wait where it would end a read.
     pub(crate) fn wait_driving(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.send_gathered();
         progress::unless_it_goes_on(progress::wait_driving(self, fd))
     }
 }
@@ -418,5 +424,6 @@ impl Engine {
 /// Waits until `fd` is readable, and does nothing meanwhile. A signal ends the wait where it would
 /// end a read.
 pub(crate) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    get().send_gathered();
     progress::unless_it_goes_on(progress::wait(fd))
 }

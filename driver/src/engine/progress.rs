@@ -9,7 +9,8 @@
 //! - *parked*: until told. A thread of the program sleeps in one of our calls and watches itself; it
 //!   wakes this one when it leaves, since nobody knows for how long.
 //!
-//! In all three it wakes for timers, and for what processes tell each other about the port.
+//! In all three it wakes for timers, for sends that the program left lying (`gathering`), and for what processes
+//! tell each other about the port.
 
 use super::{Engine, get};
 use crate::net;
@@ -52,6 +53,14 @@ enum Mode {
     YieldingToWaiters,
     /// Threads of the program wait, and have done so for a while.
     Parked,
+}
+
+/// What ended a sleep, beside packets and the clock.
+struct Woken {
+    /// `control` has something.
+    control: bool,
+    /// Sends were left lying.
+    alarm: bool,
 }
 
 /// What the thread saw of the program so far.
@@ -139,6 +148,11 @@ impl Progress {
         self.polls.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How often the program has polled.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
     /// The program received.
     pub(super) fn received(&self) {
         self.receives.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +192,7 @@ impl Progress {
         loop {
             let mode = self.choose(engine, &mut seen);
             let receives = self.receives.load(Ordering::Relaxed);
-            let control = self.sleep(engine, network, mode);
+            let Woken { control, alarm } = self.sleep(engine, network, mode);
             if mode == Mode::YieldingToPolls
                 && self.receives.load(Ordering::Relaxed) == receives
                 && self.packets_wait()
@@ -188,6 +202,10 @@ impl Progress {
             engine.counters.wakeups.add(1);
             if control {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+            }
+            if alarm {
+                network.gathering.silence();
+                engine.send_left_lying();
             }
             if control || engine.next_deadline(network) <= net::now() {
                 engine.serve(network);
@@ -248,8 +266,8 @@ impl Progress {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Sleeps. True when `control` has something.
-    fn sleep(&self, engine: &Engine, network: &super::Network, mode: Mode) -> bool {
+    /// Sleeps.
+    fn sleep(&self, engine: &Engine, network: &super::Network, mode: Mode) -> Woken {
         let mut deadline = engine.next_deadline(network);
         if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
             deadline = deadline.min(net::now() + PATIENCE);
@@ -262,12 +280,17 @@ impl Progress {
         let timeout = timeout_until(deadline);
         let mut fds = [
             PollFd::new(&self.control, PollFlags::IN),
+            PollFd::from_borrowed_fd(network.gathering.alarm(), PollFlags::IN),
             PollFd::new(&self.sockets, PollFlags::IN),
         ];
-        let watched = if mode == Mode::Watching { 2 } else { 1 };
+        let watched = if mode == Mode::Watching { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         self.asleep_until.store(0, Ordering::SeqCst);
-        polled.is_ok() && !fds[0].revents().is_empty()
+        let woke = |fd: &PollFd<'_>| polled.is_ok() && !fd.revents().is_empty();
+        Woken {
+            control: woke(&fds[0]),
+            alarm: woke(&fds[1]),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod destinations;
 mod error;
 mod farewell;
 mod frames;
+mod gathered;
 mod holders;
 mod host;
 mod init;
@@ -40,6 +41,7 @@ use crate::regions::{RegionTable, regions};
 use crate::route::Route;
 use crate::xrcd::Xrcd;
 use destinations::Destinations;
+use gathered::Gathered;
 use holders::Holders;
 use host::QpHost;
 use machine::Machine;
@@ -107,6 +109,8 @@ struct Inner {
     touched: bool,
     /// It waits for its next turn to send: the engine has it on its list.
     queued: bool,
+    /// What waits for more to be posted.
+    gathered: Gathered,
 }
 
 impl std::fmt::Debug for Inner {
@@ -167,6 +171,7 @@ impl Qp {
                 armed: Time::NEVER,
                 touched: false,
                 queued: false,
+                gathered: Gathered::default(),
             };
             let receives = Source::new(&init)?;
             Ok(Arc::new_cyclic(|me| Qp {
@@ -278,7 +283,8 @@ impl Qp {
         }
     }
 
-    /// Starts posting sends; they go out when the [`Posting`] is dropped, together.
+    /// Starts posting sends; they go out together when the [`Posting`] is dropped, or a moment later
+    /// with those that follow.
     pub fn start_posting(self: &Arc<Self>) -> Posting<'_> {
         let held = regions();
         let inner = lock(&self.inner);
@@ -287,6 +293,8 @@ impl Qp {
             inner,
             held,
             now: now(),
+            sends: 0,
+            bytes: 0,
         }
     }
 
@@ -338,6 +346,23 @@ impl Qp {
     pub(crate) fn go_on(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.touched = false;
+        self.transmit(&mut inner, regions);
+    }
+
+    /// Sends what waits for more to be posted. `was_left_lying` says that the program has not come
+    /// back for it in time.
+    pub(crate) fn send_gathered(self: &Arc<Self>, was_left_lying: bool, regions: &RegionTable) {
+        let mut inner = lock(&self.inner);
+        inner.gathered.listed = false;
+        if inner.gathered.is_empty() {
+            return;
+        }
+        if was_left_lying {
+            inner.gathered.left_lying(now());
+            engine::get().counters().gathered_late.add(1);
+        } else {
+            inner.gathered.collected();
+        }
         self.transmit(&mut inner, regions);
     }
 
@@ -402,6 +427,7 @@ impl Qp {
     /// Takes it off the network, and takes back its completions.
     fn end(&self) {
         let engine = engine::get();
+        engine.send_gathered();
         let held = regions();
         let mut inner = lock(&self.inner);
         self.say_farewell(&mut inner, held.table());

@@ -62,6 +62,8 @@ impl Qp {
                 _ => engine::get().open_any(self.device.sources())?,
             }
         }
+        // What was posted before goes out by what held then.
+        engine::get().send_gathered();
         // Opening sockets comes before the locks: whoever receives holds the list of sockets.
         let way = |bit, av| match mask.contains(bit) {
             true => self.route(attr, mask, av).map(Some),

@@ -3,20 +3,26 @@
 use super::init::MAX_INLINE;
 use super::{Inner, Qp};
 use crate::ah::Destination;
+use crate::engine;
+use crate::net::now;
 use crate::regions::Regions;
 use std::sync::{Arc, MutexGuard};
 use urxe_proto::ids::Srqn;
-use urxe_proto::qp::QpType;
+use urxe_proto::qp::{QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::work::{self, Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
-/// Sends that are being posted. They go out together when this is dropped.
+/// Sends that are being posted. They go out together when this is dropped, or wait for those that follow closely
+/// (`gathered`).
 pub struct Posting<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) inner: MutexGuard<'a, Inner>,
     pub(super) held: Regions,
     pub(super) now: Time,
+    /// How many there are, and of how much data.
+    pub(super) sends: u32,
+    pub(super) bytes: u64,
 }
 
 /// Where a send goes.
@@ -42,14 +48,24 @@ impl Posting<'_> {
     ///
     /// # Errors
     /// [`PostError::State`] and [`PostError::Full`].
-    pub fn check_room(&self, count: usize) -> Result<(), PostError> {
+    pub fn check_room(&mut self, count: usize) -> Result<(), PostError> {
         if !self.inner.machine.state().takes_sends() {
             return Err(PostError::State);
         }
-        if count > self.inner.machine.send_queue_room() as usize {
-            return Err(PostError::Full);
+        match self.has_room(count) {
+            true => Ok(()),
+            false => Err(PostError::Full),
         }
-        Ok(())
+    }
+
+    /// Whether there is room for `count` more sends. Those that wait for more go out first if need be: of an
+    /// unreliable service they are done then, and leave the queue.
+    fn has_room(&mut self, count: usize) -> bool {
+        let fits = |inner: &Inner| count <= inner.machine.send_queue_room() as usize;
+        if !fits(&self.inner) && !self.inner.gathered.is_empty() {
+            self.qp.transmit(&mut self.inner, self.held.table());
+        }
+        fits(&self.inner)
     }
 
     /// Posts a send (11.4.1.1) of a connected queue pair.
@@ -109,8 +125,41 @@ impl Posting<'_> {
     }
 
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        // If there is none, that is for the state machine to say.
+        self.has_room(1);
         let mut host = self.qp.host(self.held.table());
-        self.inner.machine.post_send(wr, self.now, &mut host)
+        self.inner.machine.post_send(wr, self.now, &mut host)?;
+        self.sends = self.sends.saturating_add(1);
+        self.bytes += match wr.payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Inline(data) => data.len() as u64,
+        };
+        Ok(())
+    }
+
+    /// Whether the sends wait for more.
+    fn wait(&mut self) -> bool {
+        let inner = &mut *self.inner;
+        // Who posted nothing has found the queue full, and wants it to go on.
+        let may_wait = self.sends > 0
+            && self.qp.frames.is_none()
+            && inner.pacer.is_none()
+            && inner.machine.state() == QpState::Rts;
+        if !may_wait {
+            return false;
+        }
+        let Some(polls) = engine::get().polls_unless_armed() else {
+            return false;
+        };
+        let begins = inner.gathered.is_empty();
+        let waits = inner
+            .gathered
+            .waits(self.now, polls, self.sends, self.bytes);
+        if waits && begins {
+            let is_listed = std::mem::replace(&mut inner.gathered.listed, true);
+            engine::get().gather(self.qp, is_listed, self.now);
+        }
+        waits
     }
 
     /// Posts a send whose data is taken now, from memory that needs no key.
@@ -150,6 +199,9 @@ impl Posting<'_> {
 
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
-        self.qp.transmit(&mut self.inner, self.held.table());
+        if !self.wait() {
+            self.qp.transmit(&mut self.inner, self.held.table());
+            self.inner.gathered.posted(now());
+        }
     }
 }

@@ -28,6 +28,13 @@ impl Qp {
             self.transmit_frames(inner, frames, regions);
             return;
         }
+        let waited = inner.gathered.release();
+        if waited > 0 {
+            engine::get()
+                .counters()
+                .gathered_sends
+                .add(u64::from(waited));
+        }
         inner.follow_migration();
         let Inner {
             machine,
