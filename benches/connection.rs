@@ -1,0 +1,305 @@
+//! How many packets a second a connection's two halves handle, without a network between them.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use std::time::{Duration, Instant};
+use urxe_proto::host::{
+    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
+    Transmit, WindowBind,
+};
+use urxe_proto::ids::{Gid, LKey, Qpn, RKey, Srqn};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::SendQueueSize;
+use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::wire::Packet;
+use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
+
+/// How many packets go before they are acknowledged; the window has room for them from the start.
+const BURST: usize = 16;
+
+const PAYLOADS: [usize; 3] = [64, 1024, 4096];
+
+/// Memory that takes anything, and completion queues that count.
+struct Surroundings {
+    memory: Box<[u8]>,
+    completed: usize,
+}
+
+impl Memory for Surroundings {
+    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn gather(&self, _: &[Sge], _: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        out.copy_from_slice(&self.memory[..out.len()]);
+        Ok(())
+    }
+
+    fn scatter(&self, _: &[Sge], _: u64, _: &[u8]) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn check_remote(&self, _: RemoteKey, _: u64, _: u64, _: Access) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn remote_read(&self, _: RemoteKey, _: u64, _: &mut [u8]) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn remote_write(&self, _: RemoteKey, _: u64, data: &[u8]) -> Result<(), MemoryError> {
+        std::hint::black_box(data);
+        Ok(())
+    }
+
+    fn remote_atomic(&self, _: RemoteKey, _: u64, _: AtomicOp) -> Result<u64, MemoryError> {
+        Ok(0)
+    }
+
+    fn flush(&self, _: RemoteKey, _: Option<(u64, u64)>, _: Access) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn invalidate(&self, _: RemoteKey) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn bind_window(&self, _: &WindowBind) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn invalidate_local(&self, _: RKey) -> Result<(), MemoryError> {
+        Ok(())
+    }
+}
+
+impl Receives for Surroundings {
+    fn take_receive(&mut self, _: &mut Receive) -> bool {
+        false
+    }
+
+    fn has_srq(&self, _: Srqn) -> bool {
+        false
+    }
+
+    fn receive_credits(&self) -> Option<u32> {
+        None
+    }
+
+    fn fill_receive(&self, _: &Receive, _: u64, _: &[u8]) -> Result<(), MemoryError> {
+        Ok(())
+    }
+}
+
+impl Completions for Surroundings {
+    fn send_completed(&mut self, _: Completion) {
+        self.completed += 1;
+    }
+
+    fn receive_completed(&mut self, _: &Receive, _: Completion, _: bool) {}
+
+    fn event(&mut self, _: QpEvent) {}
+}
+
+/// Packets on their way, in one buffer.
+struct Link {
+    buffer: Vec<u8>,
+    ends: Vec<usize>,
+    staged: usize,
+    now: Time,
+}
+
+impl Link {
+    fn used(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn clear(&mut self) {
+        self.ends.clear();
+    }
+}
+
+impl Transmit for Link {
+    fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.staged = self.used() + len;
+        let start = self.used();
+        self.buffer.get_mut(start..self.staged)
+    }
+
+    fn commit(&mut self) {
+        self.ends.push(self.staged);
+    }
+
+    fn cancel(&mut self) {}
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
+
+/// One end, and what it sends.
+struct End {
+    qp: RcQp,
+    gid: Gid,
+    host: Surroundings,
+    link: Link,
+}
+
+impl End {
+    fn new(number: u32, peer: u32) -> End {
+        let gid = |last: u32| Gid::from_ip([192, 0, 2, last as u8].into());
+        let mut qp = RcQp::new(RcConfig {
+            service: QpType::Rc,
+            qpn: Qpn::new(number),
+            send: SendQueueSize {
+                max_wr: BURST as u32,
+                max_sge: 1,
+                max_inline: 0,
+            },
+            signal_all: false,
+            window_bytes: 1 << 20,
+            hold_bytes: 0,
+            congestion: Algorithm::default(),
+        })
+        .expect("memory");
+        let mut host = Surroundings {
+            memory: vec![7; 4096].into(),
+            completed: 0,
+        };
+        let mut attr = QpAttr {
+            access: Access::REMOTE_WRITE,
+            av: AddressVector {
+                dgid: gid(peer),
+                is_global: true,
+                port: 1,
+                ..AddressVector::default()
+            },
+            path_mtu: Mtu::B4096,
+            dest_qpn: Qpn::new(peer),
+            rq_psn: Psn::new(5),
+            sq_psn: Psn::new(5),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let rtr = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let rts = AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ] {
+            attr.state = state;
+            qp.modify(&attr, AttrMask::STATE | mask, Time(0), &mut host)
+                .expect("a transition");
+        }
+        End {
+            qp,
+            gid: gid(number),
+            host,
+            link: Link {
+                buffer: vec![0; BURST * 5000],
+                ends: Vec::with_capacity(BURST),
+                staged: 0,
+                now: Time(0),
+            },
+        }
+    }
+
+    /// Posts writes and sends their packets.
+    fn write(&mut self, now: Time, len: usize) {
+        let sge = Sge {
+            addr: 0,
+            length: len as u32,
+            lkey: LKey(1),
+        };
+        for number in 1..=BURST {
+            let signaled = number == BURST;
+            let wr = SendWr {
+                wr_id: number as u64,
+                op: SendOp::Write {
+                    addr: 0,
+                    rkey: RKey(1),
+                },
+                flags: match signaled {
+                    true => SendFlags::SIGNALED,
+                    false => SendFlags::empty(),
+                },
+                payload: Payload::Sges(&[sge]),
+                dest: None,
+            };
+            self.qp
+                .post_send(&wr, now, &mut self.host)
+                .expect("a place in the queue");
+        }
+        self.send(now);
+    }
+
+    fn send(&mut self, now: Time) {
+        self.link.clear();
+        self.link.now = now;
+        self.qp.poll_transmit(now, &mut self.host, &mut self.link);
+    }
+
+    /// Handles what the other end sent.
+    fn hear(&mut self, now: Time, other: &End) {
+        let mut start = 0;
+        for &end in &other.link.ends {
+            let packet = Packet::parse(&other.link.buffer[start..end]).expect("a packet");
+            self.qp
+                .handle_packet(now, other.gid, &packet, &mut self.host);
+            start = end;
+        }
+    }
+}
+
+/// Bursts of writes from one end to the other, and how long each half took for them.
+fn exchange(bursts: u64, len: usize) -> [Duration; 2] {
+    let (mut requester, mut responder) = (End::new(1, 2), End::new(2, 1));
+    let [mut requesting, mut responding] = [Duration::ZERO; 2];
+    for burst in 0..bursts {
+        let now = Time(burst * 50_000);
+        let start = Instant::now();
+        requester.write(now, len);
+        requesting += start.elapsed();
+        let start = Instant::now();
+        responder.hear(now, &requester);
+        responder.send(now);
+        responding += start.elapsed();
+        let start = Instant::now();
+        requester.hear(now + Duration::from_micros(20), &responder);
+        requesting += start.elapsed();
+    }
+    assert_eq!(requester.host.completed as u64, bursts);
+    assert_eq!(requester.qp.counters().retransmitted, 0);
+    [requesting, responding]
+}
+
+fn halves(c: &mut Criterion) {
+    for (half, name) in ["requester", "responder"].into_iter().enumerate() {
+        let mut group = c.benchmark_group(name);
+        group.throughput(Throughput::Elements(BURST as u64));
+        for len in PAYLOADS {
+            group.bench_function(BenchmarkId::from_parameter(len), |b| {
+                b.iter_custom(|bursts| exchange(bursts, len)[half]);
+            });
+        }
+    }
+}
+
+criterion_group!(connection, halves);
+criterion_main!(connection);
