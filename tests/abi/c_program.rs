@@ -13,6 +13,9 @@ use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 /// The status of a case that needs what this machine, or this user, does not have; what it says is why.
 const LEFT_OUT: i32 = 77;
 
+/// What valgrind says by its status.
+const WRONG_ACCESS: &str = "99";
+
 /// The words before a program that runs it in a network namespace of its own, where no other
 /// program's packets come by; none where namespaces cannot be had.
 fn alone() -> &'static [&'static str] {
@@ -107,6 +110,47 @@ impl CProgram {
                 output.status.success(),
                 "{}, {case}: {}\n{}{}",
                 program.display(),
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+    /// Runs cases under valgrind, which sees each look at memory that was freed, that nobody has, or that
+    /// nothing was written to.
+    ///
+    /// # Panics
+    /// When it sees one, or a case does not end well.
+    #[track_caller]
+    pub fn is_clean_under_valgrind(self, cases: &[&str]) {
+        if !have_program("valgrind", "valgrind") {
+            return;
+        }
+        let Some([program, _]) = self.compiled() else {
+            return;
+        };
+        for case in cases {
+            let output = Command::new("timeout")
+                .arg("300")
+                .args(alone())
+                .args([
+                    "valgrind",
+                    "-q",
+                    &format!("--error-exitcode={WRONG_ACCESS}"),
+                ])
+                .arg(&program)
+                .arg(case)
+                .env("LD_LIBRARY_PATH", library::under_both_names())
+                .env("URXE_LOG", "off")
+                .output()
+                .expect("valgrind runs");
+            if output.status.code() == Some(LEFT_OUT) {
+                left_out(String::from_utf8_lossy(&output.stdout).trim());
+                continue;
+            }
+            assert!(
+                output.status.success(),
+                "{case}: {}\n{}{}",
                 output.status,
                 String::from_utf8_lossy(&output.stdout),
                 String::from_utf8_lossy(&output.stderr)

@@ -31,3 +31,4 @@ mod rsockets;
 mod shared;
 mod stress;
 mod symbols;
+mod valgrind;

@@ -4,6 +4,7 @@ use super::{Order, PROBE_SLOT};
 use crate::net::QPN_BITS;
 use crate::net::sys::set_option;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::ids::Qpn;
@@ -71,6 +72,21 @@ pub(in crate::net) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock
     code
 }
 
+/// `struct sock_fprog`. What is between its members is named, for the kernel is given those bytes as well, which
+/// shall not be whatever was on the stack.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Program {
+    len: libc::c_ushort,
+    between: [libc::c_ushort; 3],
+    filter: *const libc::sock_filter,
+}
+
+const _: () = {
+    assert!(size_of::<Program>() == size_of::<libc::sock_fprog>());
+    assert!(offset_of!(Program, filter) == offset_of!(libc::sock_fprog, filter));
+};
+
 /// Gives the sockets that share an address with this one the program for an order; see [`code`] for `others`.
 pub(in crate::net) fn attach(
     socket: BorrowedFd<'_>,
@@ -78,11 +94,11 @@ pub(in crate::net) fn attach(
     others: Option<u16>,
 ) -> io::Result<()> {
     let code = code(order, others);
-    let program = libc::sock_fprog {
+    let program = Program {
         // At most 18 and 2 for each of 255 slots.
         len: code.len() as libc::c_ushort,
-        // The kernel only reads it.
-        filter: code.as_ptr().cast_mut(),
+        between: [0; 3],
+        filter: code.as_ptr(),
     };
     set_option(
         socket,
