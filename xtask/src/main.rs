@@ -11,6 +11,7 @@ mod namespace;
 mod outcome;
 mod packages;
 mod pyverbs;
+mod release;
 mod rxe;
 mod soak;
 mod steps;

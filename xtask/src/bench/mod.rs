@@ -7,12 +7,12 @@ mod page;
 mod pair;
 mod plan;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::namespace;
+use crate::release::{self, succeed};
 use page::Row;
 use pair::Programs;
 use plan::Part;
@@ -123,21 +123,7 @@ fn udp(target: &Path) -> PathBuf {
 
 /// Builds what is measured.
 fn build(workspace: &Path, target: &Path) -> Result<(), String> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(workspace)
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "-p",
-            "urxe",
-            "-p",
-            "urxe-bench",
-            "--target-dir",
-        ])
-        .arg(target);
-    succeed(&mut cargo)?;
+    release::build(&["urxe", "urxe-bench"], workspace, target)?;
     let udp = udp(target);
     fs::create_dir_all(target.join("bench"))
         .map_err(|error| format!("{}: {error}", udp.display()))?;
@@ -148,12 +134,4 @@ fn build(workspace: &Path, target: &Path) -> Result<(), String> {
             .arg(&udp)
             .arg(source),
     )
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
-        Err(error) => Err(format!("{:?}: {error}", command.get_program())),
-    }
 }

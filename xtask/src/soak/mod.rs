@@ -10,7 +10,6 @@ mod pair;
 mod tight;
 mod usage;
 
-use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::namespace;
+use crate::release::{build, succeed};
 use pair::{Ended, Pair};
 
 /// How long, and with how many.
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &SoakOptions, workspace: &Path, target: &Path) -> boo
 
 fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec<String>, String> {
     if !namespace::is_inside() {
-        build(workspace, target)?;
+        build(&["urxe"], workspace, target)?;
         if !namespace::enter()? {
             return Err("no network namespace can be made here, and this disturbs others".into());
         }
@@ -230,30 +230,6 @@ impl Soak {
 
 fn ip(words: &[&str]) -> Result<(), String> {
     succeed(Command::new("ip").args(words))
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
-        Err(error) => Err(format!("{:?}: {error}", command.get_program())),
-    }
-}
-
-fn build(workspace: &Path, target: &Path) -> Result<(), String> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(workspace)
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "-p",
-            "urxe",
-            "--target-dir",
-        ])
-        .arg(target);
-    succeed(&mut cargo)
 }
 
 /// A directory with the library under the names that programs look for.

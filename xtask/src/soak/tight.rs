@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::pair::{limited, said, server, spawn};
-use super::succeed;
+use crate::release::succeed;
 
 /// Nobody listens there.
 const NOBODY: u16 = 7299;
