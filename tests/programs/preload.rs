@@ -173,9 +173,12 @@ fn object_that_is_missing_is_asked_for() {
 #[test]
 fn files_go_with_the_last_who_sees_them() {
     let place = Place::here();
-    // The child outlives the program, and whoever ends with it.
-    let child = format!("sleep 3; cat {PORT}/state > ${ROOT}.seen");
-    let script = format!("setsid -f bash -c '{child}' > /dev/null; echo ${ROOT}");
+    // The child outlives the program, and becomes another program again and again.
+    let script = format!(
+        "export END=$(($(date +%s) + 4)) \
+         CHILD='[ $(date +%s) -lt $END ] && exec bash -c \"$CHILD\"; cat {PORT}/state > ${ROOT}.seen'
+         setsid -f bash -c \"$CHILD\" > /dev/null; echo ${ROOT}"
+    );
     let root = shell(&place, &script);
     let root = Path::new(root.trim());
     assert!(root.is_absolute());

@@ -56,6 +56,9 @@ const MODULES: &[&str] = &[
 /// What rxe asks the crypto API for. Newer kernels have no such modules, and rxe calls the checksum itself.
 const CHECKSUMS: &[&str] = &["crc32_generic", "crc32_pclmul"];
 
+/// The kernel's image where it is beside its modules; older packages have it in `boot`.
+const IMAGE: &str = "vmlinuz";
+
 /// Directories whose contents the guest has no use for.
 const LEFT_OUT: &[&str] = &[
     "boot",
@@ -79,7 +82,7 @@ const LEFT_OUT: &[&str] = &[
 const INIT: &str = include_str!("../../../tests/rxe/init.sh");
 
 /// Raised when what is built from the packages changes for another reason than the lists above.
-const LAYOUT: &str = "4";
+const LAYOUT: &str = "5";
 
 /// Which kernel, with which of Debian's releases around it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -157,11 +160,8 @@ impl Guest {
             let release = kernel.kernel_release();
             let archive = Archive::open(&home.join("kernel-archive"), kernel.suites(), release)?;
             let packages = archive.fetch(&["linux-image-amd64"])?;
-            // Newer ones have their modules in a package of its own.
-            let of_kernel = |path: &PathBuf| {
-                let path = path.to_string_lossy();
-                path.contains("/linux-image-") || path.contains("/linux-modules-")
-            };
+            // Newer ones have image, modules and their index in packages of their own.
+            let of_kernel = |path: &PathBuf| path.to_string_lossy().contains("/linux-");
             let kernel: Vec<PathBuf> = packages.into_iter().filter(of_kernel).collect();
             unpack(&kernel, &root)
         })?;
@@ -305,19 +305,22 @@ impl Qemu {
 
 /// Linux's version and image in an unpacked tree.
 fn find_kernel(root: &Path) -> Result<(String, PathBuf)> {
-    let boot = root.join("boot");
-    let mut images: Vec<String> = fs::read_dir(&boot)
-        .at(&boot)?
+    let modules = root.join("usr/lib/modules");
+    let mut releases: Vec<String> = fs::read_dir(&modules)
+        .at(&modules)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned))
         .collect();
-    images.sort();
-    let release = images.pop().ok_or_else(|| Error::NotInPackages {
+    releases.sort();
+    let found = releases.pop().and_then(|release| {
+        let image = root.join(format!("boot/vmlinuz-{release}"));
+        let beside_modules = modules.join(&release).join(IMAGE);
+        let image = [image, beside_modules].into_iter().find(|path| path.exists());
+        Some((release, image?))
+    });
+    found.ok_or_else(|| Error::NotInPackages {
         what: "kernel image".into(),
         directory: root.to_owned(),
-    })?;
-    let image = boot.join(format!("vmlinuz-{release}"));
-    Ok((release, image))
+    })
 }
 
 /// Packs the initramfs: the programs, the modules that are needed, and the first program to run.
@@ -349,10 +352,11 @@ fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
     }
 
     let index = Path::new("usr/lib/modules").join(release);
+    let image = index.join(IMAGE);
     let keep_under_modules = |path: &Path| {
         path == Path::new("usr/lib/modules")
             || index.starts_with(path)
-            || (path.parent() == Some(&index) && root.join(path).is_file())
+            || (path.parent() == Some(&index) && path != image && root.join(path).is_file())
             || modules.iter().any(|module| module.starts_with(path))
     };
     let leave_out = |path: &Path| {

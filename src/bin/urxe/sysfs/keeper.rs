@@ -36,6 +36,9 @@ const FEW: usize = 2;
 const FRESH: Duration = Duration::from_millis(50);
 /// How often to look whether anybody is left, once the program has ended.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often nobody is seen in a row before nobody is left: a process shows no environment at the moment
+/// in which it becomes another program, and one look may come between a parent's end and its child's start.
+const UNSEEN: u32 = 3;
 /// How long to wait for processes that do not answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -136,6 +139,7 @@ fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>)
 
     let mut program = Some(program);
     let mut looked = Instant::now();
+    let mut unseen = 0;
     loop {
         let wait = known
             .next_refresh()
@@ -150,7 +154,8 @@ fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>)
         }
         if program.is_none() && looked.elapsed() >= LOOK {
             looked = Instant::now();
-            if !anybody_left()? {
+            unseen = if anybody_left()? { 0 } else { unseen + 1 };
+            if unseen == UNSEEN {
                 return Ok(());
             }
         }
