@@ -346,10 +346,14 @@ impl Cq {
 fn polled<T>(mut take: impl FnMut() -> Option<T>) -> Option<T> {
     let engine = engine::get();
     engine.polled();
-    take().or_else(|| {
+    let taken = take().or_else(|| {
         engine.poll();
         take()
-    })
+    });
+    if taken.is_some() {
+        engine.linger();
+    }
+    taken
 }
 
 fn check_size(capacity: u32) -> Result<(), CqError> {

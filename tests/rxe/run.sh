@@ -180,7 +180,7 @@ expand() {
     printf '%s' "${command//'{host}'/$(host "$3")}"
 }
 
-cp -a /job/agent /job/connection /job/udp /tmp/
+cp -a /job/agent /job/connection /job/grant /job/udp /tmp/
 # Where a queue between a device and IP holds 1000 packets, as is usual, the guest loses some of a burst when
 # it is busy. Only netem shall lose packets here.
 sysctl -qw net.core.netdev_max_backlog=100000

@@ -20,6 +20,10 @@ pub struct EngineCounters {
     pub gathered_sends: Counter,
     /// Queue pairs whose sends waited in vain, until the progress thread sent them.
     pub gathered_late: Counter,
+    /// Acknowledgements that waited for the program's answer.
+    pub held_acks: Counter,
+    /// Polls that received, for a program that spins on memory, what it would have spun for.
+    pub writes_awaited: Counter,
 }
 
 impl Engine {
@@ -55,6 +59,8 @@ impl Engine {
             ("wakeups", self.counters.wakeups.get()),
             ("gathered_sends", self.counters.gathered_sends.get()),
             ("gathered_late", self.counters.gathered_late.get()),
+            ("held_acks", self.counters.held_acks.get()),
+            ("writes_awaited", self.counters.writes_awaited.get()),
         ];
         if let Some(counters) = self.net_counters() {
             readings.extend(counters.snapshot());

@@ -1,7 +1,8 @@
-//! Queue pairs with sends that wait for more, see `qp::gathered`.
+//! Queue pairs with sends that wait for more, see `qp::gathered`, and with acknowledgements that wait for an
+//! answer, see `qp::answering`.
 //!
-//! The program's next poll sends them, or its next wait; a post that makes enough of them, or an end of the queue pair, does too. A program
-//! that does none of these is helped out by the progress thread, which an alarm wakes. A timer that
+//! The program's next poll sends the former, its next poll in vain the latter, its next wait both; a post that makes
+//! enough of them, or an end of the queue pair, does too. A program that does none of these is helped out by the progress thread, which an alarm wakes. A timer that
 //! the kernel keeps can be set from any thread without waking the one that waits for it, and while a
 //! program goes on posting it is put off again and again before it goes off: a system call in 100 us, and
 //! no wakeup.
@@ -17,6 +18,7 @@ use rustix::time::{
 };
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,14 +32,19 @@ const PATIENCE: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) struct Gathering {
     list: Mutex<List>,
-    /// Whether there are any, to be read without a lock.
-    any: CachePadded<AtomicBool>,
+    /// Whether there are any with sends, to be read without a lock.
+    any_sends: CachePadded<AtomicBool>,
+    /// The same of acknowledgements.
+    any_acks: CachePadded<AtomicBool>,
     alarm: OwnedFd,
 }
 
 #[derive(Debug, Default)]
 struct List {
-    qps: VecDeque<Arc<Qp>>,
+    /// Those with sends.
+    sends: VecDeque<Arc<Qp>>,
+    /// Those with acknowledgements.
+    acks: Vec<Arc<Qp>>,
     /// When the alarm goes off; 0 when it is not known to.
     alarm_at: Time,
 }
@@ -47,7 +54,8 @@ impl Gathering {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Gathering {
             list: Mutex::default(),
-            any: CachePadded::default(),
+            any_sends: CachePadded::default(),
+            any_acks: CachePadded::default(),
             alarm: timerfd_create(TimerfdClockId::Monotonic, flags)?,
         })
     }
@@ -69,29 +77,53 @@ impl Gathering {
     fn begin(&self, qp: Option<&Arc<Qp>>, now: Time) {
         let mut list = lock(&self.list);
         if let Some(qp) = qp {
-            list.qps.push_back(Arc::clone(qp));
-            self.any.store(true, Ordering::Release);
+            list.sends.push_back(Arc::clone(qp));
+            self.any_sends.store(true, Ordering::Release);
         }
-        // Under the lock, so that what is noted is what the kernel has.
+        self.set_alarm(&mut list, now);
+    }
+
+    /// An acknowledgement has begun to wait.
+    fn hold(&self, qp: Option<&Arc<Qp>>, now: Time) {
+        let mut list = lock(&self.list);
+        if let Some(qp) = qp {
+            list.acks.push(Arc::clone(qp));
+            self.any_acks.store(true, Ordering::Release);
+        }
+        self.set_alarm(&mut list, now);
+    }
+
+    /// Under the lock, so that what is noted is what the kernel has.
+    fn set_alarm(&self, list: &mut List, now: Time) {
         if list.alarm_at < now + PATIENCE {
             list.alarm_at = now + 2 * PATIENCE;
             set(&self.alarm, list.alarm_at);
         }
     }
 
-    /// Takes the next one off the list.
+    /// Takes the next one with sends off the list.
     fn take(&self) -> Option<Arc<Qp>> {
         let mut list = lock(&self.list);
-        let qp = list.qps.pop_front();
-        if list.qps.is_empty() {
-            self.any.store(false, Ordering::Release);
+        let qp = list.sends.pop_front();
+        if list.sends.is_empty() {
+            self.any_sends.store(false, Ordering::Release);
         }
         qp
     }
 
+    /// Takes those with acknowledgements.
+    fn take_acks(&self) -> Vec<Arc<Qp>> {
+        if !self.any_acks.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut list = lock(&self.list);
+        self.any_acks.store(false, Ordering::Release);
+        mem::take(&mut list.acks)
+    }
+
     fn len(&self) -> usize {
-        match self.any.load(Ordering::Acquire) {
-            true => lock(&self.list).qps.len(),
+        match self.any_sends.load(Ordering::Acquire) {
+            true => lock(&self.list).sends.len(),
             false => 0,
         }
     }
@@ -101,9 +133,8 @@ impl Engine {
     /// How often the program has polled, if sends may wait for more: not while it waits for a
     /// completion in its own way, of which nobody here hears.
     pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
-        let network = self.network.get()?;
         let is_armed = self.armed.load(Ordering::Relaxed) > 0;
-        (!is_armed).then(|| network.progress.polls())
+        (!is_armed).then(|| self.polling.polls())
     }
 
     /// A queue pair's sends have begun to wait at `now`. `is_listed` says whether this was called for it
@@ -114,14 +145,38 @@ impl Engine {
         }
     }
 
-    /// The program has come back: all that waits goes out. No lock may be held.
+    /// A queue pair's acknowledgement has begun to wait at `now`. `is_listed` says whether this was called for
+    /// it before, and [`Qp::send_held`] not since.
+    pub(crate) fn hold_ack(&self, qp: &Arc<Qp>, is_listed: bool, now: Time) {
+        if let Some(network) = self.network.get() {
+            network.gathering.hold((!is_listed).then_some(qp), now);
+        }
+    }
+
+    /// The program has come back, for a while: all that waits goes out. No lock may be held.
     pub(crate) fn send_gathered(&self) {
+        self.send_acks();
+        self.send_waiting(false);
+    }
+
+    /// The program has come back, and may answer messages yet: what it has posted goes out. No lock may be held.
+    pub(super) fn send_posted(&self) {
         self.send_waiting(false);
     }
 
     /// The program has not come back in time.
     pub(super) fn send_left_lying(&self) {
+        self.send_acks();
         self.send_waiting(true);
+    }
+
+    /// The program answers no message any more that it has: the acknowledgements go out. No lock may be held.
+    pub(super) fn send_acks(&self) {
+        if let Some(network) = self.network.get() {
+            for qp in network.gathering.take_acks() {
+                qp.send_held(regions().table());
+            }
+        }
     }
 
     fn send_waiting(&self, was_left_lying: bool) {

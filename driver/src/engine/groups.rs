@@ -1,7 +1,7 @@
 //! Multicast groups: one socket for each group on each interface that queue pairs of this process
 //! are attached to.
 
-use super::{Engine, Receiver};
+use super::{Driver, Engine, Receiver};
 use crate::net::{Group, LocalAddress, OpenError};
 use crate::qp::Qp;
 use std::net::IpAddr;
@@ -87,7 +87,7 @@ impl Engine {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return false,
         };
-        self.handle_batch(&mut receiver, |batch, f| {
+        self.handle_batch(&mut receiver, Driver::Other, |batch, f| {
             match joined.group.recv(batch, f) {
                 Ok(count) => count > 0,
                 Err(error) => {

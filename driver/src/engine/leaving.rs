@@ -4,7 +4,7 @@ use super::get;
 use crate::stat;
 use crate::thread;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The process ends in an orderly way: its neighbours on the port shall not notice.
 pub(super) extern "C" fn leave() {
@@ -21,7 +21,7 @@ fn leave_endpoints() {
         stat::say_farewell();
         drop(locals);
         take_leave_of_peers();
-        network.gsi.leave();
+        end_connections();
         leave_the_port();
     }
 }
@@ -36,6 +36,31 @@ fn take_leave_of_peers() {
         qps.iter().for_each(|qp| qp.take_leave());
         if !qps.is_empty() {
             engine.wait_for_delayed();
+        }
+    });
+}
+
+/// The peers of connections shall know that these end, though a DREQ or its answer is lost: the kernel's CM
+/// repeats it for processes that have ended.
+fn end_connections() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    const INTERVAL: Duration = Duration::from_millis(20);
+    const LOOK: Duration = Duration::from_micros(200);
+    elsewhere(PATIENCE, || {
+        let Some(network) = get().network.get() else {
+            return;
+        };
+        network.gsi.leave();
+        let start = Instant::now();
+        let mut repeated = start;
+        while network.gsi.awaits_ends() && start.elapsed() < PATIENCE {
+            if repeated.elapsed() >= INTERVAL {
+                repeated = Instant::now();
+                network.gsi.repeat_ends();
+            }
+            if !get().drive() {
+                std::thread::sleep(LOOK);
+            }
         }
     });
 }

@@ -15,6 +15,7 @@ mod gathering;
 mod groups;
 mod leaving;
 mod locals;
+mod polling;
 mod progress;
 mod receiving;
 mod table;
@@ -31,16 +32,16 @@ use crate::net::{self, NetCounters, OpenError, SendBatch, Shared};
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crate::regions::regions;
-use crossbeam::utils::CachePadded;
 use delayed::Delayed;
 use gathering::Gathering;
 use groups::Groups;
+use polling::Polling;
 use progress::Progress;
 use receiving::Receiver;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::{io, mem};
 use table::QpTable;
@@ -49,10 +50,6 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
-
-/// How many polls in vain are made in a row before each gives way to whoever else wants the
-/// processor: the peer may be waiting for it. On an idle processor that costs a system call.
-const SPINS: u32 = 64;
 
 /// Batches for sending that are kept; as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
@@ -86,11 +83,19 @@ pub struct Engine {
     batches: Mutex<Vec<SendBatch>>,
     /// Completion queues that a program waits for.
     armed: AtomicUsize,
-    /// Polls in a row that found nothing.
-    idle_polls: CachePadded<AtomicU32>,
+    polling: Polling,
     counters: EngineCounters,
     /// What is counted of each device, by its name.
     counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
+}
+
+/// Who does the work of the network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Driver {
+    /// The program, which polls, and may answer what it gets.
+    Poll,
+    /// The progress thread, or one of the program's that waits.
+    Other,
 }
 
 /// What is there once the first queue pair was made.
@@ -127,7 +132,7 @@ impl Engine {
             overran: Mutex::default(),
             batches: Mutex::default(),
             armed: AtomicUsize::new(0),
-            idle_polls: CachePadded::default(),
+            polling: Polling::default(),
             counters: EngineCounters::default(),
             counted: Mutex::default(),
         }
@@ -313,35 +318,18 @@ impl Engine {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The program polls.
-    pub(crate) fn polled(&self) {
-        if let Some(network) = self.network.get() {
-            network.progress.polled();
-        }
-        self.send_gathered();
-    }
-
-    /// The program found nothing: does the work of the network.
-    pub(crate) fn poll(&self) {
-        if let Some(network) = self.network.get() {
-            network.progress.received();
-        }
-        if self.drive() {
-            self.idle_polls.store(0, Ordering::Relaxed);
-        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= SPINS {
-            self.idle_polls.store(SPINS, Ordering::Relaxed);
-            rustix::thread::sched_yield();
-        }
-    }
-
     /// Does what there is to do, once. True when there was something.
     pub fn drive(&self) -> bool {
+        self.drive_for(Driver::Other)
+    }
+
+    fn drive_for(&self, driver: Driver) -> bool {
         let Some(network) = self.network.get() else {
             return false;
         };
         let mut worked = false;
         for local in network.locals().iter() {
-            worked |= self.receive(local);
+            worked |= self.receive(local, driver);
         }
         for joined in network.groups.list().iter() {
             worked |= self.receive_group(joined);

@@ -67,11 +67,35 @@ struct Woken {
 #[derive(Default)]
 struct Seen {
     polls: u64,
-    /// When it counted them.
+    /// The time that the program spent receiving.
+    spent: Duration,
+    /// When it looked at both.
     polls_at: Time,
+    /// How often the program's polls received what it would have spun for.
+    paid: u64,
     returns: u64,
     /// Until when not to rely on the program's polling.
     watchful_until: Time,
+}
+
+impl Seen {
+    /// Whether the program polls all the time.
+    fn look_at_polls(&mut self, engine: &Engine, now: Time) -> bool {
+        let (polls, spent) = (engine.polling.polls(), engine.polling.spent(now));
+        let polled = polls.wrapping_sub(self.polls);
+        let elapsed = now.since(self.polls_at);
+        // Where each poll takes long there are few of them.
+        let for_long = spent.saturating_sub(self.spent) >= elapsed / 2;
+        let is_over = elapsed >= PATIENCE;
+        if polled >= BUSY_POLLS || is_over {
+            (self.polls, self.spent, self.polls_at) = (polls, spent, now);
+        }
+        let paid = engine.polling.paid();
+        if std::mem::replace(&mut self.paid, paid) != paid {
+            self.watchful_until = now;
+        }
+        polled >= BUSY_POLLS || (is_over && for_long)
+    }
 }
 
 /// What the thread and the program's threads tell each other.
@@ -85,10 +109,6 @@ pub(super) struct Progress {
     mode: AtomicU8,
     /// When the thread wakes by itself.
     asleep_until: AtomicU64,
-    /// How often the program polled.
-    polls: CachePadded<AtomicU64>,
-    /// How often it found no completion and received, as only such polls do.
-    receives: CachePadded<AtomicU64>,
     /// Threads of the program that wait in one of our calls.
     waiters: CachePadded<AtomicUsize>,
     /// How often one has come back.
@@ -108,8 +128,6 @@ impl Progress {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             mode: AtomicU8::new(Mode::Watching as u8),
             asleep_until: AtomicU64::new(0),
-            polls: CachePadded::new(AtomicU64::new(0)),
-            receives: CachePadded::new(AtomicU64::new(0)),
             waiters: CachePadded::new(AtomicUsize::new(0)),
             returns: AtomicU64::new(0),
         });
@@ -141,21 +159,6 @@ impl Progress {
     /// Watches one more socket that packets arrive on.
     pub(super) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.sockets, packets)
-    }
-
-    /// The program polled.
-    pub(super) fn polled(&self) {
-        self.polls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often the program has polled.
-    pub(super) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
-    }
-
-    /// The program received.
-    pub(super) fn received(&self) {
-        self.receives.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The program is about to wait for a notification. If it does so in its own way, nobody but
@@ -191,13 +194,14 @@ impl Progress {
         let mut seen = Seen::default();
         loop {
             let mode = self.choose(engine, &mut seen);
-            let receives = self.receives.load(Ordering::Relaxed);
+            let receives = engine.polling.receives();
             let Woken { control, alarm } = self.sleep(engine, network, mode);
             if mode == Mode::YieldingToPolls
-                && self.receives.load(Ordering::Relaxed) == receives
+                && engine.polling.receives() == receives
                 && self.packets_wait()
             {
                 seen.watchful_until = net::now() + WATCHFUL;
+                engine.polling.program_spins();
             }
             engine.counters.wakeups.add(1);
             if control {
@@ -225,13 +229,8 @@ impl Progress {
 
     /// How to sleep, by what happened since the last time.
     fn choose(&self, engine: &Engine, seen: &mut Seen) -> Mode {
-        let polls = self.polls.load(Ordering::Relaxed);
-        let polled = polls.wrapping_sub(seen.polls);
         let now = net::now();
-        if polled >= BUSY_POLLS || now.since(seen.polls_at) >= PATIENCE {
-            seen.polls = polls;
-            seen.polls_at = now;
-        }
+        let polls_all_the_time = seen.look_at_polls(engine, now);
         let returns = self.returns.load(Ordering::SeqCst);
         let returned = returns.wrapping_sub(std::mem::replace(&mut seen.returns, returns));
         let waiting = self.waiters.load(Ordering::SeqCst) > 0;
@@ -239,7 +238,7 @@ impl Progress {
             Mode::Parked
         } else if waiting || returned > 0 {
             Mode::YieldingToWaiters
-        } else if polled >= BUSY_POLLS
+        } else if polls_all_the_time
             && engine.armed.load(Ordering::SeqCst) == 0
             && now >= seen.watchful_until
         {

@@ -2,7 +2,7 @@
 
 use super::locals::Local;
 use super::table::QpTable;
-use super::{Engine, Network};
+use super::{Driver, Engine, Network};
 use crate::event_queue::lock;
 use crate::net::{self, Datagram, RecvBatch};
 use crate::qp::Qp;
@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::Packet;
+use urxe_proto::wire::{Headers, Operation, Packet};
 
 /// Buffers for receiving, and the queue pairs that what was received is for.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Engine {
         network.shared.welcome();
         network.gsi.look_for_ends();
         let mut receiver = lock(&network.forwarded);
-        self.handle_batch(&mut receiver, |batch, f| {
+        self.handle_batch(&mut receiver, Driver::Other, |batch, f| {
             match network.shared.recv_forwarded(batch, f) {
                 Ok(count) => count > 0,
                 Err(error) => {
@@ -46,7 +46,7 @@ impl Engine {
         });
         network.shared.answer_questions(stat::answer);
         for local in network.locals().iter() {
-            self.handle_batch(&mut receiver, |batch, f| {
+            self.handle_batch(&mut receiver, Driver::Other, |batch, f| {
                 if let Err(error) = local.endpoint.service(batch, f) {
                     tracing::warn!(%error, "port sharing failed");
                 }
@@ -56,13 +56,13 @@ impl Engine {
     }
 
     /// Receives one batch from an address, unless another thread is at it.
-    pub(super) fn receive(&self, local: &Local) -> bool {
+    pub(super) fn receive(&self, local: &Local, driver: Driver) -> bool {
         let mut receiver = match local.receiver.try_lock() {
             Ok(receiver) => receiver,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let worked = self.handle_batch(&mut receiver, |batch, f| {
+        let worked = self.handle_batch(&mut receiver, driver, |batch, f| {
             match local.endpoint.recv(batch, f) {
                 Ok(count) => count > 0,
                 Err(error) => {
@@ -82,6 +82,7 @@ impl Engine {
     pub(super) fn handle_batch(
         &self,
         receiver: &mut Receiver,
+        driver: Driver,
         receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
     ) -> bool {
         let Receiver { batch, touched } = receiver;
@@ -91,8 +92,9 @@ impl Engine {
         let worked = receive(batch, &mut |datagram| {
             self.handle(&qps, held.table(), now, datagram, touched);
         });
+        let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
         for qp in touched.drain(..) {
-            qp.go_on(held.table());
+            qp.go_on(polls, held.table());
         }
         worked
     }
@@ -117,6 +119,10 @@ impl Engine {
             }
         };
         let dest_qp = packet.header.bth.dest_qp;
+        let opcode = packet.header.bth.opcode.info();
+        let is_silent_write = opcode.operation == Operation::Write
+            && opcode.position.ends()
+            && !opcode.headers.contains(Headers::IMMDT);
         if dest_qp == Qpn::GSI {
             if let Some(network) = self.network.get() {
                 network.gsi.arrived(datagram, &packet);
@@ -141,6 +147,9 @@ impl Engine {
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
             if qp.handle(now, &network, &packet, regions) {
                 touched.push(Arc::clone(qp));
+            }
+            if is_silent_write {
+                self.polling.wrote();
             }
         }
     }

@@ -206,6 +206,14 @@ impl Machine {
         each!(self, qp => qp.poll_transmit(now, host, out))
     }
 
+    /// See [`RcQp::defer_ack`]; the other services acknowledge nothing.
+    pub(super) fn defer_ack(&mut self) -> bool {
+        match self {
+            Self::Rc(qp) => qp.defer_ack(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
     /// See [`RcQp::poll_answers`]; the other services owe nobody an answer.
     pub(super) fn poll_answers(
         &mut self,

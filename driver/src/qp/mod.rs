@@ -5,6 +5,7 @@
 //! `inner` with the state machine, then those of its receive queue (for the target of an extended reliable connection: of its
 //! domain, and of the shared queue) and completion queues.
 
+mod answering;
 mod destinations;
 mod error;
 mod farewell;
@@ -40,6 +41,7 @@ use crate::raw::Frames;
 use crate::regions::{RegionTable, regions};
 use crate::route::Route;
 use crate::xrcd::Xrcd;
+use answering::Answering;
 use destinations::Destinations;
 use gathered::Gathered;
 use holders::Holders;
@@ -111,6 +113,8 @@ struct Inner {
     queued: bool,
     /// What waits for more to be posted.
     gathered: Gathered,
+    /// Whether an acknowledgement waits for an answer to be posted.
+    answering: Answering,
 }
 
 impl std::fmt::Debug for Inner {
@@ -172,6 +176,7 @@ impl Qp {
                 touched: false,
                 queued: false,
                 gathered: Gathered::default(),
+                answering: Answering::default(),
             };
             let receives = Source::new(&init)?;
             Ok(Arc::new_cyclic(|me| Qp {
@@ -342,11 +347,30 @@ impl Qp {
         !std::mem::replace(&mut inner.touched, true)
     }
 
-    /// Sends what packets, or the lack of them, have brought about.
-    pub(crate) fn go_on(self: &Arc<Self>, regions: &RegionTable) {
+    /// Sends what packets, or the lack of them, have brought about. `polls` says how often the program has polled
+    /// in vain, if it does so now: then an acknowledgement may wait for what the program posts.
+    pub(crate) fn go_on(self: &Arc<Self>, polls: Option<u64>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.touched = false;
-        self.transmit(&mut inner, regions);
+        let holds = |polls| inner.machine.defer_ack() && inner.answering.holds(now(), polls);
+        if !polls.is_some_and(holds) {
+            self.transmit(&mut inner, regions);
+            return;
+        }
+        self.settle(&mut inner, regions);
+        let is_listed = std::mem::replace(&mut inner.answering.listed, true);
+        drop(inner);
+        engine::get().counters().held_acks.add(1);
+        engine::get().hold_ack(self, is_listed, now());
+    }
+
+    /// Sends the acknowledgement that waits for an answer, if it still does.
+    pub(crate) fn send_held(self: &Arc<Self>, regions: &RegionTable) {
+        let mut inner = lock(&self.inner);
+        inner.answering.listed = false;
+        if inner.answering.is_held() {
+            self.transmit(&mut inner, regions);
+        }
     }
 
     /// Sends what waits for more to be posted. `was_left_lying` says that the program has not come

@@ -199,6 +199,10 @@ impl Posting<'_> {
 
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
+        if self.sends > 0 {
+            let polls = engine::get().polls_in_vain();
+            self.inner.answering.posted(self.now, polls);
+        }
         if !self.wait() {
             self.qp.transmit(&mut self.inner, self.held.table());
             self.inner.gathered.posted(now());

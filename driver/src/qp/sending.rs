@@ -28,6 +28,7 @@ impl Qp {
             self.transmit_frames(inner, frames, regions);
             return;
         }
+        inner.answering.release();
         let waited = inner.gathered.release();
         if waited > 0 {
             engine::get()

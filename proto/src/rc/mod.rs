@@ -370,6 +370,16 @@ impl RcQp {
         full
     }
 
+    /// Whether one acknowledgement is all that there is to send, and no request waits for anything. If so,
+    /// it may wait a moment for requests to be posted, which then go before it: the PSNs of the two
+    /// directions have nothing to do with each other.
+    pub fn defer_ack(&mut self) -> bool {
+        let idle = self.requester.queue_room() == self.requester.size().max_wr;
+        let defers = idle && !self.notification_due && self.responder.owes_one_ack();
+        self.requests_first |= defers;
+        defers
+    }
+
     /// Sends the answers that the peer is owed, and no requests: the queue pair is about to leave the
     /// states in which it handles packets. Returns true when the sink was full and there is more.
     pub fn poll_answers<H: Host, T: Transmit>(

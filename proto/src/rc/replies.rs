@@ -208,6 +208,12 @@ impl Replies {
         }
     }
 
+    /// Whether one acknowledgement of requests that went well is all there is.
+    pub(super) fn is_one_ack(&self) -> bool {
+        matches!(self.queue.front(), Some(reply) if reply.answer == Answer::Ack)
+            && self.queue.len() == 1
+    }
+
     /// Sends what there is room for.
     pub(super) fn transmit<H: Memory + Receives, T: Transmit>(
         &mut self,

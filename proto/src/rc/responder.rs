@@ -242,6 +242,11 @@ impl Responder {
         }
     }
 
+    /// Whether one acknowledgement of requests that went well is all it has to send.
+    pub(super) fn owes_one_ack(&self) -> bool {
+        self.replies.is_one_ack()
+    }
+
     /// Nobody will be here to answer when the requester repeats itself. What it would be told then, it is
     /// told now. Where a READ or an atomic came last there is nothing to say: an acknowledgement would
     /// mean that its response has arrived.

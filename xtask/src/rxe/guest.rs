@@ -314,7 +314,9 @@ fn find_kernel(root: &Path) -> Result<(String, PathBuf)> {
     let found = releases.pop().and_then(|release| {
         let image = root.join(format!("boot/vmlinuz-{release}"));
         let beside_modules = modules.join(&release).join(IMAGE);
-        let image = [image, beside_modules].into_iter().find(|path| path.exists());
+        let image = [image, beside_modules]
+            .into_iter()
+            .find(|path| path.exists());
         Some((release, image?))
     });
     found.ok_or_else(|| Error::NotInPackages {

@@ -27,7 +27,7 @@ pub(crate) fn make(
     let [verbs, cm] = ["libibverbs.so.1", "librdmacm.so.1"].map(|name| libraries.join(name));
     let sources = workspace.join("tests/rxe");
     let include = workspace.join("include");
-    for program in ["agent", "connection"] {
+    for program in ["agent", "connection", "grant"] {
         compile(&sources.join(program), &directory.join(program), |gcc| {
             // The guest's C library may be newer than ours, and its libraries may need that.
             gcc.arg("-I")

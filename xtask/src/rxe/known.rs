@@ -8,7 +8,8 @@ pub(crate) struct Known {
 }
 
 struct Entry {
-    kernel: String,
+    /// Patterns of releases.
+    kernels: Vec<String>,
     cell: String,
     detail: String,
     reason: String,
@@ -22,13 +23,13 @@ impl Known {
         Self::parse(LIST)
     }
 
-    /// A line `KERNEL | CELL | DETAIL | REASON`, in which `*` stands for anything; an empty reason is
+    /// A line `KERNELS | CELL | DETAIL | REASON`, in which `*` stands for anything; an empty reason is
     /// that of the line before. Lines that begin with `#` are comments.
     fn parse(text: &str) -> Self {
         let mut entries: Vec<Entry> = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split(" | ").map(str::trim).collect();
-            let [kernel, cell, detail, reason] = fields[..] else {
+            let [kernels, cell, detail, reason] = fields[..] else {
                 continue;
             };
             let reason = match entries.last() {
@@ -36,7 +37,7 @@ impl Known {
                 _ => reason.to_owned(),
             };
             entries.push(Entry {
-                kernel: kernel.to_owned(),
+                kernels: kernels.split_whitespace().map(str::to_owned).collect(),
                 cell: cell.to_owned(),
                 detail: detail.to_owned(),
                 reason,
@@ -57,7 +58,7 @@ impl Known {
         self.entries
             .iter()
             .find(|entry| {
-                matches(&entry.kernel, kernel)
+                entry.kernels.iter().any(|like| matches(like, kernel))
                     && matches(&entry.cell, &cell)
                     && matches(&entry.detail, detail)
             })
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_known_cell_with_another_detail_is_red() {
-        let known = Known::parse("* | e/a* | here 1* | because\n6.* | e/b | x | \"\n# no\n");
+        let known = Known::parse("* | e/a* | here 1* | because\n4.* 6.* | e/b | x | \"\n# no\n");
         assert_eq!(known.reason("6.1", "e", "ab", "here 12"), Some("because"));
         assert_eq!(known.reason("6.1", "e", "ab", "here 2"), None);
         assert_eq!(known.reason("6.1", "e", "b", "x"), Some("because"));

@@ -8,6 +8,7 @@ mod archive;
 mod bench;
 mod cpio;
 mod error;
+mod fuzz;
 mod guest;
 mod job;
 mod known;
@@ -62,12 +63,16 @@ pub(crate) struct RxeOptions {
     judge: bool,
 
     /// Run the red cells of the last whole run again, and judge the whole by what they show now.
-    #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "between"])]
+    #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "fuzz", "between"])]
     again: bool,
 
     /// Measure instead: rxe to rxe and urxe to urxe, in turn.
     #[arg(long)]
     bench: bool,
+
+    /// Send 100,000 packets that break the rules to rxe, and write down how it answers.
+    #[arg(long, conflicts_with = "bench")]
+    fuzz: bool,
 
     /// List the cells instead of running them.
     #[arg(long)]
@@ -93,7 +98,8 @@ impl Provider {
 impl RxeOptions {
     /// Whether the whole matrix is asked for.
     fn is_everything(&self) -> bool {
-        !self.quick && !self.capture && !self.bench && self.only.is_none() && self.between.is_none()
+        let measures = self.capture || self.bench || self.fuzz;
+        !self.quick && !measures && self.only.is_none() && self.between.is_none()
     }
 
     /// The directory of what ran last; the last whole run stays when a part runs.
@@ -102,6 +108,8 @@ impl RxeOptions {
             "capture"
         } else if self.bench {
             "bench"
+        } else if self.fuzz {
+            "fuzz"
         } else if self.is_everything() {
             "whole"
         } else {
@@ -242,6 +250,10 @@ fn judge(
     if options.bench {
         bench::print(&results)?;
     }
+    if options.fuzz {
+        let page = workspace.join("docs/RXE-DEPARTURES.md");
+        fuzz::print(&results, &guest.release, &page)?;
+    }
     let report = Report::read(&results, groups, &guest.release, &Known::load())?;
     report.print();
     if options.is_everything() {
@@ -270,6 +282,8 @@ fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
         plan::to_capture()
     } else if options.bench {
         bench::groups()
+    } else if options.fuzz {
+        fuzz::groups()
     } else {
         plan::groups(extent)
     };

@@ -441,6 +441,18 @@ impl Gsi {
         self.settle(inner);
     }
 
+    /// Whether a peer has not answered yet that its connection ends.
+    pub(crate) fn awaits_ends(&self) -> bool {
+        lock(&self.inner).manager.awaits_drep()
+    }
+
+    /// Tells those peers again.
+    pub(crate) fn repeat_ends(&self) {
+        let mut inner = lock(&self.inner);
+        inner.manager.repeat_dreqs();
+        self.settle(inner);
+    }
+
     /// Passes on what is for this process. What is for another goes there, and a request for which
     /// nobody listens waits, as long as it may.
     fn sort(&self, request: Request, now: Time, shared: &Shared) -> Option<Arrived> {

@@ -29,6 +29,19 @@ impl Connection {
         }
     }
 
+    /// Sends a DREQ that has no answer yet again, before its time and not counted as a retry. True when
+    /// there is one.
+    pub fn repeat_dreq(&self, out: &mut Outbox) -> bool {
+        match &self.repeat {
+            Some(repeat) if self.state == State::DreqSent => {
+                out.counters.repeated += 1;
+                out.send_mad(self.address, repeat.mad());
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The peer does not answer. It is told, in case it hears.
     fn give_up(&mut self, now: Time, out: &mut Outbox) {
         let awaited = match self.state {

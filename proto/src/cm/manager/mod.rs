@@ -290,6 +290,22 @@ impl<I: Ids> Manager<I> {
         }
     }
 
+    /// Sends each DREQ that has no answer yet again, before its time: for a process that ends, and will
+    /// not be there to repeat it. False when there is none.
+    pub fn repeat_dreqs(&mut self) -> bool {
+        let mut any = false;
+        for connection in self.connections.values() {
+            any |= connection.repeat_dreq(&mut self.out);
+        }
+        any
+    }
+
+    /// Whether a DREQ has no answer yet.
+    pub fn awaits_drep(&self) -> bool {
+        let mut connections = self.connections.values();
+        connections.any(|connection| connection.state() == State::DreqSent)
+    }
+
     /// Whether there is such an identifier.
     pub fn exists(&self, id: CommId) -> bool {
         self.connections.contains_key(&id) || self.resolutions.is_open(id)

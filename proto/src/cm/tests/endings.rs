@@ -61,6 +61,28 @@ fn a_duplicate_dreq_in_time_wait_gets_the_drep_again() {
 }
 
 #[test]
+fn a_process_that_ends_repeats_its_dreqs_before_their_time() {
+    let mut pair = Pair::new();
+    let ids = pair.established();
+    assert!(!pair.sides[CLIENT].awaits_drep());
+    assert!(!pair.sides[CLIENT].repeat_dreqs());
+    pair.disconnect(CLIENT, ids.0);
+    assert_eq!(pair.lose(), 1);
+    assert!(pair.sides[CLIENT].awaits_drep());
+    assert!(pair.sides[CLIENT].repeat_dreqs());
+    pair.deliver();
+    assert!(matches!(
+        pair.event(SERVER),
+        Event::DisconnectRequest { .. }
+    ));
+    pair.disconnect(SERVER, ids.1);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+    assert!(!pair.sides[CLIENT].awaits_drep());
+    assert!(!pair.sides[CLIENT].repeat_dreqs());
+}
+
+#[test]
 fn a_duplicate_dreq_is_ignored_while_the_program_thinks() {
     let mut pair = Pair::new();
     let ids = pair.established();

@@ -1,0 +1,155 @@
+//! What the program's polls do, and what the progress thread sees of them.
+
+use super::{Driver, Engine};
+use crate::net;
+use crossbeam::utils::CachePadded;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// How many polls in vain are made in a row before each gives way to whoever else wants the
+/// processor: the peer may be waiting for it. On an idle processor that costs a system call.
+const SPINS: u32 = 64;
+
+/// How often to look for the peer's write before a completion is handed to a program that spins on memory
+/// afterwards. In polls, since the peer needs longer for its answer where they take longer.
+const LOOKS: u32 = 24;
+
+/// After how many times in a row that no write came a program is not taken for one that spins on memory
+/// any more.
+const MISSES: u32 = 8;
+
+/// What the program's polls have left behind.
+#[derive(Debug, Default)]
+pub(super) struct Polling {
+    /// How often the program polled.
+    polls: CachePadded<AtomicU64>,
+    in_vain: CachePadded<InVain>,
+    /// How often a peer has written to the program's memory without a completion.
+    written: CachePadded<AtomicU64>,
+    spinner: CachePadded<Spinner>,
+}
+
+/// The polls that found no completion, and received.
+#[derive(Debug, Default)]
+struct InVain {
+    count: AtomicU64,
+    /// How many of them in a row received nothing either.
+    idle: AtomicU32,
+    /// When the one that goes on has begun; 0 when none does.
+    since: AtomicU64,
+    /// How many nanoseconds they have taken altogether.
+    spent: AtomicU64,
+}
+
+/// A program that spins on memory when it has what it polled for.
+#[derive(Debug, Default)]
+struct Spinner {
+    /// How many misses are left before it is none any more.
+    misses: AtomicU32,
+    /// How often looking for the write has paid.
+    paid: AtomicU64,
+    /// The writes that it has seen.
+    seen: AtomicU64,
+}
+
+impl Polling {
+    /// How often the program has polled.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// How often it found no completion and received, as only such polls do.
+    pub(super) fn receives(&self) -> u64 {
+        self.in_vain.count.load(Ordering::Relaxed)
+    }
+
+    /// For how long it has received so far.
+    pub(super) fn spent(&self, now: Time) -> Duration {
+        let spent = Duration::from_nanos(self.in_vain.spent.load(Ordering::Relaxed));
+        match self.in_vain.since.load(Ordering::Relaxed) {
+            0 => spent,
+            since => spent + now.since(Time(since)),
+        }
+    }
+
+    /// A peer has written to the program's memory.
+    pub(super) fn wrote(&self) {
+        self.written.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// The program was found to wait for a packet without receiving it.
+    pub(super) fn program_spins(&self) {
+        self.spinner.misses.store(MISSES, Ordering::Relaxed);
+    }
+
+    /// How often the program's poll received what it would have spun for.
+    pub(super) fn paid(&self) -> u64 {
+        self.spinner.paid.load(Ordering::Relaxed)
+    }
+
+    /// A poll in vain does `work`.
+    fn receiving(&self, work: impl FnOnce() -> bool) -> bool {
+        let since = net::now();
+        self.in_vain.count.fetch_add(1, Ordering::Relaxed);
+        self.in_vain.since.store(since.0, Ordering::Relaxed);
+        let worked = work();
+        // Of several threads that poll one may end the time of another; it is a measure of whether any does.
+        self.in_vain.since.store(0, Ordering::Relaxed);
+        let nanos = net::now().since(since).as_nanos() as u64;
+        self.in_vain.spent.fetch_add(nanos, Ordering::Relaxed);
+        worked
+    }
+}
+
+impl Engine {
+    /// How often the program has polled in vain.
+    pub(crate) fn polls_in_vain(&self) -> u64 {
+        self.polling.receives()
+    }
+
+    /// The program polls.
+    pub(crate) fn polled(&self) {
+        self.polling.polls.fetch_add(1, Ordering::Relaxed);
+        self.send_posted();
+    }
+
+    /// The program found nothing: does the work of the network.
+    pub(crate) fn poll(&self) {
+        let idle = &self.polling.in_vain.idle;
+        self.send_acks();
+        if self.polling.receiving(|| self.drive_for(Driver::Poll)) {
+            idle.store(0, Ordering::Relaxed);
+        } else if idle.fetch_add(1, Ordering::Relaxed) >= SPINS {
+            idle.store(SPINS, Ordering::Relaxed);
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// The program found a completion. If it is one that now spins on memory until its peer writes there, nobody
+    /// but the progress thread would receive that: it is looked for here, as long as this pays.
+    pub(crate) fn linger(&self) {
+        let Spinner { misses, paid, seen } = &*self.polling.spinner;
+        let left = misses.load(Ordering::Relaxed);
+        if left == 0 {
+            return;
+        }
+        let before = seen.load(Ordering::Relaxed);
+        for _ in 0..LOOKS {
+            let written = self.polling.written();
+            if written != before {
+                seen.store(written, Ordering::Relaxed);
+                misses.store(MISSES, Ordering::Relaxed);
+                paid.fetch_add(1, Ordering::Relaxed);
+                self.counters.writes_awaited.add(1);
+                return;
+            }
+            self.poll();
+        }
+        misses.store(left - 1, Ordering::Relaxed);
+    }
+}
