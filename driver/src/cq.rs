@@ -1,14 +1,16 @@
 //! Completion queues and completion channels (10.2.6, 11.2.5, 11.4.2).
 
+mod entries;
+
 use crate::engine;
 use crate::event_queue::{AckCount, EventQueue, lock};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
-use crate::moderation::{Moderation, Moderator, Verdict};
+use crate::moderation::Moderation;
 use crate::net::{now, wall};
 use crate::qp::Qp;
-use std::collections::VecDeque;
+use entries::{Added, Entries};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, WcStatus};
@@ -51,30 +53,10 @@ impl Stamp {
     }
 }
 
-/// What a program waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Armed {
-    #[default]
-    No,
-    /// A receive whose sender asked for an event, or an error.
-    Solicited,
-    /// Any completion.
-    Any,
-}
-
-#[derive(Debug)]
-struct Ring {
-    entries: VecDeque<(Completion, Stamp)>,
-    capacity: usize,
-    armed: Armed,
-    moderator: Moderator,
-    overrun: bool,
-}
-
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
-    ring: Mutex<Ring>,
+    entries: Entries<(Completion, Stamp)>,
     channel: Option<Arc<Channel>>,
     stamps: bool,
     ignores_overrun: bool,
@@ -124,20 +106,9 @@ impl Cq {
     /// [`CqError::Size`] and [`CqError::NoMemory`].
     pub fn new(init: CqInit, events: Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
         check_size(init.capacity)?;
-        let capacity = init.capacity as usize;
-        let mut entries = VecDeque::new();
-        entries
-            .try_reserve_exact(capacity)
-            .map_err(|_| CqError::NoMemory)?;
-        let ring = Ring {
-            entries,
-            capacity,
-            armed: Armed::No,
-            moderator: Moderator::default(),
-            overrun: false,
-        };
+        let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
         Ok(Arc::new(Cq {
-            ring: Mutex::new(ring),
+            entries,
             channel: init.channel,
             stamps: init.stamps,
             ignores_overrun: init.ignores_overrun,
@@ -151,7 +122,7 @@ impl Cq {
 
     /// How many entries it holds.
     pub fn capacity(&self) -> u32 {
-        lock(&self.ring).capacity as u32
+        self.entries.capacity() as u32
     }
 
     /// The channel that it notifies.
@@ -166,11 +137,11 @@ impl Cq {
             return 0;
         }
         let taken = polled(|| {
-            let mut ring = lock(&self.ring);
-            let taken = ring.entries.len().min(into.len());
-            for slot in &mut into[..taken] {
-                *slot = ring.entries.pop_front().map(|(completion, _)| completion);
-            }
+            let taken = self
+                .entries
+                .take_many(into.len(), |index, (completion, _)| {
+                    into[index] = Some(completion);
+                });
             (taken > 0).then_some(taken)
         });
         taken.unwrap_or(0)
@@ -179,21 +150,14 @@ impl Cq {
     /// Takes the oldest completion with its stamp. When there is none, does the work of the network
     /// first.
     pub fn poll_stamped(&self) -> Option<(Completion, Stamp)> {
-        polled(|| lock(&self.ring).entries.pop_front())
+        polled(|| self.entries.take())
     }
 
     /// Asks for one notification on the channel, of the next completion, or of the next that is
     /// solicited or an error (11.4.2.2). Asking for the former overrides the latter.
     pub fn arm(&self, solicited_only: bool) {
         engine::get().send_gathered();
-        let mut ring = lock(&self.ring);
-        let before = ring.armed;
-        ring.armed = match (before, solicited_only) {
-            (Armed::Any, _) | (_, false) => Armed::Any,
-            (_, true) => Armed::Solicited,
-        };
-        drop(ring);
-        if before == Armed::No {
+        if self.entries.arm(solicited_only) {
             engine::get().cq_armed();
         }
     }
@@ -204,22 +168,16 @@ impl Cq {
     /// See [`CqError`].
     pub fn resize(&self, capacity: u32) -> Result<(), CqError> {
         check_size(capacity)?;
-        let mut ring = lock(&self.ring);
-        if ring.entries.len() > capacity as usize {
-            return Err(CqError::InUse);
+        match self.entries.resize(capacity as usize) {
+            None => Err(CqError::InUse),
+            Some(resized) => resized.map_err(|_| CqError::NoMemory),
         }
-        let more = (capacity as usize).saturating_sub(ring.entries.len());
-        ring.entries
-            .try_reserve_exact(more)
-            .map_err(|_| CqError::NoMemory)?;
-        ring.capacity = capacity as usize;
-        Ok(())
     }
 
     /// Sets how long notifications may be delayed. One that is delayed now comes by the new rule
     /// with the next completion, or at the time that was set for it.
     pub fn moderate(&self, moderation: Moderation) {
-        lock(&self.ring).moderator.set(moderation);
+        self.entries.moderate(moderation);
     }
 
     /// Adds a completion, and notifies if that was asked for.
@@ -232,59 +190,43 @@ impl Cq {
             true => Stamp::now(),
             false => Stamp::default(),
         };
-        let mut ring = lock(&self.ring);
-        let full = ring.entries.len() >= ring.capacity;
-        if full && self.ignores_overrun {
-            ring.entries.pop_front();
-        } else if full {
-            let first = !std::mem::replace(&mut ring.overrun, true);
-            drop(ring);
-            if first {
-                tracing::warn!(capacity = self.capacity(), "a completion queue overran");
-                self.events.push(AsyncEvent {
-                    kind: EventType::CqErr,
-                    object: EventObject::Cq(Arc::clone(self)),
-                });
-                engine::get().cq_overran(Arc::clone(self));
-            }
-            return Err(Overrun);
-        }
         let solicited = solicited || completion.status != WcStatus::Success;
-        ring.entries.push_back((completion, stamp));
-        let wanted = match ring.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => solicited,
-        };
-        if !wanted {
-            return Ok(());
-        }
-        // With no room left there is nothing that another completion could add.
-        let full = ring.entries.len() >= ring.capacity;
-        match ring.moderator.judge(full, now) {
-            Verdict::Notify => self.notify(ring),
-            Verdict::WaitUntil(at) => {
-                drop(ring);
-                engine::get().delay_notification(self, at);
+        let entry = (completion, stamp);
+        match self
+            .entries
+            .add(entry, solicited, self.ignores_overrun, now)
+        {
+            Added::Quiet => {}
+            Added::Notify => self.notify(),
+            Added::NotifyAt(at) => engine::get().delay_notification(self, at),
+            Added::Overran { first } => {
+                if first {
+                    self.tell_of_overrun();
+                }
+                return Err(Overrun);
             }
-            Verdict::Wait => {}
         }
         Ok(())
     }
 
+    fn tell_of_overrun(self: &Arc<Self>) {
+        tracing::warn!(capacity = self.capacity(), "a completion queue overran");
+        self.events.push(AsyncEvent {
+            kind: EventType::CqErr,
+            object: EventObject::Cq(Arc::clone(self)),
+        });
+        engine::get().cq_overran(Arc::clone(self));
+    }
+
     /// The time that was set for a delayed notification has come.
     pub(crate) fn delay_ended(self: &Arc<Self>, now: Time) {
-        let mut ring = lock(&self.ring);
-        if ring.moderator.is_due(now) && ring.armed != Armed::No {
-            ring.moderator.reset();
-            self.notify(ring);
+        if self.entries.delay_ended(now) {
+            self.notify();
         }
     }
 
     /// Gives the notification that was asked for.
-    fn notify(self: &Arc<Self>, mut ring: MutexGuard<'_, Ring>) {
-        ring.armed = Armed::No;
-        drop(ring);
+    fn notify(self: &Arc<Self>) {
         engine::get().cq_disarmed();
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));
@@ -294,15 +236,8 @@ impl Cq {
     /// Removes, and returns, the completions of a queue pair that is being destroyed or reset, which
     /// the program must not see any more (11.2.4.5).
     pub fn purge(&self, qpn: Qpn) -> Vec<Completion> {
-        let mut purged = Vec::new();
-        lock(&self.ring).entries.retain(|(completion, _)| {
-            let stays = completion.qpn != qpn;
-            if !stays {
-                purged.push(*completion);
-            }
-            stays
-        });
-        purged
+        let purged = self.entries.purge(|(completion, _)| completion.qpn == qpn);
+        purged.iter().map(|(completion, _)| *completion).collect()
     }
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {
@@ -324,8 +259,7 @@ impl Cq {
     /// Ends its notifications and events, and waits until the program is done with those that it
     /// has. To be called before the last reference goes.
     pub fn retire(&self) {
-        let was_armed = std::mem::take(&mut lock(&self.ring).armed) != Armed::No;
-        if was_armed {
+        if self.entries.disarm() {
             engine::get().cq_disarmed();
         }
         if let Some(channel) = &self.channel {

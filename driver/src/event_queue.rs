@@ -3,19 +3,16 @@
 //! The descriptor is an eventfd that counts as a semaphore: readable while events wait, one readable
 //! edge a notification, blocking or not as the program sets it with `O_NONBLOCK`.
 
+use crate::counted::{Count, Counted};
 use crate::engine;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Takes a lock whose data is never left half changed by a panic.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(crate) use crate::sync::lock;
 
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,11 +27,37 @@ enum Meanwhile {
 /// Events in the order in which they happened.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    /// Counts what is in the queue, and changes only while the queue is locked: so nobody who reads
-    /// it is stopped because another one was quicker.
-    fd: OwnedFd,
-    queue: Mutex<VecDeque<T>>,
+    events: Counted<T, Semaphore>,
     meanwhile: Meanwhile,
+}
+
+/// The descriptor.
+#[derive(Debug)]
+struct Semaphore(OwnedFd);
+
+impl Semaphore {
+    fn is_readable(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut fds, Some(&rustix::time::Timespec::default())) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Count for Semaphore {
+    fn up(&self) {
+        // It could fail only if 2^64 events were waiting.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn down(&self) {
+        // The descriptor is the program's too: should it have read from it, there is nothing.
+        if matches!(self.is_readable(), Ok(true)) {
+            let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        }
+    }
 }
 
 impl<T> EventQueue<T> {
@@ -58,23 +81,19 @@ impl<T> EventQueue<T> {
     fn with(meanwhile: Meanwhile) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         Ok(EventQueue {
-            fd,
-            queue: Mutex::new(VecDeque::new()),
+            events: Counted::with(Semaphore(fd)),
             meanwhile,
         })
     }
 
     /// The descriptor: readable while there are events.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.events.count().0.as_fd()
     }
 
     /// Adds an event.
     pub fn push(&self, event: T) {
-        let mut queue = lock(&self.queue);
-        queue.push_back(event);
-        // It could fail only if 2^64 events were waiting.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        self.events.push(event);
     }
 
     /// Takes the oldest event, waiting for one unless the descriptor has `O_NONBLOCK`.
@@ -94,15 +113,10 @@ impl<T> EventQueue<T> {
     pub fn next_with<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> io::Result<R> {
         let mut looked = false;
         loop {
-            let mut queue = lock(&self.queue);
-            while let Some(event) = queue.pop_front() {
-                self.count_down();
-                if let Some(taken) = take(event) {
-                    return Ok(taken);
-                }
+            if let Some(taken) = self.events.take(&mut take) {
+                return Ok(taken);
             }
-            drop(queue);
-            let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+            let blocks = !fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK);
             match (blocks, self.meanwhile) {
                 // A signal, or another reader, may end the wait without an event.
                 (true, Meanwhile::Receive) => engine::get().wait_driving(self.fd())?,
@@ -119,44 +133,12 @@ impl<T> EventQueue<T> {
 
     /// Takes the oldest event if there is one, whatever the descriptor has, and does nothing else.
     pub fn take(&self) -> Option<T> {
-        let mut queue = lock(&self.queue);
-        let event = queue.pop_front();
-        if event.is_some() {
-            self.count_down();
-        }
-        event
+        self.events.take(Some)
     }
 
     /// Takes back the events that `gone` names, in their order.
     pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut queue = lock(&self.queue);
-        let mut taken = Vec::new();
-        for event in std::mem::take(&mut *queue) {
-            if gone(&event) {
-                self.count_down();
-                taken.push(event);
-            } else {
-                queue.push_back(event);
-            }
-        }
-        taken
-    }
-
-    /// One event less. Called while the queue is locked.
-    fn count_down(&self) {
-        // The descriptor is the program's too: should it have read from it, there is nothing.
-        if matches!(self.is_readable(), Ok(true)) {
-            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
-        }
-    }
-
-    fn is_readable(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        match poll(&mut fds, Some(&rustix::time::Timespec::default())) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.events.retract(gone)
     }
 }
 
@@ -213,9 +195,9 @@ mod tests {
         queue.push(1);
         queue.push(2);
         assert_eq!(queue.next().unwrap(), 1);
-        assert!(queue.is_readable().unwrap());
+        assert!(queue.events.count().is_readable().unwrap());
         assert_eq!(queue.next().unwrap(), 2);
-        assert!(!queue.is_readable().unwrap());
+        assert!(!queue.events.count().is_readable().unwrap());
         assert_eq!(queue.next().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
@@ -228,7 +210,7 @@ mod tests {
         assert_eq!(queue.retract(|event| *event == 1), [1, 1]);
         assert_eq!(queue.next().unwrap(), 2);
         assert_eq!(queue.next().unwrap(), 3);
-        assert!(!queue.is_readable().unwrap());
+        assert!(!queue.events.count().is_readable().unwrap());
     }
 
     #[test]
@@ -270,7 +252,7 @@ mod tests {
             queue.push(LAST);
             reader.join().unwrap();
         });
-        assert!(!queue.is_readable().unwrap());
+        assert!(!queue.events.count().is_readable().unwrap());
     }
 
     #[test]

@@ -13,6 +13,7 @@
 pub mod ah;
 pub mod cm;
 pub mod context;
+mod counted;
 mod counters;
 pub mod cq;
 pub mod device;
@@ -39,6 +40,7 @@ mod regions;
 pub mod route;
 pub mod srq;
 pub mod stat;
+mod sync;
 pub mod thread;
 mod watcher;
 pub mod xrcd;

@@ -13,6 +13,7 @@ mod counting;
 mod delayed;
 mod gathering;
 mod groups;
+mod handover;
 mod leaving;
 mod locals;
 mod polling;
@@ -20,6 +21,7 @@ mod progress;
 mod receiving;
 mod table;
 mod timers;
+mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
@@ -35,13 +37,13 @@ use crate::regions::regions;
 use delayed::Delayed;
 use gathering::Gathering;
 use groups::Groups;
+use handover::Handover;
 use polling::Polling;
 use progress::Progress;
 use receiving::Receiver;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::{io, mem};
 use table::QpTable;
@@ -81,8 +83,8 @@ pub struct Engine {
     /// Completion queues that overran, and whose queue pairs go to error.
     overran: Mutex<Vec<Arc<Cq>>>,
     batches: Mutex<Vec<SendBatch>>,
-    /// Completion queues that a program waits for.
-    armed: AtomicUsize,
+    /// What the progress thread and the program's threads tell each other.
+    handover: Handover,
     polling: Polling,
     counters: EngineCounters,
     /// What is counted of each device, by its name.
@@ -131,7 +133,7 @@ impl Engine {
             ready: Mutex::default(),
             overran: Mutex::default(),
             batches: Mutex::default(),
-            armed: AtomicUsize::new(0),
+            handover: Handover::new(),
             polling: Polling::default(),
             counters: EngineCounters::default(),
             counted: Mutex::default(),
@@ -208,8 +210,8 @@ impl Engine {
 
     /// There is something to do at `at`, which the progress thread may not know.
     pub(crate) fn deadline_moved(&self, at: Time) {
-        if let Some(network) = self.network.get() {
-            network.progress.deadline_moved(at);
+        if self.handover.deadline_moved(at) {
+            self.wake();
         }
     }
 
@@ -307,15 +309,14 @@ impl Engine {
 
     /// A program asked for a notification: it is about to wait in its own way.
     pub(crate) fn cq_armed(&self) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
-        if let Some(network) = self.network.get() {
-            network.progress.cq_armed();
+        if self.handover.arm() {
+            self.wake();
         }
     }
 
     /// The notification was given, or is not wanted any more.
     pub(crate) fn cq_disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
+        self.handover.disarm();
     }
 
     /// Does what there is to do, once. True when there was something.

@@ -12,17 +12,16 @@
 //! In all three it wakes for timers, for sends that the program left lying (`gathering`), and for what processes
 //! tell each other about the port.
 
+use super::handover::Mode;
 use super::{Engine, get};
 use crate::net;
 use crate::thread;
-use crossbeam::utils::CachePadded;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
@@ -41,19 +40,6 @@ const WATCHFUL: Duration = Duration::from_millis(100);
 
 /// How many batches are taken in a row before timers and others have their turn.
 const BATCHES: usize = 16;
-
-/// How the thread sleeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-enum Mode {
-    Watching,
-    /// The program polls.
-    YieldingToPolls,
-    /// Threads of the program wait, and come and go.
-    YieldingToWaiters,
-    /// Threads of the program wait, and have done so for a while.
-    Parked,
-}
 
 /// What ended a sleep, beside packets and the clock.
 struct Woken {
@@ -106,13 +92,6 @@ pub(super) struct Progress {
     /// Readable when a packet has come.
     sockets: OwnedFd,
     wake: OwnedFd,
-    mode: AtomicU8,
-    /// When the thread wakes by itself.
-    asleep_until: AtomicU64,
-    /// Threads of the program that wait in one of our calls.
-    waiters: CachePadded<AtomicUsize>,
-    /// How often one has come back.
-    returns: AtomicU64,
 }
 
 impl Progress {
@@ -126,10 +105,6 @@ impl Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            mode: AtomicU8::new(Mode::Watching as u8),
-            asleep_until: AtomicU64::new(0),
-            waiters: CachePadded::new(AtomicUsize::new(0)),
-            returns: AtomicU64::new(0),
         });
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
@@ -159,21 +134,6 @@ impl Progress {
     /// Watches one more socket that packets arrive on.
     pub(super) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.sockets, packets)
-    }
-
-    /// The program is about to wait for a notification. If it does so in its own way, nobody but
-    /// the thread will receive what brings it about.
-    pub(super) fn cq_armed(&self) {
-        if self.mode.load(Ordering::SeqCst) == Mode::YieldingToPolls as u8 {
-            self.wake();
-        }
-    }
-
-    /// There is an earlier deadline.
-    pub(super) fn deadline_moved(&self, at: Time) {
-        if at.0 < self.asleep_until.load(Ordering::SeqCst) {
-            self.wake();
-        }
     }
 
     /// Wakes the thread.
@@ -208,7 +168,6 @@ impl Progress {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
             }
             if alarm {
-                network.gathering.silence();
                 engine.send_left_lying();
             }
             if control || engine.next_deadline(network) <= net::now() {
@@ -230,33 +189,8 @@ impl Progress {
     /// How to sleep, by what happened since the last time.
     fn choose(&self, engine: &Engine, seen: &mut Seen) -> Mode {
         let now = net::now();
-        let polls_all_the_time = seen.look_at_polls(engine, now);
-        let returns = self.returns.load(Ordering::SeqCst);
-        let returned = returns.wrapping_sub(std::mem::replace(&mut seen.returns, returns));
-        let waiting = self.waiters.load(Ordering::SeqCst) > 0;
-        let mode = if waiting && returned == 0 {
-            Mode::Parked
-        } else if waiting || returned > 0 {
-            Mode::YieldingToWaiters
-        } else if polls_all_the_time
-            && engine.armed.load(Ordering::SeqCst) == 0
-            && now >= seen.watchful_until
-        {
-            Mode::YieldingToPolls
-        } else {
-            Mode::Watching
-        };
-        self.mode.store(mode as u8, Ordering::SeqCst);
-        // Somebody who left, or armed, between the look and the store did not know to wake us.
-        let left = self.waiters.load(Ordering::SeqCst) == 0;
-        let armed = engine.armed.load(Ordering::SeqCst) > 0;
-        let mode = match mode {
-            Mode::Parked if left => Mode::YieldingToWaiters,
-            Mode::YieldingToPolls if armed => Mode::Watching,
-            mode => mode,
-        };
-        self.mode.store(mode as u8, Ordering::SeqCst);
-        mode
+        let polls = seen.look_at_polls(engine, now) && now >= seen.watchful_until;
+        engine.handover.choose(polls, &mut seen.returns)
     }
 
     /// Whether packets have come that nobody has received.
@@ -271,20 +205,21 @@ impl Progress {
         if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
             deadline = deadline.min(net::now() + PATIENCE);
         }
-        self.asleep_until.store(deadline.0, Ordering::SeqCst);
-        // What moved a deadline, or left a turn, before the store did not know to wake us.
-        if engine.next_deadline(network) < deadline || engine.has_leftovers() {
-            deadline = Time(0);
-        }
-        let timeout = timeout_until(deadline);
+        let until = engine
+            .handover
+            .fall_asleep(deadline, || match engine.has_leftovers() {
+                true => Time(0),
+                false => engine.next_deadline(network),
+            });
+        let timeout = timeout_until(until);
         let mut fds = [
             PollFd::new(&self.control, PollFlags::IN),
-            PollFd::from_borrowed_fd(network.gathering.alarm(), PollFlags::IN),
+            PollFd::new(network.gathering.alarm(), PollFlags::IN),
             PollFd::new(&self.sockets, PollFlags::IN),
         ];
         let watched = if mode == Mode::Watching { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
-        self.asleep_until.store(0, Ordering::SeqCst);
+        engine.handover.wake_up();
         let woke = |fd: &PollFd<'_>| polled.is_ok() && !fd.revents().is_empty();
         Woken {
             control: woke(&fds[0]),
@@ -305,7 +240,7 @@ pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()
         return wait(fd);
     };
     let progress = &network.progress;
-    progress.waiters.fetch_add(1, Ordering::SeqCst);
+    engine.handover.enter();
     let result = loop {
         // After each batch comes a look at `fd`: packets of others may never stop coming.
         let worked = engine.drive();
@@ -320,9 +255,7 @@ pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()
             Ok(_) => {}
         }
     };
-    progress.waiters.fetch_sub(1, Ordering::SeqCst);
-    progress.returns.fetch_add(1, Ordering::SeqCst);
-    if progress.mode.load(Ordering::SeqCst) == Mode::Parked as u8 {
+    if engine.handover.leave() {
         progress.wake();
     }
     result

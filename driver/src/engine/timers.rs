@@ -4,11 +4,9 @@
 //! fires early, and the queue pair sets it anew. So a busy connection costs one entry now and then
 //! instead of one a packet.
 
-use crate::event_queue::lock;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 

@@ -23,7 +23,7 @@ pub(super) struct Answering {
     open: Option<(Time, u64)>,
     held: bool,
     /// The engine has the queue pair on its list of those with an acknowledgement that waits.
-    pub(super) listed: bool,
+    listed: bool,
 }
 
 impl Answering {
@@ -49,14 +49,20 @@ impl Answering {
         }
     }
 
+    /// The engine has to know of what waits: whether it has the queue pair on its list already.
+    pub(super) fn list(&mut self) -> bool {
+        std::mem::replace(&mut self.listed, true)
+    }
+
+    /// The engine has taken the queue pair off its list. Whether an acknowledgement waits.
+    pub(super) fn unlist(&mut self) -> bool {
+        self.listed = false;
+        self.held
+    }
+
     /// What waited goes out. False when nothing did.
     pub(super) fn release(&mut self) -> bool {
         std::mem::take(&mut self.held)
-    }
-
-    /// Whether an acknowledgement waits.
-    pub(super) fn is_held(&self) -> bool {
-        self.held
     }
 }
 

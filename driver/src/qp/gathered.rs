@@ -50,13 +50,35 @@ pub(super) struct Gathered {
     /// Nothing waits before.
     trusted_from: Time,
     /// The engine has the queue pair on its list of those with something that waits.
-    pub(super) listed: bool,
+    listed: bool,
 }
 
 impl Gathered {
     /// Whether sends that have just been posted wait for more. If not, all that waits goes out with
-    /// them. `polls` is how often the program has polled so far.
-    pub(super) fn waits(&mut self, now: Time, polls: u64, sends: u32, bytes: u64) -> bool {
+    /// them. `polls` is how often the program has polled so far. Where nothing waited before, the engine has to know:
+    /// `list` is told whether the queue pair is on its list already.
+    pub(super) fn wait(
+        &mut self,
+        now: Time,
+        polls: u64,
+        (sends, bytes): (u32, u64),
+        list: impl FnOnce(bool),
+    ) -> bool {
+        let begins = self.is_empty();
+        let waits = self.waits(now, polls, sends, bytes);
+        if waits && begins {
+            list(std::mem::replace(&mut self.listed, true));
+        }
+        waits
+    }
+
+    /// The engine has taken the queue pair off its list. Whether something waits.
+    pub(super) fn unlist(&mut self) -> bool {
+        self.listed = false;
+        !self.is_empty()
+    }
+
+    fn waits(&mut self, now: Time, polls: u64, sends: u32, bytes: u64) -> bool {
         if std::mem::replace(&mut self.polls, polls) != polls {
             self.posts = 0;
         }

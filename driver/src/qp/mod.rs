@@ -358,7 +358,7 @@ impl Qp {
             return;
         }
         self.settle(&mut inner, regions);
-        let is_listed = std::mem::replace(&mut inner.answering.listed, true);
+        let is_listed = inner.answering.list();
         drop(inner);
         engine::get().counters().held_acks.add(1);
         engine::get().hold_ack(self, is_listed, now());
@@ -367,8 +367,7 @@ impl Qp {
     /// Sends the acknowledgement that waits for an answer, if it still does.
     pub(crate) fn send_held(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
-        inner.answering.listed = false;
-        if inner.answering.is_held() {
+        if inner.answering.unlist() {
             self.transmit(&mut inner, regions);
         }
     }
@@ -377,8 +376,7 @@ impl Qp {
     /// back for it in time.
     pub(crate) fn send_gathered(self: &Arc<Self>, was_left_lying: bool, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
-        inner.gathered.listed = false;
-        if inner.gathered.is_empty() {
+        if !inner.gathered.unlist() {
             return;
         }
         if was_left_lying {

@@ -151,15 +151,11 @@ impl Posting<'_> {
         let Some(polls) = engine::get().polls_unless_armed() else {
             return false;
         };
-        let begins = inner.gathered.is_empty();
-        let waits = inner
-            .gathered
-            .waits(self.now, polls, self.sends, self.bytes);
-        if waits && begins {
-            let is_listed = std::mem::replace(&mut inner.gathered.listed, true);
-            engine::get().gather(self.qp, is_listed, self.now);
-        }
-        waits
+        let (qp, now) = (self.qp, self.now);
+        let posted = (self.sends, self.bytes);
+        inner.gathered.wait(now, polls, posted, |is_listed| {
+            engine::get().gather(qp, is_listed, now);
+        })
     }
 
     /// Posts a send whose data is taken now, from memory that needs no key.

@@ -1,17 +1,12 @@
 //! What has come to queue pair 1 and was not looked at yet.
 
-use crate::event_queue::lock;
+use super::aside::Aside;
 use crate::net::{Datagram, Kept, Shared};
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use urxe_proto::cm::Address;
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::ids::{Gid, PKey, Qpn};
 use urxe_proto::wire::{Opcode, Packet};
-
-/// How many wait at most. Whoever sent more repeats them.
-const ROOM: usize = 4096;
 
 /// A packet with a MAD, as it came.
 #[derive(Debug)]
@@ -47,11 +42,7 @@ impl Arrived {
 
 /// Packets, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
-    waiting: Mutex<Vec<Arrived>>,
-    /// Whether there are any, for those who just want to know.
-    some: AtomicBool,
-}
+pub(super) struct Inbox(Aside<Arrived>);
 
 impl Inbox {
     /// Puts a packet aside, if it may enter queue pair 1 (10.2.5) and there is room.
@@ -65,31 +56,23 @@ impl Inbox {
             return;
         };
         let start = header.len();
-        let mut waiting = lock(&self.waiting);
-        if waiting.len() >= ROOM {
-            tracing::debug!(src = %datagram.src, "dropped a MAD: too many wait");
-            return;
-        }
-        waiting.push(Arrived {
+        let is_put = self.0.put(|| Arrived {
             datagram: datagram.into(),
             passed_on: datagram.passed_on,
             src_qp: deth.src_qp,
             mad: start..start + packet.payload.len(),
         });
-        self.some.store(true, Ordering::Release);
+        if !is_put {
+            tracing::debug!(src = %datagram.src, "dropped a MAD: too many wait");
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        !self.some.load(Ordering::Acquire)
+        self.0.is_empty()
     }
 
     /// Takes all of them.
     pub(super) fn take(&self) -> Vec<Arrived> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let mut waiting = lock(&self.waiting);
-        self.some.store(false, Ordering::Release);
-        std::mem::take(&mut *waiting)
+        self.0.take()
     }
 }

@@ -6,6 +6,7 @@
 //! The lock of `inner` is taken after all others, and nothing is called while it is held. Events are
 //! handed out without any lock, by one thread at a time, so that each handler gets them in order.
 
+mod aside;
 mod directory;
 mod early;
 mod error;

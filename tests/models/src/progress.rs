@@ -1,0 +1,115 @@
+//! The hand-over between the progress thread and the program's, and deadlines that move while it goes to sleep.
+
+use crate::handover::{Handover, Mode};
+use crate::system::{Bell, check, end, thread};
+use crate::timers::Timers;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+
+struct Engine {
+    handover: Handover,
+    bell: Bell,
+    timers: Timers,
+}
+
+impl Engine {
+    fn new() -> Arc<Self> {
+        Arc::new(Engine {
+            handover: Handover::new(),
+            bell: Bell::new(),
+            timers: Timers::new(),
+        })
+    }
+
+    fn ring_if(&self, must_be_woken: bool) {
+        if must_be_woken {
+            self.bell.ring();
+        }
+    }
+
+    fn arm_timer(&self, qpn: u32, at: Time) {
+        if self.timers.add(Qpn::new(qpn), at) {
+            self.ring_if(self.handover.deadline_moved(at));
+        }
+    }
+}
+
+/// Whether something came about in some run of a model: a model in which nothing happens proves nothing.
+static PARKED: AtomicBool = AtomicBool::new(false);
+static YIELDED: AtomicBool = AtomicBool::new(false);
+
+/// A parked thread sleeps for good unless it is woken: by whoever leaves.
+pub fn who_leaves_wakes_a_parked_thread() {
+    check(3, || {
+        let engine = Engine::new();
+        let waiters = [(); 2].map(|()| {
+            thread(&engine, |engine| {
+                engine.handover.enter();
+                engine.ring_if(engine.handover.leave());
+            })
+        });
+        let mut returns = 0;
+        for _ in 0..3 {
+            if engine.handover.choose(false, &mut returns) == Mode::Parked {
+                PARKED.store(true, Ordering::Relaxed);
+                engine.bell.wait();
+            }
+        }
+        waiters.into_iter().for_each(end);
+        // With nobody left it does not park again.
+        engine.handover.choose(false, &mut returns);
+        assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
+    });
+    assert!(PARKED.load(Ordering::Relaxed));
+}
+
+/// A program that polls all the time, arms, and sleeps in its own way is woken by the thread alone.
+pub fn who_arms_wakes_a_thread_that_relied_on_polls() {
+    check(3, || {
+        let engine = Engine::new();
+        let program = thread(&engine, |engine| {
+            engine.ring_if(engine.handover.arm());
+        });
+        let mut returns = 0;
+        // It yields for a millisecond only; here it must be right at once.
+        while engine.handover.choose(true, &mut returns) == Mode::YieldingToPolls {
+            YIELDED.store(true, Ordering::Relaxed);
+            engine.bell.wait();
+        }
+        assert!(engine.handover.is_armed());
+        end(program);
+        engine.handover.disarm();
+        assert_eq!(
+            engine.handover.choose(true, &mut returns),
+            Mode::YieldingToPolls
+        );
+    });
+    assert!(YIELDED.load(Ordering::Relaxed));
+}
+
+/// Whatever deadlines come while the thread goes to sleep, it sleeps no longer than until the first of them.
+pub fn nobody_sleeps_past_a_deadline_that_moved() {
+    const FIRST: Time = Time(30);
+    check(3, || {
+        let engine = Engine::new();
+        let programs = [(1, Time(50)), (2, FIRST)]
+            .map(|(qpn, at)| thread(&engine, move |engine| engine.arm_timer(qpn, at)));
+        loop {
+            let deadline = engine.timers.next();
+            let until = engine
+                .handover
+                .fall_asleep(deadline, || engine.timers.next());
+            if until == FIRST {
+                break;
+            }
+            // The first is yet to come, and whoever brings it must say so.
+            engine.bell.wait();
+            engine.handover.wake_up();
+        }
+        programs.into_iter().for_each(end);
+        assert_eq!(engine.timers.take_due(FIRST), Some((FIRST, Qpn::new(2))));
+        assert_eq!(engine.timers.next(), Time(50));
+    });
+}
