@@ -42,27 +42,36 @@ static YIELDED: AtomicBool = AtomicBool::new(false);
 
 /// A parked thread sleeps for good unless it is woken: by whoever leaves.
 pub fn who_leaves_wakes_a_parked_thread() {
-    check(3, || {
-        let engine = Engine::new();
-        let waiters = [(); 2].map(|()| {
-            thread(&engine, |engine| {
-                engine.handover.enter();
-                engine.ring_if(engine.handover.leave());
-            })
-        });
-        let mut returns = 0;
-        for _ in 0..3 {
-            if engine.handover.choose(false, &mut returns) == Mode::Parked {
-                PARKED.store(true, Ordering::Relaxed);
-                engine.bell.wait();
-            }
-        }
-        waiters.into_iter().for_each(end);
-        // With nobody left it does not park again.
-        engine.handover.choose(false, &mut returns);
-        assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
-    });
+    // Two threads that wait once, and one that waits again and again.
+    check(2, || wait_and_leave(2, 1));
+    check(4, || wait_and_leave(1, 2));
     assert!(PARKED.load(Ordering::Relaxed));
+}
+
+fn wait_and_leave(threads: usize, times: usize) {
+    let engine = Engine::new();
+    let come_and_go = |engine: &Engine| {
+        engine.handover.enter();
+        engine.ring_if(engine.handover.leave());
+    };
+    let waiters: Vec<_> = (0..threads)
+        .map(|_| {
+            thread(&engine, move |engine| {
+                (0..times).for_each(|_| come_and_go(engine))
+            })
+        })
+        .collect();
+    let mut returns = 0;
+    for _ in 0..3 {
+        if engine.handover.choose(false, &mut returns) == Mode::Parked {
+            PARKED.store(true, Ordering::Relaxed);
+            engine.bell.wait();
+        }
+    }
+    waiters.into_iter().for_each(end);
+    // With nobody left it does not park again.
+    engine.handover.choose(false, &mut returns);
+    assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
 }
 
 /// A program that polls all the time, arms, and sleeps in its own way is woken by the thread alone.
