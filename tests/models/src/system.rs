@@ -104,9 +104,8 @@ impl Count for Semaphore {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ticking {
     Off,
-    /// It goes off at some time from now on.
+    /// It has gone off, or does so at some time from now on.
     Set,
-    GoneOff,
 }
 
 /// A timer of the kernel's, for which time passes as soon as somebody waits.
@@ -120,7 +119,7 @@ impl Timer {
 
     /// Sleeps until it goes off.
     pub(crate) fn wait(&self) {
-        *self.0.wait_until(|ticking| *ticking != Ticking::Off) = Ticking::GoneOff;
+        drop(self.0.wait_until(|ticking| *ticking == Ticking::Set));
     }
 }
 
@@ -130,11 +129,8 @@ impl Alarm for Timer {
     }
 
     fn silence(&self) {
-        self.0.change(|ticking| {
-            if *ticking == Ticking::GoneOff {
-                *ticking = Ticking::Off;
-            }
-        });
+        // It may have gone off right now, though it has only just been set.
+        self.0.change(|ticking| *ticking = Ticking::Off);
     }
 }
 

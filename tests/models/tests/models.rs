@@ -19,6 +19,7 @@ models! {
     }
     acknowledgements {
         acknowledgements_go_out_though_no_answer_comes,
+        acknowledgements_of_one_do_not_hide_those_of_another,
         acknowledgements_that_are_left_lying_go_out,
     }
     gathering {
