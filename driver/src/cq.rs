@@ -279,6 +279,7 @@ impl Cq {
 /// What `take` finds, at once or after doing the work of the network.
 fn polled<T>(mut take: impl FnMut() -> Option<T>) -> Option<T> {
     let engine = engine::get();
+    let _call = engine.call();
     engine.polled();
     let taken = take().or_else(|| {
         engine.poll();

@@ -2,7 +2,8 @@
 //! answer, see `qp::answering`.
 //!
 //! The program's next poll sends the former, its next poll in vain the latter, its next wait both; a post that makes
-//! enough of them, or an end of the queue pair, does too. A program that does none of these is helped out by the progress thread, which an alarm wakes. A timer that
+//! enough of them, or an end of the queue pair, does too. Acknowledgements wait only while the progress thread looks in
+//! every millisecond. With sends left lying, a program that does none of these is helped out by the progress thread, which an alarm wakes. A timer that
 //! the kernel keeps can be set from any thread without waking the one that waits for it, and while a
 //! program goes on posting it is put off again and again before it goes off: a system call in 100 us, and
 //! no wakeup.
@@ -78,13 +79,18 @@ impl Engine {
         }
     }
 
-    /// A queue pair's acknowledgement has begun to wait at `now`. `is_listed` says whether this was called for
-    /// it before, and [`Qp::send_held`] not since.
-    pub(crate) fn hold_ack(&self, qp: &Arc<Qp>, is_listed: bool, now: Time) {
+    /// Whether acknowledgements may wait: the progress thread sleeps for a moment only.
+    pub(crate) fn may_hold_acks(&self) -> bool {
+        self.handover.may_wait_for_look()
+    }
+
+    /// A queue pair's acknowledgement begins to wait. False if it may not any more: the progress thread looks at the
+    /// list after it has said that it will sleep for longer.
+    pub(crate) fn hold_ack(&self, qp: &Arc<Qp>) -> bool {
         if let Some(network) = self.network.get() {
-            let new = (!is_listed).then(|| Arc::clone(qp));
-            network.gathering.add_ack(new, now);
+            network.gathering.add_ack(Arc::clone(qp));
         }
+        self.may_hold_acks()
     }
 
     /// The program has come back, for a while: all that waits goes out. No lock may be held.
@@ -112,7 +118,7 @@ impl Engine {
     pub(super) fn send_left_lying(&self) {
         if let Some(network) = self.network.get() {
             let send = |qp: Arc<Qp>| qp.send_gathered(true, regions().table());
-            network.gathering.take_left_lying(send_ack, send);
+            network.gathering.take_left_lying(send);
         }
     }
 }
@@ -143,7 +149,7 @@ mod tests {
         assert!(!rings(&gathering, 2));
         gathering.add(None, now());
         assert!(rings(&gathering, 900));
-        gathering.take_left_lying(|_| (), |_| ());
+        gathering.take_left_lying(|_| ());
         assert!(!rings(&gathering, 2));
         gathering.add(None, now());
         assert!(rings(&gathering, 900));

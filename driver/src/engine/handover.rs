@@ -114,7 +114,15 @@ impl Handover {
             mode => return mode,
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         mode
+    }
+
+    /// Whether what waits already, for all to see, may wait on: the thread leaves packets to the program, and
+    /// looks at what waits within a moment. In other modes it has looked after it had chosen them.
+    pub(super) fn may_wait_for_look(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is(Mode::YieldingToPolls)
     }
 
     /// The thread is about to sleep, until `deadline` at most, which is when `next` said that there is

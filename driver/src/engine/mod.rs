@@ -38,6 +38,7 @@ use delayed::Delayed;
 use gathering::Gathering;
 use groups::Groups;
 use handover::Handover;
+pub(crate) use polling::Call;
 use polling::Polling;
 use progress::Progress;
 use receiving::Receiver;
@@ -283,7 +284,9 @@ impl Engine {
 
     /// A queue pair wants to look at the clock at `at`.
     pub(crate) fn arm_timer(&self, qpn: Qpn, at: Time) {
-        if self.timers.add(qpn, at) {
+        let is_first = self.timers.add(qpn, at);
+        // A program that polls looks at the timers as well.
+        if is_first && !self.handover.may_wait_for_look() {
             self.deadline_moved(at);
         }
     }
@@ -392,10 +395,14 @@ impl Engine {
 
     /// When there is something to do though nothing arrives.
     fn next_deadline(&self, network: &Network) -> Time {
+        self.next_timer().min(self.next_service(network))
+    }
+
+    /// When there is something to do that polls do not see to.
+    fn next_service(&self, network: &Network) -> Time {
         let locals = network.locals();
         let services = locals.iter().map(|local| local.endpoint.next_deadline());
-        let first = self.next_timer().min(network.gsi.deadline());
-        services.fold(first, Time::min)
+        services.fold(network.gsi.deadline(), Time::min)
     }
 
     fn next_timer(&self) -> Time {

@@ -24,6 +24,8 @@ const MISSES: u32 = 8;
 pub(super) struct Polling {
     /// How often the program polled.
     polls: CachePadded<AtomicU64>,
+    /// Its threads that post or poll at this moment.
+    calls: CachePadded<AtomicU32>,
     in_vain: CachePadded<InVain>,
     /// How often a peer has written to the program's memory without a completion.
     written: CachePadded<AtomicU64>,
@@ -73,6 +75,11 @@ impl Polling {
         }
     }
 
+    /// Whether it is in one of our calls at this moment, or would be, had it the processor.
+    pub(super) fn is_called(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > 0
+    }
+
     /// A peer has written to the program's memory.
     pub(super) fn wrote(&self) {
         self.written.fetch_add(1, Ordering::Relaxed);
@@ -93,20 +100,35 @@ impl Polling {
     }
 
     /// A poll in vain does `work`.
-    fn receiving(&self, work: impl FnOnce() -> bool) -> bool {
+    fn receiving(&self, work: impl FnOnce()) {
         let since = net::now();
         self.in_vain.count.fetch_add(1, Ordering::Relaxed);
         self.in_vain.since.store(since.0, Ordering::Relaxed);
-        let worked = work();
+        work();
         // Of several threads that poll one may end the time of another; it is a measure of whether any does.
         self.in_vain.since.store(0, Ordering::Relaxed);
         let nanos = net::now().since(since).as_nanos() as u64;
         self.in_vain.spent.fetch_add(nanos, Ordering::Relaxed);
-        worked
+    }
+}
+
+/// The program posts or polls, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Call<'a>(&'a AtomicU32);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Engine {
+    /// A thread of the program posts or polls.
+    pub(crate) fn call(&self) -> Call<'_> {
+        self.polling.calls.fetch_add(1, Ordering::Relaxed);
+        Call(&self.polling.calls)
+    }
+
     /// How often the program has polled in vain.
     pub(crate) fn polls_in_vain(&self) -> u64 {
         self.polling.receives()
@@ -122,12 +144,14 @@ impl Engine {
     pub(crate) fn poll(&self) {
         let idle = &self.polling.in_vain.idle;
         self.send_acks();
-        if self.polling.receiving(|| self.drive_for(Driver::Poll)) {
-            idle.store(0, Ordering::Relaxed);
-        } else if idle.fetch_add(1, Ordering::Relaxed) >= SPINS {
-            idle.store(SPINS, Ordering::Relaxed);
-            rustix::thread::sched_yield();
-        }
+        self.polling.receiving(|| {
+            if self.drive_for(Driver::Poll) {
+                idle.store(0, Ordering::Relaxed);
+            } else if idle.fetch_add(1, Ordering::Relaxed) >= SPINS {
+                idle.store(SPINS, Ordering::Relaxed);
+                rustix::thread::sched_yield();
+            }
+        });
     }
 
     /// The program found a completion. If it is one that now spins on memory until its peer writes there, nobody

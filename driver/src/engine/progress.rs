@@ -18,6 +18,7 @@ use crate::net;
 use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +28,12 @@ use urxe_proto::time::Time;
 
 /// How long the program may be silent before its packets are looked after.
 const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The same where a look takes long.
+const LONGEST_PATIENCE: Duration = Duration::from_millis(8);
+
+/// How many times longer than a look the time between two is at least.
+const LOOK_SELDOM: u32 = 20;
 
 /// How many polls within [`PATIENCE`] say that the program polls all the time. One that waits for
 /// events polls once or twice for each, and its completion queue is armed while it waits.
@@ -38,8 +45,9 @@ const BUSY_POLLS: u64 = 8;
 /// packet that had to wait for [`PATIENCE`].
 const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// How many batches are taken in a row before timers and others have their turn.
-const BATCHES: usize = 16;
+/// How long to look for packets before sleeping, where the last one came within that time: to be woken takes a
+/// large part of it. So a thread that sleeps a lot never does.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// What ended a sleep, beside packets and the clock.
 struct Woken {
@@ -62,9 +70,51 @@ struct Seen {
     returns: u64,
     /// Until when not to rely on the program's polling.
     watchful_until: Time,
+    /// When packets were there last, in watching.
+    received_at: Time,
+    /// The last pause between packets was short.
+    spins: bool,
+    /// How long a look takes, about.
+    cost: Duration,
+    /// The time that the thread had spent at the last, if that was just before.
+    own_time: Option<Duration>,
 }
 
 impl Seen {
+    /// How long to let the program poll before the next look: no more than a twentieth of a processor's time goes
+    /// for looking.
+    fn patience(&mut self) -> Duration {
+        let own_time = time_of(ClockId::ThreadCPUTime);
+        if let Some(before) = self.own_time.replace(own_time) {
+            let took = own_time.saturating_sub(before).min(LONGEST_PATIENCE);
+            self.cost = (self.cost * 7 + took) / 8;
+        }
+        (self.cost * LOOK_SELDOM).clamp(PATIENCE, LONGEST_PATIENCE)
+    }
+
+    /// Whether packets were there a moment ago, and follow each other closely.
+    fn spins_still(&self) -> bool {
+        self.spins && net::now().since(self.received_at) < SPIN
+    }
+
+    /// Receives what is there, and what follows closely; but others have their turn after a while.
+    fn watch(&mut self, engine: &Engine) {
+        let start = net::now();
+        let mut now = start;
+        while now.since(start) < PATIENCE {
+            let worked = engine.drive();
+            now = net::now();
+            if worked {
+                self.spins = now.since(self.received_at) < SPIN;
+                self.received_at = now;
+            } else if self.spins_still() {
+                rustix::thread::sched_yield();
+            } else {
+                break;
+            }
+        }
+    }
+
     /// Whether the program polls all the time.
     fn look_at_polls(&mut self, engine: &Engine, now: Time) -> bool {
         let (polls, spent) = (engine.polling.polls(), engine.polling.spent(now));
@@ -154,11 +204,30 @@ impl Progress {
         let mut seen = Seen::default();
         loop {
             let mode = self.choose(engine, &mut seen);
+            if mode != Mode::YieldingToPolls {
+                engine.send_acks();
+            }
             let receives = engine.polling.receives();
-            let Woken { control, alarm } = self.sleep(engine, network, mode);
+            let spent = || time_of(ClockId::ProcessCPUTime);
+            let (patience, slept_at, spent_before) = match mode {
+                Mode::YieldingToPolls => (seen.patience(), net::now(), spent()),
+                _ => {
+                    seen.own_time = None;
+                    (PATIENCE, Time::default(), Duration::ZERO)
+                }
+            };
+            let spins = mode == Mode::Watching && seen.spins_still();
+            let Woken { control, alarm } = self.sleep(engine, network, mode, patience, spins);
+            // A program that did not get the processor could not poll.
+            let computes = || {
+                let spent = spent().saturating_sub(spent_before);
+                spent >= net::now().since(slept_at) / 2
+            };
             if mode == Mode::YieldingToPolls
                 && engine.polling.receives() == receives
+                && !engine.polling.is_called()
                 && self.packets_wait()
+                && computes()
             {
                 seen.watchful_until = net::now() + WATCHFUL;
                 engine.polling.program_spins();
@@ -174,12 +243,9 @@ impl Progress {
                 engine.serve(network);
             }
             if mode == Mode::Watching {
-                for _ in 0..BATCHES {
-                    if !engine.drive() {
-                        break;
-                    }
-                }
+                seen.watch(engine);
             } else {
+                engine.send_acks();
                 engine.run_timers();
                 engine.run_leftovers();
             }
@@ -200,17 +266,30 @@ impl Progress {
     }
 
     /// Sleeps.
-    fn sleep(&self, engine: &Engine, network: &super::Network, mode: Mode) -> Woken {
-        let mut deadline = engine.next_deadline(network);
+    fn sleep(
+        &self,
+        engine: &Engine,
+        network: &super::Network,
+        mode: Mode,
+        patience: Duration,
+        spins: bool,
+    ) -> Woken {
+        let next = || match mode {
+            Mode::YieldingToPolls => engine.next_service(network),
+            _ => engine.next_deadline(network),
+        };
+        let mut deadline = next();
         if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
-            deadline = deadline.min(net::now() + PATIENCE);
+            deadline = deadline.min(net::now() + patience);
         }
-        let until = engine
-            .handover
-            .fall_asleep(deadline, || match engine.has_leftovers() {
-                true => Time(0),
-                false => engine.next_deadline(network),
-            });
+        // Packets that follow closely are looked for without sleeping.
+        let until =
+            engine
+                .handover
+                .fall_asleep(deadline, || match spins || engine.has_leftovers() {
+                    true => Time(0),
+                    false => next(),
+                });
         let timeout = timeout_until(until);
         let mut fds = [
             PollFd::new(&self.control, PollFlags::IN),
@@ -259,6 +338,12 @@ pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()
         progress.wake();
     }
     result
+}
+
+/// What a clock of the process's, or of this thread's, shows.
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// How long to sleep; `None` for ever.

@@ -67,25 +67,19 @@ impl<T, A: Alarm> Waiting<T, A> {
             lists.sends.push_back(new);
             self.any_sends.store(true, Ordering::Release);
         }
-        self.set_alarm(&mut lists, now);
-    }
-
-    /// An acknowledgement has begun to wait.
-    pub(super) fn add_ack(&self, new: Option<T>, now: Time) {
-        let mut lists = lock(&self.lists);
-        if let Some(new) = new {
-            lists.acks.push(new);
-            self.any_acks.store(true, Ordering::Release);
-        }
-        self.set_alarm(&mut lists, now);
-    }
-
-    /// Under the lock, so that what is noted is what the alarm has.
-    fn set_alarm(&self, lists: &mut Lists<T>, now: Time) {
+        // Under the lock, so that what is noted is what the alarm has.
         if lists.alarm_at < now + PATIENCE {
             lists.alarm_at = now + 2 * PATIENCE;
             self.alarm.set(lists.alarm_at);
         }
+    }
+
+    /// An acknowledgement has begun to wait, without an alarm: see [`Handover::may_wait_for_look`].
+    ///
+    /// [`Handover::may_wait_for_look`]: super::handover::Handover::may_wait_for_look
+    pub(super) fn add_ack(&self, new: T) {
+        lock(&self.lists).acks.push(new);
+        self.any_acks.store(true, Ordering::Release);
     }
 
     /// Takes those with sends off their list, and hands each to `send` with no lock held.
@@ -111,12 +105,11 @@ impl<T, A: Alarm> Waiting<T, A> {
         acks.into_iter().for_each(send);
     }
 
-    /// The same of all when the alarm has gone off, which is silenced.
-    pub(super) fn take_left_lying(&self, send_ack: impl FnMut(T), send: impl FnMut(T)) {
+    /// The same of those with sends when the alarm has gone off, which is silenced.
+    pub(super) fn take_left_lying(&self, send: impl FnMut(T)) {
         self.alarm.silence();
         // Whoever is added from now on sets it anew; who was before is on a list.
         lock(&self.lists).alarm_at = Time::default();
-        self.take_acks(send_ack);
         self.take_all(send);
     }
 

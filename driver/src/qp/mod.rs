@@ -300,6 +300,7 @@ impl Qp {
             now: now(),
             sends: 0,
             bytes: 0,
+            _call: engine::get().call(),
         }
     }
 
@@ -353,15 +354,16 @@ impl Qp {
         let mut inner = lock(&self.inner);
         inner.touched = false;
         let holds = |polls| inner.machine.defer_ack() && inner.answering.holds(now(), polls);
-        if !polls.is_some_and(holds) {
+        if !engine::get().may_hold_acks() || !polls.is_some_and(holds) {
             self.transmit(&mut inner, regions);
             return;
         }
         self.settle(&mut inner, regions);
         let is_listed = inner.answering.list();
-        drop(inner);
         engine::get().counters().held_acks.add(1);
-        engine::get().hold_ack(self, is_listed, now());
+        if !is_listed && !engine::get().hold_ack(self) {
+            self.transmit(&mut inner, regions);
+        }
     }
 
     /// Sends the acknowledgement that waits for an answer, if it still does.

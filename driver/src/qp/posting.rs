@@ -3,7 +3,7 @@
 use super::init::MAX_INLINE;
 use super::{Inner, Qp};
 use crate::ah::Destination;
-use crate::engine;
+use crate::engine::{self, Call};
 use crate::net::now;
 use crate::regions::Regions;
 use std::sync::{Arc, MutexGuard};
@@ -23,6 +23,8 @@ pub struct Posting<'a> {
     /// How many there are, and of how much data.
     pub(super) sends: u32,
     pub(super) bytes: u64,
+    /// The program is not taken for one that looks at memory meanwhile.
+    pub(super) _call: Call<'static>,
 }
 
 /// Where a send goes.

@@ -1,10 +1,11 @@
 //! Acknowledgements that wait for the program's answer: each goes out, with the answer, with the program's next poll in
-//! vain, or because the alarm goes off.
+//! vain, or because the progress thread looks.
 
 use crate::answering::Answering;
+use crate::handover::{Handover, Mode};
 use crate::sync::lock;
 use crate::system::{Timer, check, end, thread};
-use crate::waiting::{Alarm, Waiting};
+use crate::waiting::Waiting;
 use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -27,6 +28,7 @@ struct Acks {
 struct Engine {
     qps: [Arc<Qp>; 2],
     waiting: Waiting<Arc<Qp>, Timer>,
+    handover: Handover,
 }
 
 impl Engine {
@@ -51,6 +53,7 @@ impl Engine {
         Arc::new(Engine {
             qps: [qp(expected), qp(ALL - expected)],
             waiting: Waiting::with(Timer::new()),
+            handover: Handover::new(),
         })
     }
 
@@ -59,14 +62,16 @@ impl Engine {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !acks.answering.holds(NOW, 0) {
+        if !self.handover.may_wait_for_look() || !acks.answering.holds(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
-        let is_listed = acks.answering.list();
-        drop(acks);
-        let new = (!is_listed).then(|| Arc::clone(qp));
-        self.waiting.add_ack(new, NOW);
+        if !acks.answering.list() {
+            self.waiting.add_ack(Arc::clone(qp));
+            if !self.handover.may_wait_for_look() {
+                self.transmit(&mut acks);
+            }
+        }
     }
 
     /// As the end of a posting does.
@@ -87,23 +92,29 @@ impl Engine {
     fn transmit(&self, acks: &mut Acks) {
         acks.answering.release();
         acks.acknowledged = acks.arrived;
-        if acks.acknowledged == ALL {
-            // Whoever waits for the alarm shall see that.
-            self.waiting.alarm().set(NOW);
+    }
+
+    /// As polls in vain do.
+    fn poll(&self) {
+        self.waiting.take_acks(|qp| self.send_held(&qp));
+    }
+
+    /// As the progress thread does: it leaves packets to the program for a moment, and looks then; it finds that the
+    /// program polls no more, and sleeps for good.
+    fn look(&self) {
+        let mut returns = 0;
+        for polls in [true, false] {
+            let mode = self.handover.choose(polls, &mut returns);
+            assert_eq!(mode == Mode::YieldingToPolls, polls);
+            self.poll();
         }
     }
 
-    fn all_are_acknowledged(&self) -> bool {
-        (self.qps.iter()).all(|qp| lock(&qp.0).acknowledged == ALL)
-    }
-}
-
-/// The progress thread sleeps until the alarm goes off, for as long as something is left.
-fn send_left_lying(engine: &Engine) {
-    while !engine.all_are_acknowledged() {
-        engine.waiting.alarm().wait();
-        let send = |qp: Arc<Qp>| engine.send_held(&qp);
-        engine.waiting.take_left_lying(send, |_| ());
+    fn assert_all_are_acknowledged(&self) {
+        for qp in &self.qps {
+            let acks = lock(&qp.0);
+            assert_eq!((acks.arrived, acks.acknowledged), (ALL, ALL));
+        }
     }
 }
 
@@ -118,11 +129,12 @@ pub fn acknowledgements_go_out_though_no_answer_comes() {
         });
         let polls = thread(&engine, |engine| {
             engine.arrive(0);
-            engine.waiting.take_acks(|qp| engine.send_held(&qp));
+            engine.poll();
         });
-        send_left_lying(&engine);
+        engine.look();
         end(answers);
         end(polls);
+        engine.assert_all_are_acknowledged();
     });
 }
 
@@ -133,11 +145,12 @@ pub fn acknowledgements_of_one_do_not_hide_those_of_another() {
         let receives = thread(&engine, |engine| engine.arrive(0));
         let polls = thread(&engine, |engine| {
             engine.arrive(1);
-            engine.waiting.take_acks(|qp| engine.send_held(&qp));
+            engine.poll();
         });
-        send_left_lying(&engine);
+        engine.look();
         end(receives);
         end(polls);
+        engine.assert_all_are_acknowledged();
     });
 }
 
@@ -150,7 +163,8 @@ pub fn acknowledgements_that_are_left_lying_go_out() {
             engine.answer();
             engine.arrive(0);
         });
-        send_left_lying(&engine);
+        engine.look();
         end(program);
+        engine.assert_all_are_acknowledged();
     });
 }

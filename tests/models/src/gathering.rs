@@ -92,9 +92,7 @@ impl Engine {
 fn send_left_lying(engine: &Engine) {
     while !engine.all_are_sent() {
         engine.waiting.alarm().wait();
-        engine
-            .waiting
-            .take_left_lying(|_| (), |qp| engine.send(&qp));
+        engine.waiting.take_left_lying(|qp| engine.send(&qp));
     }
 }
 

@@ -385,9 +385,9 @@ fn events() -> Vec<Cell> {
         |name: &str, unit, words: &str| Cell::new(Part::Events, name, unit, Tool::Urxe, words);
     vec![
         cell(
-            "write, events",
+            "read, events",
             Unit::MibPerSecond,
-            "ib_write_bw -e -s 65536 -n 20000",
+            "ib_read_bw -e -s 65536 -n 20000",
         ),
         cell(
             "send, events",
