@@ -247,8 +247,13 @@ impl Qp {
         self.signal_all
     }
 
-    /// Its state.
+    /// Its state: that of an error, once its completion is there.
     pub fn state(&self) -> QpState {
+        lock(&self.inner).machine.state()
+    }
+
+    /// The state that it had at the end of the last change, without waiting for one that goes on.
+    fn last_state(&self) -> QpState {
         QpState::from_number(self.state.load(Ordering::Acquire)).unwrap_or_default()
     }
 
@@ -309,11 +314,11 @@ impl Qp {
     /// # Errors
     /// See [`PostError`].
     pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        if !self.state().takes_receives() {
+        if !self.last_state().takes_receives() {
             return Err(PostError::State);
         }
         self.receives.post(wr_id, sges)?;
-        if self.state().flushes_receives() {
+        if self.last_state().flushes_receives() {
             self.flush_posted();
         }
         Ok(())
