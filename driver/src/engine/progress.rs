@@ -99,13 +99,16 @@ impl Seen {
 
     /// Receives what is there, and what follows closely; but others have their turn after a while.
     fn watch(&mut self, engine: &Engine) {
-        let start = net::now();
+        let (start, polls) = (net::now(), engine.polling.polls());
         let mut now = start;
         while now.since(start) < PATIENCE {
+            let before = now;
             let worked = engine.drive();
             now = net::now();
             if worked {
-                self.spins = now.since(self.received_at) < SPIN;
+                // A program that polls, however seldom, looks for itself.
+                let alone = engine.polling.polls() == polls;
+                self.spins = alone && before.since(self.received_at) < SPIN;
                 self.received_at = now;
             } else if self.spins_still() {
                 rustix::thread::sched_yield();
