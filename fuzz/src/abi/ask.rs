@@ -26,16 +26,16 @@ pub(super) enum Ask {
         mask: Bits,
     },
     Port {
-        port: u8,
+        port: Port,
         size: u8,
     },
     Gid {
-        port: u8,
-        index: i32,
+        port: Port,
+        index: Index,
     },
     GidEntry {
-        port: u32,
-        index: u32,
+        port: Port,
+        index: Index,
         flags: Bits,
         size: u8,
     },
@@ -45,7 +45,7 @@ pub(super) enum Ask {
         size: u8,
     },
     PKey {
-        port: u8,
+        port: Port,
         index: i32,
         key: u16,
     },
@@ -64,10 +64,72 @@ pub(super) enum Ask {
         elements: Vec<Element>,
     },
     AddressOf {
-        port: u8,
+        port: Port,
         wc: Vec<Poke>,
         header: [u8; 40],
     },
+}
+
+/// Room for what is asked for, more than any call is told of: what lies behind that stays as it is.
+struct Room(Vec<u64>);
+
+impl Room {
+    const UNTOUCHED: u64 = u64::from_ne_bytes([0xa5; 8]);
+
+    fn new() -> Room {
+        Room(vec![Self::UNTOUCHED; 9000])
+    }
+
+    /// A call was told of so many bytes.
+    fn check(&mut self, told: usize) {
+        let bytes = self.0.iter().flat_map(|word| word.to_ne_bytes());
+        let behind = bytes.enumerate().skip(told);
+        let written = behind.filter(|(_, byte)| *byte != 0xa5).map(|(at, _)| at);
+        assert_eq!(written.max(), None, "{told} bytes were to be written");
+        self.0.fill(Self::UNTOUCHED);
+    }
+}
+
+/// The number of a port: mostly that of the one there is.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(super) enum Port {
+    One,
+    Any(u8),
+}
+
+impl Port {
+    fn get(self) -> u8 {
+        match self {
+            Port::One => 1,
+            Port::Any(number) => number,
+        }
+    }
+}
+
+/// An index of the table of GIDs: near its end, or any.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(super) enum Index {
+    Near(i8),
+    Any(i32),
+}
+
+impl Index {
+    fn get(self, length: i32) -> i32 {
+        match self {
+            Index::Near(by) => length + i32::from(by),
+            Index::Any(index) => index,
+        }
+    }
+}
+
+/// How long the table of GIDs is.
+fn gid_table_len(world: &World) -> i32 {
+    let mut attr = ibv_port_attr::zeroed();
+    let query = world.ops().query_port.expect("every device has it");
+    // SAFETY: an opened device, and room.
+    let status = unsafe { query(world.context(false), 1, &raw mut attr, size_of_val(&attr)) };
+    assert_eq!(status, 0);
+    attr.gid_tbl_len
 }
 
 impl Ask {
@@ -78,8 +140,8 @@ impl Ask {
 
     unsafe fn ask(&self, world: &World) {
         let context = world.context(false);
-        let mut room = vec![0_u64; 8192];
-        let place = room.as_mut_ptr();
+        let mut room = Room::new();
+        let place = room.0.as_mut_ptr();
         // SAFETY: the caller's promise; there is more room at `place` than any of these is told.
         unsafe {
             match self {
@@ -116,6 +178,7 @@ impl Ask {
                             "ibv_query_device_ex",
                             query(context, &raw const input, place.cast(), size),
                         );
+                        room.check(size);
                     }
                     done("ibv_query_device", ibv_query_device(context, place.cast()));
                 }
@@ -123,24 +186,27 @@ impl Ask {
                     if let Some(query) = world.ops().query_port {
                         done(
                             "ibv_query_port",
-                            query(context, *port, place.cast(), (*size).into()),
+                            query(context, port.get(), place.cast(), (*size).into()),
                         );
+                        room.check((*size).into());
                     }
                     done(
                         "ibv_query_port",
-                        ibv_query_port(context, *port, place.cast()),
+                        ibv_query_port(context, port.get(), place.cast()),
                     );
+                    room.check(COMPAT_PORT_ATTR_LEN);
                 }
                 Ask::Gid { port, index } => {
-                    done_by_errno(
-                        "ibv_query_gid",
-                        ibv_query_gid(context, *port, *index, place.cast()),
-                    );
+                    let length = gid_table_len(world);
+                    let index = index.get(length);
+                    let status = ibv_query_gid(context, port.get(), index, place.cast());
+                    let found = done_by_errno("ibv_query_gid", status);
+                    room.check(size_of::<ibv_gid>());
                     let index = index.cast_unsigned();
-                    done_by_errno(
-                        "ibv_query_gid_type",
-                        ibv_query_gid_type(context, *port, index, place.cast()),
-                    );
+                    let status = ibv_query_gid_type(context, port.get(), index, place.cast());
+                    let known = done_by_errno("ibv_query_gid_type", status);
+                    room.check(size_of::<u32>());
+                    assert!(index < length.cast_unsigned() || !found && !known);
                 }
                 Ask::GidEntry {
                     port,
@@ -149,9 +215,19 @@ impl Ask {
                     size,
                 } => {
                     let size = usize::from(*size);
-                    let status =
-                        _ibv_query_gid_ex(context, *port, *index, place.cast(), flags.get(), size);
-                    done("_ibv_query_gid_ex", status);
+                    let length = gid_table_len(world);
+                    let index = index.get(length).cast_unsigned();
+                    let status = _ibv_query_gid_ex(
+                        context,
+                        port.get().into(),
+                        index,
+                        place.cast(),
+                        flags.get(),
+                        size,
+                    );
+                    let found = done("_ibv_query_gid_ex", status);
+                    assert!(index < length.cast_unsigned() || !found);
+                    room.check(size);
                 }
                 Ask::GidTable {
                     entries,
@@ -165,15 +241,16 @@ impl Ask {
                         done("_ibv_query_gid_table", -count as c_int);
                     }
                     assert!(count <= entries.cast_signed());
+                    room.check(count.max(0).cast_unsigned() * size);
                 }
                 Ask::PKey { port, index, key } => {
                     done_by_errno(
                         "ibv_query_pkey",
-                        ibv_query_pkey(context, *port, *index, place.cast()),
+                        ibv_query_pkey(context, port.get(), *index, place.cast()),
                     );
                     done_by_errno(
                         "ibv_get_pkey_index",
-                        ibv_get_pkey_index(context, *port, *key),
+                        ibv_get_pkey_index(context, port.get(), *key),
                     );
                 }
                 Ask::Counters {
@@ -226,7 +303,7 @@ impl Ask {
                     let mut header = *header;
                     let grh = header.as_mut_ptr().cast();
                     let status =
-                        ibv_init_ah_from_wc(context, *port, &raw mut shown, grh, place.cast());
+                        ibv_init_ah_from_wc(context, port.get(), &raw mut shown, grh, place.cast());
                     done_by_errno("ibv_init_ah_from_wc", status);
                 }
             }

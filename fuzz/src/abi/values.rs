@@ -130,14 +130,28 @@ impl Key {
 /// A scatter/gather element.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Element {
-    pub(super) place: Place,
-    pub(super) length: Length,
-    pub(super) key: Key,
+    place: Place,
+    length: Length,
+    key: Key,
+    /// Instead, all of a region, or nearly, or more.
+    whole: Option<(u8, i8)>,
 }
 
 impl Element {
     /// `own` says that what it names is read at once, and therefore must be there.
     pub(super) fn shown(self, world: &World, own: bool) -> ibv_sge {
+        let region = |which| world.pick::<ibv_mr>(which);
+        if let Some((which, over)) = self.whole.filter(|_| !own)
+            // SAFETY: what is picked is null or lives.
+            && let Some(region) = unsafe { region(which).as_ref() }
+        {
+            let length = (region.length as u32).saturating_add_signed(over.signum().into());
+            return ibv_sge {
+                addr: region.addr.addr() as u64,
+                length,
+                lkey: region.lkey,
+            };
+        }
         ibv_sge {
             addr: match own {
                 true => self.place.own(world),
