@@ -184,12 +184,13 @@ fn try_run(
     Ok((results, problem))
 }
 
-/// Builds urxe; returns the command, which has the library beside it.
+/// Builds urxe; returns the command, which has beside it the library, and what it preloads for sysfs.
 fn build(options: &PyverbsOptions, workspace: &Path, target: &Path) -> Result<PathBuf, Error> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace)
-        .args(["build", "--quiet", "--package", "urxe", "--target-dir"])
+        .args(["build", "--quiet", "-p", "urxe", "-p", "urxe-preload"])
+        .arg("--target-dir")
         .arg(target);
     let profile = if options.dev { "debug" } else { "release" };
     if !options.dev {
