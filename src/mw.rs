@@ -6,12 +6,10 @@ use crate::work::SendRequest;
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_driver::Mw;
 use urxe_driver::mw::WindowType;
+use urxe_driver::tables::KEY_VARIANT;
 use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::work::SendOp;
-
-/// The low byte of a window's key, which changes with every bind.
-const KEY_VARIANT: u32 = 0xff;
 
 /// A memory window: a key by which peers reach a part of a memory region, with rights of its own.
 /// (`ibv_mw`.)

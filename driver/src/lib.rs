@@ -6,6 +6,7 @@
 //! - [`cm`]: connections by IP address and port.
 //! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`], [`qp`], [`ah`]; [`events`] for what
 //!   happens to them, [`event_queue`] for how programs wait.
+//! - [`tables`]: how packets find them.
 //!
 //! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
 //! memory, which only `memory` touches.
@@ -41,6 +42,7 @@ pub mod route;
 pub mod srq;
 pub mod stat;
 mod sync;
+pub mod tables;
 pub mod thread;
 mod watcher;
 pub mod xrcd;

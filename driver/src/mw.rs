@@ -13,7 +13,8 @@ mod tests;
 
 use crate::event_queue::lock;
 use crate::pd::Pd;
-use crate::regions::{KEY_VARIANT, Place, RegionTable, regions, regions_mut};
+use crate::regions::{Place, RegionTable, regions, regions_mut};
+use crate::tables::KEY_VARIANT;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{Access, MemoryError, WindowBind};
@@ -220,7 +221,7 @@ impl RegionTable {
     }
 
     pub(crate) fn window(&self, key: u32) -> Result<&Window, MemoryError> {
-        let window = self.windows.get(&(key & !KEY_VARIANT));
+        let window = self.windows.get(key);
         window.ok_or(MemoryError::Key)
     }
 
@@ -254,19 +255,18 @@ impl Mw {
             kind,
             state: Mutex::new(State { key, bound: None }),
         };
-        let index = key & !KEY_VARIANT;
-        table.windows.insert(index, window);
+        table.windows.insert(key, window);
         Mw {
             pd: Arc::clone(pd),
             kind,
-            index,
+            index: key & !KEY_VARIANT,
         }
     }
 
     /// Its key now. Not to be asked for by a thread that has a [`crate::qp::Posting`].
     pub fn rkey(&self) -> RKey {
         let held = regions();
-        let window = held.table().windows.get(&self.index);
+        let window = held.table().windows.get(self.index);
         RKey(window.map_or(self.index, |window| lock(&window.state).key))
     }
 
@@ -284,7 +284,7 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let mut table = regions_mut();
-        if let Some(window) = table.windows.remove(&self.index) {
+        if let Some(window) = table.windows.remove(self.index) {
             table.release(lock(&window.state).bound);
         }
     }

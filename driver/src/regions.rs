@@ -7,8 +7,7 @@ use crate::memory;
 use crate::mw::Window;
 use crate::pd::Pd;
 use crate::per_process::PerProcess;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use crate::tables::{ByKey, KEY_VARIANT};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_proto::host::{Access, AtomicOp, MemoryError};
@@ -119,34 +118,6 @@ impl Region {
     }
 }
 
-/// Keys are random already.
-#[derive(Default, Clone, Copy, Debug)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, key: u32) {
-        // The hash table looks at the top bits too: spread them there.
-        self.0 = (self.0.rotate_left(32) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-/// The low byte of a key belongs to the program where memory windows are concerned (10.6.7.2.6), so
-/// a region is named by the other three.
-pub(crate) const KEY_VARIANT: u32 = 0xff;
-
-/// Something for each key, by its upper three bytes.
-pub(crate) type ByKey<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
-
 /// All regions and memory windows of the process, by key.
 #[derive(Debug, Default)]
 pub struct RegionTable {
@@ -156,7 +127,7 @@ pub struct RegionTable {
 
 impl RegionTable {
     pub(crate) fn find(&self, key: u32, pd: u64) -> Result<&Region, MemoryError> {
-        match self.regions.get(&(key & !KEY_VARIANT)) {
+        match self.regions.get(key) {
             Some((full, region)) if *full == key && region.pd == pd => Ok(region),
             _ => Err(MemoryError::Key),
         }
@@ -164,13 +135,13 @@ impl RegionTable {
 
     /// The region with this very key, of any protection domain.
     pub(crate) fn exactly(&self, key: LKey) -> Option<&Region> {
-        let (full, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
+        let (full, region) = self.regions.get(key.0)?;
         (*full == key.0).then_some(region)
     }
 
     /// A region of any protection domain.
     pub(crate) fn region(&self, key: LKey) -> Option<&Region> {
-        let (_, region) = self.regions.get(&(key.0 & !KEY_VARIANT))?;
+        let (_, region) = self.regions.get(key.0)?;
         Some(region)
     }
 
@@ -334,10 +305,10 @@ impl RegionTable {
     pub(crate) fn free_key(&self) -> u32 {
         loop {
             let key: u32 = crate::random::any();
-            let index = key & !KEY_VARIANT;
             // 0 looks like no key to programs.
-            let taken = self.regions.contains_key(&index) || self.windows.contains_key(&index);
-            if index != 0 && !taken {
+            let is_zero = key & !KEY_VARIANT == 0;
+            let taken = self.regions.get(key).is_some() || self.windows.get(key).is_some();
+            if !is_zero && !taken {
                 return key;
             }
         }
@@ -346,7 +317,7 @@ impl RegionTable {
     /// Puts another region in the place of the one with this key, unless windows are bound to that.
     /// False if they are.
     pub(crate) fn replace(&mut self, key: u32, region: Region) -> bool {
-        match self.regions.get_mut(&(key & !KEY_VARIANT)) {
+        match self.regions.get_mut(key) {
             Some((_, old)) if old.windows.load(Ordering::Acquire) == 0 => {
                 *old = region;
                 true
@@ -357,12 +328,12 @@ impl RegionTable {
 
     pub(crate) fn insert(&mut self, region: Region) -> u32 {
         let key = self.free_key();
-        self.regions.insert(key & !KEY_VARIANT, (key, region));
+        self.regions.insert(key, (key, region));
         key
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
-        if let Some((_, region)) = self.regions.remove(&(key & !KEY_VARIANT))
+        if let Some((_, region)) = self.regions.remove(key)
             && region.windows.load(Ordering::Acquire) > 0
         {
             self.free_windows_on(LKey(key));

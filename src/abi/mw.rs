@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use urxe_driver::Mw;
 use urxe_driver::mw::WindowType;
+use urxe_driver::tables::KEY_VARIANT;
 use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::work::{Payload, SendOp, SendWr};
@@ -25,9 +26,6 @@ pub(super) struct Window {
     driver: Mw,
     _pd: Use,
 }
-
-/// The low byte of a window's key, which changes when it is bound (`ibv_inc_rkey`).
-const KEY_VARIANT: u32 = 0xff;
 
 /// `alloc_mw` of a context.
 ///

@@ -1,29 +1,25 @@
-//! Queue pairs by number.
+//! Queue pairs by number, and by the multicast groups that they are attached to.
 
 use crate::net::LocalAddress;
 use crate::qp::{CreateError, Qp};
+use crate::tables::ByNumber;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
 
-/// The queue pairs of the process: a number finds its queue pair at once, however many there are.
+/// The queue pairs of the process.
 #[derive(Debug, Default)]
 pub(super) struct QpTable {
-    /// By the low bits of the number, those that are the process's own.
-    slots: Vec<Option<Arc<Qp>>>,
-    first: u32,
-    count: usize,
+    by_number: ByNumber<Qp>,
     /// Who is attached to each multicast group.
     groups: HashMap<LocalAddress, Vec<Arc<Qp>>>,
 }
 
 impl QpTable {
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Arc<Qp>> {
-        self.slots
-            .get(qpn.get().checked_sub(self.first)? as usize)?
-            .as_ref()
+        self.by_number.get(qpn)
     }
 
     /// Those attached to a multicast group.
@@ -60,36 +56,17 @@ impl QpTable {
         range: RangeInclusive<u32>,
         make: impl FnOnce(Qpn) -> Result<Arc<Qp>, NoMemory>,
     ) -> Result<Arc<Qp>, CreateError> {
-        let size = range.clone().count();
-        self.first = *range.start();
-        if self.slots.is_empty() {
-            self.slots.resize(size, None);
-        }
-        if self.count == size {
-            return Err(CreateError::NoNumber);
-        }
-        let start = crate::random::below(size);
-        let free = (start..size)
-            .chain(0..start)
-            .find(|at| self.slots[*at].is_none())
-            .ok_or(CreateError::NoNumber)?;
-        let qp = make(Qpn::new(self.first + free as u32))?;
-        self.slots[free] = Some(Arc::clone(&qp));
-        self.count += 1;
-        Ok(qp)
+        self.by_number
+            .add(range, make)?
+            .ok_or(CreateError::NoNumber)
     }
 
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
-        self.slots.iter().flatten()
+        self.by_number.iter()
     }
 
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Arc<Qp>> {
-        let at = qpn.get().checked_sub(self.first)? as usize;
-        let removed = self.slots.get_mut(at)?.take();
-        if removed.is_some() {
-            self.count -= 1;
-        }
-        removed
+        self.by_number.remove(qpn)
     }
 }

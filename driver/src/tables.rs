@@ -1,0 +1,190 @@
+//! Where packets look for what they name: memory by its key, queue pairs by their number. However much
+//! there is, one look finds it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use urxe_proto::ids::Qpn;
+
+/// The low byte of a key belongs to the program where memory windows are concerned (10.6.7.2.6), and changes
+/// with every bind (`ibv_inc_rkey`), so what a key names, it names by the other three.
+pub const KEY_VARIANT: u32 = 0xff;
+
+/// Something for each key, whatever the key's low byte.
+#[derive(Debug)]
+pub struct ByKey<T>(HashMap<u32, T, BuildHasherDefault<KeyHasher>>);
+
+impl<T> Default for ByKey<T> {
+    fn default() -> Self {
+        ByKey(HashMap::default())
+    }
+}
+
+impl<T> ByKey<T> {
+    /// What the key names.
+    pub fn get(&self, key: u32) -> Option<&T> {
+        self.0.get(&(key & !KEY_VARIANT))
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.0.get_mut(&(key & !KEY_VARIANT))
+    }
+
+    /// Lets the key name something else than before, if anything.
+    pub fn insert(&mut self, key: u32, named: T) {
+        self.0.insert(key & !KEY_VARIANT, named);
+    }
+
+    /// Lets the key name nothing any more.
+    pub fn remove(&mut self, key: u32) -> Option<T> {
+        self.0.remove(&(key & !KEY_VARIANT))
+    }
+
+    /// All that has a key.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.values()
+    }
+}
+
+/// Keys are random already.
+#[derive(Default, Clone, Copy, Debug)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        // The hash table looks at the top bits too: spread them there.
+        self.0 = (self.0.rotate_left(32) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Something for each number of a process's.
+#[derive(Debug)]
+pub struct ByNumber<T> {
+    /// By the low bits of the number, those that are the process's own.
+    slots: Vec<Option<Arc<T>>>,
+    first: u32,
+    count: usize,
+}
+
+impl<T> Default for ByNumber<T> {
+    fn default() -> Self {
+        ByNumber {
+            slots: Vec::new(),
+            first: 0,
+            count: 0,
+        }
+    }
+}
+
+impl<T> ByNumber<T> {
+    /// What has the number.
+    pub fn get(&self, number: Qpn) -> Option<&Arc<T>> {
+        self.slots.get(self.place(number)?)?.as_ref()
+    }
+
+    /// Adds what `make` makes of a free number in `range`, which is the same each time. It is chosen at random, so
+    /// that nobody can guess it. `None` when there is none.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn add<E>(
+        &mut self,
+        range: RangeInclusive<u32>,
+        make: impl FnOnce(Qpn) -> Result<Arc<T>, E>,
+    ) -> Result<Option<Arc<T>>, E> {
+        let size = range.clone().count();
+        self.first = *range.start();
+        if self.slots.is_empty() {
+            self.slots.resize(size, None);
+        }
+        if self.count == size {
+            return Ok(None);
+        }
+        let start = crate::random::below(size);
+        let mut places = (start..size).chain(0..start);
+        let Some(free) = places.find(|at| self.slots[*at].is_none()) else {
+            return Ok(None);
+        };
+        let made = make(Qpn::new(self.first + free as u32))?;
+        self.slots[free] = Some(Arc::clone(&made));
+        self.count += 1;
+        Ok(Some(made))
+    }
+
+    /// Takes out what has the number, which is free again.
+    pub fn remove(&mut self, number: Qpn) -> Option<Arc<T>> {
+        let at = self.place(number)?;
+        let removed = self.slots.get_mut(at)?.take();
+        if removed.is_some() {
+            self.count -= 1;
+        }
+        removed
+    }
+
+    /// All that there is.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.slots.iter().flatten()
+    }
+
+    fn place(&self, number: Qpn) -> Option<usize> {
+        Some(number.get().checked_sub(self.first)? as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_the_same_whatever_its_low_byte() {
+        let mut table = ByKey::default();
+        table.insert(0x1234_5678, 'a');
+        table.insert(0x1234_5778, 'b');
+        assert_eq!(table.get(0x1234_56ff), Some(&'a'));
+        table.insert(0x1234_5600, 'c');
+        assert_eq!(table.values().count(), 2);
+        assert_eq!(table.remove(0x1234_5601), Some('c'));
+        assert_eq!(table.get(0x1234_5678), None);
+    }
+
+    #[test]
+    fn each_number_is_given_once_until_it_is_free_again() {
+        let mut table = ByNumber::default();
+        let add = |table: &mut ByNumber<Qpn>| {
+            let made = table.add(7..=9, |number| Ok::<_, ()>(Arc::new(number)));
+            made.unwrap().map(|number| *number)
+        };
+        let mut given: Vec<_> = (0..3).map(|_| add(&mut table).unwrap().get()).collect();
+        given.sort_unstable();
+        assert_eq!(given, [7, 8, 9]);
+        assert_eq!(add(&mut table), None);
+        assert!(table.remove(Qpn::new(8)).is_some());
+        assert!(table.remove(Qpn::new(8)).is_none());
+        assert_eq!(add(&mut table), Some(Qpn::new(8)));
+        assert_eq!(table.get(Qpn::new(8)).map(|number| number.get()), Some(8));
+        for outside in [0, 6, 10] {
+            assert!(table.get(Qpn::new(outside)).is_none());
+        }
+        assert_eq!(table.iter().count(), 3);
+    }
+
+    #[test]
+    fn a_number_stays_free_when_nothing_can_be_made_of_it() {
+        let mut table = ByNumber::<()>::default();
+        assert_eq!(table.add(7..=7, |_| Err("no memory")), Err("no memory"));
+        let made = table.add(7..=7, |_| Ok::<_, ()>(Arc::new(())));
+        assert!(made.unwrap().is_some());
+    }
+}
