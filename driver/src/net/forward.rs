@@ -70,7 +70,7 @@ impl Forwarder {
         let passed = if backlog.messages.iter().any(|m| m.to == to) {
             Passed::Overrun
         } else {
-            slot.pass(to, header.as_bytes(), arrival.bytes)
+            slot.pass(to, header.as_bytes(), arrival.bytes, now)
         };
         match passed {
             Passed::On => counters.forwarded_out.add(datagrams),
@@ -110,7 +110,7 @@ impl Forwarder {
                 rest.push_back(waiting);
                 continue;
             }
-            match slot.pass(waiting.to, &waiting.message, &[]) {
+            match slot.pass(waiting.to, &waiting.message, &[], now) {
                 Passed::On => counters.forwarded_out.add(waiting.datagrams),
                 Passed::NobodyThere => counters.no_such_slot.add(waiting.datagrams),
                 Passed::Overrun if waiting.give_up_at <= now => {

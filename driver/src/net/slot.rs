@@ -15,6 +15,8 @@ use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use urxe_proto::time::Time;
 
 /// How many processes share a network namespace. Slot 255 does not exist: its QPNs are those of
 /// probes and of multicast.
@@ -26,6 +28,11 @@ pub const QPN_BITS: u32 = 16;
 /// QPNs 0 and 1 are those of the management interfaces, which belong to no process (9.2.4).
 const FIRST_QPN: u32 = 2;
 
+/// For how long nobody looks again who is in a slot in which there was nobody of this user: a look costs a socket, and
+/// anybody can send datagrams for slots that are empty. Who takes one opens the port next, which
+/// takes about as long.
+const STRANGE: Duration = Duration::from_millis(10);
+
 /// A slot that this process holds.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -33,8 +40,17 @@ pub(super) struct Slot {
     socket: ProcessSocket,
     presence: Presence,
     user: Uid,
-    /// The processes in other slots, those of this user: nobody else is told anything.
-    trusted: Mutex<HashMap<u8, Watch>>,
+    /// What is known of other slots.
+    others: Mutex<HashMap<u8, Other>>,
+}
+
+/// Who is in another slot.
+#[derive(Debug)]
+enum Other {
+    /// A process of this user: nobody else is told anything.
+    Trusted(Watch),
+    /// Nobody, or another user's process. It is so until then.
+    Strange(Time),
 }
 
 /// What became of a message for another slot.
@@ -70,7 +86,7 @@ impl Slot {
                         socket,
                         presence,
                         user: getuid(),
-                        trusted: Mutex::default(),
+                        others: Mutex::default(),
                     });
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => {}
@@ -107,32 +123,34 @@ impl Slot {
 
     /// Whether the process in slot `number` is of our user. Anybody can take a name that is free, so this is
     /// asked again whenever the process that was there has ended.
-    fn trusts(&self, number: u8) -> bool {
-        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = trusted.get(&number)
-            && !known.has_ended()
-        {
-            return true;
+    fn trusts(&self, number: u8, now: Time) -> bool {
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        match others.get(&number) {
+            Some(Other::Trusted(known)) if !known.has_ended() => return true,
+            Some(Other::Strange(until)) if now < *until => return false,
+            _ => {}
         }
-        trusted.remove(&number);
-        let Ok(Some(found)) = watch(number) else {
-            return false;
+        let found = watch(number).ok().flatten();
+        let is_ours = |found: &Watch| found.user().is_ok_and(|user| user == self.user);
+        let (other, trusted) = match found {
+            Some(found) if is_ours(&found) => (Other::Trusted(found), true),
+            found => {
+                if found.is_some() {
+                    tracing::debug!(
+                        number,
+                        "the slot is another user's: nothing is passed on to it"
+                    );
+                }
+                (Other::Strange(now + STRANGE), false)
+            }
         };
-        let is_ours = found.user().is_ok_and(|user| user == self.user);
-        if is_ours {
-            trusted.insert(number, found);
-        } else {
-            tracing::debug!(
-                number,
-                "the slot is another user's: nothing is passed on to it"
-            );
-        }
-        is_ours
+        others.insert(number, other);
+        trusted
     }
 
     /// Sends a message to the process in another slot, in two parts.
-    pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8]) -> Passed {
-        if !self.trusts(to) {
+    pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8], now: Time) -> Passed {
+        if !self.trusts(to, now) {
             return Passed::NobodyThere;
         }
         let parts = [IoSlice::new(header), IoSlice::new(bytes)];
@@ -203,23 +221,46 @@ mod tests {
         assert_ne!(a.number(), b.number());
         let live = live_slots().unwrap();
         assert!(live.contains(&a.number()) && live.contains(&b.number()));
-        assert_eq!(b.pass(a.number(), b"head", b"body"), Passed::On);
+        assert_eq!(b.pass(a.number(), b"head", b"body", Time(0)), Passed::On);
     }
 
     #[test]
     fn nothing_is_passed_on_to_a_slot_of_another_user() {
         let mut ours = Slot::claim().unwrap();
         let theirs = Slot::claim().unwrap();
-        assert_eq!(ours.pass(theirs.number(), b"head", b"body"), Passed::On);
+        assert_eq!(
+            ours.pass(theirs.number(), b"head", b"body", Time(0)),
+            Passed::On
+        );
         ours.user = Uid::from_raw(getuid().as_raw() + 1);
         // It is known while it lasts; somebody may take the slot as soon as it has ended.
         let number = theirs.number();
         drop(theirs);
         let next = Slot::claim().unwrap();
         if next.number() == number {
-            assert_eq!(ours.pass(number, b"head", b"body"), Passed::NobodyThere);
+            assert_eq!(
+                ours.pass(number, b"head", b"body", Time(0)),
+                Passed::NobodyThere
+            );
         }
-        assert!(!ours.trusts(next.number()));
+        assert!(!ours.trusts(next.number(), Time(0)));
+    }
+
+    #[test]
+    fn nobody_looks_again_at_once_who_is_in_an_empty_slot() {
+        // So many processes are in no test's network.
+        const EMPTY: u8 = SLOTS - 2;
+        let ours = Slot::claim().unwrap();
+        let then = Time(0) + STRANGE;
+        assert!(!ours.trusts(EMPTY, Time(0)));
+        let taken = Presence::announce(&presence_name(EMPTY)).unwrap().unwrap();
+        for now in [Time(0), Time(then.0 - 1)] {
+            assert_eq!(ours.pass(EMPTY, b"head", b"", now), Passed::NobodyThere);
+        }
+        assert!(ours.trusts(EMPTY, then));
+        // The end of a process is noticed at once.
+        drop(taken);
+        assert!(!ours.trusts(EMPTY, then));
     }
 
     #[test]
@@ -251,7 +292,7 @@ mod tests {
                 .unwrap()
                 .unwrap(),
             user: getuid(),
-            trusted: Mutex::default(),
+            others: Mutex::default(),
         };
         let first = slot(0);
         assert_eq!(first.qpns(), 2..=0xffff);
