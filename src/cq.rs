@@ -123,11 +123,7 @@ impl CompletionQueue {
     /// # Errors
     /// What the kernel says of the descriptor.
     pub fn wait(&self) -> io::Result<Completion> {
-        loop {
-            if let Some(completion) = self.wait_until(None)? {
-                return Ok(completion);
-            }
-        }
+        wait::endlessly(|| self.wait_until(None))
     }
 
     /// Takes the oldest completion, sleeping for at most `timeout`; `None` when none came.

@@ -63,11 +63,7 @@ impl Events {
     /// # Errors
     /// What the kernel says of the descriptor.
     pub fn next(&self) -> io::Result<Event> {
-        loop {
-            if let Some(event) = self.next_until(None)? {
-                return Ok(event);
-            }
-        }
+        wait::endlessly(|| self.next_until(None))
     }
 
     /// Takes the oldest event, waiting for at most `timeout`; `None` when none came.

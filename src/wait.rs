@@ -18,6 +18,15 @@ pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
+/// What `next` gives, for as long as that takes.
+pub(crate) fn endlessly<T, E>(mut next: impl FnMut() -> Result<Option<T>, E>) -> Result<T, E> {
+    loop {
+        if let Some(given) = next()? {
+            return Ok(given);
+        }
+    }
+}
+
 /// A right that one thread has at a time, and that others wait for no longer than they want to.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {

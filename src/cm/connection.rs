@@ -141,11 +141,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Wait`].
     pub fn next(&self) -> Result<Event, Error> {
-        loop {
-            if let Some(event) = self.next_until(None)? {
-                return Ok(event);
-            }
-        }
+        wait::endlessly(|| self.next_until(None))
     }
 
     /// Takes the next event, waiting for at most `timeout`; `None` when none came.

@@ -58,11 +58,7 @@ impl Listener {
     /// # Errors
     /// [`Error::DeviceGone`] when the interface of its address was removed.
     pub fn next(&self) -> Result<Request, Error> {
-        loop {
-            if let Some(request) = self.next_until(None)? {
-                return Ok(request);
-            }
-        }
+        wait::endlessly(|| self.next_until(None))
     }
 
     /// Takes the next request, waiting for at most `timeout`; `None` when none came.

@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::error::Error;
 use super::port::{Port, of_connection};
 use crate::qp::{PreparedQueuePair, QueuePair};
+use crate::wait;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 use urxe_driver::cm::EventKind;
@@ -85,11 +86,7 @@ impl Pending {
     /// # Errors
     /// See [`Error`]. The queue pair is gone then.
     pub fn finish(mut self) -> Result<Connection, Error> {
-        loop {
-            if let Some(connection) = self.finish_until(None)? {
-                return Ok(connection);
-            }
-        }
+        wait::endlessly(|| self.finish_until(None))
     }
 
     /// The connection, if it is there by now.

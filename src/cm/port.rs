@@ -138,11 +138,7 @@ impl Port {
 
     /// Takes the next event, however long that takes.
     pub fn wait(&self) -> io::Result<Event> {
-        loop {
-            if let Some(event) = self.next(None)? {
-                return Ok(event);
-            }
-        }
+        wait::endlessly(|| self.next(None))
     }
 
     /// Readable while events wait.

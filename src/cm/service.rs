@@ -86,11 +86,7 @@ impl Service {
     /// # Errors
     /// [`Error::DeviceGone`] when the interface of its address was removed.
     pub fn next(&self) -> Result<Question, Error> {
-        loop {
-            if let Some(question) = self.next_until(None)? {
-                return Ok(question);
-            }
-        }
+        wait::endlessly(|| self.next_until(None))
     }
 
     /// Takes the next question, waiting for at most `timeout`; `None` when none came.
