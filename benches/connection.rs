@@ -9,7 +9,7 @@ use urxe_proto::host::{
 use urxe_proto::ids::{Gid, LKey, Qpn, RKey, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
 use urxe_proto::queue::SendQueueSize;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -186,25 +186,9 @@ impl End {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        for (state, mask) in [
-            (QpState::Init, init),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ] {
+        for (state, mask) in way_to_rts(QpType::Rc) {
             attr.state = state;
-            qp.modify(&attr, AttrMask::STATE | mask, Time(0), &mut host)
+            qp.modify(&attr, mask, Time(0), &mut host)
                 .expect("a transition");
         }
         End {

@@ -12,7 +12,9 @@ use urxe_proto::host::{Access, Transmit, WindowBind};
 use urxe_proto::ids::{Gid, LKey, PKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
+use urxe_proto::qp::{
+    AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError, way_to_rts,
+};
 use urxe_proto::queue::{PostError, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -301,30 +303,6 @@ impl Service {
             Self::Ud => Transport::Ud,
         }
     }
-
-    /// What each transition on the way to RTS must name.
-    fn masks(self) -> [AttrMask; 3] {
-        let port = AttrMask::PKEY_INDEX | AttrMask::PORT;
-        let connect = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let respond = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        let request = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let access = AttrMask::ACCESS_FLAGS;
-        match self {
-            Self::Rc => [port | access, connect | respond, request],
-            Self::XrcInitiator => [port | access, connect, request],
-            Self::XrcTarget => [
-                port | access,
-                connect | respond,
-                AttrMask::TIMEOUT | AttrMask::SQ_PSN,
-            ],
-            Self::Uc => [port | access, connect, AttrMask::SQ_PSN],
-            Self::Ud => [port | AttrMask::QKEY, AttrMask::empty(), AttrMask::SQ_PSN],
-        }
-    }
 }
 
 impl Story {
@@ -438,7 +416,7 @@ impl Scene {
     }
 
     fn advance(&mut self, start: Start) {
-        let [init, rtr, rts] = self.service.masks();
+        let [init, rtr, rts] = way_to_rts(self.service.kind()).map(|(_, mask)| mask);
         let (state, mask) = match self.state() {
             QpState::Reset => (QpState::Init, init),
             QpState::Init => (QpState::Rtr, rtr),

@@ -10,7 +10,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AddressVector, QpAttr, QpState, QpType, way_to_rts};
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -131,7 +131,7 @@ impl End {
             access: ALL | Access::FLUSH_GLOBAL,
             ..QpAttr::default()
         };
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let [(_, mask), ..] = way_to_rts(QpType::Rc);
         self.qp.modify(&attr, mask).unwrap();
     }
 
@@ -163,25 +163,14 @@ impl End {
             ..QpAttr::default()
         };
         tune(&mut attr);
-        let rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
+        let [_, (_, rtr), _] = way_to_rts(QpType::Rc);
         self.qp.modify(&attr, rtr).unwrap();
         attr
     }
 
     pub fn ready_to_send(&self, mut attr: QpAttr) {
         attr.state = QpState::Rts;
-        let rts = AttrMask::STATE
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
+        let [.., (_, rts)] = way_to_rts(QpType::Rc);
         self.qp.modify(&attr, rts).unwrap();
     }
 

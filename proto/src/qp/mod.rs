@@ -10,7 +10,7 @@ mod transition;
 
 pub use counters::Counters;
 pub(crate) use migration::Migration;
-pub use transition::{TransitionError, check_transition};
+pub use transition::{TransitionError, check_transition, way_to_rts};
 
 use crate::host::Access;
 use crate::ids::{Gid, QKey, Qpn};

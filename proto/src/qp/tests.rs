@@ -34,6 +34,8 @@ fn the_usual_path_of_rc_is_legal() {
             Ok(())
         );
     }
+    let way = [0, 1, 2].map(|step: usize| (path[step].1, path[step].2 | AttrMask::STATE));
+    assert_eq!(way_to_rts(QpType::Rc), way);
 }
 
 #[test]

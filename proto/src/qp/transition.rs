@@ -241,6 +241,16 @@ pub fn check_transition(
     Ok(())
 }
 
+/// The way from RESET to RTS: each state on it, with the attributes that it takes to get there and no others,
+/// [`AttrMask::STATE`] among them.
+pub fn way_to_rts(service: QpType) -> [(QpState, AttrMask); 3] {
+    use QpState::*;
+    [(Reset, Init), (Init, Rtr), (Rtr, Rts)].map(|(from, to)| {
+        let required = attributes(service, from, to).map_or(NONE, |(required, _)| required);
+        (to, required | AttrMask::STATE)
+    })
+}
+
 fn attributes(
     service: QpType,
     from: QpState,

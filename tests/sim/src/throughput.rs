@@ -17,7 +17,7 @@ use urxe_proto::host::{Access, Transmit};
 use urxe_proto::ids::{Gid, Qpn, RKey};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
 use urxe_proto::queue::{RecvQueue, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -453,27 +453,10 @@ impl End {
             dest_qpn: qpn(peer),
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let steps = [
-            (QpState::Init, init),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ];
-        for (state, mask) in steps {
+        for (state, mask) in way_to_rts(QpType::Rc) {
             let attr = QpAttr { state, ..attr };
             end.qp
-                .modify(&attr, mask | AttrMask::STATE, Time(0), &mut end.host)
+                .modify(&attr, mask, Time(0), &mut end.host)
                 .expect("the transition is legal");
         }
         end

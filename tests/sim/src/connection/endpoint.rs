@@ -14,7 +14,7 @@ use urxe_proto::host::{Access, QpEvent};
 use urxe_proto::ids::{Gid, Qpn, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
 use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -226,37 +226,23 @@ impl Endpoint {
             dest_qpn: qpn(1 - index),
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let connect = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let respond = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        let request = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let states = [QpState::Init, QpState::Rtr, QpState::Rts];
         let Some(target) = &mut endpoint.tgt else {
-            for (state, mask) in states.into_iter().zip([init, connect | respond, request]) {
+            for (state, mask) in way_to_rts(QpType::Rc) {
                 endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
             }
             return endpoint;
         };
-        let masks = [
-            init,
-            connect | respond,
-            AttrMask::TIMEOUT | AttrMask::SQ_PSN,
-        ];
-        for (state, mask) in states.into_iter().zip(masks) {
+        for (state, mask) in way_to_rts(QpType::XrcTgt) {
             let attr = QpAttr { state, ..attr };
             target
-                .modify(&attr, mask | AttrMask::STATE, Time(0), &mut endpoint.host)
+                .modify(&attr, mask, Time(0), &mut endpoint.host)
                 .expect("the transition is legal");
         }
         let attr = QpAttr {
             dest_qpn: target_qpn(1 - index),
             ..attr
         };
-        for (state, mask) in states.into_iter().zip([init, connect, request]) {
+        for (state, mask) in way_to_rts(QpType::XrcIni) {
             endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
         }
         endpoint

@@ -7,7 +7,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -193,26 +193,7 @@ fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
         dest_qpn,
         ..QpAttr::default()
     };
-    let init = AttrMask::PKEY_INDEX | AttrMask::PORT;
-    let connect = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let masks = match wiring.service {
-        QpType::Rc => [
-            init | AttrMask::ACCESS_FLAGS,
-            connect | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-            AttrMask::SQ_PSN
-                | AttrMask::TIMEOUT
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::MAX_QP_RD_ATOMIC,
-        ],
-        QpType::Uc => [init | AttrMask::ACCESS_FLAGS, connect, AttrMask::SQ_PSN],
-        _ => [init | AttrMask::QKEY, AttrMask::empty(), AttrMask::SQ_PSN],
-    };
-    let states = [QpState::Init, QpState::Rtr, QpState::Rts];
-    [0, 1, 2].map(|i| {
-        let state = states[i];
-        (QpAttr { state, ..attr }, masks[i])
-    })
+    way_to_rts(wiring.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
 }
 
 /// An end, and what its program knows.
