@@ -529,10 +529,16 @@ impl Scene {
 
     fn packet(&self, arrival: &Arrival) -> (Header, Vec<u8>) {
         let transport = self.service.transport();
-        let opcodes = || Opcode::all().filter(|opcode| opcode.info().transport == transport);
+        let is_own = |opcode: &Opcode| {
+            let info = opcode.info();
+            info.transport == transport && info.operation != Operation::Reserved
+        };
+        let opcodes = || Opcode::all().filter(is_own);
         let opcode = match arrival.opcode {
-            // Another transport's.
-            250.. => Opcode::all().nth(usize::from(arrival.psn.unsigned_abs()) % 32),
+            // A reserved one, or another transport's.
+            250.. => {
+                Opcode::all().nth(usize::from(arrival.psn.unsigned_abs()) % Opcode::all().count())
+            }
             n => opcodes().nth(usize::from(n) % opcodes().count()),
         };
         let opcode = opcode.expect("there are so many");

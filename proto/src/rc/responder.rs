@@ -303,6 +303,7 @@ impl Responder {
                 };
                 self.replies.ack(done, self.msn);
             }
+            Operation::Reserved => {}
             Operation::ReadRequest => {
                 if let Some(read) = self.read_again(cx, header, host) {
                     self.replies.read_again(self.msn, read);

@@ -36,7 +36,7 @@ pub enum ParseError {
     /// The transport header version is not 0 (9.2).
     #[error("the transport header has version {0}, not 0")]
     TransportVersion(u8),
-    /// The opcode is reserved, or of a transport that is not spoken here (9.2.1).
+    /// The opcode is of a transport that is not spoken here, or reserved in one that does not answer such (9.2.1).
     #[error("the opcode {0:#04x} is reserved or of an unsupported transport")]
     ReservedOpcode(u8),
     /// The length is not a multiple of 4 (9.2).

@@ -1,6 +1,7 @@
 //! Requests and work requests that break a rule: which NAK, which status, which event.
 
 use super::*;
+use crate::wire::Operation;
 use Opcode::*;
 use WcStatus::*;
 
@@ -214,6 +215,44 @@ fn operations_not_spoken_here_are_invalid_requests() {
         .with_reth(reth)
         .with_feth(crate::wire::Feth::default());
     assert_eq!(refused(&[(flush, &[])]).0, INVALID_REQUEST);
+}
+
+/// 9.9.3, «unsupported or reserved OpCode».
+#[test]
+fn reserved_opcodes_are_invalid_requests() {
+    let reserved: Vec<Opcode> = (0..0x20)
+        .filter_map(Opcode::from_u8)
+        .filter(|opcode| opcode.info().operation == Operation::Reserved)
+        .collect();
+    assert_eq!(reserved.len(), 7);
+    for opcode in reserved {
+        for payload in [&[][..], FULL, &[1; 2 * MTU]] {
+            let (answer, mut end) = refused(&[(request(opcode, 0), payload)]);
+            assert_eq!(answer, INVALID_REQUEST, "{opcode}");
+            assert!(end.events().contains(&QpEvent::RequestError));
+        }
+        // In the middle of a message, too.
+        let message = [(request(RcSendFirst, 0), FULL), (request(opcode, 1), &[])];
+        assert_eq!(refused(&message).0, INVALID_REQUEST);
+    }
+}
+
+#[test]
+fn reserved_opcodes_are_looked_at_when_their_turn_has_come() {
+    let mut end = End::new();
+    end.receive(1, &[sge(LOCAL, 0, 4)]);
+    end.give(fetch_add(0, REMOTE, 0, 1), &[]);
+    end.give(request(RcSendOnly, 1), &[1; 4]);
+    end.poll();
+    // One of the past is dropped, whatever had its PSN.
+    for past in [0, 1] {
+        end.give(request(RcReserved1f, past).with_ack_req(true), &[]);
+        assert!(end.poll().is_empty());
+    }
+    // One that comes too early only shows that something is missing.
+    end.give(request(RcReserved1f, 3), &[]);
+    assert_eq!(end.only().syndrome(), Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(end.qp.state(), QpState::Rts);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use urxe_proto::ids::{PKey, Qpn};
 use urxe_proto::psn::Psn;
-use urxe_proto::wire::{Bth, Headers, NakCode, Operation, Packet, ParseError, Reth};
+use urxe_proto::wire::{Bth, Headers, NakCode, Opcode, Operation, Packet, Reth};
 
 use super::connection::{Connection, Grant, MTU};
 
@@ -300,12 +300,14 @@ impl Responder {
         }
         let distance = psn.diff(self.expected);
         let invalid = || vec![Answer::Nak(NakCode::InvalidRequest)];
+        let is_reserved = Opcode::from_u8(bytes[0])
+            .is_none_or(|opcode| opcode.info().operation == Operation::Reserved);
         let packet = match Packet::parse(bytes) {
-            Ok(packet) => packet,
-            Err(error) => {
-                let rule = match error {
-                    ParseError::ReservedOpcode(_) => Rule::ReservedOpcode,
-                    _ => Rule::Malformed,
+            Ok(packet) if !is_reserved => packet,
+            _ => {
+                let rule = match is_reserved {
+                    true => Rule::ReservedOpcode,
+                    false => Rule::Malformed,
                 };
                 let mut answers = invalid();
                 answers.push(match distance {
