@@ -19,6 +19,7 @@ mod locals;
 mod polling;
 mod progress;
 mod receiving;
+mod seen;
 mod table;
 mod timers;
 mod waiting;

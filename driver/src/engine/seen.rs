@@ -1,0 +1,181 @@
+//! What the progress thread sees of the program, and how it sleeps by that.
+
+use super::Engine;
+use super::handover::Mode;
+use crate::net;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// How long the program may be silent before its packets are looked after.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The same where a look takes long.
+const LONGEST_PATIENCE: Duration = Duration::from_millis(8);
+
+/// How many times longer than a look the time between two is at least.
+const LOOK_SELDOM: u32 = 20;
+
+/// How many polls within [`PATIENCE`] say that the program polls all the time. One that waits for
+/// events polls once or twice for each, and its completion queue is armed while it waits.
+const BUSY_POLLS: u64 = 8;
+
+/// How long packets are watched for after a program was found to wait for one without receiving, as
+/// one does that spins on memory until its peer has written there. It may well poll, for completions
+/// of sends that are there at once. For each such time there is one
+/// packet that had to wait for [`PATIENCE`].
+const WATCHFUL: Duration = Duration::from_millis(100);
+
+/// How long to look for packets before sleeping, where the last one came within that time: to be woken takes a
+/// large part of it. So a thread that sleeps a lot never does.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What the thread saw of the program so far.
+#[derive(Default)]
+pub(super) struct Seen {
+    polls: u64,
+    /// The time that the program spent receiving.
+    spent: Duration,
+    /// When it looked at both.
+    polls_at: Time,
+    /// How often the program's polls received what it would have spun for.
+    paid: u64,
+    returns: u64,
+    /// Until when not to rely on the program's polling.
+    watchful_until: Time,
+    /// When packets were there last, in watching.
+    received_at: Time,
+    /// The last pause between packets was short.
+    spins: bool,
+    /// How long a look takes, about.
+    cost: Duration,
+    /// The time that the thread had spent at the last, if that was just before.
+    own_time: Option<Duration>,
+}
+
+/// A moment in which the thread sleeps.
+pub(super) struct Moment {
+    /// For how long, if the program may still be at it then.
+    pub(super) patience: Duration,
+    /// Whether not to sleep at all, since more packets are expected.
+    pub(super) spins: bool,
+    /// What was when it began, if the program is relied on.
+    relied_on: Option<Start>,
+}
+
+struct Start {
+    at: Time,
+    receives: u64,
+    /// The process's time.
+    spent: Duration,
+}
+
+impl Seen {
+    /// How to sleep, by what happened since the last time.
+    pub(super) fn choose(&mut self, engine: &Engine) -> Mode {
+        let now = net::now();
+        let polls = self.look_at_polls(engine, now) && now >= self.watchful_until;
+        engine.handover.choose(polls, &mut self.returns)
+    }
+
+    /// Whether the program polls all the time.
+    fn look_at_polls(&mut self, engine: &Engine, now: Time) -> bool {
+        let (polls, spent) = (engine.polling.polls(), engine.polling.spent(now));
+        let polled = polls.wrapping_sub(self.polls);
+        let elapsed = now.since(self.polls_at);
+        // Where each poll takes long there are few of them.
+        let for_long = spent.saturating_sub(self.spent) >= elapsed / 2;
+        let is_over = elapsed >= PATIENCE;
+        if polled >= BUSY_POLLS || is_over {
+            (self.polls, self.spent, self.polls_at) = (polls, spent, now);
+        }
+        let paid = engine.polling.paid();
+        if std::mem::replace(&mut self.paid, paid) != paid {
+            self.watchful_until = now;
+        }
+        polled >= BUSY_POLLS || (is_over && for_long)
+    }
+
+    /// The thread is about to sleep in this way.
+    pub(super) fn moment(&mut self, engine: &Engine, mode: Mode) -> Moment {
+        if mode != Mode::YieldingToPolls {
+            self.own_time = None;
+            return Moment {
+                patience: PATIENCE,
+                spins: mode == Mode::Watching && self.spins_still(),
+                relied_on: None,
+            };
+        }
+        Moment {
+            patience: self.patience(),
+            spins: false,
+            relied_on: Some(Start {
+                at: net::now(),
+                receives: engine.polling.receives(),
+                spent: time_of(ClockId::ProcessCPUTime),
+            }),
+        }
+    }
+
+    /// How long to let the program poll before the next look: no more than a twentieth of a processor's time goes
+    /// for looking.
+    fn patience(&mut self) -> Duration {
+        let own_time = time_of(ClockId::ThreadCPUTime);
+        if let Some(before) = self.own_time.replace(own_time) {
+            let took = own_time.saturating_sub(before).min(LONGEST_PATIENCE);
+            self.cost = (self.cost * 7 + took) / 8;
+        }
+        (self.cost * LOOK_SELDOM).clamp(PATIENCE, LONGEST_PATIENCE)
+    }
+
+    /// The program waits for packets without receiving them.
+    pub(super) fn be_watchful(&mut self, engine: &Engine) {
+        self.watchful_until = net::now() + WATCHFUL;
+        engine.polling.program_spins();
+    }
+
+    /// Receives what is there, and what follows closely; but others have their turn after a while.
+    pub(super) fn watch(&mut self, engine: &Engine) {
+        let (start, polls) = (net::now(), engine.polling.polls());
+        let mut now = start;
+        while now.since(start) < PATIENCE {
+            let before = now;
+            let worked = engine.drive();
+            now = net::now();
+            if worked {
+                // A program that polls, however seldom, looks for itself.
+                let alone = engine.polling.polls() == polls;
+                self.spins = alone && before.since(self.received_at) < SPIN;
+                self.received_at = now;
+            } else if self.spins_still() {
+                rustix::thread::sched_yield();
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Whether packets were there a moment ago, and follow each other closely.
+    fn spins_still(&self) -> bool {
+        self.spins && net::now().since(self.received_at) < SPIN
+    }
+}
+
+impl Moment {
+    /// Whether the program, which was relied on, had a processor and was in none of our calls: one that was
+    /// preempted could not poll, and is none that looks at memory.
+    pub(super) fn program_computed(&self, engine: &Engine) -> bool {
+        let Some(start) = &self.relied_on else {
+            return false;
+        };
+        let is_silent = engine.polling.receives() == start.receives && !engine.polling.is_called();
+        let spent = || time_of(ClockId::ProcessCPUTime).saturating_sub(start.spent);
+        is_silent && spent() >= net::now().since(start.at) / 2
+    }
+}
+
+/// What a clock of the process's, or of this thread's, shows.
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
