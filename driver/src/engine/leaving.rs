@@ -3,8 +3,18 @@
 use super::get;
 use crate::stat;
 use crate::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+
+/// Whether that has begun.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process is ending: whatever its other threads are told now may make one of them end it in
+/// another way.
+pub fn is_leaving() -> bool {
+    LEAVING.load(Ordering::Acquire)
+}
 
 /// The process ends in an orderly way: its neighbours on the port shall not notice.
 pub(super) extern "C" fn leave() {
@@ -18,6 +28,7 @@ fn leave_endpoints() {
         && network.shared.is_ours()
         && let Ok(locals) = network.locals.try_read()
     {
+        LEAVING.store(true, Ordering::Release);
         stat::say_farewell();
         drop(locals);
         take_leave_of_peers();

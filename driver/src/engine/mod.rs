@@ -39,6 +39,7 @@ use delayed::Delayed;
 use gathering::Gathering;
 use groups::Groups;
 use handover::Handover;
+pub use leaving::is_leaving;
 pub(crate) use polling::Call;
 use polling::Polling;
 use progress::Progress;

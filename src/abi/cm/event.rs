@@ -3,10 +3,12 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::thread;
 
 use urxe_driver::cm::channel::Details;
 use urxe_driver::cm::multicast::Group;
 use urxe_driver::cm::{Event, EventKind, Id};
+use urxe_driver::engine;
 
 use super::address::{show_addresses, show_path};
 use super::channel::channel_of;
@@ -315,8 +317,14 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        let next = next_event(channel);
+        // A program that ends may have destroyed the channel under a thread that waits. That thread ends the
+        // process with an error where it learns of that, as rping's does, while the end is under way.
+        while next.is_err() && engine::is_leaving() {
+            thread::park();
+        }
         // SAFETY: the caller's promise.
-        unsafe { entry::write(event, next_event(channel)?) }
+        unsafe { entry::write(event, next?) }
     })
 }
 
