@@ -1,7 +1,10 @@
 //! The lists of those who wait for the program to come back, and the alarm for when it does not.
 //!
-//! Whoever is on a list is taken off by the program's next call, or by the progress thread once the alarm has gone
-//! off: while somebody is on one, the alarm is set, or has gone off and was not heard yet.
+//! Whoever is on a list is taken off by the program's next call, or by the progress thread: sends once the alarm has
+//! gone off, which is set, or has gone off and was not heard yet, while any of them wait; acknowledgements when it looks
+//! in, as it does often while any of them may wait ([`Handover::may_wait_for_look`]).
+//!
+//! [`Handover::may_wait_for_look`]: super::handover::Handover::may_wait_for_look
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crossbeam::utils::CachePadded;
@@ -74,9 +77,7 @@ impl<T, A: Alarm> Waiting<T, A> {
         }
     }
 
-    /// An acknowledgement has begun to wait, without an alarm: see [`Handover::may_wait_for_look`].
-    ///
-    /// [`Handover::may_wait_for_look`]: super::handover::Handover::may_wait_for_look
+    /// An acknowledgement has begun to wait, without an alarm.
     pub(super) fn add_ack(&self, new: T) {
         lock(&self.lists).acks.push(new);
         self.any_acks.store(true, Ordering::Release);

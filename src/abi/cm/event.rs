@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use urxe_driver::cm::channel::Details;
 use urxe_driver::cm::multicast::Group;
@@ -20,6 +21,9 @@ use crate::abi::errno::{self, Errno};
 use crate::abi::ffi::*;
 use crate::abi::multicast::ibv_attach_mcast;
 use crate::abi::object::{self, Handle};
+
+/// How long the end of a process takes at most.
+const END: Duration = Duration::from_secs(1);
 
 impl Handle for rdma_cm_event {
     type Ours = Given;
@@ -319,9 +323,10 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         }
         let next = next_event(channel);
         // A program that ends may have destroyed the channel under a thread that waits. That thread ends the
-        // process with an error where it learns of that, as rping's does, while the end is under way.
-        while next.is_err() && engine::is_leaving() {
-            thread::park();
+        // process with an error where it learns of that, as rping's does, while the end is under way. The kernel
+        // would leave it asleep; but somebody may be waiting for it.
+        if matches!(next, Err(Errno(libc::EBADF))) && engine::is_leaving() {
+            thread::sleep(END);
         }
         // SAFETY: the caller's promise.
         unsafe { entry::write(event, next?) }
