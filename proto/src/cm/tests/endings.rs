@@ -3,6 +3,19 @@
 use super::*;
 use crate::cm::wire::Dreq;
 
+/// The client's DREQ is on its way; the server agrees, and the client hears of that.
+#[track_caller]
+fn server_agrees(pair: &mut Pair, ids: (CommId, CommId)) {
+    pair.deliver();
+    assert!(matches!(
+        pair.event(SERVER),
+        Event::DisconnectRequest { .. }
+    ));
+    pair.disconnect(SERVER, ids.1);
+    pair.deliver();
+    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+}
+
 #[test]
 fn dreq_and_drep_end_a_connection() {
     let mut pair = Pair::new();
@@ -70,14 +83,7 @@ fn a_process_that_ends_repeats_its_dreqs_before_their_time() {
     assert_eq!(pair.lose(), 1);
     assert!(pair.sides[CLIENT].awaits_drep());
     assert!(pair.sides[CLIENT].repeat_dreqs());
-    pair.deliver();
-    assert!(matches!(
-        pair.event(SERVER),
-        Event::DisconnectRequest { .. }
-    ));
-    pair.disconnect(SERVER, ids.1);
-    pair.deliver();
-    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+    server_agrees(&mut pair, ids);
     assert!(!pair.sides[CLIENT].awaits_drep());
     assert!(!pair.sides[CLIENT].repeat_dreqs());
 }
@@ -104,14 +110,7 @@ fn a_dreq_can_come_before_the_rtu() {
     pair.ready(ids.0);
     assert_eq!(pair.lose(), 1);
     pair.disconnect(CLIENT, ids.0);
-    pair.deliver();
-    assert!(matches!(
-        pair.event(SERVER),
-        Event::DisconnectRequest { .. }
-    ));
-    pair.disconnect(SERVER, ids.1);
-    pair.deliver();
-    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+    server_agrees(&mut pair, ids);
 }
 
 #[test]
@@ -255,14 +254,7 @@ fn who_lost_its_peer_says_that_it_ends() {
     // Once, and not what has ended already.
     assert!(!pair.sides[CLIENT].lose(now, ids.0));
     // The peer was there after all.
-    pair.deliver();
-    assert!(matches!(
-        pair.event(SERVER),
-        Event::DisconnectRequest { .. }
-    ));
-    pair.disconnect(SERVER, ids.1);
-    pair.deliver();
-    assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
+    server_agrees(&mut pair, ids);
     pair.finish();
     pair.event(CLIENT);
     pair.event(SERVER);

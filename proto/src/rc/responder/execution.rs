@@ -1,0 +1,346 @@
+//! How a request with the expected PSN is carried out: the checks behind that of its PSN, and what each operation
+//! does.
+
+use super::super::replies::ReadReply;
+use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder, remote_key};
+use crate::host::{Access, AtomicOp, Completions, Host};
+use crate::inbound::{Inbound, InboundWrite};
+use crate::qp::QpAttr;
+use crate::queue::packets_of;
+use crate::service::Context;
+use crate::wire::{Feth, Header, NakCode, OpcodeInfo, Operation, Packet};
+use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
+
+impl Responder {
+    /// Carries out a request whose PSN is the expected one.
+    pub(super) fn execute<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let info = packet.header.bth.opcode.info();
+        if !Inbound::permits(self.inbound, info) {
+            return Err(INVALID);
+        }
+        let srq = packet.header.srq().filter(|_| info.position.starts());
+        if srq.is_some_and(|srq| !host.has_srq(srq)) {
+            return Err(INVALID);
+        }
+        check_permitted(cx.attr, info)?;
+        if !info
+            .payload
+            .accepts(packet.payload.len(), cx.attr.path_mtu.bytes())
+        {
+            return Err(INVALID);
+        }
+        match info.operation {
+            Operation::Send => self.send(cx, packet, info, host),
+            Operation::Write => self.write(cx, packet, info, host),
+            Operation::ReadRequest => self.read(cx, &packet.header, host),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                self.atomic(cx, &packet.header, info, host)
+            }
+            Operation::AtomicWrite => self.atomic_write(cx, packet, host),
+            Operation::Flush => self.flush(cx, &packet.header, host),
+            _ => Err(INVALID),
+        }
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let received = match self.inbound {
+            Some(Inbound::Send { received }) => received,
+            _ => {
+                self.take_receive(&packet.header, host)?;
+                0
+            }
+        };
+        let total = u64::from(received) + packet.payload.len() as u64;
+        if total > self.receive.room() || total > MAX_MESSAGE {
+            return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        host.fill_receive(self.receive.receive(), u64::from(received), packet.payload)
+            .map_err(|_| Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
+        let received = total as u32;
+        if !info.position.ends() {
+            self.inbound = Some(Inbound::Send { received });
+            self.accept(&packet.header);
+            return Ok(());
+        }
+        let extra = match (packet.header.imm, packet.header.ieth) {
+            (Some(imm), _) => Extra::Imm(imm),
+            (None, Some(rkey)) => {
+                let key = remote_key(&packet.header, rkey);
+                host.invalidate(key).map_err(|_| INVALID)?;
+                Extra::Invalidated(rkey)
+            }
+            (None, None) => Extra::None,
+        };
+        self.complete(cx, &packet.header, WcOpcode::Recv, received, extra, host);
+        self.accept(&packet.header);
+        Ok(())
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let write = match (self.inbound, &packet.header.reth) {
+            (Some(Inbound::Write(write)), _) => write,
+            (_, Some(reth)) => InboundWrite::new(reth, remote_key(&packet.header, reth.rkey)),
+            _ => return Err(INVALID),
+        };
+        let payload = packet.payload;
+        let fits = write.takes(payload.len(), info.position.ends());
+        if !fits || u64::from(write.len) > MAX_MESSAGE {
+            return Err(INVALID);
+        }
+        if packet.header.imm.is_some() {
+            self.take_receive(&packet.header, host)?;
+        }
+        // A write of nothing needs no right to anything (9.7.4.1.5).
+        if info.position.starts() && write.len > 0 {
+            let len = u64::from(write.len);
+            host.check_remote(write.key, write.addr, len, Access::REMOTE_WRITE)
+                .map_err(|_| NO_ACCESS)?;
+        }
+        if !payload.is_empty() {
+            host.remote_write(write.key, write.addr, payload)
+                .map_err(|_| NO_ACCESS)?;
+        }
+        match packet.header.imm {
+            _ if !info.position.ends() => {
+                self.inbound = Some(Inbound::Write(write.after(payload.len())));
+            }
+            Some(imm) => {
+                let extra = Extra::Imm(imm);
+                let opcode = WcOpcode::RecvWriteImm;
+                self.complete(cx, &packet.header, opcode, write.len, extra, host);
+            }
+            None => self.message_done(),
+        }
+        self.accept(&packet.header);
+        Ok(())
+    }
+
+    fn read<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let reth = header.reth.as_ref().ok_or(INVALID)?;
+        if u64::from(reth.length) > MAX_MESSAGE {
+            return Err(INVALID);
+        }
+        self.check_resources(cx.attr)?;
+        let key = remote_key(header, reth.rkey);
+        if reth.length > 0 {
+            host.check_remote(key, reth.addr, u64::from(reth.length), Access::REMOTE_READ)
+                .map_err(|_| NO_ACCESS)?;
+        }
+        let first = self.expected;
+        let packets = packets_of(reth.length, cx.attr.path_mtu);
+        let end = first + packets;
+        let reply = ReadReply {
+            first,
+            end,
+            addr: reth.addr,
+            key,
+            left: reth.length,
+            again: false,
+        };
+        let kind = ExecutedKind::Read {
+            addr: reth.addr,
+            key,
+            len: reth.length,
+        };
+        self.remember(cx.attr, Executed { first, end, kind });
+        self.expected = end;
+        self.message_done();
+        self.replies.read(self.msn, reply);
+        Ok(())
+    }
+
+    fn atomic<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        info: &OpcodeInfo,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let atomic = header.atomic.as_ref().ok_or(INVALID)?;
+        self.check_resources(cx.attr)?;
+        // 9.7.4.1.4: atomics are on 8 bytes at a multiple of 8.
+        if !atomic.addr.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let op = match info.operation {
+            Operation::CompareSwap => AtomicOp::CompareSwap {
+                compare: atomic.compare,
+                swap: atomic.swap_or_add,
+            },
+            _ => AtomicOp::FetchAdd(atomic.swap_or_add),
+        };
+        let original = host
+            .remote_atomic(remote_key(header, atomic.rkey), atomic.addr, op)
+            .map_err(|_| NO_ACCESS)?;
+        self.done(cx, Some(original));
+        Ok(())
+    }
+
+    /// ATOMIC WRITE (A19): 8 bytes at a multiple of 8, which nobody sees half written.
+    fn atomic_write<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let reth = packet.header.reth.as_ref().ok_or(INVALID)?;
+        let value: [u8; 8] = packet.payload.try_into().map_err(|_| INVALID)?;
+        self.check_resources(cx.attr)?;
+        if reth.length as usize != value.len() || !reth.addr.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let op = AtomicOp::Store(u64::from_ne_bytes(value));
+        host.remote_atomic(remote_key(&packet.header, reth.rkey), reth.addr, op)
+            .map_err(|_| NO_ACCESS)?;
+        self.done(cx, None);
+        Ok(())
+    }
+
+    /// FLUSH (A19). All that came before it has been carried out.
+    fn flush<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let (reth, feth) = header.reth.zip(header.feth).ok_or(INVALID)?;
+        self.check_resources(cx.attr)?;
+        let access = flush_access(feth).ok_or(INVALID)?;
+        if !cx.attr.access.contains(access) {
+            return Err(INVALID);
+        }
+        let range = match feth.contains(Feth::WHOLE_REGION) {
+            true => None,
+            false => Some((reth.addr, u64::from(reth.length))),
+        };
+        host.flush(remote_key(header, reth.rkey), range, access)
+            .map_err(|_| NO_ACCESS)?;
+        self.done(cx, None);
+        Ok(())
+    }
+
+    /// What has one response without more data than this was carried out.
+    fn done(&mut self, cx: &Context<'_>, found: Option<u64>) {
+        let (first, end) = (self.expected, self.expected.next());
+        let kind = ExecutedKind::Done { found };
+        self.remember(cx.attr, Executed { first, end, kind });
+        self.expected = end;
+        self.message_done();
+        self.replies.done(first, self.msn, found);
+    }
+
+    /// Whether one more READ or atomic may be outstanding: the requester was told how many
+    /// (9.7.4.1.3).
+    fn check_resources(&self, attr: &QpAttr) -> Result<(), Refusal> {
+        let limit = usize::from(attr.max_dest_rd_atomic);
+        if self.replies.responses() < limit {
+            Ok(())
+        } else {
+            Err(INVALID)
+        }
+    }
+
+    fn remember(&mut self, attr: &QpAttr, executed: Executed) {
+        while self.executed.len() >= usize::from(attr.max_dest_rd_atomic).max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+        self.response_end = Some(executed.end);
+    }
+
+    fn take_receive<H: Host>(&mut self, header: &Header, host: &mut H) -> Result<(), Refusal> {
+        if self.receive.hold(header.srq(), host) {
+            Ok(())
+        } else {
+            Err(Refusal::NotReady)
+        }
+    }
+
+    /// A packet of a SEND or WRITE is done.
+    fn accept(&mut self, header: &Header) {
+        if header.bth.ack_req {
+            self.replies.ack(self.expected, self.msn);
+        }
+        self.expected = self.expected.next();
+    }
+
+    fn message_done(&mut self) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+        self.inbound = None;
+    }
+
+    fn complete<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        opcode: WcOpcode,
+        byte_len: u32,
+        extra: Extra,
+        host: &mut H,
+    ) {
+        self.message_done();
+        cx.counters.receives_done += 1;
+        let completion = Completion {
+            wr_id: self.receive.receive().wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            qpn: cx.qpn,
+            src_qp: cx.attr.dest_qpn,
+            extra,
+            grh: false,
+        };
+        self.receive
+            .complete(completion, header.bth.solicited, host);
+    }
+}
+
+/// The rights that a FLUSH needs; `None` when it asks for nothing, or for what annex A19 reserves.
+fn flush_access(feth: Feth) -> Option<Access> {
+    let known = Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE | Feth::WHOLE_REGION;
+    let placement = feth & (Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE);
+    if placement.is_empty() || !known.contains(feth) {
+        return None;
+    }
+    let mut access = Access::empty();
+    access.set(Access::FLUSH_GLOBAL, feth.contains(Feth::GLOBAL_VISIBILITY));
+    access.set(Access::FLUSH_PERSISTENT, feth.contains(Feth::PERSISTENCE));
+    Some(access)
+}
+
+/// Whether the queue pair permits the operation to its peer (9.7.4.1.3).
+fn check_permitted(attr: &QpAttr, info: &OpcodeInfo) -> Result<(), Refusal> {
+    let needed = match info.operation {
+        Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
+        Operation::ReadRequest => Access::REMOTE_READ,
+        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
+    };
+    if attr.access.contains(needed) {
+        Ok(())
+    } else {
+        Err(INVALID)
+    }
+}
