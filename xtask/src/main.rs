@@ -5,6 +5,7 @@
 //! in a guest; `cargo xtask bench` measures how fast it is, and `cargo xtask soak` how long it lasts.
 
 mod bench;
+mod cargo_log;
 mod dependencies;
 mod fuzz;
 mod namespace;

@@ -1,4 +1,5 @@
-//! The summary at the end: a line a step, what was left out, and the totals.
+//! The summary at the end: what was said of failures, a line a step, what was left out, and the
+//! totals.
 
 use std::time::Duration;
 
@@ -33,6 +34,14 @@ impl Report {
 
     /// Prints the summary. The last line is the totals, alone, for whoever reads by machine.
     pub(crate) fn print(&self) {
+        for Outcome { step, log, .. } in &self.outcomes {
+            if !log.complaints.is_empty() {
+                println!("\n{step}, again:");
+            }
+            for line in &log.complaints {
+                println!("  {line}");
+            }
+        }
         println!();
         println!("{:<12} {:<8} {:>8}", "step", "result", "seconds");
         for Outcome {

@@ -1,13 +1,15 @@
 //! What `cargo xtask test` runs, in order: the quick checks first.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::fuzz;
 use crate::outcome::Outcome;
@@ -149,17 +151,40 @@ impl Step {
     }
 }
 
-/// Runs a command, passing its standard output on line by line while `log` reads along.
+/// Runs a command, passing what it prints on line by line while `log` reads along.
 fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result<ExitStatus> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    if let Some(stdout) = child.stdout.take() {
-        let mut stdout = BufReader::new(stdout);
-        let mut line = Vec::new();
-        while stdout.read_until(b'\n', &mut line)? > 0 {
-            io::stdout().write_all(&line)?;
-            log.read_line(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-    }
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let mut said = CargoLog::default();
+    thread::scope(|scope| {
+        let errors = scope.spawn(|| pass_on(stderr, io::stderr(), |line| said.read_line(line)));
+        let output = pass_on(stdout, io::stdout(), |line| log.read_line(line));
+        let errors = errors.join().unwrap_or(Ok(()));
+        output.and(errors)
+    })?;
+    log.end();
+    log.complaints.extend(said.complaints());
     child.wait()
+}
+
+/// Copies lines from one stream to another, and shows each to `read`.
+fn pass_on(
+    from: Option<impl Read>,
+    mut to: impl Write,
+    mut read: impl FnMut(&str),
+) -> io::Result<()> {
+    let Some(from) = from else {
+        return Ok(());
+    };
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        read(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(())
 }

@@ -31,8 +31,9 @@ pub struct End {
 
 /// Registered memory that the test owns.
 pub struct Buffer {
-    pub data: Vec<u64>,
+    // The region goes before the memory: until it does, a peer's packets may still arrive there.
     pub mr: Mr,
+    pub data: Vec<u64>,
 }
 
 impl Buffer {
@@ -41,7 +42,7 @@ impl Buffer {
         let addr = data.as_mut_ptr() as u64;
         // SAFETY: the vector is dropped after the region, and only looked at between transfers.
         let mr = unsafe { Mr::register(pd, addr, (data.len() * 8) as u64, addr, access) }.unwrap();
-        Buffer { data, mr }
+        Buffer { mr, data }
     }
 
     pub fn fill(&mut self, seed: u64) {

@@ -107,7 +107,7 @@ impl Results {
         TestLog {
             passed: self.passed.len(),
             failed: self.failed.len(),
-            left_out: Vec::new(),
+            ..TestLog::default()
         }
     }
 }
