@@ -110,10 +110,8 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
         Err(error @ (Error::NoPyverbs | Error::NoSuite(_)))
             if env::var("CI").as_deref() != Ok("true") =>
         {
-            let log = TestLog {
-                left_out: vec![format!("{NAME}: {error}")],
-                ..TestLog::default()
-            };
+            let mut log = TestLog::default();
+            log.left_out.push(format!("{NAME}: {error}"));
             (log, None)
         }
         Err(error) => (TestLog::default(), Some(error.to_string())),

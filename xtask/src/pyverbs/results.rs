@@ -104,11 +104,10 @@ impl Results {
 
     /// The totals, for the summary of all steps.
     pub(super) fn log(&self) -> TestLog {
-        TestLog {
-            passed: self.passed.len(),
-            failed: self.failed.len(),
-            ..TestLog::default()
-        }
+        let mut log = TestLog::default();
+        log.passed = self.passed.len();
+        log.failed = self.failed.len();
+        log
     }
 }
 
