@@ -22,8 +22,8 @@ use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
 use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
 use urxe_proto::wire::{
-    Aeth, AtomicEth, Deth, Feth, Header, Headers, Opcode, Operation, Packet, Reth, Syndrome,
-    Transport, Xrceth,
+    Aeth, AtomicEth, Deth, Feth, Header, Headers, Opcode, OpcodeInfo, Operation, Packet, Reth,
+    Syndrome, Transport, Xrceth,
 };
 use urxe_proto::work::{Destination, Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
@@ -210,6 +210,11 @@ macro_rules! each {
     };
 }
 
+/// Whether a packet may be acknowledged.
+fn is_answered(info: &OpcodeInfo) -> bool {
+    info.operation.is_request() || info.operation == Operation::Mark
+}
+
 /// A queue pair, its host, and what was seen of it.
 struct Scene {
     service: Service,
@@ -345,14 +350,16 @@ impl Scene {
                 })
                 .expect("memory"),
             ),
-            Service::Uc => Machine::Uc(
-                UcQp::new(UcConfig {
+            Service::Uc => {
+                let config = UcConfig {
                     qpn,
                     send,
                     signal_all,
-                })
-                .expect("memory"),
-            ),
+                };
+                let mut qp = UcQp::new(config).expect("memory");
+                qp.mark_every(if signal_all { 1024 } else { 0 });
+                Machine::Uc(qp)
+            }
             Service::Ud => Machine::Ud(
                 UdQp::new(UdConfig {
                     qpn,
@@ -377,6 +384,12 @@ impl Scene {
         }
     }
 
+    /// Whether its packets are of this transport; unreliable connections have marks beside their own.
+    fn has(&self, transport: Transport) -> bool {
+        transport == self.service.transport()
+            || (transport == Transport::Own && self.service == Service::Uc)
+    }
+
     fn state(&self) -> QpState {
         each!(&self.machine, qp => qp.state())
     }
@@ -385,11 +398,11 @@ impl Scene {
         each!(&self.machine, qp => qp.attributes())
     }
 
-    /// Unreliable services have no timers.
     fn deadline(&self) -> Time {
         match &self.machine {
             Machine::Rc(qp) => qp.deadline(),
-            Machine::Uc(_) | Machine::Ud(_) => Time::NEVER,
+            Machine::Uc(qp) => qp.deadline(),
+            Machine::Ud(_) => Time::NEVER,
         }
     }
 
@@ -450,8 +463,10 @@ impl Scene {
                     self.now = self.now.max(deadline);
                 }
                 let (now, host) = (self.now, &mut self.host);
-                if let Machine::Rc(qp) = &mut self.machine {
-                    qp.handle_timeout(now, host);
+                match &mut self.machine {
+                    Machine::Rc(qp) => qp.handle_timeout(now, host),
+                    Machine::Uc(qp) => qp.handle_timeout(now),
+                    Machine::Ud(_) => {}
                 }
             }
             Step::Modify { state, mask, start } => {
@@ -512,7 +527,7 @@ impl Scene {
             assert_eq!(self.attributes(), before);
             assert_eq!(self.host.events.len(), events);
             assert_eq!(self.host.written.get(), 0);
-        } else if header.bth.opcode.info().operation.is_request() {
+        } else if is_answered(header.bth.opcode.info()) {
             self.requests += 1;
         }
     }
@@ -528,10 +543,9 @@ impl Scene {
     }
 
     fn packet(&self, arrival: &Arrival) -> (Header, Vec<u8>) {
-        let transport = self.service.transport();
         let is_own = |opcode: &Opcode| {
             let info = opcode.info();
-            info.transport == transport && info.operation != Operation::Reserved
+            self.has(info.transport) && info.operation != Operation::Reserved
         };
         let opcodes = || Opcode::all().filter(is_own);
         let opcode = match arrival.opcode {
@@ -747,7 +761,7 @@ impl Scene {
         for bytes in &sink.packets {
             let packet = Packet::parse(bytes).expect("what is sent is well-formed");
             let info = packet.header.bth.opcode.info();
-            assert_eq!(info.transport, self.service.transport());
+            assert!(self.has(info.transport), "{packet:?}");
             assert_eq!(packet.header.bth.dest_qp, PEER_QPN);
             assert!(
                 info.payload.accepts(packet.payload.len(), self.mtu),
@@ -764,7 +778,10 @@ impl Scene {
                     let ahead = (packet.header.bth.psn - sq_psn.get()).get();
                     assert!(ahead >= 1 << 23, "a request that was not posted");
                 }
-            } else if matches!(info.operation, Operation::Ack | Operation::AtomicAck) {
+            } else if matches!(
+                info.operation,
+                Operation::Ack | Operation::AtomicAck | Operation::MarkSeen
+            ) {
                 self.acknowledgements += 1;
             }
         }

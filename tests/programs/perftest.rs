@@ -19,7 +19,7 @@ fn loopback(program: &'static str) -> Option<(Namespace, Perftest)> {
     Some((namespace, perftest))
 }
 
-/// Nothing holds back whoever sends on an unreliable service, and what the receiver has no room for
+/// Nothing holds back whoever sends datagrams, and what the receiver has no room for
 /// is lost. So what these tests send at once fits a socket's buffer and the posted receives.
 const ITERATIONS: u64 = 100;
 
@@ -41,6 +41,23 @@ fn passes(program: &'static str, options: &str, sizes: &[u64]) {
 fn send_bandwidth_of_unreliable_connections() {
     passes("ib_send_bw", "-c UC", &[1, 4096]);
     passes("ib_send_bw", "-c UC -e", &[1024]);
+}
+
+#[test]
+fn an_unreliable_connection_does_not_overrun_its_receiver() {
+    const LONG: u64 = 4 << 20;
+    if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let namespace = Namespace::new(&Place::here()).loopback_up();
+    // What a kernel gives by itself, doubled as it does.
+    let side = Side::new(namespace.place(), "urxe_lo").env("URXE_SOCKET_BUFFER", "212992");
+    let perftest = Perftest::new("ib_send_bw", side.clone(), side, "127.0.0.1");
+    for queue_pairs in [1, 8] {
+        let options = format!("-n {ITERATIONS} -c UC -s {LONG} -q {queue_pairs}");
+        let run = perftest.clone().options(&options).run();
+        run.success(&[LONG], queue_pairs * ITERATIONS);
+    }
 }
 
 #[test]

@@ -172,17 +172,27 @@ impl Machine {
         }
     }
 
-    /// When the clock is to be looked at. Only the reliable services await anything.
+    /// See [`UcQp::mark_every`]; the other services send no marks.
+    pub(super) fn mark_every(&mut self, bytes: u32) {
+        if let Self::Uc(qp) = self {
+            qp.mark_every(bytes);
+        }
+    }
+
+    /// When the clock is to be looked at. Only connections await anything.
     pub(super) fn deadline(&self) -> Time {
         match self {
             Self::Rc(qp) => qp.deadline(),
-            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => Time::NEVER,
+            Self::Uc(qp) => qp.deadline(),
+            Self::Ud(_) | Self::Raw(_) => Time::NEVER,
         }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, host: &mut QpHost<'_>) {
-        if let Self::Rc(qp) = self {
-            qp.handle_timeout(now, host);
+        match self {
+            Self::Rc(qp) => qp.handle_timeout(now, host),
+            Self::Uc(qp) => qp.handle_timeout(now),
+            Self::Ud(_) | Self::Raw(_) => {}
         }
     }
 

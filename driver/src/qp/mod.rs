@@ -17,6 +17,7 @@ mod init;
 mod machine;
 mod modify;
 mod multicast;
+mod neighbour;
 mod pace;
 mod posting;
 mod receives;
@@ -47,6 +48,7 @@ use gathered::Gathered;
 use holders::Holders;
 use host::QpHost;
 use machine::Machine;
+use neighbour::Neighbour;
 use pace::Pacer;
 use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -99,6 +101,8 @@ struct Inner {
     route: Option<Route>,
     /// The one that it may migrate to.
     alternate: Option<Route>,
+    /// Whether it is an unreliable connection to a process of this host, which it must not overrun.
+    neighbour: Option<Neighbour>,
     /// Where the datagrams go that a datagram queue pair has to send.
     destinations: Destinations,
     /// What limits its rate, if anything does.
@@ -127,10 +131,19 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Inner {
+    /// From now on packets go this way.
+    fn set_route(&mut self, route: Option<Route>) {
+        let is_unreliable = matches!(self.machine, Machine::Uc(_));
+        let connection = route.as_ref().filter(|_| is_unreliable);
+        self.neighbour = connection.and_then(Neighbour::at_the_end_of);
+        self.route = route;
+    }
+
     /// If the connection has migrated, packets go by the alternate path from now on (17.2.8).
     fn follow_migration(&mut self) {
         if self.machine.take_migrated() {
-            self.route = self.alternate.take();
+            let alternate = self.alternate.take();
+            self.set_route(alternate);
         }
     }
 }
@@ -169,6 +182,7 @@ impl Qp {
                 traffic: Traffic::default(),
                 route: None,
                 alternate: None,
+                neighbour: None,
                 destinations: Destinations::default(),
                 pacer: None,
                 paced_until: Time::NEVER,
@@ -461,7 +475,7 @@ impl Qp {
         let mut inner = lock(&self.inner);
         self.say_farewell(&mut inner, held.table());
         // Without a way to anybody it carries out no work request any more, and binds no window.
-        inner.route = None;
+        inner.set_route(None);
         inner.alternate = None;
         inner.destinations.clear();
         drop(inner);

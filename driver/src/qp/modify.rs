@@ -80,15 +80,15 @@ impl Qp {
         inner
             .machine
             .modify(attr, mask, now(), &mut self.host(held.table()))?;
-        if let Some(route) = route {
-            inner.route = Some(route);
+        if route.is_some() {
+            inner.set_route(route);
         }
         if let Some(alternate) = alternate {
             inner.alternate = Some(alternate);
         }
         let after = inner.machine.state();
         if after == QpState::Reset {
-            inner.route = None;
+            inner.set_route(None);
             inner.alternate = None;
             inner.destinations.clear();
             inner.pacer = None;

@@ -2,6 +2,7 @@
 
 use super::destinations::Destinations;
 use super::machine::{Machine, Next};
+use super::neighbour::Neighbour;
 use super::{Inner, Qp};
 use crate::counters::Traffic;
 use crate::engine::{self, Local};
@@ -37,6 +38,9 @@ impl Qp {
                 .add(u64::from(waited));
         }
         inner.follow_migration();
+        if inner.neighbour.is_some() {
+            inner.machine.mark_every(Neighbour::mark_every());
+        }
         let Inner {
             machine,
             traffic,

@@ -96,6 +96,8 @@ counters! {
     access_violations,
     /// Messages of an unreliable connection of which packets were missing.
     incomplete_messages,
+    /// Marks in an unreliable connection that the peer did not answer in time.
+    marks_unanswered,
     /// Datagrams that were not sent, being longer than the port's MTU.
     oversized_datagrams,
 }

@@ -146,6 +146,11 @@ impl Core {
         self.requester.next(self.attr.state)?.dest?.datagram()
     }
 
+    /// Whether there is something to send that may go.
+    pub(crate) fn has_sends(&self) -> bool {
+        self.requester.next(self.attr.state).is_some()
+    }
+
     pub(crate) fn poll_transmit<H: Host, T: Transmit>(
         &mut self,
         now: Time,

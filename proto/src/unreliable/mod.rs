@@ -3,6 +3,7 @@
 //! (10.3.1.6). How each of them receives is its own.
 
 mod core;
+pub(crate) mod marks;
 mod requester;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -17,6 +18,7 @@ use crate::work::SendWr;
 use std::ops::RangeInclusive;
 
 pub(crate) use self::core::{Core, Told};
+use marks::Marks;
 
 /// What sets one unreliable service apart from the others, and the state that only it has.
 pub trait Service {
@@ -36,13 +38,18 @@ pub trait Service {
     /// The queue pair has come to `attr.state`.
     fn entered(&mut self, _attr: &QpAttr) {}
 
+    /// What keeps it from overrunning its peer, where anything does.
+    fn marks(&mut self) -> Option<&mut Marks> {
+        None
+    }
+
     /// The lengths that work requests may have, where each is a whole frame.
     fn frames(&self) -> Option<RangeInclusive<usize>> {
         None
     }
 }
 
-/// A queue pair of an unreliable service. Nothing is awaited, so it has no use for the clock.
+/// A queue pair of an unreliable service.
 #[derive(Debug)]
 pub struct UnreliableQp<S> {
     pub(crate) core: Core,
@@ -134,9 +141,13 @@ impl<S: Service> UnreliableQp<S> {
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        match self.service.frames() {
-            None => self.core.poll_transmit(now, host, out),
-            Some(frames) => self.core.poll_frames(now, frames, host, out),
+        if let Some(frames) = self.service.frames() {
+            return self.core.poll_frames(now, frames, host, out);
+        }
+        let UnreliableQp { core, service } = self;
+        match service.marks() {
+            None => core.poll_transmit(now, host, out),
+            Some(marks) => marks.poll_transmit(core, now, host, out),
         }
     }
 

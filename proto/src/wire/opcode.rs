@@ -77,6 +77,8 @@ pub enum Transport {
     Xrc,
     /// Congestion notification, which belongs to no transport (A17.9.3).
     Cnp,
+    /// What the specification leaves to manufacturers (9.2.1): urxe's own, between processes of a host.
+    Own,
 }
 
 /// What a packet does.
@@ -104,6 +106,10 @@ pub enum Operation {
     AtomicWrite,
     /// Says that packets of a flow met congestion.
     Cnp,
+    /// Asks the peer of an unreliable connection to say that it has read all up to here; see [`crate::uc`].
+    Mark,
+    /// Says so.
+    MarkSeen,
     /// What the specification keeps for later: a request, for all that a responder of today can tell, and one
     /// that it refuses (9.9.3). What follows the BTH counts as data.
     Reserved,
@@ -220,7 +226,7 @@ macro_rules! opcodes {
     ($($value:literal $variant:ident $name:literal
         $transport:ident $operation:ident $position:ident [$($header:ident)*] $payload:ident $(($size:literal))?;)*) => {
         /// An opcode of a transport that is spoken here. Those that the specification reserves are there for reliable
-        /// connections, which answer them; elsewhere they are dropped, like those of manufacturers and of reliable
+        /// connections, which answer them; elsewhere they are dropped, like those of other manufacturers and of reliable
         /// datagrams.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
@@ -318,6 +324,9 @@ opcodes! {
     0xb4 XrcFetchAdd "XRC FetchAdd" Xrc FetchAdd Only [XRCETH ATOMIC_ETH] None;
     0xb6 XrcSendLastInv "XRC SEND Last with Invalidate" Xrc Send Last [XRCETH IETH] AtLeastOne;
     0xb7 XrcSendOnlyInv "XRC SEND Only with Invalidate" Xrc Send Only [XRCETH IETH] UpToMtu;
+
+    0xc0 Mark "urxe's mark" Own Mark Only [] None;
+    0xc1 MarkSeen "urxe's mark, seen" Own MarkSeen Only [] None;
 }
 
 /// The rows in memory; [`ROW_OF`] and [`LOOKUP`] point into them.
@@ -348,7 +357,7 @@ static DECODE: [Option<Opcode>; 256] = {
     decode
 };
 
-const TRANSPORTS: usize = Transport::Cnp as usize + 1;
+const TRANSPORTS: usize = Transport::Own as usize + 1;
 const OPERATIONS: usize = Operation::Reserved as usize + 1;
 const POSITIONS: usize = Position::Only as usize + 1;
 /// Nothing, immediate data, or a key to invalidate.
@@ -451,8 +460,8 @@ mod tests {
             let is_built = info.operation != Operation::Reserved;
             assert_eq!(found, is_built.then_some(opcode));
         }
-        // 25 of RC and its 7 reserved ones, 12 of UC, 2 of UD, 23 of XRC, and the CNP.
-        assert_eq!(known, 70);
+        // 25 of RC and its 7 reserved ones, 12 of UC, 2 of UD, 23 of XRC, the CNP, and 2 of urxe's own.
+        assert_eq!(known, 72);
         assert_eq!(Opcode::all().count(), known);
     }
 
@@ -465,6 +474,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
+                6 => Transport::Own,
                 other => panic!("{opcode:?} is of transport {other}"),
             };
             assert_eq!(opcode.info().transport, expected, "{opcode:?}");

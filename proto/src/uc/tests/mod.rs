@@ -1,6 +1,7 @@
 //! Scenarios, named after the rules that they check. The test is the peer, packet by packet, but
 //! for the one with random loss, where there are two ends.
 
+mod marks;
 mod migration;
 mod noise;
 mod requester;

@@ -21,6 +21,9 @@ use urxe_proto::work::SendWr;
 pub const QKEY: QKey = QKey(0x1234);
 
 /// Work requests that may wait.
+/// Bytes between the marks of an unreliable connection: a few packets.
+const MARK_EVERY: u32 = 2048;
+
 const SENDS: SendQueueSize = SendQueueSize {
     max_wr: 8,
     max_sge: 1,
@@ -64,14 +67,17 @@ impl Qp {
                 })
                 .expect("memory"),
             )),
-            QpType::Uc => Qp::Uc(Box::new(
-                UcQp::new(UcConfig {
+            QpType::Uc => {
+                let config = UcConfig {
                     qpn,
                     send: SENDS,
                     signal_all: true,
-                })
-                .expect("memory"),
-            )),
+                };
+                let mut qp = UcQp::new(config).expect("memory");
+                // Some ends send marks, some only answer them.
+                qp.mark_every(if qpn.get() % 2 == 0 { MARK_EVERY } else { 0 });
+                Qp::Uc(Box::new(qp))
+            }
             _ => Qp::Ud(Box::new(
                 UdQp::new(UdConfig {
                     qpn,
@@ -161,13 +167,16 @@ impl Qp {
     pub fn deadline(&self) -> Time {
         match self {
             Self::Rc(qp) => qp.deadline(),
-            _ => Time::NEVER,
+            Self::Uc(qp) => qp.deadline(),
+            Self::Ud(_) => Time::NEVER,
         }
     }
 
     pub fn handle_timeout(&mut self, now: Time, host: &mut SimHost) {
-        if let Self::Rc(qp) = self {
-            qp.handle_timeout(now, host);
+        match self {
+            Self::Rc(qp) => qp.handle_timeout(now, host),
+            Self::Uc(qp) => qp.handle_timeout(now),
+            Self::Ud(_) => {}
         }
     }
 }
