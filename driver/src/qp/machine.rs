@@ -20,9 +20,9 @@ use urxe_proto::work::SendWr;
 /// `rmem_max`, 212,992 bytes, which the kernel doubles.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// How many bytes a connection keeps of what came after a hole. None yet: `urxe fuzz` and the simulated crowds
-/// have to know first that several messages may be carried out at once (`docs/CONGESTION.md`).
-const HOLD_BYTES: u32 = 0;
+/// How many bytes a connection keeps of what came after a hole: all that a peer like this one has under way, with
+/// room for what is kept of each packet beside its data.
+const HOLD_BYTES: u32 = 512 * 1024;
 
 /// A state machine for each service (9.7, 9.8).
 #[expect(

@@ -11,6 +11,10 @@ use std::collections::VecDeque;
 /// will be carried out later has to guess that well.
 const SPAN: i32 = 1024;
 
+/// So far after the hole a request may come and still say that all before it is on its way. No requester has more
+/// under way than that; what comes from further off is answered like any gap, and forgotten.
+const PLAUSIBLE: i32 = 4 * SPAN;
+
 /// A request that waits for those before it.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -65,6 +69,10 @@ impl Held {
             return;
         }
         let psn = packet.header.bth.psn;
+        let ahead = psn.diff(expected);
+        if ahead > PLAUSIBLE {
+            return;
+        }
         let at = self.queue.partition_point(|kept| kept.psn().before(psn));
         if self.queue.get(at).is_some_and(|kept| kept.psn() == psn) {
             return;
@@ -74,7 +82,7 @@ impl Held {
             payload: Box::default(),
         };
         let bytes = kept.bytes() + packet.payload.len();
-        if self.bytes + bytes > self.most || psn.diff(expected) > SPAN {
+        if self.bytes + bytes > self.most || ahead > SPAN {
             if self.missed.is_none_or(|missed| psn.after(missed)) {
                 self.missed = Some(psn);
             }

@@ -130,6 +130,15 @@ fn what_comes_far_after_a_hole_is_not_kept() {
 }
 
 #[test]
+fn what_comes_from_further_than_any_requester_is_ahead_tells_nothing() {
+    let mut end = End::new();
+    write(&mut end, 4097);
+    assert_eq!(end.only().syndrome(), GAP);
+    write(&mut end, 0);
+    assert!(!matches!(end.only().syndrome(), Syndrome::Nak(_)));
+}
+
+#[test]
 fn nothing_is_kept_behind_a_request_that_finds_no_receive() {
     let mut end = End::new();
     end.give(request(RcSendOnly, 1), &[]);

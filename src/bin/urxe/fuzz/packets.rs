@@ -24,6 +24,9 @@ pub struct Trial {
 /// READs and WRITEs have at most this many packets.
 const LONGEST: u32 = 4;
 
+/// How far ahead a responder may keep packets.
+const MAY_KEEP: i32 = 1 << 16;
+
 /// Where fields lie: those of the BTH, and of the RETH or AtomicETH after it.
 const PKEY: usize = 2;
 const DEST_QP: usize = 5;
@@ -39,6 +42,7 @@ pub fn draw(draw: &mut Draw, responder: &Responder) -> Trial {
     let mut sealed = true;
     if draw.random_bool(0.5) {
         spoil(draw, responder, &mut bytes, &mut sealed);
+        keep_away(responder, &mut bytes);
     }
     Trial { bytes, sealed }
 }
@@ -244,6 +248,19 @@ fn spoil(draw: &mut Draw, responder: &Responder, bytes: &mut Vec<u8>, sealed: &m
                 bytes[at] ^= 1 << draw.random_range(0..8);
             }
         }
+    }
+}
+
+/// A responder may keep what comes a little ahead, as if the network were late with what is missing, and carry
+/// it out when that has come. So what is ahead is so by more than a connection here has packets.
+fn keep_away(responder: &Responder, bytes: &mut [u8]) {
+    let Some([high, middle, low]) = bytes.get(PSN..Bth::LEN).and_then(|psn| psn.first_chunk())
+    else {
+        return;
+    };
+    let psn = Psn::new(u32::from_be_bytes([0, *high, *middle, *low]));
+    if (1..MAY_KEEP).contains(&psn.diff(responder.expected())) {
+        put_psn(bytes, psn + MAY_KEEP as u32);
     }
 }
 

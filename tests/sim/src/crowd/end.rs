@@ -31,6 +31,8 @@ const SENDS: SendQueueSize = SendQueueSize {
 };
 /// How much a reliable connection has in flight at most, in packets.
 const WINDOW: u32 = 32;
+/// How much of what comes after a hole one keeps, in packets.
+pub const HOLD: u32 = 7;
 
 /// What queue pairs of the services have in common.
 pub enum Qp {
@@ -62,7 +64,7 @@ impl Qp {
                     send: SENDS,
                     signal_all: true,
                     window_bytes: WINDOW * mtu.bytes() as u32,
-                    hold_bytes: 0,
+                    hold_bytes: HOLD * mtu.bytes() as u32,
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),

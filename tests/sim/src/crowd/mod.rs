@@ -40,6 +40,8 @@ const MOST_EVENTS: u64 = 3_000_000;
 
 /// The longest message, and what a datagram has before it (11.4.1.2).
 const ROOM: usize = 4096;
+/// As many messages as may be carried out at once: the one that was missing, and what was kept of those after it.
+const PLACES: usize = end::HOLD as usize + 1;
 const GRH: usize = 40;
 
 /// Keys of a host's regions: where receives go, and where WRITEs go. Each end has a place for these.
@@ -177,7 +179,7 @@ impl World {
                 inner: SimHost {
                     regions: vec![
                         region(RECEIVE, receives * (GRH + ROOM), Access::LOCAL_WRITE),
-                        region(TARGET, ends * ROOM, Access::REMOTE_WRITE),
+                        region(TARGET, ends * PLACES * ROOM, Access::REMOTE_WRITE),
                     ],
                     invalidatable: RefCell::new(HashSet::new()),
                     local: RefCell::default(),
@@ -403,7 +405,7 @@ impl World {
             let write = service != QpType::Ud && self.rng.random_bool(0.3);
             let op = match write {
                 true => SendOp::WriteImm {
-                    addr: base(TARGET) + (to * ROOM) as u64,
+                    addr: base(TARGET) + place_of(to, number) as u64,
                     rkey: RKey(TARGET),
                     imm: number,
                 },
@@ -594,10 +596,13 @@ impl World {
         }
         let slot = completion.wr_id as usize * (GRH + ROOM);
         let len = completion.byte_len as usize;
-        let (region, place) = match (completion.opcode, completion.grh) {
-            (WcOpcode::RecvWriteImm, _) => (1, index * ROOM..index * ROOM + len),
-            (_, true) => (0, slot + GRH..slot + len),
-            (_, false) => (0, slot..slot + len),
+        let (region, place) = match (completion.opcode, completion.extra, completion.grh) {
+            (WcOpcode::RecvWriteImm, Extra::Imm(number), _) => {
+                let place = place_of(index, number);
+                (1, place..place + len)
+            }
+            (_, _, true) => (0, slot + GRH..slot + len),
+            (_, _, false) => (0, slot..slot + len),
         };
         let bytes = self.hosts[host].inner.regions[region].bytes.borrow();
         let name = Name::of(&bytes[place]);
@@ -635,6 +640,12 @@ impl World {
         }
         end.expected = end.expected.max(name.number + 1);
     }
+}
+
+/// Where in the region for WRITEs a message to an end goes. Several may have been carried out, where the first was
+/// missing, before the program looks at any of them.
+fn place_of(to: usize, number: u32) -> usize {
+    (to * PLACES + number as usize % PLACES) * ROOM
 }
 
 /// Who sent a datagram: these are never replaced.
