@@ -14,9 +14,11 @@ mod packages;
 mod pyverbs;
 mod release;
 mod rxe;
+mod sanitize;
 mod soak;
 mod steps;
 mod test_log;
+mod toolchain;
 
 use std::env;
 use std::path::PathBuf;
@@ -132,7 +134,12 @@ fn simulate(options: &[String]) -> bool {
 fn test(options: &TestOptions) -> Report {
     let chosen = |step: Step| match options.only.is_empty() {
         // The filter is for names of tests of cargo's.
-        true => !matches!(step, Step::Fuzz | Step::Pyverbs | Step::Rxe) || options.filter.is_none(),
+        true => {
+            !matches!(
+                step,
+                Step::Sanitize | Step::Fuzz | Step::Pyverbs | Step::Rxe
+            ) || options.filter.is_none()
+        }
         false => options.only.contains(&step),
     };
     let mut report = Report::default();

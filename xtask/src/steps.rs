@@ -15,6 +15,7 @@ use crate::fuzz;
 use crate::outcome::Outcome;
 use crate::pyverbs;
 use crate::rxe;
+use crate::sanitize;
 use crate::test_log::TestLog;
 
 /// One step of the check.
@@ -32,6 +33,8 @@ pub(crate) enum Step {
     Build,
     /// Unit, integration and documentation tests, in the release profile: they move much data.
     Test,
+    /// The driver's tests once more, with AddressSanitizer; see `sanitize`.
+    Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,
     /// rdma-core's test suite, which is no test of cargo's; see `pyverbs`.
@@ -43,13 +46,14 @@ pub(crate) enum Step {
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Dependencies,
         Self::Build,
         Self::Test,
+        Self::Sanitize,
         Self::Fuzz,
         Self::Pyverbs,
         Self::Rxe,
@@ -63,6 +67,7 @@ impl Step {
             Self::Dependencies => dependencies::NAME,
             Self::Build => "build",
             Self::Test => "test",
+            Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
             Self::Rxe => "rxe",
@@ -91,7 +96,7 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Dependencies | Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
+            Self::Dependencies | Self::Sanitize | Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
         }
     }
 
@@ -106,6 +111,9 @@ impl Step {
     ) -> Outcome {
         if self == Self::Dependencies {
             return dependencies::step(workspace);
+        }
+        if self == Self::Sanitize {
+            return sanitize::step(workspace, target);
         }
         if self == Self::Fuzz {
             return fuzz::step(workspace, target);
@@ -152,7 +160,7 @@ impl Step {
 }
 
 /// Runs a command, passing what it prints on line by line while `log` reads along.
-fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result<ExitStatus> {
+pub(crate) fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result<ExitStatus> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -103,6 +103,9 @@ const LONGEST_BURST: Duration = Duration::from_millis(2);
 /// The longest that nothing gets through: less than a requester waits before it gives up.
 const LONGEST_PARTITION: Duration = Duration::from_millis(200);
 
+/// A script does not lose more than this one after the other, or it would soon use up every retry.
+const MOST_IN_A_ROW: u32 = 2;
+
 /// What is under way: when it arrives, a number that keeps ties in order, its bytes, and whether it
 /// met congestion.
 type Flying = Reverse<(Time, u64, Vec<u8>, bool)>;
@@ -126,6 +129,7 @@ pub struct Link {
     flying: BinaryHeap<Flying>,
     busy_until: Time,
     burst_until: Time,
+    lost_in_a_row: u32,
     number: u64,
     /// Damaged datagrams whose ICRC was right nevertheless, as must happen to one in 2^16.
     pub undetected: u64,
@@ -163,6 +167,7 @@ impl Link {
             flying: BinaryHeap::new(),
             busy_until: Time(0),
             burst_until: Time(0),
+            lost_in_a_row: 0,
             number: 0,
             undetected: 0,
             damaged: 0,
@@ -192,29 +197,20 @@ impl Link {
         let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));
         for _ in 0..copies {
             let mut copy = datagram.clone();
-            if self.rng.random_bool(self.faults.burst) {
-                let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
-                self.burst_until = now + Duration::from_nanos(length);
-            }
-            if self.rng.random_bool(self.faults.partition) {
-                let length = self
-                    .rng
-                    .random_range(0..=LONGEST_PARTITION.as_nanos() as u64);
-                self.burst_until = self.burst_until.max(now + Duration::from_nanos(length));
-                self.partitions += 1;
-            }
-            if now < self.burst_until {
+            let must_arrive = self.rng.is_told() && self.lost_in_a_row >= MOST_IN_A_ROW;
+            if self.loses(now) && !must_arrive {
+                self.lost_in_a_row += 1;
                 continue;
             }
-            if self.rng.random_bool(self.faults.loss) {
-                continue;
-            }
-            if self.rng.random_bool(self.faults.corrupt) {
+            if self.rng.random_bool(self.faults.corrupt) && !must_arrive {
+                self.lost_in_a_row += 1;
                 self.damage(&mut copy);
                 if self.accepts(&copy) {
                     self.undetected += 1;
                     continue;
                 }
+            } else {
+                self.lost_in_a_row = 0;
             }
             let takes = (copy.len() as f64 * self.faults.ns_per_byte) as u64;
             self.busy_until = self.busy_until.max(now) + Duration::from_nanos(takes);
@@ -229,6 +225,22 @@ impl Link {
             self.flying
                 .push(Reverse((arrives, self.number, copy, marked)));
         }
+    }
+
+    /// Whether what is sent now does not arrive.
+    fn loses(&mut self, now: Time) -> bool {
+        if self.rng.random_bool(self.faults.burst) {
+            let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
+            self.burst_until = now + Duration::from_nanos(length);
+        }
+        if self.rng.random_bool(self.faults.partition) {
+            let length = self
+                .rng
+                .random_range(0..=LONGEST_PARTITION.as_nanos() as u64);
+            self.burst_until = self.burst_until.max(now + Duration::from_nanos(length));
+            self.partitions += 1;
+        }
+        now < self.burst_until || self.rng.random_bool(self.faults.loss)
     }
 
     fn damage(&mut self, datagram: &mut Vec<u8>) {

@@ -11,6 +11,7 @@ pub type Rng = rand::rngs::Xoshiro256PlusPlus;
 #[derive(Debug)]
 pub struct Scripted {
     script: std::vec::IntoIter<u8>,
+    is_told: bool,
     then: Rng,
 }
 
@@ -18,9 +19,15 @@ impl Scripted {
     /// One that says `script`, and then goes on as `seed` says.
     pub fn new(script: Vec<u8>, seed: u64) -> Self {
         Scripted {
+            is_told: !script.is_empty(),
             script: script.into_iter(),
             then: Rng::seed_from_u64(seed),
         }
+    }
+
+    /// Whether it began with a script: then it says what chance never would.
+    pub fn is_told(&self) -> bool {
+        self.is_told
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
+use crate::toolchain::{self, UNSTABLE};
 use output::Progress;
 
 /// The step of `cargo xtask test`.
@@ -172,7 +173,7 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 
 /// Builds all targets; returns where they are.
 fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
-    let triple = triple()?;
+    let triple = toolchain::triple().ok_or(Error::NoTriple)?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .current_dir(workspace)
@@ -182,7 +183,7 @@ fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
         .arg(home)
         // A sanitizer has to be asked for with -Z. A target is named, so that only what runs in it
         // is compiled with these: procedural macros are not.
-        .env("RUSTC_BOOTSTRAP", "1")
+        .env(UNSTABLE.0, UNSTABLE.1)
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
     let status = command
         .status()
@@ -191,16 +192,6 @@ fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
         return Err(Error::Build(status.to_string()));
     }
     Ok(home.join(triple).join("release"))
-}
-
-/// What the compiler compiles for.
-fn triple() -> Result<String, Error> {
-    let output = Command::new("rustc").arg("-vV").output();
-    let output = output.map_err(|_| Error::NoTriple)?;
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .find_map(|line| Some(line.strip_prefix("host: ")?.to_owned()))
-        .ok_or(Error::NoTriple)
 }
 
 /// Lets one target run for its time.
