@@ -14,6 +14,10 @@ use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::{Headers, Operation, Packet};
 
+/// Bytes of a batch after which those that it is for may answer: a sender whose window was full goes on
+/// while the rest of the batch is handled.
+const STRETCH: usize = 96 << 10;
+
 /// Buffers for receiving, and the queue pairs that what was received is for.
 #[derive(Default)]
 pub(super) struct Receiver {
@@ -78,7 +82,7 @@ impl Engine {
         worked
     }
 
-    /// Hands a batch to its queue pairs, and then lets each send once.
+    /// Hands a batch to its queue pairs, and lets each send after a stretch of it.
     pub(super) fn handle_batch(
         &self,
         receiver: &mut Receiver,
@@ -89,13 +93,17 @@ impl Engine {
         let now = net::now();
         let qps = self.qps();
         let held = regions();
+        let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
+        let mut unanswered = 0;
         let worked = receive(batch, &mut |datagram| {
             self.handle(&qps, held.table(), now, datagram, touched);
+            unanswered += datagram.bytes.len();
+            if unanswered >= STRETCH {
+                unanswered = 0;
+                answer(touched, polls, held.table());
+            }
         });
-        let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
-        for qp in touched.drain(..) {
-            qp.go_on(polls, held.table());
-        }
+        answer(touched, polls, held.table());
         worked
     }
 
@@ -152,6 +160,13 @@ impl Engine {
                 self.polling.wrote();
             }
         }
+    }
+}
+
+/// Lets each queue pair that something came for send once.
+fn answer(touched: &mut Vec<Arc<Qp>>, polls: Option<u64>, regions: &RegionTable) {
+    for qp in touched.drain(..) {
+        qp.go_on(polls, regions);
     }
 }
 

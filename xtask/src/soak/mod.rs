@@ -85,7 +85,7 @@ fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec
     let libraries = libraries(target)?;
     let mut soak = Soak {
         pairs: (0..options.pairs)
-            .map(|n| Pair::start(PORT + n, &libraries, &options.faults))
+            .map(|n| Pair::start(PORT + n, n == 0, &libraries, &options.faults))
             .collect::<Result<_, _>>()?,
         libraries,
         turn: 0,
@@ -119,6 +119,7 @@ struct Tally {
     tight: u64,
     interrupted: u64,
     servers_killed: u64,
+    servers_refused: u64,
     stopped: u64,
     down: u64,
     addresses: u64,
@@ -142,6 +143,7 @@ impl Soak {
                 Ok(Some(Ended::Whole)) => self.tally.whole += 1,
                 Ok(Some(Ended::Killed)) => self.tally.killed += 1,
                 Ok(Some(Ended::Interrupted)) => self.tally.interrupted += 1,
+                Ok(Some(Ended::Refused)) => self.tally.servers_refused += 1,
                 Err(problem) => self.problems.push(problem),
             }
         }
@@ -211,6 +213,7 @@ impl Soak {
             tight,
             interrupted,
             servers_killed,
+            servers_refused,
             stopped,
             down,
             addresses,
@@ -218,7 +221,7 @@ impl Soak {
         println!(
             "clients: {whole} ended well, {killed} were killed, {interrupted} lost their server or their network; \
              {stopped} times one was stopped for a while\n\
-             servers: {servers_killed} were killed\n\
+             servers: {servers_killed} were killed, {servers_refused} ended as rping does when a client is killed that connects\n\
              the interface was down {down} times, an address came or went {addresses} times, files, memory or disk were scarce \
              {tight} times\n\
              problems: {}",

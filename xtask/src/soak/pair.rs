@@ -17,6 +17,12 @@ const STOPPED: Duration = Duration::from_secs(3);
 /// How long a server takes to notice that its client has ended.
 const CALM: Duration = Duration::from_secs(5);
 
+/// How long a client takes to connect, generously.
+const SETTLED: Duration = Duration::from_secs(1);
+/// What rping's server says last, which ends as a whole, when a client is killed while it connects: its reply is
+/// rejected for an ID that nobody has (reason 6 of 12.6.7.2).
+const REFUSED: &str = "cma event RDMA_CM_EVENT_REJECTED, error 6";
+
 /// How a client has ended.
 pub(super) enum Ended {
     /// All that it got was right.
@@ -24,10 +30,13 @@ pub(super) enum Ended {
     Killed,
     /// With an error, and there was reason for one.
     Interrupted,
+    /// It was the server, whose answer to a client's request nobody wanted any more.
+    Refused,
 }
 
 pub(super) struct Pair {
     port: u16,
+    lasts: bool,
     libraries: PathBuf,
     faults: String,
     server: Child,
@@ -48,8 +57,15 @@ struct Client {
 }
 
 impl Pair {
-    pub(super) fn start(port: u16, libraries: &Path, faults: &str) -> Result<Pair, String> {
+    /// Starts a server. One that `lasts` is not killed, nor are its clients while they connect.
+    pub(super) fn start(
+        port: u16,
+        lasts: bool,
+        libraries: &Path,
+        faults: &str,
+    ) -> Result<Pair, String> {
         Ok(Pair {
+            lasts,
             server: server(port, libraries, faults)?,
             port,
             libraries: libraries.to_owned(),
@@ -66,7 +82,11 @@ impl Pair {
             let said = said(&mut self.server);
             self.server = server(self.port, &self.libraries, &self.faults)?;
             self.before = None;
-            return Err(format!("a server ended by itself, with {status}: {said}"));
+            self.excuse();
+            return match said.ends_with(REFUSED) && status.code().is_some() {
+                true => Ok(Some(Ended::Refused)),
+                false => Err(format!("a server ended by itself, with {status}: {said}")),
+            };
         }
         let Some(client) = &mut self.client else {
             self.client = Some(self.new_client()?);
@@ -120,7 +140,10 @@ impl Pair {
     }
 
     pub(super) fn kill_client(&mut self) {
-        if let Some(client) = &mut self.client {
+        let settles = if self.lasts { SETTLED } else { Duration::ZERO };
+        if let Some(client) = &mut self.client
+            && client.started.elapsed() >= settles
+        {
             client.killed = true;
             let _ = client.child.kill();
         }
@@ -141,7 +164,11 @@ impl Pair {
         }
     }
 
+    /// Kills the server and starts another, unless it is the one that lasts.
     pub(super) fn restart_server(&mut self) -> Result<(), String> {
+        if self.lasts {
+            return Ok(());
+        }
         self.excuse();
         let _ = self.server.kill();
         let _ = self.server.wait();
