@@ -124,6 +124,8 @@ pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool
         list(options)
     } else if options.shell {
         shell(options, workspace, target)
+    } else if options.fuzz {
+        fuzz(options, workspace, target)
     } else {
         run_cells(options, workspace, target).map(|report| report.succeeded())
     };
@@ -182,6 +184,19 @@ fn shell(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool> 
         "rxe: `on urxe COMMAND` and `on rxe COMMAND` run programs on either host; `exit` ends the guest"
     );
     guest.shell(&job)?;
+    Ok(true)
+}
+
+fn fuzz(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool> {
+    let directory = target.join("rxe");
+    let guest = Guest::prepare(&directory, options.kernel)?;
+    let job = directory
+        .join(options.kernel.name())
+        .join(options.job_name());
+    let page = workspace.join("docs/RXE-DEPARTURES.md");
+    fuzz::run(&job, &guest.release, &page, |groups| {
+        run_in(&guest, &job, options, workspace, target, groups)
+    })?;
     Ok(true)
 }
 
@@ -249,10 +264,6 @@ fn judge(
     }
     if options.bench {
         bench::print(&results)?;
-    }
-    if options.fuzz {
-        let page = workspace.join("docs/RXE-DEPARTURES.md");
-        fuzz::print(&results, &guest.release, &page)?;
     }
     let report = Report::read(&results, groups, &guest.release, &Known::load())?;
     report.print();

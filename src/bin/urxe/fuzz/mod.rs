@@ -13,6 +13,7 @@ mod run;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::psn::Psn;
@@ -27,6 +28,8 @@ type Draw = rand::rngs::Xoshiro256PlusPlus;
 /// The port of librdmacm's examples.
 const PORT: u16 = 7471;
 const PACKETS: u64 = 10_000;
+/// Enough for a peer on a busy machine.
+const PATIENCE: u64 = 2000;
 
 /// Try how a peer answers to packets that break the rules: only one that you may disturb
 #[derive(clap::Args)]
@@ -53,6 +56,9 @@ pub struct Arguments {
     /// How many packets to send, or a few more
     #[arg(long, default_value_t = PACKETS)]
     packets: u64,
+    /// How long an answer may take that must come, in milliseconds
+    #[arg(long, default_value_t = PATIENCE, value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
     /// One case again, with each of its packets
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]
     replay: Option<(u64, u64)>,
@@ -152,7 +158,8 @@ fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
             0,
         ),
     };
-    let mut run = Run::new(&link, way, seed, arguments.replay.is_some());
+    let patience = Duration::from_millis(arguments.patience);
+    let mut run = Run::new(&link, way, seed, patience, arguments.replay.is_some());
     let went = cases(&mut run, arguments, first);
     println!("seed {seed}: {}", run.report);
     went?;

@@ -15,8 +15,6 @@ use super::packets::{self, Trial};
 use super::report::{Departure, Report};
 use super::{Draw, Way};
 
-/// How long an answer may take that must come.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one may take that need not come, where the next packet depends on it.
 const MOMENT: Duration = Duration::from_millis(20);
 /// How often a probe is repeated: the network may lose some.
@@ -31,6 +29,8 @@ pub struct Run<'a> {
     link: &'a Link,
     way: Way,
     seed: u64,
+    /// How long an answer may take that must come.
+    patience: Duration,
     /// What the granted memory holds.
     memory: Vec<u8>,
     open: Option<Open>,
@@ -56,11 +56,12 @@ pub enum Ending {
 }
 
 impl<'a> Run<'a> {
-    pub fn new(link: &'a Link, way: Way, seed: u64, trace: bool) -> Self {
+    pub fn new(link: &'a Link, way: Way, seed: u64, patience: Duration, trace: bool) -> Self {
         Run {
             link,
             way,
             seed,
+            patience,
             memory: Vec::new(),
             open: None,
             report: Report::default(),
@@ -213,7 +214,7 @@ impl<'a> Run<'a> {
         self.report.packets += 1;
         let mut heard = Heard::new(&open.connection, &trial.bytes, expected, &asked);
         if asked.wants_answer() {
-            self.listen(&mut heard, PATIENCE)?;
+            self.listen(&mut heard, self.patience)?;
         } else if asked.decides_next() {
             self.listen(&mut heard, MOMENT)?;
         }
@@ -261,7 +262,7 @@ impl<'a> Run<'a> {
             self.report.packets += 1;
             let mut heard = Heard::new(&open.connection, trial, before, asked);
             heard.probe = Some(probe_answer(&probe, expected));
-            self.listen(&mut heard, PATIENCE)?;
+            self.listen(&mut heard, self.patience)?;
             let probed = heard.probed;
             answers.extend(heard.answers());
             if probed {
