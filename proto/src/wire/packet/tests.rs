@@ -174,7 +174,7 @@ fn transport_version_is_0() {
 
 #[test]
 fn reserved_opcodes_are_refused_but_for_those_of_rc() {
-    for opcode in [0x2c, 0x35, 0x3f, 0x44, 0x66, 0x80, 0xb5, 0xc0, 0xff] {
+    for opcode in [0x2c, 0x35, 0x3f, 0x44, 0x66, 0x80, 0xb5, 0xc2, 0xff] {
         assert_eq!(
             Packet::parse(&send_only(&[(0, opcode)])),
             Err(ParseError::ReservedOpcode(opcode))
