@@ -42,39 +42,102 @@ fn group(seeds: Range<u64>) -> Group {
     }
 }
 
-/// Has `run_job` run the groups that it is given as the job in `job`, until rxe has had all packets: in another
-/// guest, with the next seed, where one did not survive them. Prints what came of it, and writes it to `page`.
-pub(crate) fn run(
-    job: &Path,
-    release: &str,
-    page: &Path,
-    mut run_job: impl FnMut(&[Group]) -> Result<()>,
-) -> Result<()> {
-    let mut sum = Sum::default();
-    let mut crashes = Vec::new();
-    let mut next = 1;
-    while sum.packets < ALL {
-        let seeds = next..next + (ALL - sum.packets).div_ceil(PACKETS);
-        let ended = run_job(&[group(seeds.clone())]);
-        let file = job.join("results/fuzz.output");
-        let output = fs::read_to_string(&file).at(&file)?;
-        sum.add(&output);
-        match ended {
-            Ok(()) => next = seeds.end,
-            Err(Error::GuestDied { console }) => {
-                let seed = next + output.matches("== seed-").count() as u64;
-                let said = fs::read_to_string(&console).at(&console)?;
-                crashes.push(format!("seed {seed}: {}", last_words(&said)));
-                next = seed + 1;
+/// What rxe has said to all packets, and the kernel.
+#[derive(Default)]
+pub(crate) struct Tries {
+    sum: Sum,
+    crashes: Vec<String>,
+    complaints: BTreeMap<String, u64>,
+}
+
+impl Tries {
+    /// Has `run_job` run the groups that it is given as the job in `job`, until rxe has had all packets: in another
+    /// guest, with the next seed, where one did not survive them.
+    pub(crate) fn run(job: &Path, mut run_job: impl FnMut(&[Group]) -> Result<()>) -> Result<Self> {
+        let mut tries = Tries::default();
+        let mut next = 1;
+        while tries.sum.packets < ALL {
+            let seeds = next..next + (ALL - tries.sum.packets).div_ceil(PACKETS);
+            let ended = run_job(&[group(seeds.clone())]);
+            let survived = tries.add(&job.join("results"))?;
+            match ended {
+                Ok(()) => next = seeds.end,
+                Err(Error::GuestDied { console }) => {
+                    let seed = next + survived;
+                    let said = fs::read_to_string(&console).at(&console)?;
+                    let words = last_words(&said);
+                    tries.crashes.push(format!("seed {seed}: {words}"));
+                    next = seed + 1;
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
+        }
+        Ok(tries)
+    }
+
+    /// What the last job of an earlier run said.
+    pub(crate) fn of_last_job(job: &Path) -> Result<Self> {
+        let mut tries = Tries::default();
+        tries.add(&job.join("results"))?;
+        Ok(tries)
+    }
+
+    /// Adds the results of a job; how many cells came to their end.
+    fn add(&mut self, results: &Path) -> Result<u64> {
+        let file = results.join("fuzz.output");
+        let output = fs::read_to_string(&file).at(&file)?;
+        self.sum.add(&output);
+        // There is none where the kernel did not live to show it.
+        let log = fs::read_to_string(results.join("fuzz.dmesg")).unwrap_or_default();
+        for (what, times) in complaints(&log) {
+            *self.complaints.entry(what).or_default() += times;
+        }
+        Ok(output.matches("== seed-").count() as u64)
+    }
+
+    /// Prints what came of it, and writes it to `page`.
+    pub(crate) fn write(&self, release: &str, page: &Path) -> Result<()> {
+        let mut text = self.sum.page(release);
+        if !self.complaints.is_empty() {
+            text.push_str("\n## What the kernel complained of\n\n| where | times |\n|---|---|\n");
+        }
+        for (what, times) in &self.complaints {
+            let _ = writeln!(text, "| {what} | {times} |");
+        }
+        if !self.crashes.is_empty() {
+            text.push_str("\n## Ends of the kernel\n\n");
+        }
+        for crash in &self.crashes {
+            let _ = writeln!(text, "- {crash}");
+        }
+        println!("\n{text}");
+        fs::write(page, text).at(page)?;
+        println!("rxe: wrote {}", page.display());
+        Ok(())
+    }
+}
+
+/// PSNs and lengths are others each time.
+fn without_numbers(text: &str) -> String {
+    let mut plain = String::new();
+    for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        plain.push_str(if digits > 0 { "n" } else { "" });
+        plain.push_str(&piece[digits..]);
+    }
+    plain
+}
+
+/// What the kernel complained of, once each: where, without the addresses.
+fn complaints(log: &str) -> BTreeMap<String, u64> {
+    let mut complaints = BTreeMap::new();
+    for line in log.lines() {
+        if let Some((_, what)) = line.split_once("WARNING: ") {
+            let at = what.split(',').next().unwrap_or(what);
+            *complaints.entry(at.to_owned()).or_default() += 1;
         }
     }
-    let text = sum.page(release, &crashes);
-    println!("\n{text}");
-    fs::write(page, text).at(page)?;
-    println!("rxe: wrote {}", page.display());
-    Ok(())
+    complaints
 }
 
 /// What a kernel says of its end: what happened, and where.
@@ -104,7 +167,8 @@ impl Sum {
         let mut rule = "";
         for line in output.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            if let Some((packets, rest)) = line.split_once(" packets in ") {
+            if let Some((before, rest)) = line.split_once(" packets in ") {
+                let packets = before.rsplit(' ').next().unwrap_or(before);
                 sum.packets += packets.parse().unwrap_or(0);
                 let connections = rest.split_once("over ").map(|(_, number)| number);
                 let number = connections.and_then(|text| text.split(' ').next()?.parse().ok());
@@ -118,7 +182,7 @@ impl Sum {
                 let counted = departure.rsplit_once(" times: ");
                 let counted = counted.and_then(|(counted, _)| counted.rsplit_once(", "));
                 if let Some((what, times)) = counted {
-                    let key = (rule.to_owned(), what.to_owned());
+                    let key = (rule.to_owned(), without_numbers(what));
                     *sum.departures.entry(key).or_default() += times.parse().unwrap_or(0);
                 }
             } else {
@@ -127,7 +191,7 @@ impl Sum {
         }
     }
 
-    fn page(&self, release: &str, crashes: &[String]) -> String {
+    fn page(&self, release: &str) -> String {
         let mut page = format!(
             "# Where rxe departs from the specification\n\n\
              Generated by `cargo xtask rxe --fuzz`, on Linux {release}: {} packets of `urxe fuzz`, most of which break \
@@ -137,12 +201,6 @@ impl Sum {
         );
         for (rule, (tried, departed)) in &self.rules {
             let _ = writeln!(page, "| {rule} | {tried} | {departed} |");
-        }
-        if !crashes.is_empty() {
-            page.push_str("\n## Ends of the kernel\n\n");
-        }
-        for crash in crashes {
-            let _ = writeln!(page, "- {crash}");
         }
         page.push_str("\n## Answers that were not asked for\n\n| rule | asked, answered | times |\n|---|---|---|\n");
         for ((rule, what), times) in &self.departures {
@@ -167,12 +225,12 @@ mod tests {
     #[test]
     fn reports_are_added_up() {
         let one = "== seed-1\n\
-            5001 packets in 700 cases, over 30 connections\n   \
+            seed 1: 5001 packets in 700 cases, over 30 connections\n   \
             tried departed  rule\n     \
             600       12  PSN ahead: NAK PSN sequence (9.7.5.1.2)\n     \
             100        0  another queue pair: dropped (9.6.1.1.2)\n\n\
             PSN ahead: NAK PSN sequence (9.7.5.1.2)\n    \
-            asked a NAK; answered nothing, or so, 12 times: --replay 1:2, 1:3\n";
+            asked a NAK; answered ACK of PSN 17, or so, 12 times: --replay 1:2, 1:3\n";
         let mut sum = Sum::default();
         sum.add(one);
         sum.add(one);
@@ -180,7 +238,7 @@ mod tests {
         let ahead = "PSN ahead: NAK PSN sequence (9.7.5.1.2)";
         assert_eq!(sum.rules[ahead], (1200, 24));
         assert_eq!(sum.rules.len(), 2);
-        let what = "a NAK; answered nothing, or so".to_owned();
+        let what = "a NAK; answered ACK of PSN n, or so".to_owned();
         assert_eq!(
             sum.departures,
             BTreeMap::from([((ahead.to_owned(), what), 24)])

@@ -236,11 +236,17 @@ impl<'a> Run<'a> {
         if self.trace {
             self.tell(trial, &asked, &answers, right);
         }
-        self.report.count(&asked, right, || Departure {
-            seed: self.seed,
-            case: number,
-            asked: asked.to_string(),
-            answered: words(&answers),
+        self.report.count(&asked, right, || {
+            let (asked, mut answered) = (asked.to_string(), words(&answers));
+            if asked == answered {
+                answered.push_str(" with other data");
+            }
+            Departure {
+                seed: self.seed,
+                case: number,
+                asked,
+                answered,
+            }
         });
         Ok(lives && right)
     }
