@@ -224,7 +224,7 @@ struct Scene {
     now: Time,
     mtu: usize,
     next_wr: u64,
-    /// Requests that came in this life, and acknowledgements that went out for them.
+    /// Answers that the requests of this life may have, and acknowledgements that went out for them.
     requests: u64,
     acknowledgements: u64,
     /// Bytes of requests that came ahead of their turn.
@@ -535,7 +535,8 @@ impl Scene {
             assert_eq!(self.host.events.len(), events);
             assert_eq!(self.host.written.get(), 0);
         } else if is_answered(header.bth.opcode.info()) {
-            self.requests += 1;
+            // One that came ahead is answered for that, and again when its turn has come.
+            self.requests += if is_ahead { 2 } else { 1 };
         }
     }
 
