@@ -215,7 +215,8 @@ impl Memory for Host {
 
     fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         assert!(
-            self.sends_due.iter().any(|due| due.sink == sges),
+            // What asks for no data has no elements, and an answer with data touches nothing.
+            sges.is_empty() || self.sends_due.iter().any(|due| due.sink == sges),
             "data for elements that no outstanding work request has: {sges:?}"
         );
         self.put(sges, offset, data)
