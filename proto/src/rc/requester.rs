@@ -195,6 +195,8 @@ impl Requester {
         if let Some(index) = sent.rev().find(with_packets)
             && let Some(last) = self.queue.get(index)
         {
+            // A repair would end where this begins.
+            self.repair = None;
             self.cursor_packet = last.packets - 1;
             self.cursor = index;
             self.next_psn = self.next_psn.prev();

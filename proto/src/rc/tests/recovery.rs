@@ -280,6 +280,21 @@ fn the_probe_of_a_lost_tail_is_one_packet() {
 }
 
 #[test]
+fn a_probe_that_has_not_gone_out_gives_way_to_the_packet_that_asks_for_draining() {
+    let mut end = End::new();
+    for wr_id in [1, 2] {
+        end.post(wr_id, write_to(0), SendFlags::empty(), &[sge(LOCAL, 0, 8)]);
+    }
+    let (packets, _) = end.poll_room(1);
+    assert_eq!(packets.len(), 1);
+    end.now = end.qp.deadline();
+    end.qp.handle_timeout(end.now, &mut end.host);
+    assert_eq!(end.qp.counters().probes, 1);
+    end.to(QpState::Sqd);
+    assert_eq!(psns(&end.poll()), [0]);
+}
+
+#[test]
 fn a_lost_packet_costs_one_packet_between_two_ends_that_keep() {
     let (mut a, mut b) = pair(|_| ());
     a.ask(1, write_to(0), 12 * MTU);
