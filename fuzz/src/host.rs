@@ -219,7 +219,10 @@ impl Memory for Host {
             sges.is_empty() || self.sends_due.iter().any(|due| due.sink == sges),
             "data for elements that no outstanding work request has: {sges:?}"
         );
-        self.put(sges, offset, data)
+        match sges.is_empty() && !data.is_empty() {
+            true => Err(MemoryError::Range),
+            false => self.put(sges, offset, data),
+        }
     }
 
     fn check_remote(
