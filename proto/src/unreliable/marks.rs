@@ -12,7 +12,7 @@ use std::time::Duration;
 const UNANSWERED: i32 = 2;
 
 /// How long the peer may take to answer: it may be without a processor.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// So many marks in a row without an answer, and the peer is taken for one that does not know them.
 const IGNORED: u32 = 10;

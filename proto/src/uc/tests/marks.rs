@@ -4,7 +4,7 @@ use super::*;
 use std::time::Duration;
 
 const EVERY: usize = 4 * MTU;
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// An end that sends marks, with more to send than may go.
 fn marking() -> End {
