@@ -84,7 +84,8 @@ impl Marks {
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        if let Some(number) = self.owed {
+        // In the error state nothing goes out any more (10.3.1.7).
+        if let Some(number) = self.owed.filter(|_| core.attr.state.handles_packets()) {
             if !put(core, Opcode::MarkSeen, number, out) {
                 return true;
             }

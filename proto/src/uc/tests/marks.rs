@@ -107,6 +107,15 @@ fn a_mark_is_answered_before_anything_else_goes_and_the_last_for_all() {
 }
 
 #[test]
+fn in_the_error_state_no_mark_is_answered() {
+    let mut end = End::new();
+    end.give(Header::new(Mark, Qpn::new(0x11), Psn::new(7)), &[]);
+    end.qp.fail(end.now, &mut end.host);
+    assert_eq!(end.qp.state(), QpState::Err);
+    assert_eq!(end.poll(), []);
+}
+
+#[test]
 fn nobody_waits_with_nothing_to_send() {
     let mut end = marking();
     end.poll();
