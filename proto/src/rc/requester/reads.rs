@@ -1,0 +1,154 @@
+//! Requests that are answered with more than an acknowledgement: READ, the atomics, ATOMIC WRITE and FLUSH
+//! (9.7.5.2.1, 9.7.5.2.2, A19).
+
+use super::{Requester, Step};
+use crate::host::{Access, Memory, Transmit};
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::queue::SendWqe;
+use crate::service::Context;
+use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
+use crate::work::{Payload, SendOp, WcStatus};
+
+/// The most bytes one READ request asks for. A longer READ goes out as several requests of
+/// consecutive PSNs, so that the requester governs how much is under way towards it; no
+/// acknowledgement could slow the responder down.
+const READ_PIECE: u32 = 64 * 1024;
+
+/// The responses to one READ request at most.
+pub(super) fn read_piece(mtu: Mtu) -> u32 {
+    READ_PIECE / mtu.bytes() as u32
+}
+
+impl Requester {
+    /// Sends the next such request, or the next piece of a long READ.
+    pub(super) fn send_with_response<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wqe: &SendWqe,
+        memory: &M,
+        out: &mut T,
+    ) -> Step {
+        if cx.attr.max_rd_atomic == 0 {
+            self.unsendable = Some((self.cursor, WcStatus::LocQpOpErr));
+            return Step::Wait;
+        }
+        if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
+            return Step::Wait;
+        }
+        // What is asked for again goes one request at a time. A responder may take a repeated READ
+        // as leave to forget what lies before it: Linux's rxe moves the start of what it can replay,
+        // and would drop a repetition of the part before.
+        if self.next_psn.before(self.sent_end) && !self.awaiting.is_empty() {
+            return Step::Wait;
+        }
+        let left = wqe.packets - self.cursor_packet;
+        let mut packets = left.min(read_piece(cx.attr.path_mtu));
+        if let Some(end) = self.read_ends.iter().find(|end| end.after(self.next_psn)) {
+            packets = packets.min(end.diff(self.next_psn) as u32);
+        }
+        let room = self.room();
+        if room < packets && self.in_flight() > 0 {
+            return Step::Wait;
+        }
+        packets = packets.min(room).max(1);
+        let sges = match self.queue.payload(self.cursor, wqe) {
+            Payload::Sges(sges) => sges,
+            Payload::Inline(_) => &[],
+        };
+        if memory.check_local(sges, Access::LOCAL_WRITE).is_err() {
+            self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
+            return Step::Wait;
+        }
+        let mtu = cx.attr.path_mtu.bytes() as u64;
+        let offset = u64::from(self.cursor_packet) * mtu;
+        let length = (u64::from(wqe.len) - offset).min(u64::from(packets) * mtu) as u32;
+
+        let request = |operation| {
+            cx.request_header(
+                wqe,
+                operation,
+                Position::Only,
+                Headers::empty(),
+                self.next_psn,
+            )
+            .with_ack_req(true)
+        };
+        let header = match wqe.op {
+            SendOp::Read { addr, rkey } => {
+                let addr = addr.wrapping_add(offset);
+                request(Operation::ReadRequest).with_reth(Reth { addr, rkey, length })
+            }
+            SendOp::CompareSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            } => {
+                let atomic = AtomicEth {
+                    addr,
+                    rkey,
+                    swap_or_add: swap,
+                    compare,
+                };
+                request(Operation::CompareSwap).with_atomic(atomic)
+            }
+            SendOp::FetchAdd { addr, rkey, add } => {
+                let atomic = AtomicEth {
+                    addr,
+                    rkey,
+                    swap_or_add: add,
+                    compare: 0,
+                };
+                request(Operation::FetchAdd).with_atomic(atomic)
+            }
+            SendOp::AtomicWrite { addr, rkey, .. } => {
+                request(Operation::AtomicWrite).with_reth(Reth {
+                    addr,
+                    rkey,
+                    length: wqe.len,
+                })
+            }
+            SendOp::Flush {
+                addr,
+                rkey,
+                len,
+                how,
+            } => request(Operation::Flush).with_feth(how).with_reth(Reth {
+                addr,
+                rkey,
+                length: len,
+            }),
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. }
+            | SendOp::BindMw(_)
+            | SendOp::LocalInv(_) => unreachable!("only what has a response comes here"),
+        };
+        let data: &[u8] = match &wqe.op {
+            SendOp::AtomicWrite { value, .. } => value,
+            _ => &[],
+        };
+        let header_len = header.len();
+        let Some(packet) = out.stage(header_len + data.len()) else {
+            return Step::Full;
+        };
+        header.emit(packet);
+        packet[header_len..].copy_from_slice(data);
+        out.commit();
+        self.asked = self.next_psn + (packets - 1);
+        self.sent(cx, wqe, packets, true, out.now());
+        self.awaiting.push_back(self.next_psn);
+        self.note_read_end(self.next_psn);
+        Step::Sent
+    }
+
+    fn note_read_end(&mut self, end: Psn) {
+        let at = self.read_ends.partition_point(|other| other.before(end));
+        if self.read_ends.get(at) != Some(&end) {
+            self.read_ends.insert(at, end);
+        }
+    }
+}
