@@ -24,6 +24,8 @@ pub struct EngineCounters {
     pub held_acks: Counter,
     /// Polls that received, for a program that spins on memory, what it would have spun for.
     pub writes_awaited: Counter,
+    /// Times that a connection waited for its turn to send to a process of this host.
+    pub turns_awaited: Counter,
 }
 
 impl Engine {
@@ -61,6 +63,7 @@ impl Engine {
             ("gathered_late", self.counters.gathered_late.get()),
             ("held_acks", self.counters.held_acks.get()),
             ("writes_awaited", self.counters.writes_awaited.get()),
+            ("turns_awaited", self.counters.turns_awaited.get()),
         ];
         if let Some(counters) = self.net_counters() {
             readings.extend(counters.snapshot());

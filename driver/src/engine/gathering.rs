@@ -104,6 +104,7 @@ impl Engine {
         if let Some(network) = self.network.get() {
             let send = |qp: Arc<Qp>| qp.send_gathered(false, regions().table());
             network.gathering.take_all(send);
+            self.passage_cleared();
         }
     }
 

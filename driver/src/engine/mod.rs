@@ -16,6 +16,7 @@ mod groups;
 mod handover;
 mod leaving;
 mod locals;
+mod passages;
 mod polling;
 mod progress;
 mod receiving;
@@ -26,6 +27,7 @@ mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
+pub(crate) use passages::{GRANT, Passage};
 
 use crate::cm::gsi::Gsi;
 use crate::counters::DeviceCounters;
@@ -39,6 +41,7 @@ use delayed::Delayed;
 use gathering::Gathering;
 use groups::Groups;
 use handover::Handover;
+use passages::Passages;
 pub use leaving::is_leaving;
 pub(crate) use polling::Call;
 use polling::Polling;
@@ -81,6 +84,8 @@ pub struct Engine {
     raw: RwLock<Vec<Weak<Qp>>>,
     timers: Timers,
     delayed: Delayed,
+    /// How connections to processes of this host take turns.
+    passages: Passages,
     /// Queue pairs that have more to send than their turn allowed.
     ready: Mutex<Vec<Arc<Qp>>>,
     /// Completion queues that overran, and whose queue pairs go to error.
@@ -133,6 +138,7 @@ impl Engine {
             raw: RwLock::default(),
             timers: Timers::new(),
             delayed: Delayed::new(),
+            passages: Passages::default(),
             ready: Mutex::default(),
             overran: Mutex::default(),
             batches: Mutex::default(),
@@ -372,6 +378,7 @@ impl Engine {
         for qp in &ready {
             qp.take_turn(regions().table());
         }
+        let granted = self.grant_passage();
         for cq in &overran {
             for qp in cq.users() {
                 let qps = self.qps();
@@ -385,13 +392,14 @@ impl Engine {
             }
         }
         let managed = (self.network.get()).is_some_and(|network| network.gsi.run(&network.shared));
-        managed || !ready.is_empty() || !overran.is_empty()
+        managed || granted || !ready.is_empty() || !overran.is_empty()
     }
 
     /// Whether a turn waits to be taken.
     fn has_leftovers(&self) -> bool {
         !lock(&self.ready).is_empty()
             || !lock(&self.overran).is_empty()
+            || self.passage_calls()
             || (self.network.get()).is_some_and(|network| network.gsi.has_work())
     }
 

@@ -13,6 +13,7 @@ use super::sys::set_option;
 use super::wire::Wire;
 use crate::process_socket::ProcessSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_recv_buffer_size;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -56,6 +57,8 @@ pub struct Endpoint {
     shared: Arc<Shared>,
     address: LocalAddress,
     receiver: ProcessSocket,
+    /// Bytes of memory that the kernel keeps for what arrives.
+    receive_buffer: u32,
     steering: Steering,
     wire: Arc<Wire>,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
@@ -83,6 +86,7 @@ impl Endpoint {
         let endpoint = Endpoint {
             shared,
             address,
+            receive_buffer: socket_recv_buffer_size(&*receiver).map_or(0, |bytes| bytes as u32),
             receiver,
             steering,
             wire,
@@ -127,6 +131,11 @@ impl Endpoint {
     /// The address.
     pub fn address(&self) -> LocalAddress {
         self.address
+    }
+
+    /// How many bytes of memory what has arrived may take until it is read.
+    pub(crate) fn receive_buffer(&self) -> u32 {
+        self.receive_buffer
     }
 
     /// Packets arrive here: when it is readable, call [`Endpoint::recv`].

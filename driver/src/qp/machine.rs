@@ -179,6 +179,33 @@ impl Machine {
         }
     }
 
+    /// See [`RcQp::require_grants`]; what the other services send is not granted.
+    pub(super) fn require_grants(&mut self, required: bool) {
+        if let Self::Rc(qp) = self {
+            qp.require_grants(required);
+        }
+    }
+
+    /// See [`RcQp::grant`].
+    pub(super) fn grant(&mut self, bytes: u32) {
+        if let Self::Rc(qp) = self {
+            qp.grant(bytes);
+        }
+    }
+
+    /// See [`RcQp::wants_grant`].
+    pub(super) fn wants_grant(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.wants_grant())
+    }
+
+    /// See [`RcQp::under_way`]; the other services await no answers.
+    pub(super) fn under_way(&self) -> u32 {
+        match self {
+            Self::Rc(qp) => qp.under_way(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => 0,
+        }
+    }
+
     /// When the clock is to be looked at. Only connections await anything.
     pub(super) fn deadline(&self) -> Time {
         match self {

@@ -19,6 +19,7 @@ mod modify;
 mod multicast;
 mod neighbour;
 mod pace;
+mod passenger;
 mod posting;
 mod receives;
 mod sending;
@@ -50,6 +51,7 @@ use host::QpHost;
 use machine::Machine;
 use neighbour::Neighbour;
 use pace::Pacer;
+use passenger::Passenger;
 use receives::Source;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -103,6 +105,8 @@ struct Inner {
     alternate: Option<Route>,
     /// Whether it is an unreliable connection to a process of this host, which it must not overrun.
     neighbour: Option<Neighbour>,
+    /// Whether it is a reliable one, which takes turns with the others.
+    passenger: Option<Passenger>,
     /// Where the datagrams go that a datagram queue pair has to send.
     destinations: Destinations,
     /// What limits its rate, if anything does.
@@ -136,6 +140,9 @@ impl Inner {
         let is_unreliable = matches!(self.machine, Machine::Uc(_));
         let connection = route.as_ref().filter(|_| is_unreliable);
         self.neighbour = connection.and_then(Neighbour::at_the_end_of);
+        let passenger = |route| Passenger::on(route, &self.machine);
+        self.passenger = route.as_ref().and_then(passenger);
+        self.machine.require_grants(self.passenger.is_some());
         self.route = route;
     }
 
@@ -183,6 +190,7 @@ impl Qp {
                 route: None,
                 alternate: None,
                 neighbour: None,
+                passenger: None,
                 destinations: Destinations::default(),
                 pacer: None,
                 paced_until: Time::NEVER,
@@ -360,6 +368,9 @@ impl Qp {
             .machine
             .handle_packet(now, network, packet, &mut self.host(regions));
         let taken = inner.machine.counters().received_packets > taken;
+        if taken && let Some(passenger) = &mut inner.passenger {
+            passenger.set_unheard(false);
+        }
         if taken && network.traffic_class & CE == CE {
             inner.machine.congestion_met(now, packet);
         }
@@ -416,6 +427,18 @@ impl Qp {
         self.transmit(&mut inner, regions);
     }
 
+    /// It has waited for its turn on a [`Passage`](engine::Passage), which has come.
+    pub(crate) fn take_passage(self: &Arc<Self>, regions: &RegionTable) {
+        let mut inner = lock(&self.inner);
+        let Inner {
+            passenger, machine, ..
+        } = &mut *inner;
+        if let Some(passenger) = passenger {
+            passenger.called(machine);
+        }
+        self.transmit(&mut inner, regions);
+    }
+
     /// A deadline that the timers were given has come.
     pub(crate) fn timer_fired(self: &Arc<Self>, at: Time, now: Time, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
@@ -426,6 +449,9 @@ impl Qp {
         inner.armed = Time::NEVER;
         if inner.machine.deadline() <= now {
             inner.machine.handle_timeout(now, &mut self.host(regions));
+            if let Some(passenger) = &mut inner.passenger {
+                passenger.set_unheard(true);
+            }
             if inner.machine.state() == QpState::Err {
                 tracing::debug!(qp = %self.qpn, counters = ?inner.machine.counters(),
                     network = ?engine::get().net_counters().map(NetCounters::snapshot),
@@ -497,6 +523,9 @@ impl Qp {
 
     /// Keeps what others see of the state machine in step with it.
     fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
+        if let Some(passenger) = &mut inner.passenger {
+            passenger.count(&inner.machine);
+        }
         let deadline = inner.machine.deadline().min(inner.paced_until);
         if deadline < inner.armed {
             inner.armed = deadline;

@@ -100,6 +100,7 @@ impl Qp {
             inner.pacer = Pacer::new(attr.rate_limit, burst);
         }
         self.transmit(&mut inner, held.table());
+        engine::get().passage_cleared();
         Ok(())
     }
 

@@ -204,6 +204,7 @@ impl Drop for Posting<'_> {
         if !self.wait() {
             self.qp.transmit(&mut self.inner, self.held.table());
             self.inner.gathered.posted(now());
+            engine::get().passage_cleared();
         }
     }
 }

@@ -48,6 +48,7 @@ impl Qp {
             destinations,
             pacer,
             paced_until,
+            passenger,
             queued,
             ..
         } = inner;
@@ -75,6 +76,11 @@ impl Qp {
                 }
             };
             turn = turn.saturating_sub(send_batch(batch, path, local, traffic));
+            if let Some(passenger) = passenger
+                && machine.wants_grant()
+            {
+                more |= passenger.ask(self, machine);
+            }
         }
         if let Some(batch) = batch {
             engine::get().return_batch(batch);

@@ -394,6 +394,32 @@ impl RcQp {
         full
     }
 
+    /// From now on new packets may be used only as far as [`RcQp::grant`] says, or as far as the window goes.
+    /// That is for who drives several connections to one receiver, which hears them all in one buffer.
+    pub fn require_grants(&mut self, required: bool) {
+        self.requester.require_grants(required);
+    }
+
+    /// Grants `bytes`, what is left of earlier ones included: so much data, sent or asked for, may be under way that was not
+    /// before, rounded down to packets. A grant of fewer bytes than a READ request asks for, 64 KiB, may keep it from going.
+    pub fn grant(&mut self, bytes: u32) {
+        let packets = bytes / self.attr.path_mtu.bytes() as u32;
+        self.requester.renew_grant(packets);
+    }
+
+    /// Whether something was not sent because it was not granted, when packets were asked for last.
+    pub fn wants_grant(&self) -> bool {
+        self.requester.wants_grant()
+    }
+
+    /// How many bytes the packets that await their answers have at most.
+    pub fn under_way(&self) -> u32 {
+        match self.attr.state.initiates() {
+            true => self.requester.in_flight() * self.attr.path_mtu.bytes() as u32,
+            false => 0,
+        }
+    }
+
     /// The queue pair is about to be destroyed. On a connection that loses packets the last
     /// acknowledgement may be lost as well, and nobody would repeat it for the peer; so it
     /// goes out more than once, with the next [`RcQp::poll_answers`].

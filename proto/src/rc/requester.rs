@@ -6,6 +6,7 @@
 //! request are settled when it is posted, nothing else needs to be remembered about what was sent.
 
 mod answers;
+mod grant;
 mod reads;
 mod repair;
 
@@ -20,6 +21,7 @@ use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
+use grant::Grant;
 use reads::read_piece;
 use repair::{Peer, Repair};
 use std::collections::VecDeque;
@@ -74,6 +76,7 @@ pub(super) struct Requester {
     asked: Psn,
     timers: Retransmit,
     window: Window,
+    grant: Grant,
     /// A loss up to this PSN was answered by a smaller window already.
     reduced_until: Psn,
     /// The packet whose round trip is being measured, and when it went.
@@ -113,6 +116,7 @@ impl Requester {
             asked: Psn::default(),
             timers: Retransmit::new(0, 0, 0),
             window,
+            grant: Grant::default(),
             reduced_until: Psn::default(),
             measured: None,
             gap: None,
@@ -216,6 +220,7 @@ impl Requester {
         host: &mut H,
         out: &mut T,
     ) -> bool {
+        self.grant.set_wanted(false);
         if !self.transmit_repair(cx, host, out) {
             return true;
         }
@@ -270,12 +275,39 @@ impl Requester {
         Step::Sent
     }
 
-    /// How many PSNs the window leaves.
+    /// See [`RcQp::require_grants`](super::RcQp::require_grants).
+    pub(super) fn require_grants(&mut self, required: bool) {
+        self.grant.require(required);
+    }
+
+    /// See [`RcQp::grant`](super::RcQp::grant).
+    pub(super) fn renew_grant(&mut self, psns: u32) {
+        self.grant.renew(psns);
+    }
+
+    /// See [`RcQp::wants_grant`](super::RcQp::wants_grant).
+    pub(super) fn wants_grant(&self) -> bool {
+        self.grant.is_wanted()
+    }
+
+    /// How many PSNs may be used now.
     fn room(&self) -> u32 {
+        self.window_room().min(self.granted())
+    }
+
+    /// How many PSNs the window leaves.
+    fn window_room(&self) -> u32 {
         self.window.packets().saturating_sub(self.in_flight())
     }
 
-    fn in_flight(&self) -> u32 {
+    /// How many PSNs what is granted leaves. Those that were used before need no grant.
+    fn granted(&self) -> u32 {
+        let again = self.sent_end.diff(self.next_psn).max(0) as u32;
+        self.grant.left().saturating_add(again)
+    }
+
+    /// How many PSNs await their answers.
+    pub(super) fn in_flight(&self) -> u32 {
         self.next_psn.diff(self.una).max(0) as u32
     }
 
@@ -294,6 +326,7 @@ impl Requester {
     ) -> Step {
         let room = self.room();
         if room == 0 {
+            self.grant.set_wanted(self.window_room() > 0);
             return Step::Wait;
         }
         let index = self.cursor_packet;
@@ -380,7 +413,9 @@ impl Requester {
             self.cursor += 1;
             self.cursor_packet = 0;
         }
-        if self.next_psn.after(self.sent_end) {
+        let new = self.next_psn.diff(self.sent_end);
+        if new > 0 {
+            self.grant.spend(new as u32);
             self.sent_end = self.next_psn;
         }
         self.timers.sent(now);

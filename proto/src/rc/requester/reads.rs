@@ -47,11 +47,15 @@ impl Requester {
         if let Some(end) = self.read_ends.iter().find(|end| end.after(self.next_psn)) {
             packets = packets.min(end.diff(self.next_psn) as u32);
         }
-        let room = self.room();
+        let room = self.window_room();
         if room < packets && self.in_flight() > 0 {
             return Step::Wait;
         }
         packets = packets.min(room).max(1);
+        if self.granted() < packets {
+            self.grant.set_wanted(true);
+            return Step::Wait;
+        }
         let sges = match self.queue.payload(self.cursor, wqe) {
             Payload::Sges(sges) => sges,
             Payload::Inline(_) => &[],

@@ -6,6 +6,7 @@ mod congestion;
 mod duplicates;
 mod errors;
 mod farewell;
+mod grants;
 mod liveness;
 mod local;
 mod migration;

@@ -1,0 +1,108 @@
+//! Connections to a process of this host take turns, rather than fill its socket's buffer all at once.
+
+mod common;
+
+use common::{ALL, Buffer, End, PATIENCE, pair};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use urxe_driver::engine;
+use urxe_proto::ids::RKey;
+use urxe_proto::qp::{AttrMask, QpAttr, QpState};
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// More connections than have room together, with the few packets that each begins with.
+const MANY: usize = 80;
+
+/// More than a connection is granted at a time.
+const LENGTH: usize = 256 << 10;
+
+/// They wait for each other: one test at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+struct Connection {
+    a: End,
+    b: End,
+    from: Buffer,
+    to: Buffer,
+}
+
+impl Connection {
+    fn new(tune: impl Fn(&mut QpAttr)) -> Self {
+        let (a, b) = pair(tune);
+        let from = Buffer::new(&a.pd, LENGTH, ALL);
+        let to = Buffer::new(&b.pd, LENGTH, ALL);
+        Connection { a, b, from, to }
+    }
+
+    fn post_write(&self) {
+        let (addr, rkey) = (self.to.mr.addr(), RKey(self.to.mr.rkey().0));
+        let sge = self.from.sge(0, LENGTH as u32);
+        self.a.post(1, SendOp::Write { addr, rkey }, &[sge]);
+    }
+
+    fn post_read(&self) {
+        let (addr, rkey) = (self.to.mr.addr(), RKey(self.to.mr.rkey().0));
+        let sge = self.from.sge(0, LENGTH as u32);
+        self.a.post(2, SendOp::Read { addr, rkey }, &[sge]);
+    }
+}
+
+fn turns_awaited() -> u64 {
+    engine::get().counters().turns_awaited.get()
+}
+
+#[test]
+fn each_of_many_connections_gets_its_turn() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    for (i, connection) in all.iter_mut().enumerate() {
+        connection.from.fill(i as u64);
+    }
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_write);
+    for connection in &all {
+        assert_eq!(connection.a.completion().status, WcStatus::Success);
+        assert!(connection.from.data == connection.to.now());
+    }
+    assert!(turns_awaited() > before, "nobody had to wait");
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_read);
+    for connection in &all {
+        assert_eq!(connection.a.completion().status, WcStatus::Success);
+    }
+    assert!(turns_awaited() > before, "nobody had to wait");
+}
+
+#[test]
+fn who_is_not_answered_keeps_nobody_waiting() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // 4.1 us x 2^20, or about four seconds, and that seven times and more.
+    let patient = |attr: &mut QpAttr| attr.timeout = 20;
+    let dead: Vec<Connection> = (0..MANY).map(|_| Connection::new(patient)).collect();
+    let reset = QpAttr {
+        state: QpState::Reset,
+        ..QpAttr::default()
+    };
+    for connection in &dead {
+        connection.b.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    let live = Connection::new(|_| ());
+    let begun = Instant::now();
+    dead.iter().for_each(Connection::post_write);
+    live.post_write();
+    assert_eq!(live.a.completion().status, WcStatus::Success);
+    assert!(begun.elapsed() < PATIENCE);
+    let mut one = [None];
+    assert!(dead.iter().all(|dead| dead.a.cq.poll(&mut one) == 0));
+}
+
+#[test]
+fn a_connection_that_ends_makes_room() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    all.iter().for_each(Connection::post_write);
+    // One that waits, and whoever made it wait.
+    let last = all.pop().unwrap();
+    all.clear();
+    assert_eq!(last.a.completion().status, WcStatus::Success);
+}
