@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// How many bytes are granted at a time: some batches, and enough for a READ request.
-pub(crate) const GRANT: u32 = 128 << 10;
+pub(crate) const GRANT: u32 = 64 << 10;
 
 /// Bytes that may be under way to a process: what a processor's cache holds beside other things.
-const MOST: u32 = 4 << 20;
+const MOST: u32 = 512 << 10;
 
 /// The same to one with the smallest buffer: the window of one connection.
 const LEAST: u32 = 256 << 10;
@@ -111,7 +111,10 @@ impl Engine {
     pub(crate) fn passage(&self, slot: u8, receive_buffer: u32) -> Arc<Passage> {
         let mut all = lock(&self.passages.all);
         all.retain(|passage| passage.strong_count() > 0);
-        let known = all.iter().filter_map(Weak::upgrade).find(|passage| passage.slot == slot);
+        let known = all
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|passage| passage.slot == slot);
         known.unwrap_or_else(|| {
             let passage = Arc::new(Passage::new(slot, receive_buffer));
             all.push(Arc::downgrade(&passage));

@@ -5,7 +5,7 @@ use super::table::QpTable;
 use super::{Driver, Engine, Network};
 use crate::event_queue::lock;
 use crate::net::{self, Datagram, RecvBatch};
-use crate::qp::Qp;
+use crate::qp::{Incoming, Qp};
 use crate::regions::{RegionTable, regions};
 use crate::stat;
 use std::sync::{Arc, PoisonError, TryLockError, Weak};
@@ -95,24 +95,30 @@ impl Engine {
         let held = regions();
         let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
         let mut unanswered = 0;
+        let mut current = None;
         let worked = receive(batch, &mut |datagram| {
-            self.handle(&qps, held.table(), now, datagram, touched);
+            self.handle(&qps, held.table(), now, datagram, &mut current, touched);
             unanswered += datagram.bytes.len();
             if unanswered >= STRETCH {
                 unanswered = 0;
+                current = None;
                 answer(touched, polls, held.table());
             }
         });
+        drop(current);
         answer(touched, polls, held.table());
         worked
     }
 
-    fn handle(
+    /// Hands a datagram to the queue pair that it is for, which stays locked in `current`: no other may be locked
+    /// before that is let go.
+    fn handle<'a>(
         &self,
-        qps: &QpTable,
+        qps: &'a QpTable,
         regions: &RegionTable,
         now: Time,
         datagram: &Datagram<'_>,
+        current: &mut Option<Incoming<'a>>,
         touched: &mut Vec<Arc<Qp>>,
     ) {
         let packet = match Packet::parse(datagram.packet()) {
@@ -132,6 +138,7 @@ impl Engine {
             && opcode.position.ends()
             && !opcode.headers.contains(Headers::IMMDT);
         if dest_qp == Qpn::GSI {
+            *current = None;
             if let Some(network) = self.network.get() {
                 network.gsi.arrived(datagram, &packet);
             }
@@ -153,7 +160,7 @@ impl Engine {
             }
             tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-            if qp.handle(now, &network, &packet, regions) {
+            if turn_to(current, qp).handle(now, &network, &packet, regions) {
                 touched.push(Arc::clone(qp));
             }
             if is_silent_write {
@@ -161,6 +168,14 @@ impl Engine {
             }
         }
     }
+}
+
+/// Locks `qp` in the place of whichever was locked.
+fn turn_to<'c, 'a>(current: &'c mut Option<Incoming<'a>>, qp: &'a Arc<Qp>) -> &'c mut Incoming<'a> {
+    if !current.as_ref().is_some_and(|current| current.is_for(qp)) {
+        *current = None;
+    }
+    current.get_or_insert_with(|| Incoming::of(qp))
 }
 
 /// Lets each queue pair that something came for send once.

@@ -13,6 +13,7 @@ mod frames;
 mod gathered;
 mod holders;
 mod host;
+mod incoming;
 mod init;
 mod machine;
 mod modify;
@@ -26,6 +27,7 @@ mod sending;
 mod share;
 
 pub use error::{CreateError, ModifyError};
+pub(crate) use incoming::Incoming;
 pub use init::{MAX_INLINE, MAX_QP_WR, MAX_SGE, QpCap, QpInit, ReceivesFrom};
 pub use multicast::MulticastError;
 pub use posting::{Posting, To};
@@ -59,12 +61,7 @@ use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::time::Time;
-use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::Packet;
 use urxe_proto::work::Sge;
-
-/// The bits of a traffic class that say that the packet met congestion (RFC 3168).
-const CE: u8 = 0b11;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -351,31 +348,6 @@ impl Qp {
         let held = regions();
         let mut inner = lock(&self.inner);
         inner.machine.receive_posted(&mut self.host(held.table()));
-    }
-
-    /// Handles a packet. True when it has to be given a chance to send, and was not on the caller's
-    /// list yet.
-    pub(crate) fn handle(
-        &self,
-        now: Time,
-        network: &NetworkHeader,
-        packet: &Packet<'_>,
-        regions: &RegionTable,
-    ) -> bool {
-        let mut inner = lock(&self.inner);
-        let taken = inner.machine.counters().received_packets;
-        inner
-            .machine
-            .handle_packet(now, network, packet, &mut self.host(regions));
-        let taken = inner.machine.counters().received_packets > taken;
-        if taken && let Some(passenger) = &mut inner.passenger {
-            passenger.set_unheard(false);
-        }
-        if taken && network.traffic_class & CE == CE {
-            inner.machine.congestion_met(now, packet);
-        }
-        inner.traffic.received(packet, taken);
-        !std::mem::replace(&mut inner.touched, true)
     }
 
     /// Sends what packets, or the lack of them, have brought about. `polls` says how often the program has polled

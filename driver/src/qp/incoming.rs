@@ -1,0 +1,57 @@
+//! Packets that come for a queue pair.
+
+use super::{Inner, Qp};
+use crate::event_queue::lock;
+use crate::regions::RegionTable;
+use std::sync::{Arc, MutexGuard};
+use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Packet;
+
+/// The bits of a traffic class that say that the packet met congestion (RFC 3168).
+const CE: u8 = 0b11;
+
+/// A queue pair that packets come for. It is locked from the first of them to the last of those that follow in a row:
+/// to unlock it after each would have the processor wait until the packet's data is where it belongs.
+pub(crate) struct Incoming<'a> {
+    qp: &'a Arc<Qp>,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn of(qp: &'a Arc<Qp>) -> Self {
+        Incoming {
+            qp,
+            inner: lock(&qp.inner),
+        }
+    }
+
+    pub(crate) fn is_for(&self, qp: &Arc<Qp>) -> bool {
+        Arc::ptr_eq(self.qp, qp)
+    }
+
+    /// Handles a packet. True when the queue pair has to be given a chance to send, and was not on the caller's
+    /// list yet.
+    pub(crate) fn handle(
+        &mut self,
+        now: Time,
+        network: &NetworkHeader,
+        packet: &Packet<'_>,
+        regions: &RegionTable,
+    ) -> bool {
+        let inner = &mut *self.inner;
+        let taken = inner.machine.counters().received_packets;
+        inner
+            .machine
+            .handle_packet(now, network, packet, &mut self.qp.host(regions));
+        let taken = inner.machine.counters().received_packets > taken;
+        if taken && network.traffic_class & CE == CE {
+            inner.machine.congestion_met(now, packet);
+        }
+        if taken && let Some(passenger) = &mut inner.passenger {
+            passenger.set_unheard(false);
+        }
+        inner.traffic.received(packet, taken);
+        !std::mem::replace(&mut inner.touched, true)
+    }
+}
