@@ -1,7 +1,7 @@
 //! The completions of a queue, and which of them the program wants to hear of.
 
 use crate::moderation::{Moderation, Moderator, Verdict};
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::{TryReserveError, VecDeque};
 use urxe_proto::time::Time;
 
@@ -20,6 +20,8 @@ enum Armed {
 #[derive(Debug)]
 pub(super) struct Entries<E> {
     ring: Mutex<Ring<E>>,
+    /// How many there are, for a poll that finds none not to take the lock.
+    count: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ impl<E: Copy> Entries<E> {
                 moderator: Moderator::default(),
                 overrun: false,
             }),
+            count: AtomicUsize::new(0),
         })
     }
 
@@ -67,16 +70,35 @@ impl<E: Copy> Entries<E> {
     }
 
     pub(super) fn take(&self) -> Option<E> {
-        lock(&self.ring).entries.pop_front()
+        if self.is_empty() {
+            return None;
+        }
+        let mut ring = lock(&self.ring);
+        let taken = ring.entries.pop_front();
+        self.note_count(&ring);
+        taken
+    }
+
+    /// Who has asked for a notification sees all that were added before.
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn note_count(&self, ring: &MutexGuard<'_, Ring<E>>) {
+        self.count.store(ring.entries.len(), Ordering::Release);
     }
 
     /// Gives as many as there are to `each`, up to `most`. Returns how many.
     pub(super) fn take_many(&self, most: usize, mut each: impl FnMut(usize, E)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
         let mut ring = lock(&self.ring);
         let taken = ring.entries.len().min(most);
         for (index, entry) in ring.entries.drain(..taken).enumerate() {
             each(index, entry);
         }
+        self.note_count(&ring);
         taken
     }
 
@@ -113,6 +135,7 @@ impl<E: Copy> Entries<E> {
             return Added::Overran { first };
         }
         ring.entries.push_back(new);
+        self.note_count(&ring);
         let wanted = match ring.armed {
             Armed::No => false,
             Armed::Any => true,
@@ -161,13 +184,15 @@ impl<E: Copy> Entries<E> {
     /// Takes out those that `goes` names, in their order.
     pub(super) fn purge(&self, goes: impl Fn(&E) -> bool) -> Vec<E> {
         let mut purged = Vec::new();
-        lock(&self.ring).entries.retain(|entry| {
+        let mut ring = lock(&self.ring);
+        ring.entries.retain(|entry| {
             let goes = goes(entry);
             if goes {
                 purged.push(*entry);
             }
             !goes
         });
+        self.note_count(&ring);
         purged
     }
 }

@@ -5,6 +5,7 @@ use super::{Driver, Engine, Receiver};
 use crate::net::{Group, LocalAddress, OpenError};
 use crate::qp::Qp;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// A group that is joined, and what it is received with.
@@ -15,11 +16,19 @@ pub(super) struct Joined {
 
 /// All of them. Whoever changes the list also changes who is attached: the list is locked first.
 #[derive(Default)]
-pub(super) struct Groups(RwLock<Vec<Arc<Joined>>>);
+pub(super) struct Groups {
+    list: RwLock<Vec<Arc<Joined>>>,
+    /// Whether there are any, to be read without a lock.
+    any: AtomicBool,
+}
 
 impl Groups {
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     pub(super) fn list(&self) -> RwLockReadGuard<'_, Vec<Arc<Joined>>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -37,7 +46,7 @@ impl Engine {
         let group = LocalAddress::group(ip, interface);
         let mut list = network
             .groups
-            .0
+            .list
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if !list.iter().any(|joined| joined.group.address() == group) {
@@ -54,6 +63,7 @@ impl Engine {
                 })?;
             tracing::debug!(%group, "joined a multicast group");
             list.push(Arc::new(joined));
+            network.groups.any.store(true, Ordering::Release);
         }
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         qps.attach(group, qp);
@@ -69,13 +79,17 @@ impl Engine {
         let group = LocalAddress::group(ip, interface);
         let mut list = network
             .groups
-            .0
+            .list
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let found = qps.detach(group, qp);
         if qps.members(group).is_empty() {
             list.retain(|joined| joined.group.address() != group);
+            network
+                .groups
+                .any
+                .store(!list.is_empty(), Ordering::Release);
         }
         found
     }

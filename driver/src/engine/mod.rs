@@ -50,6 +50,7 @@ use receiving::Receiver;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::{io, mem};
 use table::QpTable;
@@ -88,6 +89,8 @@ pub struct Engine {
     passages: Passages,
     /// Queue pairs that have more to send than their turn allowed.
     ready: Mutex<Vec<Arc<Qp>>>,
+    /// Whether there may be any in `ready` or `overran`, to be read without a lock.
+    has_turns: AtomicBool,
     /// Completion queues that overran, and whose queue pairs go to error.
     overran: Mutex<Vec<Arc<Cq>>>,
     batches: Mutex<Vec<SendBatch>>,
@@ -140,6 +143,7 @@ impl Engine {
             delayed: Delayed::new(),
             passages: Passages::default(),
             ready: Mutex::default(),
+            has_turns: AtomicBool::new(false),
             overran: Mutex::default(),
             batches: Mutex::default(),
             handover: Handover::new(),
@@ -287,6 +291,7 @@ impl Engine {
     /// A queue pair has more to send, after others had their turn.
     pub(crate) fn ready(&self, qp: Arc<Qp>) {
         lock(&self.ready).push(qp);
+        self.has_turns.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -308,6 +313,7 @@ impl Engine {
     /// A completion queue overran.
     pub(crate) fn cq_overran(&self, cq: Arc<Cq>) {
         lock(&self.overran).push(cq);
+        self.has_turns.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -332,10 +338,11 @@ impl Engine {
 
     /// Does what there is to do, once. True when there was something.
     pub fn drive(&self) -> bool {
-        self.drive_for(Driver::Other)
+        self.drive_for(Driver::Other, net::now())
     }
 
-    fn drive_for(&self, driver: Driver) -> bool {
+    /// The same at `now`, or a moment later.
+    fn drive_for(&self, driver: Driver, now: Time) -> bool {
         let Some(network) = self.network.get() else {
             return false;
         };
@@ -343,17 +350,18 @@ impl Engine {
         for local in network.locals().iter() {
             worked |= self.receive(local, driver);
         }
-        for joined in network.groups.list().iter() {
-            worked |= self.receive_group(joined);
+        if network.groups.any() {
+            for joined in network.groups.list().iter() {
+                worked |= self.receive_group(joined);
+            }
         }
         worked |= self.receive_frames();
-        worked |= self.run_timers();
-        worked | self.run_leftovers()
+        worked |= self.run_timers(now);
+        worked | self.run_leftovers(now)
     }
 
     /// Lets the queue pairs and completion queues whose time has come look at the clock.
-    fn run_timers(&self) -> bool {
-        let now = net::now();
+    fn run_timers(&self, now: Time) -> bool {
         if self.next_timer() > now {
             return false;
         }
@@ -372,7 +380,15 @@ impl Engine {
 
     /// Queue pairs that wait for their next turn, completion queues that overran, and what waits at
     /// queue pair 1. No lock may be held.
-    fn run_leftovers(&self) -> bool {
+    fn run_leftovers(&self, now: Time) -> bool {
+        let Some(network) = self.network.get() else {
+            return false;
+        };
+        let is_calm = !self.has_leftovers() && network.gsi.deadline() > now;
+        if is_calm {
+            return false;
+        }
+        self.has_turns.store(false, Ordering::Release);
         let ready = mem::take(&mut *lock(&self.ready));
         let overran = mem::take(&mut *lock(&self.overran));
         for qp in &ready {
@@ -391,14 +407,13 @@ impl Engine {
                 }
             }
         }
-        let managed = (self.network.get()).is_some_and(|network| network.gsi.run(&network.shared));
+        let managed = network.gsi.run(&network.shared);
         managed || granted || !ready.is_empty() || !overran.is_empty()
     }
 
     /// Whether a turn waits to be taken.
     fn has_leftovers(&self) -> bool {
-        !lock(&self.ready).is_empty()
-            || !lock(&self.overran).is_empty()
+        self.has_turns.load(Ordering::Acquire)
             || self.passage_calls()
             || (self.network.get()).is_some_and(|network| network.gsi.has_work())
     }

@@ -3,7 +3,7 @@
 use super::{Driver, Engine};
 use crate::net;
 use crossbeam::utils::CachePadded;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
@@ -13,7 +13,7 @@ const SPINS: u32 = 64;
 
 /// How often to look for the peer's write before a completion is handed to a program that spins on memory
 /// afterwards. In polls, since the peer needs longer for its answer where they take longer.
-const LOOKS: u32 = 24;
+const LOOKS: u32 = 64;
 
 /// After how many times in a row that no write came a program is not taken for one that spins on memory
 /// any more.
@@ -53,6 +53,8 @@ struct Spinner {
     paid: AtomicU64,
     /// The writes that it has seen.
     seen: AtomicU64,
+    /// Looking has not paid, and the program looks at memory now.
+    is_alone: AtomicBool,
 }
 
 impl Polling {
@@ -94,22 +96,36 @@ impl Polling {
         self.spinner.misses.store(MISSES, Ordering::Relaxed);
     }
 
+    /// Whether the program has gone to look at memory for what it was not given, which is forgotten.
+    pub(super) fn take_alone(&self) -> bool {
+        self.spinner.is_alone.swap(false, Ordering::Relaxed)
+    }
+
     /// How often the program's poll received what it would have spun for.
     pub(super) fn paid(&self) -> u64 {
         self.spinner.paid.load(Ordering::Relaxed)
     }
 
     /// A poll in vain does `work`.
-    fn receiving(&self, work: impl FnOnce()) {
+    fn receiving(&self, work: impl FnOnce(Time)) {
         let since = net::now();
-        self.in_vain.count.fetch_add(1, Ordering::Relaxed);
+        add(&self.in_vain.count, 1);
         self.in_vain.since.store(since.0, Ordering::Relaxed);
-        work();
+        work(since);
         // Of several threads that poll one may end the time of another; it is a measure of whether any does.
         self.in_vain.since.store(0, Ordering::Relaxed);
         let nanos = net::now().since(since).as_nanos() as u64;
-        self.in_vain.spent.fetch_add(nanos, Ordering::Relaxed);
+        add(&self.in_vain.spent, nanos);
     }
+}
+
+/// Adds to what tells whether the program polls all the time. Of two threads that do so at once one may be forgotten: that
+/// is no matter, and a poll in vain should cost little.
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(
+        sum.load(Ordering::Relaxed).wrapping_add(more),
+        Ordering::Relaxed,
+    );
 }
 
 /// The program posts or polls, as long as this lives.
@@ -136,7 +152,7 @@ impl Engine {
 
     /// The program polls.
     pub(crate) fn polled(&self) {
-        self.polling.polls.fetch_add(1, Ordering::Relaxed);
+        add(&self.polling.polls, 1);
         self.send_posted();
     }
 
@@ -144,11 +160,13 @@ impl Engine {
     pub(crate) fn poll(&self) {
         let idle = &self.polling.in_vain.idle;
         self.send_acks();
-        self.polling.receiving(|| {
-            if self.drive_for(Driver::Poll) {
+        self.polling.receiving(|now| {
+            let before = idle.load(Ordering::Relaxed);
+            if self.drive_for(Driver::Poll, now) {
                 idle.store(0, Ordering::Relaxed);
-            } else if idle.fetch_add(1, Ordering::Relaxed) >= SPINS {
-                idle.store(SPINS, Ordering::Relaxed);
+            } else if before < SPINS {
+                idle.store(before + 1, Ordering::Relaxed);
+            } else {
                 rustix::thread::sched_yield();
             }
         });
@@ -157,7 +175,12 @@ impl Engine {
     /// The program found a completion. If it is one that now spins on memory until its peer writes there, nobody
     /// but the progress thread would receive that: it is looked for here, as long as this pays.
     pub(crate) fn linger(&self) {
-        let Spinner { misses, paid, seen } = &*self.polling.spinner;
+        let Spinner {
+            misses,
+            paid,
+            seen,
+            is_alone,
+        } = &*self.polling.spinner;
         let left = misses.load(Ordering::Relaxed);
         if left == 0 {
             return;
@@ -175,5 +198,8 @@ impl Engine {
             self.poll();
         }
         misses.store(left - 1, Ordering::Relaxed);
+        // The progress thread receives for it then, and had better not find that out by itself.
+        is_alone.store(true, Ordering::Relaxed);
+        self.wake();
     }
 }

@@ -129,8 +129,9 @@ impl Progress {
                 seen.watch(engine);
             } else {
                 engine.send_acks();
-                engine.run_timers();
-                engine.run_leftovers();
+                let now = net::now();
+                engine.run_timers(now);
+                engine.run_leftovers(now);
             }
         }
     }

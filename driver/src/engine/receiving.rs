@@ -8,6 +8,7 @@ use crate::net::{self, Datagram, RecvBatch};
 use crate::qp::{Incoming, Qp};
 use crate::regions::{RegionTable, regions};
 use crate::stat;
+use std::cell::LazyCell;
 use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
@@ -90,14 +91,14 @@ impl Engine {
         receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
     ) -> bool {
         let Receiver { batch, touched } = receiver;
-        let now = net::now();
-        let qps = self.qps();
-        let held = regions();
+        // Most polls receive nothing, and need none of it.
+        let tables = LazyCell::new(|| (net::now(), self.qps(), regions()));
         let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
         let mut unanswered = 0;
         let mut current = None;
         let worked = receive(batch, &mut |datagram| {
-            self.handle(&qps, held.table(), now, datagram, &mut current, touched);
+            let (now, qps, held) = &*tables;
+            self.handle(qps, held.table(), *now, datagram, &mut current, touched);
             unanswered += datagram.bytes.len();
             if unanswered >= STRETCH {
                 unanswered = 0;
@@ -106,7 +107,9 @@ impl Engine {
             }
         });
         drop(current);
-        answer(touched, polls, held.table());
+        if !touched.is_empty() {
+            answer(touched, polls, tables.2.table());
+        }
         worked
     }
 

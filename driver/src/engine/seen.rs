@@ -16,6 +16,10 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(8);
 /// How many times longer than a look the time between two is at least.
 const LOOK_SELDOM: u32 = 20;
 
+/// How much longer the program may be silent that was found polling at each of the last looks. A look costs the program
+/// more than it costs the thread: an interrupt, twice a change of threads, and on a virtual machine what its host makes of it.
+const TRUSTED_LONGER: u32 = 4;
+
 /// How many polls within [`PATIENCE`] say that the program polls all the time. One that waits for
 /// events polls once or twice for each, and its completion queue is armed while it waits.
 const BUSY_POLLS: u64 = 8;
@@ -51,6 +55,8 @@ pub(super) struct Seen {
     cost: Duration,
     /// The time that the thread had spent at the last, if that was just before.
     own_time: Option<Duration>,
+    /// How many times longer than [`PATIENCE`] the program is relied on.
+    trust: u32,
 }
 
 /// A moment in which the thread sleeps.
@@ -93,6 +99,9 @@ impl Seen {
         if std::mem::replace(&mut self.paid, paid) != paid {
             self.watchful_until = now;
         }
+        if engine.polling.take_alone() {
+            self.watchful_until = now + WATCHFUL;
+        }
         polled >= BUSY_POLLS || (is_over && for_long)
     }
 
@@ -100,6 +109,7 @@ impl Seen {
     pub(super) fn moment(&mut self, engine: &Engine, mode: Mode) -> Moment {
         if mode != Mode::YieldingToPolls {
             self.own_time = None;
+            self.trust = 0;
             return Moment {
                 patience: PATIENCE,
                 spins: mode == Mode::Watching && self.spins_still(),
@@ -125,7 +135,8 @@ impl Seen {
             let took = own_time.saturating_sub(before).min(LONGEST_PATIENCE);
             self.cost = (self.cost * 7 + took) / 8;
         }
-        (self.cost * LOOK_SELDOM).clamp(PATIENCE, LONGEST_PATIENCE)
+        self.trust = (2 * self.trust).clamp(1, TRUSTED_LONGER);
+        (self.cost * LOOK_SELDOM).clamp(PATIENCE * self.trust, LONGEST_PATIENCE)
     }
 
     /// The program waits for packets without receiving them.

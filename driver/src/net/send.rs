@@ -458,14 +458,16 @@ impl SendBatch {
             });
         }
         path.wire.tap.counters.send_calls.add(1);
+        // Not by the C library's function, where the thread could be cancelled.
         // SAFETY: the first `count` headers are written, and what they point to lives through the
         // call, which reads it and writes just the headers' `msg_len`.
         let n = unsafe {
-            libc::sendmmsg(
+            libc::syscall(
+                libc::SYS_sendmmsg,
                 path.socket.fd().as_raw_fd(),
-                headers.as_mut_ptr().cast(),
+                headers.as_mut_ptr(),
                 count as libc::c_uint,
-                SEND_FLAGS as _,
+                SEND_FLAGS,
             )
         };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
