@@ -252,7 +252,7 @@ impl Endpoint {
         if !arrivals.is_empty() {
             let (_, senders) = batch.parts();
             self.wire.deliver_all(senders, &arrivals, &mut f);
-            self.shared.tap().flush_capture();
+            self.shared.tap().conclude(senders);
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl Endpoint {
     ) {
         let mut run: Option<Run> = None;
         let mut offset = 0;
-        for datagram in arrival.datagrams() {
+        for mut datagram in arrival.datagrams() {
             let start = offset;
             offset += datagram.bytes.len();
             let owner = self.owner(datagram.bytes);
@@ -318,7 +318,7 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(arrival, start), senders, f);
             }
             match owner {
-                Owner::Mine => self.wire.deliver(senders, datagram, f),
+                Owner::Mine => self.wire.deliver(senders, &mut datagram, f),
                 Owner::Other(slot) => {
                     run.get_or_insert(Run {
                         slot,
@@ -387,11 +387,11 @@ impl Endpoint {
         senders: &mut Senders,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        for datagram in run.datagrams() {
+        for mut datagram in run.datagrams() {
             match self.owner(datagram.bytes) {
-                Owner::Mine => self.wire.deliver(senders, datagram, f),
+                Owner::Mine => self.wire.deliver(senders, &mut datagram, f),
                 Owner::Other(_) if names_an_id(datagram.bytes) => {
-                    self.wire.deliver(senders, datagram, f);
+                    self.wire.deliver(senders, &mut datagram, f);
                 }
                 _ => self.shared.counters().no_such_slot.add(1),
             }

@@ -60,8 +60,8 @@ impl Group {
         let socket = self.receiver.as_fd();
         self.shared
             .recv(socket, self.address, batch, |arrival, senders| {
-                for datagram in arrival.datagrams() {
-                    self.wire.deliver(senders, datagram, &mut f);
+                for mut datagram in arrival.datagrams() {
+                    self.wire.deliver(senders, &mut datagram, &mut f);
                 }
             })
     }

@@ -325,7 +325,18 @@ impl<'a> Arrival<'a> {
 ///
 /// All of those set «don't fragment», and from a sender that does not, the first packet is lost: else
 /// certain single wrong bits would pass (see [`urxe_proto::icrc`]).
-pub(super) struct Senders(Vec<Option<Sender>>);
+pub(super) struct Senders {
+    known: Vec<Option<Sender>>,
+    /// What of them was right, and is not counted yet.
+    pub(super) tally: Tally,
+}
+
+/// Datagrams, and their bytes.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+}
 
 /// A power of two, for [`Senders::slot`].
 const SENDERS: usize = 256;
@@ -343,7 +354,10 @@ struct Sender {
 
 impl Senders {
     fn new() -> Self {
-        Senders(vec![None; SENDERS])
+        Senders {
+            known: vec![None; SENDERS],
+            tally: Tally::default(),
+        }
     }
 
     fn slot(src: SocketAddr) -> usize {
@@ -359,7 +373,7 @@ impl Senders {
     /// Checks the ICRC of a datagram, and notes its identification, which comes back.
     pub(super) fn verify(&mut self, datagram: &Datagram<'_>) -> Result<Option<IpId>, IcrcError> {
         let (src, dst) = (datagram.src, datagram.dst.ip());
-        let entry = &mut self.0[Self::slot(src)];
+        let entry = &mut self.known[Self::slot(src)];
         let sender = match entry {
             Some(sender) if sender.src == src && sender.dst == dst => sender,
             _ => {

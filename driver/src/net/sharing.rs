@@ -249,8 +249,8 @@ impl Shared {
                 bytes,
             };
             f(&arrival, senders);
+            self.tap().conclude(senders);
         }
-        self.tap().flush_capture();
         Ok(count)
     }
 
@@ -297,15 +297,13 @@ impl Shared {
             };
             for datagram in arrival.datagrams() {
                 self.tap.counters.forwarded_in.add(1);
-                let datagram = Datagram {
+                let mut datagram = Datagram {
                     passed_on: true,
                     ..datagram
                 };
-                self.tap.deliver(senders, datagram, &mut f);
+                self.tap.deliver(senders, &mut datagram, &mut f);
             }
-        }
-        if count > 0 {
-            self.tap.flush_capture();
+            self.tap.conclude(senders);
         }
         Ok(count)
     }

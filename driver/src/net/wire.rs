@@ -3,7 +3,7 @@
 use super::counters::NetCounters;
 use super::faults::{self, FaultSpec, Injector};
 use super::pcap::{Capture, Direction, Record};
-use super::receive::{Datagram, Kept, Senders};
+use super::receive::{Datagram, Kept, Senders, Tally};
 use super::send::Path;
 use super::socket::LocalAddress;
 use super::{ROCE_PORT, clock};
@@ -76,14 +76,23 @@ impl Tap {
         self.bad.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts what was passed on since this was last called, and shows what was captured. Counting each datagram by
+    /// itself would have the processor wait until the data of the one before is where it belongs.
+    pub(super) fn conclude(&self, senders: &mut Senders) {
+        let Tally { datagrams, bytes } = std::mem::take(&mut senders.tally);
+        self.counters.datagrams_in.add(datagrams);
+        self.counters.bytes_in.add(bytes);
+        self.flush_capture();
+    }
+
     /// Checks the ICRC of a datagram for this process, shows it, and passes it on if it is right.
     pub(super) fn deliver(
         &self,
         senders: &mut Senders,
-        mut datagram: Datagram<'_>,
+        datagram: &mut Datagram<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        let verdict = senders.verify(&datagram);
+        let verdict = senders.verify(datagram);
         datagram.ip_id = verdict.unwrap_or(None);
         if self.captures() {
             self.capture(&Record {
@@ -99,9 +108,9 @@ impl Tap {
         }
         match verdict {
             Ok(_) => {
-                self.counters.datagrams_in.add(1);
-                self.counters.bytes_in.add(datagram.bytes.len() as u64);
-                f(&datagram);
+                senders.tally.datagrams += 1;
+                senders.tally.bytes += datagram.bytes.len() as u64;
+                f(datagram);
             }
             Err(error) => {
                 match error {
@@ -186,13 +195,13 @@ impl Wire {
     pub(super) fn deliver(
         &self,
         senders: &mut Senders,
-        datagram: Datagram<'_>,
+        datagram: &mut Datagram<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         let Some(injector) = &self.rx_faults else {
             return self.tap.deliver(senders, datagram, f);
         };
-        let packet = Kept::from(&datagram);
+        let packet = Kept::from(&*datagram);
         let mut arrivals = Vec::new();
         lock(injector).pass(packet, clock::now(), &mut |p| arrivals.push(p));
         self.deliver_all(senders, &arrivals, f);
@@ -206,7 +215,7 @@ impl Wire {
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         for incoming in arrivals {
-            self.tap.deliver(senders, incoming.datagram(), f);
+            self.tap.deliver(senders, &mut incoming.datagram(), f);
         }
     }
 
