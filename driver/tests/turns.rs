@@ -13,6 +13,9 @@ use urxe_proto::work::{SendOp, WcStatus};
 /// More connections than have room together, with the few packets that each begins with.
 const MANY: usize = 80;
 
+/// More than have room together with one packet each, which is what those send that are not answered.
+const DEAD: usize = 160;
+
 /// More than a connection is granted at a time.
 const LENGTH: usize = 256 << 10;
 
@@ -78,7 +81,7 @@ fn who_is_not_answered_keeps_nobody_waiting() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     // 4.1 us x 2^20, or about four seconds, and that seven times and more.
     let patient = |attr: &mut QpAttr| attr.timeout = 20;
-    let dead: Vec<Connection> = (0..MANY).map(|_| Connection::new(patient)).collect();
+    let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(patient)).collect();
     let reset = QpAttr {
         state: QpState::Reset,
         ..QpAttr::default()
