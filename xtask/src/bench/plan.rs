@@ -125,7 +125,7 @@ impl Cell {
             Tool::Urxe | Tool::UrxeTail | Tool::Ucx => {
                 option("-s")? * option("-n")? * option("-q").unwrap_or(1)
             }
-            Tool::Udp => number(1)? * number(2)?,
+            Tool::Udp | Tool::UdpTail => number(1)? * number(2)?,
             Tool::Model => number(1)?,
             Tool::Iperf => self.words.strip_suffix('G')?.parse::<u64>().ok()? << 30,
         };
@@ -310,6 +310,7 @@ fn latency() -> Vec<Cell> {
     };
     let mut cells = vec![
         cell("UDP ping-pong", Tool::Udp, "pingpong 64 20000"),
+        cell("UDP ping-pong, 99%", Tool::UdpTail, "pingpong 64 20000"),
         cell("UCX over TCP", Tool::Ucx, "tag_lat -s 64 -n 10000"),
     ];
     for operation in ["send", "write", "read"] {
@@ -323,14 +324,13 @@ fn latency() -> Vec<Cell> {
 
 fn scale() -> Vec<Cell> {
     let mut cells = Vec::new();
-    for qps in [1, 16, 256, 4000] {
+    for qps in [1_u32, 16, 256, 4000] {
         let name = format!("{qps} queue pair{}", if qps == 1 { "" } else { "s" });
-        let each = (30_000 / qps).max(10);
-        // Its queues are of 128 entries each unless told otherwise.
-        let words = format!(
-            "ib_write_bw -s 65536 -q {qps} -n {each} -t {}",
-            each.min(128).min(4096 / qps).max(1)
-        );
+        // Its queues are of 128 entries each unless told otherwise. It waits for ever where what is left at the end
+        // does not fill one.
+        let depth = (4096 / qps).clamp(1, 128);
+        let each = (30_000 / qps).max(10).next_multiple_of(depth);
+        let words = format!("ib_write_bw -s 65536 -q {qps} -n {each} -t {depth}");
         cells.push(Cell::new(
             Part::Scale,
             name,
@@ -352,13 +352,14 @@ fn scale() -> Vec<Cell> {
 fn loss() -> Vec<Cell> {
     let lost = [
         ("none lost", ""),
-        ("0.1% lost", "drop=0.1%,seed=7"),
-        ("1% lost", "drop=1%,seed=7"),
+        // Lost where they arrive: to lose them where they leave takes their batches apart.
+        ("0.1% lost", "drop=0.1%,seed=7,dir=rx"),
+        ("1% lost", "drop=1%,seed=7,dir=rx"),
     ];
     let mut cells = Vec::new();
     for operation in OPERATIONS {
         for (title, faults) in lost {
-            let words = format!("ib_{operation}_bw -s 65536 -n 5000");
+            let words = format!("ib_{operation}_bw -s 65536 -n 10000");
             let name = format!("{operation}, {title}");
             let cell = Cell::new(Part::Loss, name, Unit::MibPerSecond, Tool::Urxe, &words);
             cells.push(cell.env("URXE_FAULTS", faults));
