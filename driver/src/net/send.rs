@@ -7,7 +7,7 @@
 
 use super::clock;
 use super::pcap::{Direction, Record};
-use super::socket::{TxSocket, wait_writable};
+use super::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS, wait_writable};
 use super::sys::{ControlList, RawAddress};
 use super::wire::Wire;
 use super::{MIN_PACKET, seal, sent_id};
@@ -101,11 +101,11 @@ impl Path {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
         };
-        if options.traffic_class != 0 {
+        if options.traffic_class != USUAL_TRAFFIC_CLASS {
             controls.push(level, tos, i32::from(options.traffic_class));
         }
         let multicast = peer.ip().is_multicast();
-        if options.hop_limit != super::DEFAULT_TTL || multicast {
+        if options.hop_limit != USUAL_HOP_LIMIT || multicast {
             controls.push(level, ttl, i32::from(options.hop_limit));
         }
         Path(Arc::new(PathInner {

@@ -226,6 +226,13 @@ fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
     }
 }
 
+/// What packets have that a socket sends without being told otherwise, which takes the kernel a tenth of its time for a
+/// small packet: reliable connections are ECN-capable (RFC 3168), ...
+pub(super) const USUAL_TRAFFIC_CLASS: u8 = 0b10;
+
+/// ... and most programs let their packets go as far as they can.
+pub(super) const USUAL_HOP_LIMIT: u8 = 255;
+
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
 pub(super) struct TxSocket {
@@ -243,8 +250,32 @@ impl TxSocket {
         let configure = || -> io::Result<()> {
             let fd = socket.as_fd();
             never_fragment(&socket, address)?;
-            if address.ip.is_ipv6() {
-                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
+            match address.ip {
+                IpAddr::V4(_) => {
+                    set_option(
+                        fd,
+                        libc::IPPROTO_IP,
+                        libc::IP_TOS,
+                        i32::from(USUAL_TRAFFIC_CLASS),
+                    )?;
+                    set_option(
+                        fd,
+                        libc::IPPROTO_IP,
+                        libc::IP_TTL,
+                        i32::from(USUAL_HOP_LIMIT),
+                    )?;
+                }
+                IpAddr::V6(_) => {
+                    let level = libc::IPPROTO_IPV6;
+                    set_option(fd, level, libc::IPV6_TCLASS, i32::from(USUAL_TRAFFIC_CLASS))?;
+                    set_option(
+                        fd,
+                        level,
+                        libc::IPV6_UNICAST_HOPS,
+                        i32::from(USUAL_HOP_LIMIT),
+                    )?;
+                    set_option(fd, level, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
+                }
             }
             // Nobody answers to this port: the kernel rounds 0 up to its minimum.
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0_i32)

@@ -511,35 +511,49 @@ fn probes_from_elsewhere_are_not_answered() {
 
 #[test]
 fn headers_are_as_the_path_says() {
+    // A hop limit of 0 stands for 64. The last two are what the socket has by itself.
+    let all = [(0x29, 7, 7), (0, 0, 64), (0x02, 64, 64), (0x02, 255, 255)];
     for address in [own_address(), loopback_v6()] {
-        let mut node = Node::new(address, Options::default());
-        let options = PathOptions {
-            flow_key: 3,
-            traffic_class: 0x29,
-            hop_limit: 7,
-            flow_label: 0x1_2345,
-            ..PathOptions::default()
+        for headers in all {
+            check_headers(address, headers);
+        }
+    }
+}
+
+fn check_headers(address: LocalAddress, (traffic_class, asked, hop_limit): (u8, u8, u8)) {
+    let mut node = Node::new(address, Options::default());
+    let options = PathOptions {
+        flow_key: 3,
+        traffic_class,
+        hop_limit: asked,
+        flow_label: 0x1_2345,
+        ..PathOptions::default()
+    };
+    let path = node.endpoint.path(address.ip(), options).unwrap();
+    assert_eq!(
+        path.options(),
+        PathOptions {
+            hop_limit,
+            ..options
+        }
+    );
+    let qpn = node.qpn();
+    node.send.begin(&path);
+    for number in 0..3 {
+        write_packet(node.send.stage(64).unwrap(), qpn, number);
+        node.send.commit();
+    }
+    assert_eq!(node.send.flush().packets, 3);
+    let mut count = 0;
+    let start = Instant::now();
+    while count < 3 {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let take = |d: &Datagram<'_>| {
+            assert_eq!((d.tos, d.ttl), (traffic_class, hop_limit));
+            assert_eq!((d.src, d.dst), (path.local(), address));
+            count += 1;
         };
-        let path = node.endpoint.path(address.ip(), options).unwrap();
-        assert_eq!(path.options(), options);
-        let qpn = node.qpn();
-        node.send.begin(&path);
-        for number in 0..3 {
-            write_packet(node.send.stage(64).unwrap(), qpn, number);
-            node.send.commit();
-        }
-        assert_eq!(node.send.flush().packets, 3);
-        let mut count = 0;
-        let start = Instant::now();
-        while count < 3 {
-            assert!(start.elapsed() < Duration::from_secs(10));
-            let take = |d: &Datagram<'_>| {
-                assert_eq!((d.tos, d.ttl), (0x29, 7));
-                assert_eq!((d.src, d.dst), (path.local(), address));
-                count += 1;
-            };
-            node.endpoint.recv(&mut node.receive, take).unwrap();
-        }
+        node.endpoint.recv(&mut node.receive, take).unwrap();
     }
 }
 
