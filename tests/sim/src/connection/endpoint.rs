@@ -23,6 +23,9 @@ use urxe_proto::work::{
     Destination, Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
 
+/// How much is granted at a time: as much as a READ request asks for.
+const GRANT: u32 = 64 << 10;
+
 /// How an endpoint is made and how its program behaves.
 #[derive(Clone, Debug)]
 pub struct Manners {
@@ -60,6 +63,13 @@ pub struct Manners {
     pub sink: usize,
     /// How often a round of posting is one of draining the send queue.
     pub drain: f64,
+}
+
+impl Manners {
+    /// Whether what it sends is granted bit by bit, as where several connections share a way.
+    fn takes_turns(&self) -> bool {
+        self.sink == 4
+    }
 }
 
 /// An endpoint.
@@ -185,9 +195,11 @@ impl Endpoint {
             },
             ..config
         };
+        let mut qp = RcQp::new(config).expect("memory");
+        qp.require_grants(own.takes_turns());
         let mut endpoint = Endpoint {
             index,
-            qp: RcQp::new(config).expect("memory"),
+            qp,
             tgt: own.xrc.then(|| RcQp::new(target).expect("memory")),
             host,
             send_at: Time(0),
@@ -332,6 +344,10 @@ impl Endpoint {
         }
         assert_eq!(more, sink.refused, "there is more when the sink was full");
         self.poll_at = Time::NEVER;
+        if self.qp.wants_grant() {
+            self.qp.grant(GRANT);
+            more = true;
+        }
         if more {
             let pause = self.pause(Duration::from_micros(20));
             self.poll_at = now + pause;
