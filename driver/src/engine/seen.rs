@@ -34,6 +34,12 @@ const WATCHFUL: Duration = Duration::from_millis(100);
 /// large part of it. So a thread that sleeps a lot never does.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// The same in looks, where a look takes long, as on an emulated machine: so does the peer's answer there.
+const SPIN_LOOKS: u32 = 20;
+
+/// But no longer than this.
+const LONGEST_SPIN: Duration = Duration::from_micros(500);
+
 /// What the thread saw of the program so far.
 #[derive(Default)]
 pub(super) struct Seen {
@@ -51,6 +57,8 @@ pub(super) struct Seen {
     received_at: Time,
     /// The last pause between packets was short.
     spins: bool,
+    /// How long a look in watching takes that finds nothing, about.
+    look: Duration,
     /// How long a look takes, about.
     cost: Duration,
     /// The time that the thread had spent at the last, if that was just before.
@@ -156,19 +164,28 @@ impl Seen {
             if worked {
                 // A program that polls, however seldom, looks for itself.
                 let alone = engine.polling.polls() == polls;
-                self.spins = alone && before.since(self.received_at) < SPIN;
+                self.spins = alone && before.since(self.received_at) < self.spin();
                 self.received_at = now;
-            } else if self.spins_still() {
-                rustix::thread::sched_yield();
-            } else {
+                continue;
+            }
+            self.look = (self.look * 7 + now.since(before)) / 8;
+            if !self.spins_still() {
                 break;
             }
+            rustix::thread::sched_yield();
+            // Others may have had the processor for long.
+            now = net::now();
         }
     }
 
     /// Whether packets were there a moment ago, and follow each other closely.
     fn spins_still(&self) -> bool {
-        self.spins && net::now().since(self.received_at) < SPIN
+        self.spins && net::now().since(self.received_at) < self.spin()
+    }
+
+    /// What counts as closely.
+    fn spin(&self) -> Duration {
+        (self.look * SPIN_LOOKS).clamp(SPIN, LONGEST_SPIN)
     }
 }
 

@@ -3,8 +3,8 @@
 use super::clock;
 use super::error::OpenError;
 use super::group::Group;
+use super::path::{Path, PathOptions};
 use super::receive::{Arrival, Datagram, Kept, RecvBatch, Senders};
-use super::send::{Path, PathOptions};
 use super::sharing::Shared;
 use super::slot::{Passed, SLOTS};
 use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};

@@ -2,9 +2,9 @@
 
 use super::counters::NetCounters;
 use super::faults::{self, FaultSpec, Injector};
+use super::path::Path;
 use super::pcap::{Capture, Direction, Record};
 use super::receive::{Datagram, Kept, Senders, Tally};
-use super::send::Path;
 use super::socket::LocalAddress;
 use super::{ROCE_PORT, clock};
 use std::collections::HashMap;

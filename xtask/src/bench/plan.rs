@@ -365,6 +365,13 @@ fn loss() -> Vec<Cell> {
             cells.push(cell.env("URXE_FAULTS", faults));
         }
     }
+    for (title, faults) in lost {
+        let words = "ib_write_bw -s 65536 -n 10000";
+        let name = format!("write, window by delay, {title}");
+        let cell = Cell::new(Part::Loss, name, Unit::MibPerSecond, Tool::Urxe, words);
+        let cell = cell.env("URXE_CONGESTION", "delay");
+        cells.push(cell.env("URXE_FAULTS", faults));
+    }
     cells
 }
 
