@@ -109,3 +109,14 @@ fn a_connection_that_ends_makes_room() {
     all.clear();
     assert_eq!(last.a.completion().status, WcStatus::Success);
 }
+
+#[test]
+fn connections_that_end_while_they_wait_leave_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_write);
+    assert!(turns_awaited() > before, "nobody had to wait");
+    drop(all);
+    assert_eq!(engine::get().connections_awaiting_turns(), 0);
+}

@@ -33,10 +33,12 @@ pub(crate) struct Passage {
     waiting: Mutex<VecDeque<Arc<Qp>>>,
     /// How many wait, to be read without a lock.
     count: AtomicUsize,
+    /// How many wait for any passage.
+    total: Arc<AtomicUsize>,
 }
 
 impl Passage {
-    fn new(slot: u8, receive_buffer: u32) -> Self {
+    fn new(slot: u8, receive_buffer: u32, total: &Arc<AtomicUsize>) -> Self {
         Passage {
             slot,
             // The kernel counts memory, of which data that comes in batches takes most (`docs/DECISIONS.md`).
@@ -44,6 +46,7 @@ impl Passage {
             under_way: AtomicU32::new(0),
             waiting: Mutex::default(),
             count: AtomicUsize::new(0),
+            total: Arc::clone(total),
         }
     }
 
@@ -76,13 +79,23 @@ impl Passage {
         let mut waiting = lock(&self.waiting);
         waiting.push_back(qp);
         self.count.store(waiting.len(), Ordering::Relaxed);
+        self.total.fetch_add(1, Ordering::SeqCst);
     }
 
     fn next(&self) -> Option<Arc<Qp>> {
         let mut waiting = lock(&self.waiting);
-        let next = waiting.pop_front();
+        let next = waiting.pop_front()?;
         self.count.store(waiting.len(), Ordering::Relaxed);
-        next
+        self.total.fetch_sub(1, Ordering::SeqCst);
+        Some(next)
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        // Queue pairs that ended, and the last others that took this way, too.
+        let left = lock(&self.waiting).len();
+        self.total.fetch_sub(left, Ordering::SeqCst);
     }
 }
 
@@ -91,7 +104,7 @@ impl Passage {
 pub(super) struct Passages {
     all: Mutex<Vec<Weak<Passage>>>,
     /// How many connections wait for any of them.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Passages {
@@ -116,17 +129,17 @@ impl Engine {
             .filter_map(Weak::upgrade)
             .find(|passage| passage.slot == slot);
         known.unwrap_or_else(|| {
-            let passage = Arc::new(Passage::new(slot, receive_buffer));
+            let total = &self.passages.waiting;
+            let passage = Arc::new(Passage::new(slot, receive_buffer, total));
             all.push(Arc::downgrade(&passage));
             passage
         })
     }
 
     /// A connection waits for a grant, behind those that wait already. Whoever lets queue pairs send without doing the work of
-    /// the network calls [`Engine::passage_cleared`] afterwards, with no lock held.
+    /// the network calls [`Engine::passage_cleared`] afterwards.
     pub(crate) fn wait_for_passage(&self, passage: &Passage, qp: Arc<Qp>) {
         passage.add(qp);
-        self.passages.waiting.fetch_add(1, Ordering::SeqCst);
         self.counters.turns_awaited.add(1);
     }
 
@@ -135,6 +148,11 @@ impl Engine {
         if self.passage_calls() {
             self.wake();
         }
+    }
+
+    /// How many connections wait for their turn to send to a process of this host.
+    pub fn connections_awaiting_turns(&self) -> usize {
+        self.passages.waiting.load(Ordering::Relaxed)
     }
 
     /// Whether somebody waits who need not.
@@ -149,7 +167,6 @@ impl Engine {
             while passage.calls()
                 && let Some(qp) = passage.next()
             {
-                self.passages.waiting.fetch_sub(1, Ordering::SeqCst);
                 qp.take_passage(regions().table());
                 granted = true;
             }
@@ -164,7 +181,7 @@ mod tests {
 
     #[test]
     fn there_is_room_until_as_much_is_under_way_as_the_receiver_holds() {
-        let passage = Passage::new(3, 8 << 20);
+        let passage = Passage::new(3, 8 << 20, &Arc::default());
         passage.changed(0, MOST - 1);
         assert!(passage.is_free());
         passage.changed(0, 1);
@@ -176,8 +193,9 @@ mod tests {
     #[test]
     fn a_small_buffer_takes_the_window_of_one_connection() {
         // What `net.core.rmem_max` allows by default, doubled by the kernel.
-        let passage = Passage::new(3, 2 * 212_992);
+        let total = Arc::default();
+        let passage = Passage::new(3, 2 * 212_992, &total);
         assert!((LEAST..2 * LEAST).contains(&passage.limit));
-        assert_eq!(Passage::new(3, 0).limit, LEAST);
+        assert_eq!(Passage::new(3, 0, &total).limit, LEAST);
     }
 }
