@@ -26,6 +26,8 @@ pub(super) struct Polling {
     polls: CachePadded<AtomicU64>,
     /// Its threads that post or poll at this moment.
     calls: CachePadded<AtomicU32>,
+    /// How often one has begun to.
+    begun: AtomicU64,
     in_vain: CachePadded<InVain>,
     /// How often a peer has written to the program's memory without a completion.
     written: CachePadded<AtomicU64>,
@@ -66,6 +68,11 @@ impl Polling {
     /// How often it found no completion and received, as only such polls do.
     pub(super) fn receives(&self) -> u64 {
         self.in_vain.count.load(Ordering::Relaxed)
+    }
+
+    /// How often it has posted or polled.
+    pub(super) fn calls(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// For how long it has received so far.
@@ -142,6 +149,7 @@ impl Engine {
     /// A thread of the program posts or polls.
     pub(crate) fn call(&self) -> Call<'_> {
         self.polling.calls.fetch_add(1, Ordering::Relaxed);
+        add(&self.polling.begun, 1);
         Call(&self.polling.calls)
     }
 

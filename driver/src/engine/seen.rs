@@ -79,7 +79,7 @@ pub(super) struct Moment {
 
 struct Start {
     at: Time,
-    receives: u64,
+    calls: u64,
     /// The process's time.
     spent: Duration,
 }
@@ -129,7 +129,7 @@ impl Seen {
             spins: false,
             relied_on: Some(Start {
                 at: net::now(),
-                receives: engine.polling.receives(),
+                calls: engine.polling.calls(),
                 spent: time_of(ClockId::ProcessCPUTime),
             }),
         }
@@ -196,7 +196,7 @@ impl Moment {
         let Some(start) = &self.relied_on else {
             return false;
         };
-        let is_silent = engine.polling.receives() == start.receives && !engine.polling.is_called();
+        let is_silent = engine.polling.calls() == start.calls && !engine.polling.is_called();
         let spent = || time_of(ClockId::ProcessCPUTime).saturating_sub(start.spent);
         is_silent && spent() >= net::now().since(start.at) / 2
     }
