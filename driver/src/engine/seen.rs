@@ -191,14 +191,16 @@ impl Seen {
 
 impl Moment {
     /// Whether the program, which was relied on, had a processor and was in none of our calls: one that was
-    /// preempted could not poll, and is none that looks at memory.
+    /// preempted could not poll, and is none that looks at memory. Nor is one that was left alone for a moment only, until
+    /// an alarm went off.
     pub(super) fn program_computed(&self, engine: &Engine) -> bool {
         let Some(start) = &self.relied_on else {
             return false;
         };
         let is_silent = engine.polling.calls() == start.calls && !engine.polling.is_called();
+        let elapsed = net::now().since(start.at);
         let spent = || time_of(ClockId::ProcessCPUTime).saturating_sub(start.spent);
-        is_silent && spent() >= net::now().since(start.at) / 2
+        is_silent && elapsed >= PATIENCE && spent() >= elapsed / 2
     }
 }
 
