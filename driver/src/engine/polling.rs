@@ -11,9 +11,12 @@ use urxe_proto::time::Time;
 /// processor: the peer may be waiting for it. On an idle processor that costs a system call.
 const SPINS: u32 = 64;
 
-/// How often to look for the peer's write before a completion is handed to a program that spins on memory
+/// How often in a row to look in vain for the peer's write before a completion is handed to a program that spins on memory
 /// afterwards. In polls, since the peer needs longer for its answer where they take longer.
 const LOOKS: u32 = 64;
+
+/// For how long to look at most, however much comes.
+const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
 /// After how many times in a row that no write came a program is not taken for one that spins on memory
 /// any more.
@@ -53,7 +56,7 @@ struct Spinner {
     misses: AtomicU32,
     /// How often looking for the write has paid.
     paid: AtomicU64,
-    /// The writes that it has seen.
+    /// How many writes there were when it posted last, or was found to be given one: those it has seen.
     seen: AtomicU64,
     /// Looking has not paid, and the program looks at memory now.
     is_alone: AtomicBool,
@@ -94,13 +97,22 @@ impl Polling {
         self.written.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+    /// Whether a write came that the program has not seen; then it has.
+    fn take_written(&self) -> bool {
+        let written = self.written.load(Ordering::Relaxed);
+        self.spinner.seen.swap(written, Ordering::Relaxed) != written
     }
 
     /// The program was found to wait for a packet without receiving it.
     pub(super) fn program_spins(&self) {
         self.spinner.misses.store(MISSES, Ordering::Relaxed);
+    }
+
+    /// The program posts. What it looked for before, it has found.
+    fn posts(&self) {
+        if self.spinner.misses.load(Ordering::Relaxed) > 0 {
+            self.take_written();
+        }
     }
 
     /// Whether the program has gone to look at memory for what it was not given, which is forgotten.
@@ -113,16 +125,17 @@ impl Polling {
         self.spinner.paid.load(Ordering::Relaxed)
     }
 
-    /// A poll in vain does `work`.
-    fn receiving(&self, work: impl FnOnce(Time)) {
+    /// A poll in vain does `work`, of which it returns what that does.
+    fn receiving<T>(&self, work: impl FnOnce(Time) -> T) -> T {
         let since = net::now();
         add(&self.in_vain.count, 1);
         self.in_vain.since.store(since.0, Ordering::Relaxed);
-        work(since);
+        let done = work(since);
         // Of several threads that poll one may end the time of another; it is a measure of whether any does.
         self.in_vain.since.store(0, Ordering::Relaxed);
         let nanos = net::now().since(since).as_nanos() as u64;
         add(&self.in_vain.spent, nanos);
+        done
     }
 }
 
@@ -153,6 +166,12 @@ impl Engine {
         Call(&self.polling.calls)
     }
 
+    /// A thread of the program posts.
+    pub(crate) fn call_to_post(&self) -> Call<'_> {
+        self.polling.posts();
+        self.call()
+    }
+
     /// How often the program has polled in vain.
     pub(crate) fn polls_in_vain(&self) -> u64 {
         self.polling.receives()
@@ -164,20 +183,22 @@ impl Engine {
         self.send_posted();
     }
 
-    /// The program found nothing: does the work of the network.
-    pub(crate) fn poll(&self) {
+    /// The program found nothing: does the work of the network. True when there was something.
+    pub(crate) fn poll(&self) -> bool {
         let idle = &self.polling.in_vain.idle;
         self.send_acks();
         self.polling.receiving(|now| {
             let before = idle.load(Ordering::Relaxed);
-            if self.drive_for(Driver::Poll, now) {
+            let worked = self.drive_for(Driver::Poll, now);
+            if worked {
                 idle.store(0, Ordering::Relaxed);
             } else if before < SPINS {
                 idle.store(before + 1, Ordering::Relaxed);
             } else {
                 rustix::thread::sched_yield();
             }
-        });
+            worked
+        })
     }
 
     /// The program found a completion. If it is one that now spins on memory until its peer writes there, nobody
@@ -186,28 +207,54 @@ impl Engine {
         let Spinner {
             misses,
             paid,
-            seen,
             is_alone,
+            ..
         } = &*self.polling.spinner;
         let left = misses.load(Ordering::Relaxed);
         if left == 0 {
             return;
         }
-        let before = seen.load(Ordering::Relaxed);
-        for _ in 0..LOOKS {
-            let written = self.polling.written();
-            if written != before {
-                seen.store(written, Ordering::Relaxed);
+        let begun = net::now();
+        let mut in_vain = 0;
+        while in_vain < LOOKS {
+            if self.polling.take_written() {
                 misses.store(MISSES, Ordering::Relaxed);
                 paid.fetch_add(1, Ordering::Relaxed);
                 self.counters.writes_awaited.add(1);
                 return;
             }
-            self.poll();
+            // A message of many packets may be coming.
+            let comes = self.poll() && net::now().since(begun) < LONGEST_LOOK;
+            in_vain = if comes { 0 } else { in_vain + 1 };
         }
         misses.store(left - 1, Ordering::Relaxed);
         // The progress thread receives for it then, and had better not find that out by itself.
         is_alone.store(true, Ordering::Relaxed);
         self.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_looked_for_once() {
+        let polling = Polling::default();
+        assert!(!polling.take_written());
+        polling.wrote();
+        assert!(polling.take_written());
+        assert!(!polling.take_written());
+    }
+
+    #[test]
+    fn what_came_before_the_program_posted_is_what_it_answers() {
+        let polling = Polling::default();
+        polling.program_spins();
+        polling.wrote();
+        polling.posts();
+        assert!(!polling.take_written());
+        polling.wrote();
+        assert!(polling.take_written());
     }
 }

@@ -110,8 +110,8 @@ impl Progress {
             }
             let moment = seen.moment(engine, mode);
             let Woken { control, alarm } = self.sleep(engine, network, mode, &moment);
-            if moment.program_computed(engine) && self.packets_wait() {
-                seen.be_watchful(engine);
+            if moment.program_is_elsewhere(engine) && self.packets_wait() {
+                seen.found_waiting(engine, &moment);
             }
             if !moment.spins {
                 engine.counters.wakeups.add(1);

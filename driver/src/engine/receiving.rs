@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::{Headers, Operation, Packet};
+use urxe_proto::wire::Packet;
 
 /// Bytes of a batch after which those that it is for may answer: a sender whose window was full goes on
 /// while the rest of the batch is handled.
@@ -136,10 +136,6 @@ impl Engine {
             }
         };
         let dest_qp = packet.header.bth.dest_qp;
-        let opcode = packet.header.bth.opcode.info();
-        let is_silent_write = opcode.operation == Operation::Write
-            && opcode.position.ends()
-            && !opcode.headers.contains(Headers::IMMDT);
         if dest_qp == Qpn::GSI {
             *current = None;
             if let Some(network) = self.network.get() {
@@ -163,10 +159,12 @@ impl Engine {
             }
             tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-            if turn_to(current, qp).handle(now, &network, &packet, regions) {
+            let incoming = turn_to(current, qp);
+            let writes = incoming.writes();
+            if incoming.handle(now, &network, &packet, regions) {
                 touched.push(Arc::clone(qp));
             }
-            if is_silent_write {
+            if incoming.writes() != writes {
                 self.polling.wrote();
             }
         }

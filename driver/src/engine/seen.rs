@@ -147,20 +147,27 @@ impl Seen {
         (self.cost * LOOK_SELDOM).clamp(PATIENCE * self.trust, LONGEST_PATIENCE)
     }
 
-    /// The program waits for packets without receiving them.
-    pub(super) fn be_watchful(&mut self, engine: &Engine) {
-        self.watchful_until = net::now() + WATCHFUL;
-        engine.polling.program_spins();
+    /// Packets wait for the program, which was relied on and does not receive them at this moment.
+    pub(super) fn found_waiting(&mut self, engine: &Engine, moment: &Moment) {
+        if moment.program_computed(engine) {
+            self.watchful_until = net::now() + WATCHFUL;
+            engine.polling.program_spins();
+        } else {
+            // It may have begun to look at memory a while ago.
+            self.trust = 0;
+        }
     }
 
     /// Receives what is there, and what follows closely; but others have their turn after a while.
     pub(super) fn watch(&mut self, engine: &Engine) {
         let (start, polls) = (net::now(), engine.polling.polls());
         let mut now = start;
+        let mut found = false;
         while now.since(start) < PATIENCE {
             let before = now;
             let worked = engine.drive();
             now = net::now();
+            found |= worked;
             if worked {
                 // A program that polls, however seldom, looks for itself.
                 let alone = engine.polling.polls() == polls;
@@ -169,10 +176,15 @@ impl Seen {
                 continue;
             }
             self.look = (self.look * 7 + now.since(before)) / 8;
-            if !self.spins_still() {
+            let spins = self.spins_still();
+            // Others may need this very processor: of the peer's, or of the program's, which may be at it where nothing was
+            // found.
+            if spins || (!found && engine.polling.is_called()) {
+                rustix::thread::sched_yield();
+            }
+            if !spins {
                 break;
             }
-            rustix::thread::sched_yield();
             // Others may have had the processor for long.
             now = net::now();
         }
@@ -190,10 +202,15 @@ impl Seen {
 }
 
 impl Moment {
+    /// Whether the program was relied on, and is in none of our calls.
+    pub(super) fn program_is_elsewhere(&self, engine: &Engine) -> bool {
+        self.relied_on.is_some() && !engine.polling.is_called()
+    }
+
     /// Whether the program, which was relied on, had a processor and was in none of our calls: one that was
     /// preempted could not poll, and is none that looks at memory. Nor is one that was left alone for a moment only, until
     /// an alarm went off.
-    pub(super) fn program_computed(&self, engine: &Engine) -> bool {
+    fn program_computed(&self, engine: &Engine) -> bool {
         let Some(start) = &self.relied_on else {
             return false;
         };

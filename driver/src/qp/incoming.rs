@@ -30,6 +30,11 @@ impl<'a> Incoming<'a> {
         Arc::ptr_eq(self.qp, qp)
     }
 
+    /// How many WRITEs have been carried out of which nothing tells the program.
+    pub(crate) fn writes(&self) -> u64 {
+        self.inner.machine.counters().writes_done
+    }
+
     /// Handles a packet. True when the queue pair has to be given a chance to send, and was not on the caller's
     /// list yet.
     pub(crate) fn handle(

@@ -324,7 +324,7 @@ impl Qp {
             now: now(),
             sends: 0,
             bytes: 0,
-            _call: engine::get().call(),
+            _call: engine::get().call_to_post(),
         }
     }
 

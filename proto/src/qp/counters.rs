@@ -34,6 +34,8 @@ counters! {
     sends_done,
     /// Receives that a message completed without an error.
     receives_done,
+    /// WRITEs without immediate data that were carried out for the peer: nothing tells the program of them.
+    writes_done,
     /// Packets received that were for this queue pair.
     received_packets,
     /// Request packets sent again.

@@ -197,6 +197,8 @@ impl Responder {
         if packet.header.imm.is_some() {
             let opcode = WcOpcode::RecvWriteImm;
             complete(cx, packet, opcode, write.len, receive, host);
+        } else {
+            cx.counters.writes_done += 1;
         }
         Ok(())
     }

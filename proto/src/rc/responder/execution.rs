@@ -126,7 +126,10 @@ impl Responder {
                 let opcode = WcOpcode::RecvWriteImm;
                 self.complete(cx, &packet.header, opcode, write.len, extra, host);
             }
-            None => self.message_done(),
+            None => {
+                cx.counters.writes_done += 1;
+                self.message_done();
+            }
         }
         self.accept(&packet.header);
         Ok(())

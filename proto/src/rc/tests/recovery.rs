@@ -34,6 +34,22 @@ fn what_came_after_a_hole_is_carried_out_when_it_closes_and_not_before() {
 }
 
 #[test]
+fn a_write_is_done_when_it_is_carried_out_and_once() {
+    let mut end = End::new();
+    let done = |end: &End| end.qp.counters().writes_done;
+    write(&mut end, 1);
+    assert_eq!(done(&end), 0);
+    write(&mut end, 0);
+    assert_eq!(done(&end), 2);
+    write(&mut end, 1);
+    assert_eq!(done(&end), 2);
+    end.give(rdma(RcWriteFirst, 2, REMOTE, 0, MTU + 1), &[2; MTU]);
+    assert_eq!(done(&end), 2);
+    end.give(request(RcWriteLast, 3), &[3]);
+    assert_eq!(done(&end), 3);
+}
+
+#[test]
 fn it_is_acknowledged_though_only_what_was_missing_asked_for_that() {
     let mut end = End::new();
     let silent = rdma(RcWriteOnly, 1, REMOTE, 1, 1).with_ack_req(false);

@@ -31,7 +31,9 @@ fn a_write_takes_a_receive_only_for_its_immediate_data() {
     end.give(packet(UcWriteLast, 1), &[4]);
     assert_eq!(end.host.bytes(REMOTE, 16 + MTU - 1, 2), [3, 4]);
     assert_eq!(end.received(), []);
+    assert_eq!(end.qp.counters().writes_done, 1);
     end.give(rdma(UcWriteOnlyImm, 2, REMOTE, 0, 2), &[5; 2]);
+    assert_eq!(end.qp.counters().writes_done, 1, "the receive tells of it");
     let (completion, _) = end.host.receptions[0];
     assert_eq!(
         (completion.opcode, completion.byte_len),
