@@ -13,6 +13,8 @@ pub(crate) enum Part {
     Rate,
     /// How long a message takes.
     Latency,
+    /// How long a larger one takes.
+    Large,
     /// Many queue pairs, and many pairs of processes.
     Scale,
     /// Packets that are lost.
@@ -27,11 +29,12 @@ pub(crate) enum Part {
 
 impl Part {
     /// In the order in which they are shown.
-    pub(super) const ALL: [Part; 9] = [
+    pub(super) const ALL: [Part; 10] = [
         Part::Goals,
         Part::Bandwidth,
         Part::Rate,
         Part::Latency,
+        Part::Large,
         Part::Scale,
         Part::Loss,
         Part::Buffer,
@@ -46,6 +49,7 @@ impl Part {
             Part::Bandwidth => "Bandwidth by size and MTU",
             Part::Rate => "Messages of 64 bytes a second",
             Part::Latency => "Latency of 64 bytes",
+            Part::Large => "Latency of larger messages",
             Part::Scale => "Many queue pairs, many processes",
             Part::Loss => "Lost packets",
             Part::Buffer => "A receive buffer of 212,992 bytes",
@@ -218,6 +222,7 @@ fn part_cells(part: Part) -> Vec<Cell> {
         Part::Bandwidth => bandwidth(),
         Part::Rate => rate(),
         Part::Latency => latency(),
+        Part::Large => large(),
         Part::Scale => scale(),
         Part::Loss => loss(),
         Part::Buffer => buffer(),
@@ -319,6 +324,33 @@ fn latency() -> Vec<Cell> {
         cells.push(cell(&format!("{operation}, 99%"), Tool::UrxeTail, &words));
     }
     cells.push(cell("atomic", Tool::Urxe, "ib_atomic_lat -n 20000"));
+    cells
+}
+
+fn large() -> Vec<Cell> {
+    let cell = |name: &str, tool, words: &str| {
+        Cell::new(Part::Large, name, Unit::Microseconds, tool, words)
+    };
+    let mut cells = Vec::new();
+    for (size, count, title) in [
+        (4096, 10_000, "4 KiB"),
+        (65_536, 5000, "64 KiB"),
+        (1 << 20, 500, "1 MiB"),
+    ] {
+        for operation in OPERATIONS {
+            let words = format!("ib_{operation}_lat -s {size} -n {count}");
+            let name = format!("{operation} {title}");
+            cells.push(cell(&name, Tool::Urxe, &words));
+            cells.push(cell(&format!("{name}, 99%"), Tool::UrxeTail, &words));
+        }
+    }
+    for operation in OPERATIONS {
+        let words = format!("ib_{operation}_lat -s 65536 -n 2000");
+        let name = format!("{operation} 64 KiB, 1% lost");
+        for (name, tool) in [(name.clone(), Tool::Urxe), (name + ", 99%", Tool::UrxeTail)] {
+            cells.push(cell(&name, tool, &words).env("URXE_FAULTS", "drop=1%,seed=7,dir=rx"));
+        }
+    }
     cells
 }
 
