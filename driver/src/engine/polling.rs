@@ -92,9 +92,11 @@ impl Polling {
         self.calls.load(Ordering::Relaxed) > 0
     }
 
-    /// A peer has written to the program's memory.
+    /// A peer has written to the program's memory. The first time that is taken for what the program will look at.
     pub(super) fn wrote(&self) {
-        self.written.fetch_add(1, Ordering::Relaxed);
+        if self.written.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.program_spins();
+        }
     }
 
     /// Whether a write came that the program has not seen; then it has.
@@ -250,11 +252,22 @@ mod tests {
     #[test]
     fn what_came_before_the_program_posted_is_what_it_answers() {
         let polling = Polling::default();
-        polling.program_spins();
         polling.wrote();
         polling.posts();
         assert!(!polling.take_written());
         polling.wrote();
         assert!(polling.take_written());
+    }
+
+    #[test]
+    fn a_program_is_taken_for_one_that_spins_from_the_first_write_on() {
+        let polling = Polling::default();
+        let misses = || polling.spinner.misses.load(Ordering::Relaxed);
+        assert_eq!(misses(), 0);
+        polling.wrote();
+        assert_eq!(misses(), MISSES);
+        polling.spinner.misses.store(0, Ordering::Relaxed);
+        polling.wrote();
+        assert_eq!(misses(), 0, "it has been found out that it does not");
     }
 }
