@@ -229,6 +229,16 @@ struct Scene {
     acknowledgements: u64,
     /// Bytes of requests that came ahead of their turn.
     ahead: usize,
+    grants: Grants,
+}
+
+/// What a connection may send that it has not sent before.
+#[derive(Clone, Copy, Default)]
+struct Grants {
+    /// In packets; `None` if it needs no grants.
+    left: Option<u32>,
+    /// One past the newest packet.
+    sent_end: Psn,
 }
 
 fn peer() -> Gid {
@@ -315,6 +325,10 @@ impl Service {
 impl Story {
     fn tell(&self) {
         let mut scene = Scene::new(self);
+        // A bit that the attribute does not take.
+        if self.start.min_rnr_timer & 0x20 != 0 {
+            scene.require_grants();
+        }
         for _ in 0..3 {
             scene.advance(self.start.tamed());
         }
@@ -384,6 +398,40 @@ impl Scene {
             requests: 0,
             acknowledgements: 0,
             ahead: 0,
+            grants: Grants::default(),
+        }
+    }
+
+    fn require_grants(&mut self) {
+        if let Machine::Rc(qp) = &mut self.machine {
+            qp.require_grants(true);
+            self.grants.left = Some(0);
+        }
+    }
+
+    /// Has no effect on what needs no grants.
+    fn grant(&mut self, bytes: u32) {
+        if let Machine::Rc(qp) = &mut self.machine {
+            qp.grant(bytes);
+            let packets = bytes / self.mtu as u32;
+            self.grants.left = self.grants.left.map(|left| left.max(packets));
+        }
+    }
+
+    /// No more has gone out for the first time than was granted.
+    fn spend_grants(&mut self) {
+        let attr = self.attributes();
+        if !attr.state.initiates() {
+            return;
+        }
+        let new = attr.sq_psn.diff(self.grants.sent_end);
+        if new > 0 {
+            self.grants.sent_end = attr.sq_psn;
+        }
+        if let Some(left) = &mut self.grants.left {
+            let new = new.max(0) as u32;
+            assert!(new <= *left, "{new} packets with a grant for {left}");
+            *left -= new;
         }
     }
 
@@ -416,6 +464,9 @@ impl Scene {
         let after = self.attributes();
         self.host.granted.set(after.access);
         self.mtu = after.path_mtu.bytes();
+        if !before.state.initiates() {
+            self.grants.sent_end = after.sq_psn;
+        }
         match result {
             Err(_) => assert_eq!(before, after, "a refused change changes nothing"),
             Ok(()) if mask.contains(AttrMask::STATE) => {
@@ -458,7 +509,11 @@ impl Scene {
             Step::Arrive(arrival) => self.arrive(arrival),
             Step::Send(send) => self.send(send),
             Step::Receive(lengths) => self.receive(lengths),
-            Step::Poll(room) => self.poll((*room).into()),
+            Step::Poll(room) => {
+                // Half of them with a grant.
+                self.grant(u32::from(room / 2) * u32::from(room % 2) * 512);
+                self.poll((*room).into());
+            }
             Step::Wait(us) => self.now = self.now + Duration::from_micros((*us).into()),
             Step::Expire => {
                 let deadline = self.deadline();
@@ -765,6 +820,7 @@ impl Scene {
         };
         let (now, host) = (self.now, &mut self.host);
         each!(&mut self.machine, qp => qp.poll_transmit(now, host, &mut sink));
+        self.spend_grants();
         let sq_psn = self.attributes().sq_psn;
         for bytes in &sink.packets {
             let packet = Packet::parse(bytes).expect("what is sent is well-formed");

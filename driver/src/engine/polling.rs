@@ -101,8 +101,13 @@ impl Polling {
 
     /// Whether a write came that the program has not seen; then it has.
     fn take_written(&self) -> bool {
-        let written = self.written.load(Ordering::Relaxed);
-        self.spinner.seen.swap(written, Ordering::Relaxed) != written
+        let (written, seen) = (&*self.written, &self.spinner.seen);
+        let now = written.load(Ordering::Relaxed);
+        let is_new = seen.load(Ordering::Relaxed) != now;
+        if is_new {
+            seen.store(now, Ordering::Relaxed);
+        }
+        is_new
     }
 
     /// The program was found to wait for a packet without receiving it.
@@ -225,9 +230,14 @@ impl Engine {
                 self.counters.writes_awaited.add(1);
                 return;
             }
-            // A message of many packets may be coming.
-            let comes = self.poll() && net::now().since(begun) < LONGEST_LOOK;
-            in_vain = if comes { 0 } else { in_vain + 1 };
+            in_vain += 1;
+            if self.poll() {
+                // A message of many packets may be coming.
+                in_vain = 0;
+                if net::now().since(begun) >= LONGEST_LOOK {
+                    break;
+                }
+            }
         }
         misses.store(left - 1, Ordering::Relaxed);
         // The progress thread receives for it then, and had better not find that out by itself.

@@ -1,0 +1,217 @@
+//! Processes that share an address: each gets what is for it, whoever joins or leaves.
+
+use super::*;
+
+#[test]
+fn holders_of_different_slots_share_an_address() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..4)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for round in 0..50 {
+        for node in &mut all {
+            other.send((address, node.qpn()), round * 10, &[256; 10]);
+        }
+        pump_until(&mut all, |n| {
+            n.iter().all(|n| n.got.len() == (round as usize + 1) * 10)
+        });
+    }
+    // By now everybody knows the order, and nothing needs to be passed on any more.
+    let forwarded = |all: &[&mut Node]| -> u64 {
+        let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        all.iter().map(out).sum()
+    };
+    settle(&mut all);
+    let before = forwarded(&all);
+    for node in &mut all {
+        other.send((address, node.qpn()), 900, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 510));
+    assert_eq!(forwarded(&all), before);
+}
+
+/// Lets sweeps end.
+fn settle(all: &mut [&mut Node]) {
+    pump_until(all, |n| {
+        n.iter().all(|n| n.endpoint.next_deadline() == Time::NEVER)
+    });
+}
+
+#[test]
+fn after_a_socket_closes_the_others_learn_the_new_order() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..5)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    // The last one moves into the first one's place, and the new one gets the last one's packets.
+    drop(nodes.remove(0));
+    nodes.push(Node::new(address, Options::default()));
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for node in &mut all {
+        other.send((address, node.qpn()), 0, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
+    settle(&mut all);
+    let forwarded = |all: &[&mut Node]| -> u64 {
+        let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        all.iter().map(out).sum()
+    };
+    let before = forwarded(&all);
+    assert!(before > 0, "nothing went astray, so nothing was shown");
+    for node in &mut all {
+        other.send((address, node.qpn()), 10, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 20));
+    assert_eq!(forwarded(&all), before);
+}
+
+#[test]
+fn who_leaves_takes_no_datagrams_of_others_along() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..4)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    // The first and the last socket, whose process does nothing more for a while before it ends.
+    let leaving = [nodes.remove(0), nodes.remove(2)];
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    for (first, end) in [0, 10].into_iter().zip(&leaving) {
+        for node in &mut all {
+            other.send((address, node.qpn()), first, &[256; 10]);
+        }
+        end.endpoint.leave();
+    }
+    for node in &mut all {
+        other.send((address, node.qpn()), 20, &[256; 10]);
+    }
+    pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 30));
+}
+
+#[test]
+fn who_joins_together_needs_no_detours_from_the_start() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    for _ in 0..5 {
+        let (together, ready) = (Barrier::new(2), AtomicU32::new(0));
+        let join = || {
+            let shared = Shared::new(Options::default()).unwrap();
+            together.wait();
+            let start = now();
+            let endpoint = shared.open(address).unwrap();
+            let took = now().since(start);
+            let mut node = Node::of(shared, endpoint);
+            ready.fetch_add(1, Ordering::SeqCst);
+            while ready.load(Ordering::SeqCst) < 2 {
+                node.pump();
+            }
+            (node, took)
+        };
+        let mut joined = std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(join));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        for (node, _) in &joined {
+            other.send((address, node.qpn()), 0, &[256; 10]);
+        }
+        // Where the machine is too busy they give up, and go on learning while they work.
+        let gave_up = joined.iter().any(|(_, took)| *took >= steering::SWEEP_TIME);
+        let mut all: Vec<&mut Node> = joined.iter_mut().map(|(node, _)| node).collect();
+        pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
+        let passed_on = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        let detours: u64 = all.iter().map(passed_on).sum();
+        assert!(gave_up || detours == 0, "{detours} detours");
+    }
+}
+
+#[test]
+fn what_comes_while_the_port_opens_is_not_lost() {
+    let address = own_address();
+    // It answers no probe meanwhile, so that the opening takes its time.
+    let mut old = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    let shared = Shared::new(Options::default()).unwrap();
+    let qpn = Qpn::new(shared.qpns().start() + 7);
+    let mut sent = 0;
+    let endpoint = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| shared.open(address).unwrap());
+        while !opening.is_finished() && sent < 40 {
+            // Nobody has told the kernel who the new one is, so it spreads flows over both.
+            other.send_flow((address, qpn), sent, sent, &[64]);
+            sent += 1;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        opening.join().unwrap()
+    });
+    let mut new = Node::of(shared, endpoint);
+    pump_until(&mut [&mut old, &mut new], |n| {
+        n[1].got.len() == sent as usize
+    });
+    let mut numbers: Vec<u32> = new.got.iter().map(|got| got.0).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..sent));
+}
+
+#[test]
+fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
+    let address = own_address();
+    let mut nodes: Vec<Node> = (0..3)
+        .map(|_| Node::new(address, Options::default()))
+        .collect();
+    nodes.sort_by_key(|n| n.shared.slot());
+    let mut other = Node::new(own_address(), Options::default());
+    settle(&mut nodes.iter_mut().collect::<Vec<_>>());
+    other.send((address, Qpn::GSI), 1, &[256]);
+    pump_until(&mut nodes.iter_mut().collect::<Vec<_>>(), |n| {
+        n[0].got.len() == 1
+    });
+    drop(nodes.remove(0));
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    // Each of them may lose one to the dead before it knows; the transport repeats them.
+    for _ in 0..2 {
+        let before = all[0].got.len();
+        let mut number = 2;
+        pump_until(&mut all, |n| {
+            number += 1;
+            other.send((address, Qpn::GSI), number, &[256]);
+            n[0].got.len() > before
+        });
+        settle(&mut all);
+    }
+    assert!(all[1].got.is_empty());
+}
+
+#[test]
+fn datagrams_for_a_slot_of_nobody_are_counted() {
+    let address = own_address();
+    let mut node = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    other.send((address, Qpn::new(0xfe_0000)), 1, &[256; 3]);
+    pump_until(&mut [&mut node], |n| {
+        n[0].shared.counters().no_such_slot.get() == 3
+    });
+    assert!(node.got.is_empty());
+}
+
+#[test]
+fn probes_from_elsewhere_are_not_answered() {
+    let address = own_address();
+    let mut node = Node::new(address, Options::default());
+    let mut other = Node::new(own_address(), Options::default());
+    // It is alone there, so what it asks comes back to it.
+    pump_until(&mut [&mut node], |n| {
+        let counters = n[0].shared.counters();
+        let settled = n[0].endpoint.next_deadline() == Time::NEVER;
+        settled && counters.probes_in.get() == counters.probes_out.get()
+    });
+    let before = node.shared.counters().probes_in.get();
+    other.send((address, Qpn::new(0xff_0000)), 1, &[256]);
+    pump_until(&mut [&mut node], |n| {
+        n[0].shared.counters().probes_rejected.get() == 1
+    });
+    assert_eq!(node.shared.counters().probes_in.get(), before);
+}
