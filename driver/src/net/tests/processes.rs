@@ -56,12 +56,10 @@ fn answer_at(address: LocalAddress) {
             return endpoint.leave();
         }
         let mut take = |d: &Datagram<'_>| {
-            let peer = d.src.ip();
-            questions.push((
-                peer,
-                Qpn::new(word(d.bytes, RETURN_QPN)),
-                number_of(d.bytes),
-            ));
+            if is_for(&endpoint, d) {
+                let return_qpn = Qpn::new(word(d.bytes, RETURN_QPN));
+                questions.push((d.src.ip(), return_qpn, number_of(d.bytes)));
+            }
         };
         while endpoint.recv(&mut receive, &mut take).unwrap() > 0 {}
         while shared.recv_forwarded(&mut receive, &mut take).unwrap() > 0 {}
@@ -215,7 +213,9 @@ impl Asker {
         while !open.is_empty() && start.elapsed() < time {
             let mut take = |d: &Datagram<'_>| {
                 let number = number_of(d.bytes);
-                if let Some(at) = open.iter().position(|(n, _)| *n == number) {
+                if is_for(&self.endpoint, d)
+                    && let Some(at) = open.iter().position(|(n, _)| *n == number)
+                {
                     let (_, who) = open.swap_remove(at);
                     all[who].detours = all[who].detours.max(word(d.bytes, DETOURS));
                 }
@@ -244,7 +244,9 @@ impl Asker {
             assert!(start.elapsed() < Duration::from_secs(10), "no survivor");
             let mut take = |d: &Datagram<'_>| {
                 let number = number_of(d.bytes);
-                if let Some((_, who)) = open.iter().find(|(n, _)| *n == number) {
+                if is_for(&self.endpoint, d)
+                    && let Some((_, who)) = open.iter().find(|(n, _)| *n == number)
+                {
                     heard[*who] = true;
                 }
             };

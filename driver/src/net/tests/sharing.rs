@@ -159,10 +159,16 @@ fn what_comes_while_the_port_opens_is_not_lost() {
 #[test]
 fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
     let address = own_address();
-    let mut nodes: Vec<Node> = (0..3)
-        .map(|_| Node::new(address, Options::default()))
+    let mut processes = [(); 3].map(|()| Shared::new(Options::default()).unwrap());
+    // Whoever joins hears of those who are there, but nobody tells these of it.
+    processes.sort_by_key(|shared| shared.slot());
+    let mut nodes: Vec<Node> = processes
+        .into_iter()
+        .map(|shared| {
+            let endpoint = shared.open(address).unwrap();
+            Node::of(shared, endpoint)
+        })
         .collect();
-    nodes.sort_by_key(|n| n.shared.slot());
     let mut other = Node::new(own_address(), Options::default());
     settle(&mut nodes.iter_mut().collect::<Vec<_>>());
     other.send((address, Qpn::GSI), 1, &[256]);
