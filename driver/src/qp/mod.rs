@@ -448,14 +448,14 @@ impl Qp {
     /// Takes it off the network, unless others have opened it, takes back its events and
     /// completions, and waits until the program is done with those events that it has. To be called
     /// before the last reference goes.
-    pub fn destroy(&self) {
+    pub fn destroy(self: &Arc<Self>) {
         self.left_by(Holders::leave_maker);
         self.events.retract_qp(self);
         self.async_acks.wait();
     }
 
     /// Someone who had it leaves; `leave` says whether that was the last.
-    fn left_by(&self, leave: impl FnOnce(&Holders) -> bool) {
+    fn left_by(self: &Arc<Self>, leave: impl FnOnce(&Holders) -> bool) {
         // Whoever tells its holders of an event does so with this lock.
         let inner = lock(&self.inner);
         let last = leave(&self.holders);
@@ -466,11 +466,15 @@ impl Qp {
     }
 
     /// Takes it off the network, and takes back its completions.
-    fn end(&self) {
+    fn end(self: &Arc<Self>) {
         let engine = engine::get();
         engine.send_gathered();
         let held = regions();
         let mut inner = lock(&self.inner);
+        // Another thread may be about to send what has waited, and would come too late.
+        if !inner.gathered.is_empty() {
+            self.transmit(&mut inner, held.table());
+        }
         self.say_farewell(&mut inner, held.table());
         // Without a way to anybody it carries out no work request any more, and binds no window.
         inner.set_route(None);
