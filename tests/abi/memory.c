@@ -61,6 +61,7 @@ static void reconnect(struct both *both)
 	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
 	MUST(!ibv_modify_qp(both->a.qp, &reset, IBV_QP_STATE));
 	MUST(!ibv_modify_qp(both->b.qp, &reset, IBV_QP_STATE));
+	first_psn += 0x1000;
 	connect_to(both->a.qp, both->b.qp->qp_num);
 	connect_to(both->b.qp, both->a.qp->qp_num);
 }

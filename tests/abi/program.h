@@ -177,9 +177,14 @@ static inline struct ibv_qp_attr rtr_attr(struct ibv_qp *qp, uint32_t peer)
 	return attr;
 }
 
+/* The first PSN both ways. A queue pair that is connected once more takes others: what was under way is
+   not for it then. */
+static uint32_t first_psn __attribute__((unused));
+
 static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 {
 	struct ibv_qp_attr attr = rtr_attr(qp, peer);
+	attr.rq_psn = attr.sq_psn = first_psn;
 	MUST(!to_init(qp));
 	MUST(!ibv_modify_qp(qp, &attr, RTR_MASK));
 	MUST(qp->state == IBV_QPS_RTR);
