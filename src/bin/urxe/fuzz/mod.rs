@@ -10,6 +10,7 @@ mod oracle;
 mod packets;
 mod report;
 mod run;
+mod verdict;
 
 use std::net::IpAddr;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::oracle::{Asked, Rule};
+use super::verdict::{Asked, Rule};
 
 /// An answer that the specification does not ask for.
 pub struct Departure {

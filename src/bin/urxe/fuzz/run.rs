@@ -10,9 +10,10 @@ use urxe_proto::wire::{Operation, Packet, Position, Reth, Syndrome};
 
 use super::connection::{self, ConnectError, Connection, MTU};
 use super::link::{Arrival, Link, LinkError};
-use super::oracle::{Answer, Asked, Responder, is_end};
+use super::oracle::Responder;
 use super::packets::{self, Trial};
 use super::report::{Departure, Report};
+use super::verdict::{Answer, Asked, is_end};
 use super::{Draw, Way};
 
 /// How long one may take that need not come, where the next packet depends on it.
