@@ -6,6 +6,7 @@
 //! request are settled when it is posted, nothing else needs to be remembered about what was sent.
 
 mod answers;
+mod early;
 mod grant;
 mod reads;
 mod repair;
@@ -21,6 +22,7 @@ use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
+use early::Early;
 use grant::Grant;
 use reads::read_piece;
 use repair::{Peer, Repair};
@@ -68,6 +70,7 @@ pub(super) struct Requester {
     /// before, so that it is part of one that the responder has carried out, or of none; it would
     /// drop one that reaches across two (9.7.5.1.1).
     read_ends: VecDeque<Psn>,
+    early: Early,
     /// How many messages that consume a receive may have been sent; `None` for no limit (9.7.7.2).
     receive_limit: Option<u32>,
     /// How many of them are acknowledged.
@@ -111,6 +114,7 @@ impl Requester {
             una: Psn::default(),
             awaiting: VecDeque::new(),
             read_ends: VecDeque::new(),
+            early: Early::default(),
             receive_limit: None,
             receives_done: 0,
             asked: Psn::default(),
@@ -140,6 +144,7 @@ impl Requester {
         self.una = psn;
         self.awaiting.clear();
         self.read_ends.clear();
+        self.early.clear();
         self.receive_limit = None;
         self.receives_done = 0;
         self.asked = psn.prev();
@@ -221,7 +226,7 @@ impl Requester {
         out: &mut T,
     ) -> bool {
         self.grant.set_wanted(false);
-        if !self.transmit_repair(cx, host, out) {
+        if !self.transmit_repair(cx, host, out) || !self.transmit_hole(cx, host, out) {
             return true;
         }
         loop {
@@ -424,6 +429,7 @@ impl Requester {
     /// The next packet is again the oldest that is not done.
     fn go_back(&mut self) {
         self.repair = None;
+        self.early.clear();
         self.back_for_gap = false;
         self.measured = None;
         // What could not be sent waits for what precedes it, which must be sent again first.
@@ -542,6 +548,7 @@ impl Requester {
         self.unsendable = None;
         self.awaiting.clear();
         self.read_ends.clear();
+        self.early.clear();
         self.cursor = self.queue.head();
         self.begun = self.cursor;
         self.cursor_packet = 0;

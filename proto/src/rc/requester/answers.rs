@@ -119,7 +119,9 @@ impl Requester {
         cx.counters.responses_lost += 1;
         self.gap = Some((self.una, cx.now));
         self.reduce(cx);
-        self.go_back();
+        if !self.want_hole() {
+            self.go_back();
+        }
     }
 
     /// Whether the gap at `psn` was answered so lately that another report of it says nothing new.
@@ -250,7 +252,7 @@ impl Requester {
         payload: &[u8],
         host: &mut H,
     ) -> Outcome {
-        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+        let Some((head, wqe)) = self.answered(cx, psn, Some(payload), host) else {
             return self.settle(cx, host);
         };
         let index = psn.diff(wqe.first_psn) as u32;
@@ -279,7 +281,7 @@ impl Requester {
         original: u64,
         host: &mut H,
     ) -> Outcome {
-        let Some((head, wqe)) = self.answered(cx, psn, host) else {
+        let Some((head, wqe)) = self.answered(cx, psn, None, host) else {
             return self.settle(cx, host);
         };
         if !wqe.op.is_atomic() {
@@ -290,11 +292,12 @@ impl Requester {
     }
 
     /// The work request that a response belongs to, if the response is the one that is awaited. A
-    /// response acknowledges what precedes it.
+    /// response acknowledges what precedes it. That to a READ, with this `data`, may be kept until its turn comes.
     fn answered<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
         psn: Psn,
+        data: Option<&[u8]>,
         host: &mut H,
     ) -> Option<(u64, SendWqe)> {
         if psn.before(self.una) || !psn.before(self.sent_end) {
@@ -304,6 +307,9 @@ impl Requester {
         self.learn(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
+            if let Some(data) = data {
+                self.keep_early(cx, psn, data, host);
+            }
             self.response_lost(cx);
             return None;
         }
@@ -330,7 +336,9 @@ impl Requester {
         if scattered.is_err() {
             return self.fail(cx, WcStatus::LocProtErr, host);
         }
-        self.done_until(cx, self.una.next(), host);
+        let reached = self.early.join(self.una.next());
+        self.done_until(cx, reached, host);
+        self.look_for_hole(cx);
         if let Some(Aeth {
             syndrome: Syndrome::Ack(credits),
             ..

@@ -42,11 +42,7 @@ impl Requester {
         if self.next_psn.before(self.sent_end) && !self.awaiting.is_empty() {
             return Step::Wait;
         }
-        let left = wqe.packets - self.cursor_packet;
-        let mut packets = left.min(read_piece(cx.attr.path_mtu));
-        if let Some(end) = self.read_ends.iter().find(|end| end.after(self.next_psn)) {
-            packets = packets.min(end.diff(self.next_psn) as u32);
-        }
+        let mut packets = self.piece_of(cx, wqe);
         let room = self.window_room();
         if room < packets && self.in_flight() > 0 {
             return Step::Wait;
@@ -56,6 +52,32 @@ impl Requester {
             self.grant.set_wanted(true);
             return Step::Wait;
         }
+        let step = self.request(cx, wqe, packets, memory, out);
+        if matches!(step, Step::Sent) {
+            self.awaiting.push_back(self.next_psn);
+        }
+        step
+    }
+
+    /// How many responses one request at the cursor may ask for.
+    pub(super) fn piece_of(&self, cx: &Context<'_>, wqe: &SendWqe) -> u32 {
+        let left = wqe.packets - self.cursor_packet;
+        let packets = left.min(read_piece(cx.attr.path_mtu));
+        match self.read_ends.iter().find(|end| end.after(self.next_psn)) {
+            Some(end) => packets.min(end.diff(self.next_psn) as u32),
+            None => packets,
+        }
+    }
+
+    /// Sends the request at the cursor, for so many responses.
+    pub(super) fn request<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wqe: &SendWqe,
+        packets: u32,
+        memory: &M,
+        out: &mut T,
+    ) -> Step {
         let sges = match self.queue.payload(self.cursor, wqe) {
             Payload::Sges(sges) => sges,
             Payload::Inline(_) => &[],
@@ -144,7 +166,6 @@ impl Requester {
         out.commit();
         self.asked = self.next_psn + (packets - 1);
         self.sent(cx, wqe, packets, true, out.now());
-        self.awaiting.push_back(self.next_psn);
         self.note_read_end(self.next_psn);
         Step::Sent
     }

@@ -58,7 +58,7 @@ impl Requester {
     /// answers. If the tail was lost there was nothing behind it by which the peer could know. False when it is not a
     /// packet that can be repeated by itself.
     pub(super) fn probe_tail(&mut self) -> bool {
-        self.repair(1, false)
+        self.want_hole() || self.repair(1, false)
     }
 
     /// Sends up to `packets` again from `una` on. False when they are none that can be repeated by themselves: READs

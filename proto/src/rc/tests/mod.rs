@@ -4,6 +4,7 @@
 mod confirmed;
 mod congestion;
 mod duplicates;
+mod early;
 mod errors;
 mod farewell;
 mod grants;

@@ -1,0 +1,173 @@
+//! Responses that come behind a hole: they stay, and only what is missing is asked for again (9.7.5.2.4).
+
+use super::*;
+use Opcode::*;
+use WcStatus::Success;
+
+/// A requester with a READ of so many packets under way.
+fn reading(packets: usize) -> End {
+    let mut end = End::new();
+    end.ask(1, read_from(0), packets * MTU);
+    end.poll();
+    end
+}
+
+/// A response arrives; its data is its number.
+fn respond(end: &mut End, offset: u32) {
+    let data = [offset as u8; MTU];
+    end.give(answer(RcReadResponseMiddle, offset, UNLIMITED), &data);
+}
+
+/// The READ requests that go out now: from which PSN, and for how many packets.
+fn asked(end: &mut End) -> Vec<(u32, usize)> {
+    let requests = end.poll();
+    let piece = |p: &Sent| {
+        let reth = p.header.reth.unwrap();
+        let place = base(REMOTE) + u64::from(p.psn() - OWN_PSN) * MTU as u64;
+        assert_eq!((p.opcode(), reth.addr), (RcReadRequest, place));
+        (p.psn() - OWN_PSN, reth.length as usize / MTU)
+    };
+    requests.iter().map(piece).collect()
+}
+
+fn assert_all_are_there(end: &End, packets: usize) {
+    for packet in 0..packets {
+        let expected = [packet as u8; MTU];
+        assert_eq!(end.host.bytes(LOCAL, packet * MTU, MTU), expected);
+    }
+}
+
+#[test]
+fn only_the_missing_response_is_asked_for_again() {
+    let mut end = reading(6);
+    for offset in [0, 1, 3, 4] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(2, 1)]);
+    respond(&mut end, 5);
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    respond(&mut end, 2);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 6);
+    let counters = end.qp.counters();
+    assert_eq!((counters.retransmitted, counters.responses_lost), (1, 1));
+}
+
+#[test]
+fn new_requests_go_while_a_response_is_missing() {
+    let mut end = reading(4);
+    respond(&mut end, 1);
+    end.ask(2, write_to(0), 1);
+    let sent = end.poll();
+    let psns: Vec<u32> = sent.iter().map(|p| p.psn() - OWN_PSN).collect();
+    assert_eq!(psns, [0, 4]);
+}
+
+#[test]
+fn holes_are_asked_for_one_after_the_other() {
+    let mut end = reading(10);
+    for offset in [0, 2, 3, 5, 8, 9] {
+        respond(&mut end, offset);
+    }
+    for (hole, packets) in [(1, 1), (4, 1), (6, 2)] {
+        assert_eq!(asked(&mut end), [(hole, packets)]);
+        (hole..).take(packets).for_each(|n| respond(&mut end, n));
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 10);
+}
+
+#[test]
+fn a_hole_across_two_reads_is_asked_for_piece_by_piece() {
+    let mut end = End::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 2)]);
+    end.post(2, read_from(2 * MTU), SIGNALED, &[to(2, 3)]);
+    assert_eq!(asked(&mut end), [(0, 2), (2, 3)]);
+    respond(&mut end, 0);
+    respond(&mut end, 4);
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    respond(&mut end, 1);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(asked(&mut end), [(2, 2)]);
+    respond(&mut end, 2);
+    respond(&mut end, 3);
+    assert_eq!(end.done(), [(2, Success)]);
+    assert_all_are_there(&end, 5);
+}
+
+#[test]
+fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
+    let mut end = reading(4);
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1)]);
+    respond(&mut end, 2);
+    assert!(end.poll().is_empty(), "it may be under way");
+    end.pass(ms(1));
+    respond(&mut end, 3);
+    assert_eq!(asked(&mut end), [(0, 1)]);
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(0, 1)], "a probe");
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 4);
+}
+
+#[test]
+fn nothing_is_kept_behind_another_answer_that_is_missing() {
+    let mut end = End::new();
+    end.ask(1, read_from(0), 2 * MTU);
+    end.ask(2, add(1), 8);
+    end.ask(3, read_from(3 * MTU), 2 * MTU);
+    end.poll();
+    let before = end.host.bytes(LOCAL, 0, 2 * MTU);
+    respond(&mut end, 3);
+    assert_eq!(asked(&mut end), [(0, 2)]);
+    assert_eq!(end.host.bytes(LOCAL, 0, 2 * MTU), before);
+}
+
+#[test]
+fn what_has_a_wrong_length_is_not_kept_and_ends_nothing_before_its_turn() {
+    let mut end = reading(4);
+    let wrong = answer(RcReadResponseMiddle, 2, UNLIMITED);
+    end.give(wrong, &[0; MTU - 4]);
+    assert_eq!(asked(&mut end), [(0, 4)]);
+    respond(&mut end, 0);
+    respond(&mut end, 1);
+    end.give(wrong, &[0; MTU - 4]);
+    assert_eq!(end.done(), [(1, WcStatus::BadRespErr)]);
+}
+
+#[test]
+fn what_cannot_be_written_is_not_kept_and_fails_in_its_turn() {
+    let mut end = reading(4);
+    end.host.deregister(LOCAL);
+    respond(&mut end, 2);
+    assert!(end.done().is_empty());
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn a_lost_response_costs_one_between_two_ends() {
+    let (mut a, mut b) = pair(|_| {});
+    a.ask(1, read_from(0), 40 * MTU);
+    for request in a.poll() {
+        b.give_sent(&request);
+    }
+    let (lost, come): (Vec<_>, Vec<_>) = b.poll().into_iter().partition(|p| p.psn() % 4 == 1);
+    assert!(lost.len() > 1);
+    for response in &come {
+        a.give_sent(response);
+    }
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done(), [(1, Success)]);
+    assert_eq!(a.qp.counters().retransmitted, lost.len() as u64);
+    assert_eq!(b.qp.counters().sent_packets, 40 + lost.len() as u64);
+    let (got, there) = (LOCAL, REMOTE);
+    assert_eq!(
+        a.host.bytes(got, 0, 40 * MTU),
+        b.host.bytes(there, 0, 40 * MTU)
+    );
+}
