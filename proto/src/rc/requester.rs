@@ -24,7 +24,6 @@ use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
 use early::Early;
 use grant::Grant;
-use reads::read_piece;
 use repair::{Peer, Repair};
 use std::collections::VecDeque;
 
@@ -389,7 +388,7 @@ impl Requester {
             Some(next) if next.op.is_local() => true,
             // A READ goes out when the window has room for all of its responses.
             Some(read) if read.op.has_response() => {
-                self.room() <= read.packets.min(read_piece(attr.path_mtu))
+                self.room() <= read.packets.min(self.read_piece(attr))
             }
             Some(next) => self.lacks_credit(next),
         }

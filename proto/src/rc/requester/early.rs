@@ -9,7 +9,7 @@ use crate::service::Context;
 use crate::work::{Payload, SendOp};
 use std::collections::VecDeque;
 
-/// So many stretches are kept. What would begin one more counts as lost.
+/// So many stretches are kept; what would begin one more counts as lost.
 const MOST_STRETCHES: usize = 64;
 
 /// Which responses have come behind the oldest that is missing.
@@ -17,7 +17,7 @@ const MOST_STRETCHES: usize = 64;
 pub(super) struct Early {
     /// From where to where, in order; between them are holes.
     stretches: VecDeque<(Psn, Psn)>,
-    /// Whether the first hole is to be asked for.
+    /// Whether what is missing before the first is to be asked for, or, if there is none, all of the oldest request.
     wanted: bool,
     /// How far what was asked for last reaches.
     asked_until: Psn,
@@ -121,11 +121,18 @@ impl Requester {
 
     /// The first hole is asked for. False if there is none: what is missing has nothing behind it.
     pub(super) fn want_hole(&mut self) -> bool {
-        self.early.wanted = self.early.hole_end().is_some();
-        if self.early.wanted {
+        self.early.hole_end().is_some() && self.want_oldest()
+    }
+
+    /// The oldest request goes again, for what is missing of its answer. False if there is none.
+    pub(super) fn want_oldest(&mut self) -> bool {
+        let oldest = self.queue.get(self.queue.head());
+        let is_asked = self.in_flight() > 0 && oldest.is_some_and(|wqe| wqe.op.has_response());
+        if is_asked {
             self.measured = None;
+            self.early.wanted = true;
         }
-        self.early.wanted
+        is_asked
     }
 
     /// What was asked for is there. If that does not close all holes, the next one's turn has come.
@@ -135,16 +142,17 @@ impl Requester {
         }
     }
 
-    /// Asks for what is missing before the first response that came early. False when the sink is full.
+    /// Asks again for what is missing of the oldest answers. False when the sink is full.
     pub(super) fn transmit_hole<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
         memory: &M,
         out: &mut T,
     ) -> bool {
-        let Some(end) = self.early.hole_end().filter(|_| self.early.wanted) else {
+        if !self.early.wanted {
             return true;
-        };
+        }
+        let end = self.early.hole_end().unwrap_or(self.next_psn);
         let there = (self.cursor, self.cursor_packet, self.next_psn, self.asked);
         self.place_cursor();
         let Some(&wqe) = self.queue.get(self.cursor) else {

@@ -3,8 +3,8 @@
 
 use super::{Requester, Step};
 use crate::host::{Access, Memory, Transmit};
-use crate::mtu::Mtu;
 use crate::psn::Psn;
+use crate::qp::QpAttr;
 use crate::queue::SendWqe;
 use crate::service::Context;
 use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
@@ -15,10 +15,9 @@ use crate::work::{Payload, SendOp, WcStatus};
 /// acknowledgement could slow the responder down.
 const READ_PIECE: u32 = 64 * 1024;
 
-/// The responses to one READ request at most.
-pub(super) fn read_piece(mtu: Mtu) -> u32 {
-    READ_PIECE / mtu.bytes() as u32
-}
+/// So many READ requests are under way at least, where the peer takes as many: if one is lost, the responder finds it
+/// missing by the next.
+const PIECES_UNDER_WAY: u8 = 2;
 
 impl Requester {
     /// Sends the next such request, or the next piece of a long READ.
@@ -59,10 +58,21 @@ impl Requester {
         step
     }
 
+    /// The responses to a READ request at most.
+    pub(super) fn read_piece(&self, attr: &QpAttr) -> u32 {
+        let most = READ_PIECE / attr.path_mtu.bytes() as u32;
+        // What is asked for again goes one request at a time.
+        if self.next_psn.before(self.sent_end) {
+            return most;
+        }
+        let pieces = attr.max_rd_atomic.clamp(1, PIECES_UNDER_WAY);
+        (self.window.packets() / u32::from(pieces)).clamp(1, most)
+    }
+
     /// How many responses one request at the cursor may ask for.
     pub(super) fn piece_of(&self, cx: &Context<'_>, wqe: &SendWqe) -> u32 {
         let left = wqe.packets - self.cursor_packet;
-        let packets = left.min(read_piece(cx.attr.path_mtu));
+        let packets = left.min(self.read_piece(cx.attr));
         match self.read_ends.iter().find(|end| end.after(self.next_psn)) {
             Some(end) => packets.min(end.diff(self.next_psn) as u32),
             None => packets,

@@ -48,17 +48,17 @@ impl Requester {
             _ => 1,
         };
         let alone = self.peer != Peer::Keeps;
-        if !by_itself || !self.repair(run, alone) {
+        let goes = by_itself && (self.repair(run, alone) || (!alone && self.want_oldest()));
+        if !goes {
             self.go_back();
             self.back_for_gap = true;
         }
     }
 
     /// Nothing was heard for some round trips: the oldest packet goes again, so that the peer
-    /// answers. If the tail was lost there was nothing behind it by which the peer could know. False when it is not a
-    /// packet that can be repeated by itself.
+    /// answers. If the tail was lost there was nothing behind it by which the peer could know. False when there is none.
     pub(super) fn probe_tail(&mut self) -> bool {
-        self.want_hole() || self.repair(1, false)
+        self.repair(1, false) || self.want_oldest()
     }
 
     /// Sends up to `packets` again from `una` on. False when they are none that can be repeated by themselves: READs

@@ -115,6 +115,38 @@ fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
 }
 
 #[test]
+fn a_read_whose_request_was_lost_is_asked_for_by_itself_of_a_peer_that_keeps() {
+    let (mut a, mut b) = pair(|_| {});
+    // It learns that the peer does from a WRITE.
+    a.ask(1, write_to(0), 6 * MTU);
+    let packets = a.poll();
+    packets[1..].iter().for_each(|packet| b.give_sent(packet));
+    exchange(&mut a, &mut b);
+    for wr_id in 2..5 {
+        a.ask(wr_id, read_from((wr_id as usize + 4) * MTU), MTU);
+    }
+    let requests = a.poll();
+    assert_eq!(requests.len(), 3);
+    requests[1..].iter().for_each(|packet| b.give_sent(packet));
+    b.poll().iter().for_each(|nak| a.give_sent(nak));
+    assert_eq!(asked(&mut a), [(6, 1)]);
+    b.give_sent(&requests[0]);
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done().len(), 4);
+    assert_eq!(a.qp.counters().retransmitted, 2);
+}
+
+#[test]
+fn the_probe_for_a_read_asks_for_all_that_is_missing() {
+    let mut end = reading(4);
+    respond(&mut end, 0);
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    let counters = end.qp.counters();
+    assert_eq!((counters.probes, counters.timeouts), (1, 0));
+}
+
+#[test]
 fn nothing_is_kept_behind_another_answer_that_is_missing() {
     let mut end = End::new();
     end.ask(1, read_from(0), 2 * MTU);
