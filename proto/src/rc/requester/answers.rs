@@ -184,6 +184,7 @@ impl Requester {
             return;
         }
         self.una = reached;
+        self.early.want_nothing();
         self.complete_done(cx, reached, host);
         while self
             .read_ends

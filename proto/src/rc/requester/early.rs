@@ -29,6 +29,11 @@ impl Early {
         self.wanted = false;
     }
 
+    /// What was missing has come.
+    pub(super) fn want_nothing(&mut self) {
+        self.wanted = false;
+    }
+
     /// Where the first hole ends; `None` if there is none.
     fn hole_end(&self) -> Option<Psn> {
         self.stretches.front().map(|(start, _)| *start)
@@ -149,17 +154,17 @@ impl Requester {
         memory: &M,
         out: &mut T,
     ) -> bool {
-        if !self.early.wanted {
+        let end = self.early.hole_end().unwrap_or(self.next_psn);
+        let missing = end.diff(self.una);
+        if !self.early.wanted || missing <= 0 {
             return true;
         }
-        let end = self.early.hole_end().unwrap_or(self.next_psn);
         let there = (self.cursor, self.cursor_packet, self.next_psn, self.asked);
         self.place_cursor();
         let Some(&wqe) = self.queue.get(self.cursor) else {
             return true;
         };
-        let hole = end.diff(self.next_psn).max(0) as u32;
-        let packets = self.piece_of(cx, &wqe).min(hole);
+        let packets = self.piece_of(cx, &wqe).min(missing as u32);
         match self.request(cx, &wqe, packets, memory, out) {
             Step::Sent => {
                 self.early.wanted = false;
