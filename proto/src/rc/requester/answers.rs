@@ -90,6 +90,7 @@ impl Requester {
         let complete = self.advance(cx, psn, host);
         if !complete {
             self.response_lost(cx);
+            self.early.note_gap(psn);
             return self.settle(cx, host);
         }
         if self.una == before {
@@ -160,7 +161,8 @@ impl Requester {
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
             // PSNs of what was not begun may lie half of their space ahead, or seem to be behind.
-            if index >= self.begun || !wqe.first_psn.before(end) {
+            let begins_later = index > self.queue.head() && !wqe.first_psn.before(end);
+            if index >= self.begun || begins_later {
                 break;
             }
             if wqe.op.has_response() {

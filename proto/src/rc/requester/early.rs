@@ -9,7 +9,7 @@ use crate::service::Context;
 use crate::work::{Payload, SendOp};
 use std::collections::VecDeque;
 
-/// So many stretches are kept; what would begin one more counts as lost.
+/// With so many stretches no more is kept.
 const MOST_STRETCHES: usize = 64;
 
 /// Which responses have come behind the oldest that is missing.
@@ -20,13 +20,27 @@ pub(super) struct Early {
     /// Whether what is missing before the first is to be asked for, or, if there is none, all of the oldest request.
     wanted: bool,
     /// How far what was asked for last reaches.
-    asked_until: Psn,
+    asked_until: Option<Psn>,
+    /// Nothing was heard, so all that had been sent before this PSN is asked for, a request at a time.
+    silent_until: Option<Psn>,
+    /// The responder reported that it misses the request with this PSN, when answers before it were missing here.
+    gap: Option<Psn>,
 }
 
 impl Early {
     pub(super) fn clear(&mut self) {
         self.stretches.clear();
         self.wanted = false;
+        self.asked_until = None;
+        self.silent_until = None;
+        self.gap = None;
+    }
+
+    /// The responder misses the request with this PSN, which is to be seen to when the holes before it are closed.
+    pub(super) fn note_gap(&mut self, psn: Psn) {
+        if !self.stretches.is_empty() {
+            self.gap = Some(psn);
+        }
     }
 
     /// What was missing has come.
@@ -117,7 +131,7 @@ impl Requester {
             if !matches!(wqe.op, SendOp::Read { .. }) {
                 return None;
             }
-            if psn.diff(wqe.first_psn) < wqe.packets as i32 {
+            if !wqe.ends_before(psn) {
                 return Some((at, *wqe));
             }
         }
@@ -140,10 +154,37 @@ impl Requester {
         is_asked
     }
 
-    /// What was asked for is there. If that does not close all holes, the next one's turn has come.
+    /// Nothing was heard for long: the oldest request goes again, and when it is answered the next. False if the oldest
+    /// is none that has an answer.
+    pub(super) fn probe_oldest(&mut self) -> bool {
+        let is_asked = self.want_oldest();
+        if is_asked {
+            self.early.silent_until = Some(self.sent_end);
+        }
+        is_asked
+    }
+
+    /// If what was asked for is there, what is missing next has its turn.
     pub(super) fn look_for_hole(&mut self, cx: &Context<'_>) {
-        if !self.una.before(self.early.asked_until) && self.want_hole() {
-            self.gap = Some((self.una, cx.now));
+        let una = self.una;
+        let has_come = |until: Psn| !una.before(until);
+        if !self.early.asked_until.is_none_or(has_come) {
+            return;
+        }
+        // What comes without being asked for again was only late.
+        let comes = self.early.asked_until.is_some_and(|until| una.after(until));
+        if comes || self.early.silent_until.is_some_and(has_come) {
+            self.early.silent_until = None;
+        }
+        let gap = self.early.gap.take_if(|gap| has_come(*gap));
+        if self.early.hole_end().is_some() {
+            if self.want_oldest() {
+                self.gap = Some((una, cx.now));
+            }
+        } else if gap == Some(una) {
+            self.repeat();
+        } else if self.early.silent_until.is_some() {
+            self.want_oldest();
         }
     }
 
@@ -168,7 +209,7 @@ impl Requester {
         match self.request(cx, &wqe, packets, memory, out) {
             Step::Sent => {
                 self.early.wanted = false;
-                self.early.asked_until = self.next_psn;
+                self.early.asked_until = Some(self.next_psn);
             }
             Step::Full => {}
             // Its memory is not accessible any more: there the cursor stays.

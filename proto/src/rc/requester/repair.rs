@@ -58,7 +58,7 @@ impl Requester {
     /// Nothing was heard for some round trips: the oldest packet goes again, so that the peer
     /// answers. If the tail was lost there was nothing behind it by which the peer could know. False when there is none.
     pub(super) fn probe_tail(&mut self) -> bool {
-        self.repair(1, false) || self.want_oldest()
+        self.repair(1, false) || self.probe_oldest()
     }
 
     /// Sends up to `packets` again from `una` on. False when they are none that can be repeated by themselves: READs

@@ -137,6 +137,83 @@ fn a_read_whose_request_was_lost_is_asked_for_by_itself_of_a_peer_that_keeps() {
 }
 
 #[test]
+fn after_a_probe_the_next_read_is_asked_for_when_the_first_is_answered() {
+    let mut end = End::new();
+    for wr_id in 0..3 {
+        let place = wr_id as usize * MTU;
+        end.post(wr_id, read_from(place), SIGNALED, &[sge(LOCAL, place, MTU)]);
+    }
+    assert_eq!(end.poll().len(), 3);
+    end.wait_for_deadline();
+    for offset in 0..3 {
+        assert_eq!(asked(&mut end), [(offset, 1)]);
+        respond(&mut end, offset);
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.done().len(), 3);
+    assert_all_are_there(&end, 3);
+}
+
+#[test]
+fn what_was_only_late_is_not_asked_for_after_a_probe() {
+    let mut end = End::new();
+    for wr_id in 0..4 {
+        end.ask(wr_id, read_from(0), MTU);
+    }
+    end.poll();
+    end.wait_for_deadline();
+    assert_eq!(end.only().psn(), OWN_PSN);
+    (0..3).for_each(|offset| respond(&mut end, offset));
+    assert!(end.poll().is_empty());
+}
+
+#[test]
+fn a_lost_request_behind_a_hole_goes_again_when_the_hole_is_closed() {
+    let mut end = End::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 3)]);
+    end.post(2, read_from(3 * MTU), SIGNALED, &[to(3, 2)]);
+    end.post(3, read_from(5 * MTU), SIGNALED, &[to(5, 1)]);
+    end.poll();
+    respond(&mut end, 0);
+    respond(&mut end, 2);
+    // The second request was lost, too.
+    end.give(nak(3, NakCode::PsnSequence), &[]);
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    respond(&mut end, 1);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(asked(&mut end), [(3, 2)]);
+}
+
+#[test]
+fn a_read_of_half_of_all_psns_does_not_end_before_its_last_packet() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 16);
+    end.host.boundless = true;
+    end.post(1, read_from(0), SIGNALED, &[sge(LOCAL, 0, MTU << 23)]);
+    end.ask(2, read_from(0), 2 * MTU);
+    let mut next = 0;
+    let half = 1 << 23;
+    // The last responses to the first are lost, and then the first one to the second.
+    while next < half - 3 {
+        let requests = end.poll();
+        assert!(!requests.is_empty());
+        let under_way: u32 = (requests.iter())
+            .map(|p| p.header.reth.unwrap().length.div_ceil(MTU as u32))
+            .sum();
+        let until = (next + under_way).min(half - 3);
+        for offset in next..until {
+            respond(&mut end, offset);
+        }
+        next = until;
+    }
+    end.poll();
+    for offset in [half, half + 1] {
+        respond(&mut end, offset);
+        assert!(end.done().is_empty());
+    }
+}
+
+#[test]
 fn the_probe_for_a_read_asks_for_all_that_is_missing() {
     let mut end = reading(4);
     respond(&mut end, 0);
