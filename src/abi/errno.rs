@@ -34,11 +34,15 @@ impl From<std::io::Error> for Errno {
     }
 }
 
-// A number says little, so what the driver says is logged where it becomes one.
+// An errno value says little, so the driver's error is logged where it becomes one. A size beyond a
+// documented limit is logged at debug level: programs find the limits by trying.
 
 impl From<CqError> for Errno {
     fn from(error: CqError) -> Self {
-        tracing::warn!("completion queue: {error}");
+        match error {
+            CqError::Size => tracing::debug!("completion queue: {error}"),
+            _ => tracing::warn!("completion queue: {error}"),
+        }
         Self(error.errno())
     }
 }
@@ -52,7 +56,10 @@ impl From<RegisterError> for Errno {
 
 impl From<SrqError> for Errno {
     fn from(error: SrqError) -> Self {
-        tracing::warn!("shared receive queue: {error}");
+        match error {
+            SrqError::Size => tracing::debug!("shared receive queue: {error}"),
+            _ => tracing::warn!("shared receive queue: {error}"),
+        }
         Self(error.errno())
     }
 }
@@ -80,14 +87,20 @@ impl From<DmaBufError> for Errno {
 
 impl From<DmError> for Errno {
     fn from(error: DmError) -> Self {
-        tracing::warn!("device memory: {error}");
+        match error {
+            DmError::Size | DmError::Alignment => tracing::debug!("device memory: {error}"),
+            _ => tracing::warn!("device memory: {error}"),
+        }
         Self(error.errno())
     }
 }
 
 impl From<CreateError> for Errno {
     fn from(error: CreateError) -> Self {
-        tracing::error!("queue pair: {error}");
+        match error {
+            CreateError::Capacity => tracing::debug!("queue pair: {error}"),
+            _ => tracing::error!("queue pair: {error}"),
+        }
         Self(error.errno())
     }
 }

@@ -1,7 +1,11 @@
-//! What `URXE_LOG` shows: messages on standard error, `urxe: ` before each.
+//! Messages on standard error, each with the prefix `urxe: `.
 //!
-//! A C program installs no subscriber of its own, so its first call does. What says that something is
-//! wrong is shown when nothing is set.
+//! A C program installs no `tracing` subscriber, so its first call of the library installs this one.
+//! Without `URXE_LOG` it prints warnings and errors, each text once for the process: a program that
+//! probes for limits, or repeats a call that fails, causes one line. With `URXE_LOG` it prints every
+//! message that the variable selects.
+
+mod once;
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -14,6 +18,8 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, SubscriberBuilder};
 use tracing_subscriber::registry::LookupSpan;
 
+use once::Printed;
+
 const VARIABLE: &str = "URXE_LOG";
 
 /// Shows messages from now on. Does nothing the second time, and nothing where a Rust program has
@@ -21,12 +27,15 @@ const VARIABLE: &str = "URXE_LOG";
 pub fn start() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let (filter, wrong) = filter(std::env::var(VARIABLE).ok().as_deref());
+        let value = std::env::var(VARIABLE).ok();
+        let (filter, wrong) = filter(value.as_deref());
         let subscriber = SubscriberBuilder::default()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
-            .event_format(Line)
+            .event_format(Line {
+                printed: value.is_none().then_some(&PRINTED),
+            })
             .finish();
         if tracing::subscriber::set_global_default(subscriber).is_ok()
             && let Some(error) = wrong
@@ -64,8 +73,14 @@ fn unknown_word(value: &str) -> Option<&str> {
         .find(|word| word.parse::<LevelFilter>().is_err() && !word.starts_with("urxe"))
 }
 
-/// `urxe: message`, and for what is no warning also whence it comes.
-struct Line;
+/// What this process has printed without `URXE_LOG`.
+static PRINTED: Printed = Printed::new();
+
+/// Formats an event as `urxe: message`; below the level of a warning, with its level and target.
+struct Line {
+    /// The messages that are not to be printed again, where repetitions are suppressed.
+    printed: Option<&'static Printed>,
+}
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -79,12 +94,16 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        if self.printed.is_some_and(|printed| !printed.insert(&text)) {
+            return Ok(());
+        }
         write!(writer, "urxe: ")?;
         if *metadata.level() > Level::WARN {
             write!(writer, "{} {}: ", metadata.level(), metadata.target())?;
         }
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        writeln!(writer, "{text}")
     }
 }
 

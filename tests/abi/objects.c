@@ -250,6 +250,46 @@ static void creation(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/*
+ * Asks for each inline size that a search by bisection asks for, and for what is wrong in the same way
+ * many times: what the library prints of it is the caller's to check.
+ */
+static void probing(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end end = make_end(context);
+	struct ibv_qp_init_attr attr;
+	struct ibv_qp *qp;
+	uint32_t good = 0, bad = 1 << 16;
+
+	while (bad - good > 1) {
+		uint32_t size = (good + bad) / 2;
+
+		attr = (struct ibv_qp_init_attr){ .send_cq = end.cq, .recv_cq = end.cq,
+						  .cap = { 1, 1, 1, 1, size },
+						  .qp_type = IBV_QPT_RC };
+		qp = ibv_create_qp(end.pd, &attr);
+		if (qp) {
+			FAILS(ibv_destroy_qp(qp), 0);
+			good = size;
+		} else {
+			int code = errno;
+
+			CHECK(code == EINVAL);
+			bad = size;
+		}
+	}
+	CHECK(good > 0);
+	for (int i = 0; i < 40; i++) {
+		attr = (struct ibv_qp_init_attr){ .send_cq = end.cq, .recv_cq = end.cq,
+						  .cap = { 1, 1, 1, 1, 0 },
+						  .qp_type = IBV_QPT_DRIVER };
+		NO_OBJECT(ibv_create_qp(end.pd, &attr), EOPNOTSUPP);
+	}
+	free_end(&end);
+	FAILS(ibv_close_device(context), 0);
+}
+
 static void transitions(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -681,7 +721,7 @@ int main(int argc, char **argv)
 		{ "transitions", transitions }, { "posting", posting },
 		{ "builders", builders },     { "notifications", notifications },
 		{ "addresses", addresses },   { "threads", threads },
-		{ "forks", forks },
+		{ "forks", forks },	      { "probing", probing },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

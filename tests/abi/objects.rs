@@ -69,28 +69,48 @@ fn threads_share_a_queue_pair_and_its_completion_queue() {
     passes("threads");
 }
 
+/// What a case prints on standard error with that value of `URXE_LOG`; `None` without a compiler.
+fn messages(case: &str, log: Option<&str>) -> Option<String> {
+    let [program, _] = PROGRAM.compiled()?;
+    let mut command = Command::new(program);
+    command
+        .arg(case)
+        .env("LD_LIBRARY_PATH", library::under_both_names())
+        .env_remove("URXE_LOG");
+    if let Some(log) = log {
+        command.env("URXE_LOG", log);
+    }
+    let output = command.output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 #[test]
 fn messages_say_what_is_wrong_unless_they_are_turned_off() {
-    let Some([program, _]) = PROGRAM.compiled() else {
+    let Some(usual) = messages("creation", None) else {
         return;
     };
-    let said = |log: Option<&str>| {
-        let mut command = Command::new(&program);
-        command
-            .arg("creation")
-            .env("LD_LIBRARY_PATH", library::under_both_names())
-            .env_remove("URXE_LOG");
-        if let Some(log) = log {
-            command.env("URXE_LOG", log);
-        }
-        let output = command.output().expect("the program runs");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    };
-    let usual = said(None);
     assert!(
         usual.contains("urxe: queue pair: vendor-specific queue pairs are not supported"),
         "{usual}"
     );
-    assert_eq!(said(Some("off")), "");
-    assert!(said(Some("urxe=loud")).contains("URXE_LOG"));
+    assert_eq!(messages("creation", Some("off")).unwrap_or_default(), "");
+    let misspelt = messages("creation", Some("urxe=loud")).unwrap_or_default();
+    assert!(misspelt.contains("URXE_LOG"), "{misspelt}");
+}
+
+#[test]
+fn a_program_that_probes_for_limits_causes_no_message_and_a_repeated_mistake_one() {
+    let Some(usual) = messages("probing", None) else {
+        return;
+    };
+    assert_eq!(usual.lines().count(), 1, "{usual}");
+    assert!(usual.contains("vendor-specific"), "{usual}");
+    let all = messages("probing", Some("debug")).unwrap_or_default();
+    let limits = all
+        .lines()
+        .filter(|line| line.contains("bytes of inline data"));
+    assert!(limits.count() > 1, "{all}");
+    let mistakes = all.lines().filter(|line| line.contains("vendor-specific"));
+    assert_eq!(mistakes.count(), 40, "{all}");
 }
