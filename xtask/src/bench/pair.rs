@@ -76,30 +76,54 @@ fn repeat<T>(again: usize, mut once: impl FnMut() -> Result<T, String>) -> Resul
     once()
 }
 
+/// Runs all copies of a cell at the same time.
+///
+/// One copy reports what its program measured. Averages of several copies cannot be added, since
+/// each covers a time of its own: their bandwidth is the bytes of all, over the time from the
+/// start of the first client to the end of the last.
 fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
-    let mut pairs = Vec::new();
+    if !cell.aggregate {
+        return Server::start(cell, programs)?
+            .connect(cell, programs)?
+            .finish(cell);
+    }
+    let bytes = cell
+        .bytes()
+        .ok_or("the command line names no number of bytes")?;
+    let servers: Vec<Result<Server, String>> = (0..cell.copies)
+        .map(|_| Server::start(cell, programs))
+        .collect();
+    let start = Instant::now();
+    let pairs: Vec<Result<Pair, String>> = servers
+        .into_iter()
+        .map(|server| server?.connect(cell, programs))
+        .collect();
+    // Every pair is waited for, since one that still runs would disturb the next cell.
+    let waiting: Vec<_> = pairs
+        .into_iter()
+        .map(|pair| {
+            let cell = cell.clone();
+            thread::spawn(move || pair?.finish(&cell))
+        })
+        .collect();
+    let mut cpu = 0.0;
     let mut failed = None;
-    for _ in 0..cell.copies {
-        match Pair::start(cell, programs) {
-            Ok(pair) => pairs.push(pair),
-            Err(error) => failed = Some(error),
+    for thread in waiting {
+        match thread.join() {
+            Ok(Ok(one)) => cpu += one.cpu,
+            Ok(Err(error)) => failed = Some(error),
+            Err(_) => failed = Some("a thread that waits for a pair panicked".to_owned()),
         }
     }
-    let mut all = Measured {
-        value: 0.0,
-        cpu: 0.0,
-    };
-    // Each comes to its end, or it would disturb what runs next.
-    for pair in pairs {
-        match pair.finish(cell) {
-            Ok(one) => {
-                all.value += one.value;
-                all.cpu += one.cpu;
-            }
-            Err(error) => failed = Some(error),
-        }
-    }
-    failed.map_or(Ok(all), Err)
+    let seconds = start.elapsed().as_secs_f64();
+    let value = bytes as f64 / f64::from(1 << 20) / seconds;
+    failed.map_or(Ok(Measured { value, cpu }), Err)
+}
+
+/// A server that listens.
+struct Server {
+    child: Child,
+    port: u16,
 }
 
 struct Pair {
@@ -107,20 +131,20 @@ struct Pair {
     client: Child,
 }
 
-impl Pair {
+impl Server {
     fn start(cell: &Cell, programs: &Programs) -> Result<Self, String> {
         static NEXT: AtomicU16 = AtomicU16::new(20_000);
         let port = match cell.tool {
             Tool::Udp | Tool::UdpTail => UDP_PORT,
             _ => NEXT.fetch_add(1, Ordering::Relaxed),
         };
-        let mut server = spawn(cell, programs, port, None)?;
+        let mut child = spawn(cell, programs, port, None)?;
         let deadline = Instant::now() + START;
         while !listens(port) {
-            let ended = !matches!(server.try_wait(), Ok(None));
+            let ended = !matches!(child.try_wait(), Ok(None));
             if ended || Instant::now() > deadline {
-                let _ = server.kill();
-                return Err(format!("the server does not listen: {}", output(server).1));
+                let _ = child.kill();
+                return Err(format!("the server does not listen: {}", output(child).1));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -130,10 +154,19 @@ impl Pair {
         } else {
             50
         }));
-        let client = spawn(cell, programs, port, Some("127.0.0.1"))?;
-        Ok(Pair { server, client })
+        Ok(Server { child, port })
     }
 
+    fn connect(self, cell: &Cell, programs: &Programs) -> Result<Pair, String> {
+        let client = spawn(cell, programs, self.port, Some("127.0.0.1"))?;
+        Ok(Pair {
+            server: self.child,
+            client,
+        })
+    }
+}
+
+impl Pair {
     fn finish(self, cell: &Cell) -> Result<Measured, String> {
         // Of many queue pairs each end prints more than a pipe holds.
         let server = thread::spawn(move || output(self.server));
