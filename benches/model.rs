@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use urxe_driver::net::{
+use urxe_net::{
     Datagram, Endpoint, LocalAddress, Options, Path, PathOptions, RecvBatch, SendBatch, Shared,
 };
 use urxe_proto::host::Transmit;

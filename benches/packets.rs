@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::net::SocketAddr;
-use urxe_driver::net::{LocalAddress, Options, PathOptions, SendBatch, Shared};
+use urxe_net::{LocalAddress, Options, PathOptions, SendBatch, Shared};
 use urxe_proto::host::Transmit;
 use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
 use urxe_proto::wire::{Bth, Packet};

@@ -6,9 +6,9 @@
 //! is rare is counted with the device at once.
 
 use crate::event_queue::lock;
-use crate::net::{Counter, SendReport};
 use std::ops::AddAssign;
 use std::sync::Mutex;
+use urxe_net::{Counter, SendReport};
 use urxe_proto::ids::Qpn;
 use urxe_proto::qp::Counters;
 use urxe_proto::wire::Packet;

@@ -4,13 +4,13 @@ use crate::cm;
 use crate::engine;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
-use crate::net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use urxe_net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 

@@ -1,6 +1,5 @@
 //! The RoCEv2 endpoint of a process: sockets, devices, memory, queues and the progress engine.
 //!
-//! - [`net`]: UDP sockets and their offloads, interfaces, port sharing, capture, fault injection.
 //! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
 //!   that this happens also when the program does not call in.
 //! - [`cm`]: connections by IP address and port.
@@ -28,14 +27,11 @@ mod memory;
 pub mod moderation;
 pub mod mr;
 pub mod mw;
-pub mod net;
 pub mod odp;
 pub mod owned;
 pub mod pd;
 mod per_process;
-mod process_socket;
 pub mod qp;
-mod random;
 pub mod raw;
 mod regions;
 pub mod route;

@@ -64,7 +64,7 @@ fn forget_in_children() {
 unsafe extern "C" fn in_child() {
     crate::cm::port_space::forget();
     crate::engine::forget();
-    crate::process_socket::forget();
+    urxe_net::process_socket::forget();
     crate::regions::forget();
     crate::watcher::forget();
     crate::xrcd::forget();

@@ -304,7 +304,7 @@ impl RegionTable {
     /// A key that nothing has.
     pub(crate) fn free_key(&self) -> u32 {
         loop {
-            let key: u32 = crate::random::any();
+            let key: u32 = urxe_net::random::any();
             // 0 looks like no key to programs.
             let is_zero = key & !KEY_VARIANT == 0;
             let taken = self.regions.get(key).is_some() || self.windows.get(key).is_some();

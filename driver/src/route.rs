@@ -2,8 +2,8 @@
 
 use crate::device::Device;
 use crate::engine::{self, Local};
-use crate::net::{OpenError, Path, PathOptions};
 use std::sync::Arc;
+use urxe_net::{OpenError, Path, PathOptions};
 use urxe_proto::qp::AddressVector;
 
 /// A path, and the local address that it begins at.

@@ -6,11 +6,11 @@
 use crate::cq::Cq;
 use crate::event_queue::{AckCount, lock};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
-use crate::net::OpenError;
 use crate::pd::Pd;
 use crate::xrcd::Xrcd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use urxe_net::OpenError;
 use urxe_proto::host::Receive;
 use urxe_proto::ids::Srqn;
 use urxe_proto::queue::{NoMemory, PostError, QueueInUse, RecvQueue, ResizeError};

@@ -5,7 +5,6 @@
 
 use crate::counters::Readings;
 use crate::engine;
-use crate::net;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -112,7 +111,7 @@ pub struct Survey {
 /// # Errors
 /// When no Unix socket can be had.
 pub fn survey(patience: Duration) -> io::Result<Survey> {
-    let answers = net::ask(patience)?;
+    let answers = urxe_net::ask(patience)?;
     let mut survey = Survey {
         processes: Vec::new(),
         silent: answers.silent,
@@ -135,7 +134,7 @@ pub fn survey(patience: Duration) -> io::Result<Survey> {
 
 /// Hears what processes of this user counted that end.
 #[derive(Debug)]
-pub struct Farewells(net::Listener);
+pub struct Farewells(urxe_net::Listener);
 
 impl Farewells {
     /// Begins to listen. `None` when too many do.
@@ -143,7 +142,7 @@ impl Farewells {
     /// # Errors
     /// When no Unix socket can be had.
     pub fn listen() -> io::Result<Option<Farewells>> {
-        Ok(net::Listener::new()?.map(Farewells))
+        Ok(urxe_net::Listener::new()?.map(Farewells))
     }
 
     /// Readable when one has ended.
@@ -171,7 +170,7 @@ pub(crate) fn say_farewell() {
         adding.ok()?;
         hear.recv_timeout(PATIENCE).ok()
     };
-    if let Err(error) = net::tell_listeners(from_another_thread) {
+    if let Err(error) = urxe_net::tell_listeners(from_another_thread) {
         tracing::debug!(%error, "nobody is told what was counted");
     }
 }

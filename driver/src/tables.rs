@@ -112,7 +112,7 @@ impl<T> ByNumber<T> {
         if self.count == size {
             return Ok(None);
         }
-        let start = crate::random::below(size);
+        let start = urxe_net::random::below(size);
         let mut places = (start..size).chain(0..start);
         let Some(free) = places.find(|at| self.slots[*at].is_none()) else {
             return Ok(None);

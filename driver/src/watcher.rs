@@ -2,11 +2,11 @@
 //! program may wait for events of a device without ever making a queue pair.
 
 use crate::device;
-use crate::net::Monitor;
 use crate::per_process::PerProcess;
 use crate::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Once;
+use urxe_net::Monitor;
 
 static WATCHER: PerProcess<Once> = PerProcess::new();
 

@@ -144,7 +144,7 @@ impl Xrcd {
             return Err(SrqError::NoNumber);
         }
         let srqn = loop {
-            let offset = crate::random::below(count) as u32;
+            let offset = urxe_net::random::below(count) as u32;
             let srqn = Srqn::new(range.start() + offset);
             if !srqs.contains_key(&srqn) {
                 break srqn;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use urxe_driver::Mr;
-use urxe_driver::net::ROCE_PORT;
+use urxe_net::ROCE_PORT;
 use urxe_proto::work::{SendOp, WcStatus};
 
 /// Bytes of a message that takes many packets.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use urxe_driver::cm::gsi::{Gsi, Handler};
 use urxe_driver::engine;
-use urxe_driver::net::LocalAddress;
+use urxe_net::LocalAddress;
 use urxe_proto::cm::wire::{
     Ece, Info, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
 };

@@ -11,8 +11,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use traffic::{Traffic, hosts};
-use urxe_driver::net::fuzzing::{self, Instruction, Sharers};
-use urxe_driver::net::{self, Datagram, LocalAddress, Options, SLOTS, Shared};
+use urxe_net::fuzzing::{self, Instruction, Sharers};
+use urxe_net::{Datagram, LocalAddress, Options, SLOTS, Shared};
 use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
 use urxe_proto::ids::Qpn;
@@ -95,9 +95,10 @@ impl Packet {
         };
         if let Some(target) = self.qpn {
             let qpn = match target {
-                Target::Slot(slot, low) => u32::from(slot) << net::QPN_BITS | u32::from(low),
+                Target::Slot(slot, low) => u32::from(slot) << urxe_net::QPN_BITS | u32::from(low),
                 Target::Known(second, low) => {
-                    u32::from(if second { other } else { own }) << net::QPN_BITS | u32::from(low)
+                    u32::from(if second { other } else { own }) << urxe_net::QPN_BITS
+                        | u32::from(low)
                 }
                 Target::Gsi => Qpn::GSI.get(),
                 Target::Multicast => Qpn::MULTICAST.get(),
@@ -250,7 +251,7 @@ fn own_address(number: u8) -> Ipv4Addr {
 }
 
 fn flow(from: Ipv4Addr, port: u16, to: Ipv4Addr) -> FlowIcrc {
-    let flow = Flow::new((from, port).into(), (to, net::ROCE_PORT).into());
+    let flow = Flow::new((from, port).into(), (to, urxe_net::ROCE_PORT).into());
     FlowIcrc::new(&flow.expect("addresses of one family"))
 }
 

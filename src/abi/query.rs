@@ -214,7 +214,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
         if asked.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
             answer.raw_clock = libc::timespec {
                 tv_sec: 0,
-                tv_nsec: urxe_driver::net::now().0.cast_signed(),
+                tv_nsec: urxe_net::now().0.cast_signed(),
             };
         }
         // SAFETY: as above.

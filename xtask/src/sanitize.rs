@@ -47,7 +47,15 @@ fn command(workspace: &Path, target: &Path, triple: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .current_dir(workspace)
-        .args(["test", "--package", "urxe-driver", "--release", "--locked"])
+        .args([
+            "test",
+            "--package",
+            "urxe-net",
+            "--package",
+            "urxe-driver",
+            "--release",
+            "--locked",
+        ])
         .args(["--no-fail-fast", "--lib", "--tests", "--target", triple])
         .arg("--target-dir")
         .arg(target.join(NAME))

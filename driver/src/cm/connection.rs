@@ -9,10 +9,10 @@ use super::resolve::{Bound, Path};
 use crate::device::devices;
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::LocalAddress;
-use crate::random;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use urxe_net::LocalAddress;
+use urxe_net::random;
 use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_proto::cm::wire::{Ece, Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
 use urxe_proto::cm::{

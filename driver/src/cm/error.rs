@@ -4,8 +4,8 @@ use super::gsi::GsiError;
 use super::id::State;
 use super::port_space::PortError;
 use super::resolve::ResolveError;
-use crate::net::OpenError;
 use std::net::IpAddr;
+use urxe_net::OpenError;
 use urxe_proto::cm::CallError;
 use urxe_proto::cm::wire::TooLong;
 

@@ -7,9 +7,9 @@ use super::id::{Id, Service, State, UDP_QKEY};
 use super::port_space::PortSpace;
 use super::resolve::Bound;
 use crate::event_queue::{AckCount, lock};
-use crate::net::DEFAULT_TTL;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use urxe_net::DEFAULT_TTL;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::AddressVector;
 

@@ -11,16 +11,16 @@
 
 use super::port_range::{check_privilege, local_port_range};
 use crate::event_queue::lock;
-use crate::net::list_interfaces;
-use crate::net::names::{Lookup, Name};
 use crate::per_process::PerProcess;
-use crate::random;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use urxe_net::list_interfaces;
+use urxe_net::names::{Lookup, Name};
+use urxe_net::random;
 
 pub use urxe_proto::cm::wire::{PortSpace, ServiceId};
 

@@ -1,11 +1,11 @@
 //! From IP addresses to devices: whose address one is, and from which a destination is reached.
 
 use crate::device::{Device, PORT, devices};
-use crate::net::{LocalAddress, ROCE_PORT};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use urxe_net::{LocalAddress, ROCE_PORT};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 

@@ -4,10 +4,10 @@ use super::Engine;
 use crate::counters::{DeviceCounters, DeviceReadings, QpTotals};
 use crate::device;
 use crate::event_queue::lock;
-use crate::net::Counter;
 use std::sync::Arc;
+use urxe_net::Counter;
 
-/// What the engine counts, beside [`crate::net::NetCounters`] and those of each queue pair.
+/// What the engine counts, beside [`urxe_net::NetCounters`] and those of each queue pair.
 #[derive(Debug, Default)]
 pub struct EngineCounters {
     /// Packets that broke a rule of the wire format.

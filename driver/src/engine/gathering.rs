@@ -131,8 +131,8 @@ fn send_ack(qp: Arc<Qp>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::now;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use urxe_net::now;
 
     /// Whether the alarm goes off within so many milliseconds.
     fn rings(gathering: &Gathering, milliseconds: i64) -> bool {

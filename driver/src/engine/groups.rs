@@ -2,11 +2,11 @@
 //! are attached to.
 
 use super::{Driver, Engine, Receiver};
-use crate::net::{Group, LocalAddress, OpenError};
 use crate::qp::Qp;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use urxe_net::{Group, LocalAddress, OpenError};
 
 /// A group that is joined, and what it is received with.
 pub(super) struct Joined {

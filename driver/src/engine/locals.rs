@@ -1,9 +1,9 @@
 //! The local addresses that are open.
 
 use super::{Engine, Network, Receiver};
-use crate::net::{self, Endpoint, LocalAddress, OpenError};
 use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
 use std::time::Duration;
+use urxe_net::{Endpoint, LocalAddress, OpenError};
 use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
 
@@ -131,9 +131,9 @@ impl Engine {
         let Some(network) = self.network.get() else {
             return;
         };
-        let start = net::now();
+        let start = urxe_net::now();
         loop {
-            let now = net::now();
+            let now = urxe_net::now();
             let held = |local: &Arc<Local>| local.endpoint.held_until();
             let at = network
                 .locals()

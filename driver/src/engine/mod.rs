@@ -33,7 +33,6 @@ use crate::cm::gsi::Gsi;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::event_queue::lock;
-use crate::net::{self, NetCounters, OpenError, SendBatch, Shared};
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
 use crate::regions::regions;
@@ -55,6 +54,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak
 use std::{io, mem};
 use table::QpTable;
 use timers::Timers;
+use urxe_net::{NetCounters, OpenError, SendBatch, Shared};
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
 use urxe_proto::rc::congestion::Algorithm;
@@ -171,7 +171,7 @@ impl Engine {
         if let Some(network) = self.network.get() {
             return Ok(network);
         }
-        let shared = Shared::new(net::Options::from_env()?)?;
+        let shared = Shared::new(urxe_net::Options::from_env()?)?;
         let failed = |source| OpenError::System {
             what: "starting the progress thread",
             source,
@@ -338,7 +338,7 @@ impl Engine {
 
     /// Does what there is to do, once. True when there was something.
     pub fn drive(&self) -> bool {
-        self.drive_for(Driver::Other, net::now())
+        self.drive_for(Driver::Other, urxe_net::now())
     }
 
     /// The same at `now`, or a moment later.
@@ -403,7 +403,7 @@ impl Engine {
                     .get(qp.qpn())
                     .is_some_and(|known| Arc::ptr_eq(known, &qp))
                 {
-                    qp.fail(net::now(), regions().table());
+                    qp.fail(urxe_net::now(), regions().table());
                 }
             }
         }

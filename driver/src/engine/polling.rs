@@ -1,7 +1,6 @@
 //! What the program's polls do, and what the progress thread sees of them.
 
 use super::{Driver, Engine};
-use crate::net;
 use crossbeam::utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -134,13 +133,13 @@ impl Polling {
 
     /// A poll in vain does `work`, of which it returns what that does.
     fn receiving<T>(&self, work: impl FnOnce(Time) -> T) -> T {
-        let since = net::now();
+        let since = urxe_net::now();
         add(&self.in_vain.count, 1);
         self.in_vain.since.store(since.0, Ordering::Relaxed);
         let done = work(since);
         // Of several threads that poll one may end the time of another; it is a measure of whether any does.
         self.in_vain.since.store(0, Ordering::Relaxed);
-        let nanos = net::now().since(since).as_nanos() as u64;
+        let nanos = urxe_net::now().since(since).as_nanos() as u64;
         add(&self.in_vain.spent, nanos);
         done
     }
@@ -221,7 +220,7 @@ impl Engine {
         if left == 0 {
             return;
         }
-        let begun = net::now();
+        let begun = urxe_net::now();
         let mut in_vain = 0;
         while in_vain < LOOKS {
             if self.polling.take_written() {
@@ -234,7 +233,7 @@ impl Engine {
             if self.poll() {
                 // A message of many packets may be coming.
                 in_vain = 0;
-                if net::now().since(begun) >= LONGEST_LOOK {
+                if urxe_net::now().since(begun) >= LONGEST_LOOK {
                     break;
                 }
             }

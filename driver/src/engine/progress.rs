@@ -17,7 +17,6 @@
 use super::handover::Mode;
 use super::seen::{Moment, Seen};
 use super::{Engine, get};
-use crate::net;
 use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
@@ -122,14 +121,14 @@ impl Progress {
             if alarm {
                 engine.send_left_lying();
             }
-            if control || engine.next_deadline(network) <= net::now() {
+            if control || engine.next_deadline(network) <= urxe_net::now() {
                 engine.serve(network);
             }
             if mode == Mode::Watching {
                 seen.watch(engine);
             } else {
                 engine.send_acks();
-                let now = net::now();
+                let now = urxe_net::now();
                 engine.run_timers(now);
                 engine.run_leftovers(now);
             }
@@ -156,7 +155,7 @@ impl Progress {
         };
         let mut deadline = next();
         if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
-            deadline = deadline.min(net::now() + moment.patience);
+            deadline = deadline.min(urxe_net::now() + moment.patience);
         }
         // Packets that follow closely are looked for without sleeping.
         let is_urgent = || moment.spins || engine.has_leftovers();
@@ -217,7 +216,7 @@ fn timeout_until(deadline: Time) -> Option<Timespec> {
     if deadline == Time::NEVER {
         return None;
     }
-    let left = deadline.since(net::now());
+    let left = deadline.since(urxe_net::now());
     Some(Timespec {
         tv_sec: left.as_secs() as i64,
         tv_nsec: i64::from(left.subsec_nanos()),

@@ -4,12 +4,12 @@ use super::locals::Local;
 use super::table::QpTable;
 use super::{Driver, Engine, Network};
 use crate::event_queue::lock;
-use crate::net::{self, Datagram, RecvBatch};
 use crate::qp::{Incoming, Qp};
 use crate::regions::{RegionTable, regions};
 use crate::stat;
 use std::cell::LazyCell;
 use std::sync::{Arc, PoisonError, TryLockError, Weak};
+use urxe_net::{Datagram, RecvBatch};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
@@ -92,7 +92,7 @@ impl Engine {
     ) -> bool {
         let Receiver { batch, touched } = receiver;
         // Most polls receive nothing, and need none of it.
-        let tables = LazyCell::new(|| (net::now(), self.qps(), regions()));
+        let tables = LazyCell::new(|| (urxe_net::now(), self.qps(), regions()));
         let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
         let mut unanswered = 0;
         let mut current = None;

@@ -2,7 +2,6 @@
 
 use super::Engine;
 use super::handover::Mode;
-use crate::net;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use urxe_proto::time::Time;
@@ -87,7 +86,7 @@ struct Start {
 impl Seen {
     /// How to sleep, by what happened since the last time.
     pub(super) fn choose(&mut self, engine: &Engine) -> Mode {
-        let now = net::now();
+        let now = urxe_net::now();
         let polls = self.look_at_polls(engine, now) && now >= self.watchful_until;
         engine.handover.choose(polls, &mut self.returns)
     }
@@ -128,7 +127,7 @@ impl Seen {
             patience: self.patience(),
             spins: false,
             relied_on: Some(Start {
-                at: net::now(),
+                at: urxe_net::now(),
                 calls: engine.polling.calls(),
                 spent: time_of(ClockId::ProcessCPUTime),
             }),
@@ -150,7 +149,7 @@ impl Seen {
     /// Packets wait for the program, which was relied on and does not receive them at this moment.
     pub(super) fn found_waiting(&mut self, engine: &Engine, moment: &Moment) {
         if moment.program_computed(engine) {
-            self.watchful_until = net::now() + WATCHFUL;
+            self.watchful_until = urxe_net::now() + WATCHFUL;
             engine.polling.program_spins();
         } else {
             // It may have begun to look at memory a while ago.
@@ -160,13 +159,13 @@ impl Seen {
 
     /// Receives what is there, and what follows closely; but others have their turn after a while.
     pub(super) fn watch(&mut self, engine: &Engine) {
-        let (start, polls) = (net::now(), engine.polling.polls());
+        let (start, polls) = (urxe_net::now(), engine.polling.polls());
         let mut now = start;
         let mut found = false;
         while now.since(start) < PATIENCE {
             let before = now;
             let worked = engine.drive();
-            now = net::now();
+            now = urxe_net::now();
             found |= worked;
             if worked {
                 // A program that polls, however seldom, looks for itself.
@@ -186,13 +185,13 @@ impl Seen {
                 break;
             }
             // Others may have had the processor for long.
-            now = net::now();
+            now = urxe_net::now();
         }
     }
 
     /// Whether packets were there a moment ago, and follow each other closely.
     fn spins_still(&self) -> bool {
-        self.spins && net::now().since(self.received_at) < self.spin()
+        self.spins && urxe_net::now().since(self.received_at) < self.spin()
     }
 
     /// What counts as closely.
@@ -215,7 +214,7 @@ impl Moment {
             return false;
         };
         let is_silent = engine.polling.calls() == start.calls && !engine.polling.is_called();
-        let elapsed = net::now().since(start.at);
+        let elapsed = urxe_net::now().since(start.at);
         let spent = || time_of(ClockId::ProcessCPUTime).saturating_sub(start.spent);
         is_silent && elapsed >= PATIENCE && spent() >= elapsed / 2
     }

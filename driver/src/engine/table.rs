@@ -1,11 +1,11 @@
 //! Queue pairs by number, and by the multicast groups that they are attached to.
 
-use crate::net::LocalAddress;
 use crate::qp::{CreateError, Qp};
 use crate::tables::ByNumber;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use urxe_net::LocalAddress;
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
 

@@ -1,9 +1,9 @@
 //! Why queue pairs cannot be made or modified, and the errno that programs get for it.
 
 use super::init::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use crate::net::OpenError;
 use crate::route::RouteError;
 use std::io;
+use urxe_net::OpenError;
 use urxe_proto::qp::{QpType, TransitionError};
 use urxe_proto::queue::NoMemory;
 

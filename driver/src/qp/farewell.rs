@@ -10,9 +10,9 @@ use super::sending::{TURN, send_batch};
 use super::{Inner, Qp};
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::now;
 use crate::regions::{RegionTable, regions};
 use crate::route::Route;
+use urxe_net::now;
 
 impl Qp {
     /// The process is about to end: sends what its peer is owed.

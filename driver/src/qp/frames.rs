@@ -5,11 +5,11 @@ use super::{CreateError, Inner, Qp, QpInit, ReceivesFrom};
 use crate::device::Device;
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::now;
 use crate::raw::{Flow, FrameSink, Frames};
 use crate::regions::{RegionTable, regions};
 use std::io;
 use std::sync::Arc;
+use urxe_net::now;
 use urxe_proto::qp::QpType;
 
 /// The frames of the device's interface, for the service that needs them.

@@ -4,10 +4,10 @@ use super::pace::Pacer;
 use super::{ModifyError, Qp};
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::now;
 use crate::regions::regions;
 use crate::route::{Route, RouteError};
 use std::sync::Arc;
+use urxe_net::now;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
 
 /// The bits of a traffic class that belong to routers, to mark what meets congestion (RFC 3168).

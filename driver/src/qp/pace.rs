@@ -1,7 +1,7 @@
 //! Limiting the rate at which a queue pair sends.
 
-use crate::net::SendBatch;
 use std::time::Duration;
+use urxe_net::SendBatch;
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 

@@ -6,10 +6,10 @@ use super::neighbour::Neighbour;
 use super::{Inner, Qp};
 use crate::counters::Traffic;
 use crate::engine::{self, Local};
-use crate::net::{Path, SendBatch, now};
 use crate::regions::RegionTable;
 use crate::route::Route;
 use std::sync::Arc;
+use urxe_net::{Path, SendBatch, now};
 use urxe_proto::time::Time;
 
 /// How many bytes a queue pair sends before others have their turn.

@@ -14,13 +14,13 @@ pub use rss::{HashFields, KEY_LEN, MAX_ENTRIES, Spread};
 pub use wq::{Wq, WqState};
 
 use crate::event_queue::lock;
-use crate::net::now;
 use crate::regions::regions;
 use flow::Flows;
 use socket::{FrameSocket, Next};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
+use urxe_net::now;
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 

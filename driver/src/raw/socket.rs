@@ -1,10 +1,10 @@
 //! A packet socket: sends and receives the frames of one interface.
 
-use crate::process_socket::ProcessSocket;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use urxe_net::process_socket::ProcessSocket;
 
 /// Bytes of a VLAN's tag, which the kernel takes out of frames.
 const TAG: usize = 4;

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use urxe_driver::net::{self, Datagram, LocalAddress, Options, RecvBatch, SLOTS, Shared};
+use urxe_net::{Datagram, LocalAddress, Options, RecvBatch, SLOTS, Shared};
 use urxe_proto::ids::Qpn;
 
 /// What reaches two processes of one address.
@@ -122,7 +122,7 @@ impl Header {
 /// As a process, with an endpoint at the address that both have.
 pub(super) struct Host {
     pub(super) shared: Arc<Shared>,
-    endpoint: net::Endpoint,
+    endpoint: urxe_net::Endpoint,
     batch: Mutex<RecvBatch>,
 }
 
@@ -188,7 +188,7 @@ impl Host {
         match Qpn::new(qpn) {
             Qpn::GSI => None,
             Qpn::MULTICAST => None,
-            qpn => Some((qpn.get() >> net::QPN_BITS) as u8 == self.shared.slot()),
+            qpn => Some((qpn.get() >> urxe_net::QPN_BITS) as u8 == self.shared.slot()),
         }
     }
 }
@@ -210,7 +210,7 @@ impl Traffic {
             match step {
                 Arrival::Packet(packet) => {
                     let bytes = packet.shown(own, other, &flow);
-                    udp.send_to(&bytes, (own_address(0), net::ROCE_PORT))
+                    udp.send_to(&bytes, (own_address(0), urxe_net::ROCE_PORT))
                         .expect("it can be sent");
                     sent = Some((bytes, packet.sealed));
                 }
@@ -261,7 +261,7 @@ impl Traffic {
                         // That one has the QPN of multicast.
                         asked = Some((*index, *nonce));
                     }
-                    udp.send_to(&message, (own_address(0), net::ROCE_PORT))
+                    udp.send_to(&message, (own_address(0), urxe_net::ROCE_PORT))
                         .expect("it can be sent");
                     sent = Some((message, false));
                 }

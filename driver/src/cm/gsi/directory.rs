@@ -5,11 +5,11 @@
 //! names of other users are others, since their processes share no address with this one.
 
 use crate::event_queue::lock;
-use crate::net::SLOTS;
-use crate::net::names::{Lookup, Name};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
+use urxe_net::SLOTS;
+use urxe_net::names::{Lookup, Name};
 use urxe_proto::cm::ListenAt;
 use urxe_proto::cm::wire::ServiceId;
 use urxe_proto::ids::Gid;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn service() -> ServiceId {
-        ServiceId(crate::random::any())
+        ServiceId(urxe_net::random::any())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What goes wrong with queue pair 1.
 
-use crate::net::OpenError;
 use std::io;
+use urxe_net::OpenError;
 use urxe_proto::cm::wire::ServiceId;
 use urxe_proto::cm::{CallError, ListenError, NoCommId};
 

@@ -1,8 +1,8 @@
 //! What has come to queue pair 1 and was not looked at yet.
 
 use super::aside::Aside;
-use crate::net::{Datagram, Kept, Shared};
 use std::ops::Range;
+use urxe_net::{Datagram, Kept, Shared};
 use urxe_proto::cm::Address;
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::ids::{Gid, PKey, Qpn};

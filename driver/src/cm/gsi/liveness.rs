@@ -15,13 +15,13 @@
 use crate::cm::resolve;
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::{self, SLOTS, Watch};
 use crate::qp::Qp;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use urxe_net::{SLOTS, Watch};
 use urxe_proto::cm::{CommId, ConnectionParameters};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -156,12 +156,12 @@ impl Liveness {
             Some(slot) if slot == self.slot => return,
             Some(slot) if state.watch(slot) => Kind::Watched { slot },
             _ => {
-                let since = net::now();
+                let since = urxe_net::now();
                 Kind::Asked(Silence { received: 0, since })
             }
         };
         state.connections.insert(id, Connection { ends, kind });
-        self.settle(&state, net::now());
+        self.settle(&state, urxe_net::now());
     }
 
     /// Looks whether processes have ended. The connections of those that have end a little later.
@@ -178,7 +178,7 @@ impl Liveness {
         if ended.is_empty() {
             return;
         }
-        let now = net::now();
+        let now = urxe_net::now();
         for connection in connections.values_mut() {
             if matches!(connection.kind, Kind::Watched { slot } if ended.contains(&slot)) {
                 connection.kind = Kind::Ended { at: now + GRACE };
@@ -240,7 +240,7 @@ impl State {
         if self.processes.contains_key(&slot) {
             return true;
         }
-        let watched = net::watch(slot).and_then(|watch| {
+        let watched = urxe_net::watch(slot).and_then(|watch| {
             let Some(watch) = watch else {
                 return Ok(false);
             };

@@ -18,8 +18,6 @@ pub use error::GsiError;
 
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::{Datagram, LocalAddress, Shared, now};
-use crate::random;
 use directory::{Directory, Entry};
 use early::{Early, Request};
 use inbox::{Arrived, Inbox};
@@ -31,6 +29,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use urxe_net::random;
+use urxe_net::{Datagram, LocalAddress, Shared, now};
 use urxe_proto::cm::wire::private_data::{Info, PrivateData};
 use urxe_proto::cm::wire::{
     Addressee, Message, RejectReason, ServiceId, disconnect, mra, rej, rtu,

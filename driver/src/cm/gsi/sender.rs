@@ -2,10 +2,10 @@
 
 use crate::engine::{self, Local};
 use crate::event_queue::lock;
-use crate::net::{LocalAddress, Path, PathOptions, SendBatch};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use urxe_net::{LocalAddress, Path, PathOptions, SendBatch};
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::cm::{Address, Transmit};
 use urxe_proto::host::Transmit as _;

@@ -15,14 +15,14 @@ use std::sync::{Mutex, PoisonError};
 
 /// A name that this process holds.
 #[derive(Debug)]
-pub(crate) struct Name {
+pub struct Name {
     /// Nobody reads from it; it is there to have the name.
     _socket: ProcessSocket,
 }
 
 impl Name {
     /// Takes a name. `None` when somebody has it.
-    pub(crate) fn take(name: &str) -> io::Result<Option<Name>> {
+    pub fn take(name: &str) -> io::Result<Option<Name>> {
         let socket = socket()?;
         match socket.bind(&address(name)?) {
             Ok(()) => Ok(Some(Name { _socket: socket })),
@@ -34,15 +34,19 @@ impl Name {
 
 /// Looks names up.
 #[derive(Debug)]
-pub(crate) struct Lookup(ProcessSocket);
+pub struct Lookup(ProcessSocket);
 
 impl Lookup {
-    pub(crate) fn new() -> io::Result<Lookup> {
+    /// Opens the socket that looks names up.
+    ///
+    /// # Errors
+    /// The system's, when no socket can be had.
+    pub fn new() -> io::Result<Lookup> {
         socket().map(Lookup)
     }
 
     /// Whether somebody has a name, this process included.
-    pub(crate) fn is_taken(&self, name: &str) -> io::Result<bool> {
+    pub fn is_taken(&self, name: &str) -> io::Result<bool> {
         // Connecting a datagram socket only looks the name up, and may be done again and again.
         match self.0.connect(&address(name)?) {
             Ok(()) => Ok(true),
@@ -99,7 +103,7 @@ impl Presence {
 
 /// Sees the end of a process that has announced its presence.
 #[derive(Debug)]
-pub(crate) struct Watch(ProcessSocket);
+pub struct Watch(ProcessSocket);
 
 impl Watch {
     /// Watches the process that has a name now. `None` when nobody has it, or too many watch.
@@ -115,7 +119,7 @@ impl Watch {
     }
 
     /// Becomes readable at the end.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
@@ -125,7 +129,7 @@ impl Watch {
     }
 
     /// Whether the process has ended.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         has_hung_up(self.fd())
     }
 }

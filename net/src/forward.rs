@@ -7,10 +7,10 @@
 //! The kernel queues few such messages (`net.unix.max_dgram_qlen`, often 10), and detours come in
 //! bursts, so what finds the queue full waits here for a moment.
 
-use super::counters::NetCounters;
-use super::receive::Arrival;
-use super::slot::{Passed, Slot};
-use super::socket::LocalAddress;
+use crate::counters::NetCounters;
+use crate::receive::Arrival;
+use crate::slot::{Passed, Slot};
+use crate::socket::LocalAddress;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -284,7 +284,7 @@ mod tests {
             };
             forwarder.pass(&from, &counters, to.number(), &arrival, Time(0));
         }
-        let mut batch = crate::net::RecvBatch::new();
+        let mut batch = crate::RecvBatch::new();
         let mut got = Vec::new();
         while got.len() < 100 {
             if batch.fill(to.fd()).unwrap() == 0 {

@@ -8,7 +8,7 @@ use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 
 /// Any value of the type.
-pub(crate) fn any<T>() -> T
+pub fn any<T>() -> T
 where
     StandardUniform: Distribution<T>,
 {
@@ -16,6 +16,6 @@ where
 }
 
 /// A number below `end`, which is not 0.
-pub(crate) fn below(end: usize) -> usize {
+pub fn below(end: usize) -> usize {
     UnwrapErr(SysRng).random_range(0..end)
 }

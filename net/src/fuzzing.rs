@@ -1,10 +1,10 @@
 //! What the fuzz target `sharing` needs beside what everybody may use: the steering program by itself, and in a
 //! group of sockets where the kernel runs it.
 
-use super::error::OpenError;
-use super::socket::{LocalAddress, ROCE_PORT, open_receiver};
-use super::steering::{Order, open_asker, program};
+use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
+use crate::socket::{LocalAddress, ROCE_PORT, open_receiver};
+use crate::steering::{Order, open_asker, program};
 use socket2::Socket;
 use std::io;
 use std::mem::MaybeUninit;

@@ -6,7 +6,7 @@
 //! its ICRCs can be verified by anybody. (Not known is the UDP checksum of what arrives; the capture
 //! shows a right one.) The link layer is raw IP.
 
-use super::clock;
+use crate::clock;
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;

@@ -5,9 +5,9 @@
 //! unconnected socket with path MTU discovery sends packets whose IPv4 identification is known
 //! beforehand (0, and 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
 
-use super::error::OpenError;
-use super::sys::{is_link_local, set_option};
+use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
+use crate::sys::{is_link_local, set_option};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::fmt;
 use std::io;

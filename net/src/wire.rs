@@ -1,12 +1,12 @@
 //! What stands between an endpoint and its sockets: counting, capture, and faults if asked for.
 
-use super::counters::NetCounters;
-use super::faults::{self, FaultSpec, Injector};
-use super::path::Path;
-use super::pcap::{Capture, Direction, Record};
-use super::receive::{Datagram, Kept, Senders, Tally};
-use super::socket::LocalAddress;
-use super::{ROCE_PORT, clock};
+use crate::counters::NetCounters;
+use crate::faults::{self, FaultSpec, Injector};
+use crate::path::Path;
+use crate::pcap::{Capture, Direction, Record};
+use crate::receive::{Datagram, Kept, Senders, Tally};
+use crate::socket::LocalAddress;
+use crate::{ROCE_PORT, clock};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

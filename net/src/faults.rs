@@ -5,7 +5,7 @@
 //! a seeded generator and depend on the sequence of packets alone, so a seed replays them. Nothing
 //! here sleeps: [`Injector::next_deadline`] says when to call [`Injector::release`].
 
-use super::counters::NetCounters;
+use crate::counters::NetCounters;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The classic BPF program by which the kernel finds the socket for a datagram.
 
 use super::{Order, PROBE_SLOT};
-use crate::net::QPN_BITS;
-use crate::net::sys::set_option;
+use crate::QPN_BITS;
+use crate::sys::set_option;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use urxe_proto::wire::{Bth, Deth, Layout};
 /// 12 bytes are the BTH; a datagram that is shorter goes to the first socket. Those of slots that are not in the
 /// order go to `others`, if there is such a socket: whoever attaches the program reads its own, and passes on what is not
 /// its own, while the kernel's hash may choose that of a process that is stopped.
-pub(in crate::net) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
+pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -88,11 +88,7 @@ const _: () = {
 };
 
 /// Gives the sockets that share an address with this one the program for an order; see [`code`] for `others`.
-pub(in crate::net) fn attach(
-    socket: BorrowedFd<'_>,
-    order: &Order,
-    others: Option<u16>,
-) -> io::Result<()> {
+pub(crate) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
     let code = code(order, others);
     let program = Program {
         // At most 18 and 2 for each of 255 slots.
@@ -112,10 +108,10 @@ pub(in crate::net) fn attach(
 mod tests {
     use super::super::open_asker;
     use super::*;
-    use crate::net::ROCE_PORT;
-    use crate::net::slot::SLOTS;
-    use crate::net::socket::open_receiver;
-    use crate::net::tests::own_address;
+    use crate::ROCE_PORT;
+    use crate::slot::SLOTS;
+    use crate::socket::open_receiver;
+    use crate::tests::own_address;
     use std::os::fd::AsFd;
 
     #[test]

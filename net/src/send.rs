@@ -5,11 +5,11 @@
 //! identification, and a packet's identification is its position in the GSO batch, so the sealing
 //! and the grouping belong together.
 
-use super::clock;
-use super::path::{Path, PathInner, SEND_FLAGS, WAIT_MILLISECONDS};
-use super::socket::wait_writable;
-use super::sys::ControlList;
-use super::{MIN_PACKET, seal};
+use crate::clock;
+use crate::path::{Path, PathInner, SEND_FLAGS, WAIT_MILLISECONDS};
+use crate::socket::wait_writable;
+use crate::sys::ControlList;
+use crate::{MIN_PACKET, seal};
 use std::cell::Cell;
 use std::fmt;
 use std::io;

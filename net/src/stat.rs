@@ -5,10 +5,10 @@
 //! message. The kernel vouches for who sent what: a process answers its own user only, and only its
 //! answers are believed. Nobody waits for one that is stopped longer than for the others.
 
-use super::names;
-use super::receive::RecvBatch;
-use super::slot::{self, Slot};
+use crate::names;
 use crate::process_socket::ProcessSocket;
+use crate::receive::RecvBatch;
+use crate::slot::{self, Slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockAddr, Socket};
 use std::io;

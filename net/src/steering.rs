@@ -24,10 +24,10 @@
 
 pub(super) mod program;
 
-use super::counters::NetCounters;
-use super::error::OpenError;
-use super::slot::live_slots;
-use super::socket::{LocalAddress, ROCE_PORT};
+use crate::counters::NetCounters;
+use crate::error::OpenError;
+use crate::slot::live_slots;
+use crate::socket::{LocalAddress, ROCE_PORT};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
@@ -449,8 +449,8 @@ pub(super) fn open_asker(address: LocalAddress) -> Result<Socket, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::socket::open_receiver;
-    use crate::net::tests::own_address;
+    use crate::socket::open_receiver;
+    use crate::tests::own_address;
 
     #[test]
     fn answers_from_elsewhere_or_to_another_question_change_nothing() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// A socket that a child does not keep.
 #[derive(Debug)]
-pub(crate) struct ProcessSocket {
+pub struct ProcessSocket {
     entry: &'static Entry,
     socket: Socket,
 }
@@ -85,7 +85,7 @@ impl From<Socket> for ProcessSocket {
 impl ProcessSocket {
     /// Closes the socket for the network, while its number stays valid for threads that still use it:
     /// from now on it is another socket's, to which nothing ever comes.
-    pub(crate) fn retire(&self) -> io::Result<()> {
+    pub fn retire(&self) -> io::Result<()> {
         let kind = self.socket.r#type()?.nonblocking();
         let unbound = Socket::new(self.socket.domain()?, kind, self.socket.protocol()?)?;
         let (new, old) = (unbound.as_raw_fd(), self.socket.as_raw_fd());
@@ -114,7 +114,7 @@ impl Drop for ProcessSocket {
 
 /// This process is a forked child, and the sockets its parent's. Calls nothing that a child of several
 /// threads may not call.
-pub(crate) fn forget() {
+pub fn forget() {
     // SAFETY: a system call without arguments that could be wrong.
     let none = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if none < 0 {

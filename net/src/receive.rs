@@ -3,8 +3,8 @@
 //! `recvmmsg` fills several buffers, and with `UDP_GRO` each of them holds a batch of datagrams from
 //! one sender, which are told apart here. Nothing is allocated a packet.
 
-use super::socket::LocalAddress;
-use super::sys::{Control, RawAddress, control_int, for_each_control};
+use crate::socket::LocalAddress;
+use crate::sys::{Control, RawAddress, control_int, for_each_control};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;

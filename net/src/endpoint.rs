@@ -1,17 +1,17 @@
 //! One local address with its sockets.
 
-use super::clock;
-use super::error::OpenError;
-use super::group::Group;
-use super::path::{Path, PathOptions};
-use super::receive::{Arrival, Datagram, Kept, RecvBatch, Senders};
-use super::sharing::Shared;
-use super::slot::{Passed, SLOTS};
-use super::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
-use super::steering::{PROBE_SLOT, SWEEP_TIME, Steering};
-use super::sys::set_option;
-use super::wire::Wire;
+use crate::clock;
+use crate::error::OpenError;
+use crate::group::Group;
+use crate::path::{Path, PathOptions};
 use crate::process_socket::ProcessSocket;
+use crate::receive::{Arrival, Datagram, Kept, RecvBatch, Senders};
+use crate::sharing::Shared;
+use crate::slot::{Passed, SLOTS};
+use crate::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
+use crate::steering::{PROBE_SLOT, SWEEP_TIME, Steering};
+use crate::sys::set_option;
+use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_recv_buffer_size;
 use std::fmt;
@@ -134,7 +134,7 @@ impl Endpoint {
     }
 
     /// How many bytes of memory what has arrived may take until it is read.
-    pub(crate) fn receive_buffer(&self) -> u32 {
+    pub fn receive_buffer(&self) -> u32 {
         self.receive_buffer
     }
 

@@ -1,7 +1,7 @@
 //! Interfaces by way of netlink, the kernel's own interface to its network configuration.
 
 use super::{Address, Interface};
-use crate::net::sys::set_option;
+use crate::sys::set_option;
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };

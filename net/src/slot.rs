@@ -5,8 +5,8 @@
 //! namespaces the processes live in. The same socket takes the datagrams that other processes pass
 //! on.
 
-use super::error::OpenError;
-use super::names::{self, Lookup, Presence, Watch};
+use crate::error::OpenError;
+use crate::names::{self, Lookup, Presence, Watch};
 use crate::process_socket::ProcessSocket;
 use rustix::process::{Uid, getuid};
 use socket2::{SockAddr, Socket};
@@ -186,7 +186,7 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
 }
 
 /// Watches the process in a slot. `None` when there is none, or too many watch it.
-pub(crate) fn watch(number: u8) -> io::Result<Option<Watch>> {
+pub fn watch(number: u8) -> io::Result<Option<Watch>> {
     Watch::of(&presence_name(number))
 }
 

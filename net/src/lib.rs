@@ -1,4 +1,7 @@
-//! UDP under the engine: sockets and their offloads, interfaces, port sharing, capture, faults.
+//! UDP for RoCEv2: sockets and their offloads, sharing of port 4791, interfaces, capture, faults.
+//!
+//! The crate sends and receives datagrams whose ICRC it computes and verifies; of the headers behind
+//! UDP it reads the BTH alone. It knows no queue pairs, keys or work requests.
 //!
 //! What each kernel feature is for, and what happens where it is missing:
 //!
@@ -6,15 +9,14 @@
 //!   still takes many packets a call.
 //! - **GRO** (`UDP_GRO`): such a run arrives as one. Without it `recvmmsg` takes many a call.
 //! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see `sharing.rs`. Where
-//!   the program is refused, the kernel spreads flows by a hash, and processes pass on what is not
-//!   theirs.
-//! - **Netlink**: tells interfaces, and when they change. Where it is refused `getifaddrs` tells the
-//!   same without the changes.
+//!   the program is refused, the kernel spreads flows by a hash, and each process forwards the
+//!   packets of the others.
+//! - **Netlink**: reports interfaces and their changes. Where it is refused, `getifaddrs` reports
+//!   the interfaces without the changes.
 //!
-//! A packet's way in is [`Endpoint::recv`]: a batch from the kernel, cut into datagrams, those of
-//! other processes passed on, ICRCs verified, captured, handed to the engine. Its way out is
-//! [`SendBatch`]: staged, sealed, grouped, captured, sent. With `URXE_FAULTS` both go through the
-//! fault injector.
+//! [`Endpoint::recv`] receives a batch, splits it into datagrams, forwards those of other processes,
+//! verifies each ICRC and captures. [`SendBatch`] stages packets, seals them with their ICRC, groups
+//! them for GSO, captures and sends. With `URXE_FAULTS` both pass the fault injector.
 
 mod clock;
 mod counters;
@@ -26,9 +28,11 @@ mod forward;
 pub mod fuzzing;
 mod group;
 mod interfaces;
-pub(crate) mod names;
+pub mod names;
 mod path;
 mod pcap;
+pub mod process_socket;
+pub mod random;
 mod receive;
 mod send;
 mod sharing;
@@ -41,8 +45,7 @@ mod sys;
 mod tests;
 mod wire;
 
-pub use clock::now;
-pub(crate) use clock::wall;
+pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};
@@ -50,14 +53,13 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
-pub(crate) use names::Watch;
+pub use names::Watch;
 pub use path::{Path, PathOptions};
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, Kept, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
-pub(crate) use slot::watch;
-pub use slot::{QPN_BITS, SLOTS};
+pub use slot::{QPN_BITS, SLOTS, watch};
 pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT, open_alone};
 pub use stat::{Answer, Answers, Listener, ask, tell_listeners};
 

@@ -11,19 +11,19 @@
 //! from the sockets. Processes of different users share the slots of a network namespace but not an
 //! address: the kernel lets only one user bind it.
 
-use super::clock;
-use super::counters::NetCounters;
-use super::endpoint::Endpoint;
-use super::error::OpenError;
-use super::faults::FaultSpec;
-use super::forward::{self, Forwarder};
-use super::pcap::Capture;
-use super::receive::{Arrival, Datagram, RecvBatch, Senders};
-use super::slot::{Passed, Slot, live_slots};
-use super::socket::LocalAddress;
-use super::stat::{self, Question};
-use super::sys::has_more_rights_than_its_user;
-use super::wire::Tap;
+use crate::clock;
+use crate::counters::NetCounters;
+use crate::endpoint::Endpoint;
+use crate::error::OpenError;
+use crate::faults::FaultSpec;
+use crate::forward::{self, Forwarder};
+use crate::pcap::Capture;
+use crate::receive::{Arrival, Datagram, RecvBatch, Senders};
+use crate::slot::{Passed, Slot, live_slots};
+use crate::socket::LocalAddress;
+use crate::stat::{self, Question};
+use crate::sys::has_more_rights_than_its_user;
+use crate::wire::Tap;
 use std::env;
 use std::fmt;
 use std::io;
@@ -256,12 +256,12 @@ impl Shared {
 
     /// Other processes that want to see the end of this one arrive here: when it becomes readable, call
     /// [`Shared::welcome`].
-    pub(crate) fn presence_fd(&self) -> BorrowedFd<'_> {
+    pub fn presence_fd(&self) -> BorrowedFd<'_> {
         self.slot.presence().fd()
     }
 
     /// Takes notice of those who want to see the end of this process.
-    pub(crate) fn welcome(&self) {
+    pub fn welcome(&self) {
         self.slot.presence().welcome();
     }
 

@@ -9,7 +9,7 @@ pub fn now() -> Time {
 }
 
 /// The calendar's time, in nanoseconds since 1970.
-pub(crate) fn wall() -> u64 {
+pub fn wall() -> u64 {
     nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime))
 }
 

@@ -3,12 +3,12 @@
 //! Unicast goes to one socket of those that share port 4791; multicast goes to each socket that is
 //! bound to the group. So nothing has to be steered, or passed on to another process.
 
-use super::error::OpenError;
-use super::receive::{Datagram, RecvBatch};
-use super::sharing::Shared;
-use super::socket::{LocalAddress, open_group_receiver};
-use super::wire::Wire;
+use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
+use crate::receive::{Datagram, RecvBatch};
+use crate::sharing::Shared;
+use crate::socket::{LocalAddress, open_group_receiver};
+use crate::wire::Wire;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! Why sockets could not be opened, in words that say what to do.
 
-use super::socket::LocalAddress;
+use crate::socket::LocalAddress;
 use std::fmt;
 use std::fs;
 use std::io;

@@ -1,10 +1,10 @@
 //! The way of packets to one peer.
 
-use super::pcap::{Direction, Record};
-use super::sent_id;
-use super::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS, wait_writable};
-use super::sys::{ControlList, RawAddress};
-use super::wire::Wire;
+use crate::pcap::{Direction, Record};
+use crate::sent_id;
+use crate::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS, wait_writable};
+use crate::sys::{ControlList, RawAddress};
+use crate::wire::Wire;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
