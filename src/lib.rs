@@ -142,7 +142,6 @@
 //! What the compiler cannot see is an error when it is tried, with a message that says what to do:
 //! memory of another protection domain, ranges beyond a region's end, full queues.
 
-pub mod abi;
 pub mod cm;
 mod completion;
 mod context;
@@ -155,7 +154,6 @@ mod mw;
 mod outstanding;
 mod pd;
 mod qp;
-mod rsocket;
 mod srq;
 mod wait;
 mod work;

@@ -14,7 +14,7 @@ use std::thread;
 use left_out::left_out;
 
 fn urxe(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_urxe"));
+    let mut command = Command::new(urxe_tests::built("urxe"));
     // Cargo's own search path would hide that a library is not found.
     command
         .args(arguments)

@@ -15,7 +15,7 @@ const MESSAGES: [&str; 5] = [
 const ATOMICS: [&str; 2] = ["compare and swap", "fetch and add"];
 
 fn demo(faults: &str, options: &[&str]) -> Output {
-    let output = Command::new(env!("CARGO_BIN_EXE_urxe"))
+    let output = Command::new(urxe_tests::built("urxe"))
         .args(["demo", "--skip-pingpong"])
         .args(options)
         .env("URXE_FAULTS", faults)

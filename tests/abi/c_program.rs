@@ -50,7 +50,7 @@ impl CProgram {
         }
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled = compiled.get_or_insert_default();
-        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let ours = urxe_tests::workspace().join("include");
         let binaries = compiled.entry(self.0).or_insert_with(|| {
             [
                 self.compile("ours", Some(&ours)),
@@ -70,7 +70,7 @@ impl CProgram {
             compiler.arg("-I").arg(include);
         }
         let compiled = compiler
-            .arg(format!("tests/abi/{}.c", self.0))
+            .arg(urxe_tests::workspace().join(format!("tests/abi/{}.c", self.0)))
             .arg("-o")
             .arg(&binary)
             .arg("-L")

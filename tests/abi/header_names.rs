@@ -77,7 +77,7 @@ fn is_name(word: &str) -> bool {
 }
 
 fn ours(header: &str) -> BTreeSet<String> {
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let include = urxe_tests::workspace().join("include");
     names(Some(&include), header)
 }
 

@@ -1,13 +1,13 @@
 //! Our headers compile as programs compile them: C and C++, strict, each header alone.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::require::have_program;
 
 fn include() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+    urxe_tests::workspace().join("include")
 }
 
 /// Checks a source without making an object of it.

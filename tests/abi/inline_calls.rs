@@ -14,7 +14,7 @@ fn output(name: &str, include: Option<&Path>) -> String {
         compiler.arg("-I").arg(include);
     }
     let compiled = compiler
-        .arg("tests/abi/inline_calls.c")
+        .arg(urxe_tests::workspace().join("tests/abi/inline_calls.c"))
         .arg("-o")
         .arg(&binary)
         .output();
@@ -34,7 +34,7 @@ fn inline_functions_do_what_those_of_rdma_core_do() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
         return;
     }
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let include = urxe_tests::workspace().join("include");
     let (ours, theirs) = (
         output("inline_ours", Some(&include)),
         output("inline_theirs", None),

@@ -1,6 +1,6 @@
 //! What the layout test looks at of the connection manager's headers. As in `layout_list`.
 
-use urxe::abi::ffi::*;
+use urxe_verbs::ffi::*;
 
 use super::layout::{Structure, constants, structures};
 

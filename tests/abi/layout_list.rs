@@ -5,7 +5,7 @@
 //! two sides alone. `(from_end)`: a structure that grows at its front, whose members stand at a
 //! fixed distance from its end.
 
-use urxe::abi::ffi::*;
+use urxe_verbs::ffi::*;
 
 use super::layout::{Structure, constants, structures};
 

@@ -9,13 +9,9 @@ use std::thread;
 
 use libc::{c_char, c_void};
 
-/// `liburxe.so` of this build. Cargo leaves the one that it builds for tests beside their binaries.
+/// `liburxe.so` of this build.
 pub fn path() -> PathBuf {
-    let command = Path::new(env!("CARGO_BIN_EXE_urxe"));
-    let directory = command.parent().expect("the command is in a directory");
-    let library = directory.join("deps/liburxe.so");
-    assert!(library.exists(), "{} is missing", library.display());
-    library
+    urxe_tests::built("liburxe.so")
 }
 
 /// A directory in which it has both of its names.

@@ -84,7 +84,7 @@ fn program_linked_with_either_library_runs_with_both() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
         return;
     }
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let include = urxe_tests::workspace().join("include");
     let names = library::under_both_names();
     let (verbs, cm) = (
         OsStr::new("-l:libibverbs.so.1"),

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::library::{self, Library};
 use super::require::{have_file, have_program};
 
-#[path = "../../src/abi/symbol_list.rs"]
+#[path = "../../verbs/liburxe/symbol_list.rs"]
 mod symbol_list;
 
 use symbol_list::{State, Symbol};
@@ -18,7 +18,8 @@ use symbol_list::{State, Symbol};
 const SUPPORT_PAGE: &str = "docs/SUPPORT.md";
 
 fn list() -> Vec<Symbol> {
-    symbol_list::parse(include_str!("../../src/abi/symbols.txt")).expect("the list is well-formed")
+    symbol_list::parse(include_str!("../../verbs/liburxe/symbols.txt"))
+        .expect("the list is well-formed")
 }
 
 fn listed(symbols: &[Symbol]) -> BTreeSet<String> {
@@ -237,8 +238,8 @@ fn support_page(symbols: &[Symbol]) -> String {
          version node. Inline functions of the headers, such as `ibv_post_send`, are not symbols: they\n\
          call through the objects. What is not there yet returns its error and does nothing else.\n\
          \n\
-         This page is written from `symbols.txt` and `inline.md` in `src/abi` by\n\
-         `UPDATE=1 cargo test -p urxe --test abi support_page`; a test keeps it true.\n",
+         This page is written from `symbols.txt` and `inline.md` in `verbs/liburxe` by\n\
+         `UPDATE=1 cargo test -p urxe-tests --test abi support_page`; a test keeps it true.\n",
     );
     let (drivers, symbols): (Vec<&Symbol>, Vec<&Symbol>) = symbols
         .iter()
@@ -291,7 +292,7 @@ fn support_page(symbols: &[Symbol]) -> String {
         drivers.len()
     )
     .expect("a string");
-    page + include_str!("../../src/abi/inline.md")
+    page + include_str!("../../verbs/liburxe/inline.md")
 }
 
 /// Whether a node is of a library for other devices.
@@ -312,13 +313,14 @@ fn heading(symbol: &Symbol) -> String {
 #[test]
 fn support_page_is_the_list() {
     let page = support_page(&list());
+    let file = urxe_tests::workspace().join(SUPPORT_PAGE);
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(SUPPORT_PAGE, &page).expect("the page can be written");
+        fs::write(&file, &page).expect("the page can be written");
     }
-    let written = fs::read_to_string(SUPPORT_PAGE).unwrap_or_default();
+    let written = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         written == page,
-        "{SUPPORT_PAGE} is not what src/abi/symbols.txt says; \
-         UPDATE=1 cargo test -p urxe --test abi support_page writes it anew"
+        "{SUPPORT_PAGE} is not what verbs/liburxe/symbols.txt says; \
+         UPDATE=1 cargo test -p urxe-tests --test abi support_page writes it anew"
     );
 }

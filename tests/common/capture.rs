@@ -147,7 +147,7 @@ pub fn assert_every_icrc(capture: &Path, packets: usize) {
 
 /// What scapy's ICRC says about a capture.
 pub fn check_icrc(capture: &Path) -> super::run::Finished {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/check_icrc.py");
+    let script = urxe_tests::workspace().join("tests/common/check_icrc.py");
     let mut command = Command::new(venv_python());
     command.arg(script).arg(capture);
     run("check_icrc.py", command, LIMIT)

@@ -124,18 +124,14 @@ impl Place {
 }
 
 /// Puts the command and the shared objects side by side, as an installation has them.
-///
-/// `cargo test` builds the objects in `deps` only; the one beside the command, if there is one,
-/// comes from the latest `cargo build` and may be older.
 fn install(directory: &Path) {
-    let command = Path::new(env!("CARGO_BIN_EXE_urxe"));
-    let built = command.with_file_name("deps");
-    for (from, name) in [
-        (command.to_owned(), "urxe"),
-        (built.join("liburxe.so"), "liburxe.so"),
-        (built.join("liburxe_preload.so"), "liburxe_preload.so"),
-        (built.join("librspreload.so"), "librspreload.so"),
+    for name in [
+        "urxe",
+        "liburxe.so",
+        "liburxe_preload.so",
+        "librspreload.so",
     ] {
+        let from = urxe_tests::built(name);
         // Renamed when complete: another run of the tests may be using the old one.
         let draft = directory.join(format!(".{name}.{}", std::process::id()));
         fs::copy(&from, &draft).unwrap_or_else(|error| panic!("{}: {error}", from.display()));

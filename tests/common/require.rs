@@ -91,7 +91,7 @@ pub fn search_path() -> Vec<PathBuf> {
 /// The Python that has scapy.
 pub fn venv_python() -> PathBuf {
     // The command is <target>/<profile>/urxe, and cargo xtask makes <target>/venv.
-    let urxe = PathBuf::from(env!("CARGO_BIN_EXE_urxe"));
+    let urxe = urxe_tests::built("urxe");
     urxe.ancestors()
         .nth(2)
         .unwrap_or(&urxe)

@@ -29,7 +29,7 @@ fn c_examples() -> Option<&'static Path> {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples-c");
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).expect("cargo's own directory");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c");
+        let source = urxe_tests::workspace().join("examples/c");
         for entry in fs::read_dir(source).expect("the examples are there") {
             let entry = entry.expect("an entry");
             let name = entry.file_name();

@@ -30,7 +30,7 @@ impl Forking {
             namespace,
         };
         let mut command = Command::new("cc");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/forking.c");
+        let source = urxe_tests::workspace().join("tests/programs/forking.c");
         command
             .args(["-Wall", "-o", &forking.program()])
             .arg(source);

@@ -1,6 +1,5 @@
 //! `urxe fuzz` against a program over urxe, on another host.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,7 +41,7 @@ impl Peer {
         let urxe = Place::here().urxe();
         let mut shell = Place::here().command("sh");
         shell.args(["-ec", COMPILE]).arg(urxe.get_program());
-        shell.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM));
+        shell.arg(urxe_tests::workspace().join(PROGRAM));
         shell.arg(&program);
         run("cc", shell, LIMIT).success();
         let cable = Cable::new(&Place::here(), 1500);

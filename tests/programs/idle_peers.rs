@@ -1,6 +1,5 @@
 //! Whose peer is killed while nothing happens on their connection is told.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +25,7 @@ fn compile(directory: &Directory) -> String {
     let urxe = Place::here().urxe();
     let mut shell = Place::here().command("sh");
     shell.args(["-ec", COMPILE]).arg(urxe.get_program());
-    shell.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM));
+    shell.arg(urxe_tests::workspace().join(PROGRAM));
     shell.arg(&program);
     run("cc", shell, LIMIT).success();
     program.to_str().expect("a plain path").to_owned()

@@ -33,7 +33,7 @@ fn compile(directory: &Path, source: &str, flags: &[&str]) -> String {
     let program = directory.join("program");
     let mut command = Command::new("cc");
     command.args(flags).arg("-o").arg(&program);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    command.arg(urxe_tests::workspace().join(source));
     run("cc", command, LIMIT).success();
     program.to_str().expect("a plain path").to_owned()
 }

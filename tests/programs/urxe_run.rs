@@ -97,7 +97,7 @@ fn both_libraries_resolve_to_urxe() {
 
 #[test]
 fn the_build_tree_needs_no_installation() {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_urxe"));
+    let mut command = std::process::Command::new(urxe_tests::built("urxe"));
     command
         .env_remove("LD_LIBRARY_PATH")
         .args(["run", "--", "true"]);

@@ -4,6 +4,9 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
+/// The packages whose products people use: the command, the library, the objects that programs preload.
+pub(crate) const PRODUCTS: [&str; 4] = ["urxe-cli", "liburxe", "urxe-preload", "urxe-rspreload"];
+
 /// Builds packages of this workspace as they are released.
 pub(crate) fn build(packages: &[&str], workspace: &Path, target: &Path) -> Result<(), String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -5,8 +5,8 @@ use super::world::{World, done, done_by_errno};
 use arbitrary::Arbitrary;
 use libc::c_int;
 use std::ptr;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 #[derive(Arbitrary, Debug)]
 pub(super) enum Ask {

@@ -3,8 +3,8 @@
 use super::values::{Bits, Count, Length, Poke, Range, address, poke};
 use super::world::{World, done, done_by_errno};
 use arbitrary::Arbitrary;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 #[derive(Arbitrary, Debug)]
 pub(super) enum Change {

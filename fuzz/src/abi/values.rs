@@ -3,7 +3,7 @@
 use super::world::World;
 use arbitrary::Arbitrary;
 use std::ptr;
-use urxe::abi::ffi::*;
+use urxe_verbs::ffi::*;
 
 /// Four bytes that are put somewhere into a structure.
 #[derive(Arbitrary, Clone, Copy, Debug)]

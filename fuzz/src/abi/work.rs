@@ -4,8 +4,8 @@ use super::values::{Bits, Element, Elements, Key, Length, Place, Range, Remote};
 use super::world::{World, done, done_by_errno};
 use arbitrary::Arbitrary;
 use std::ptr;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 #[derive(Arbitrary, Debug)]
 pub(super) enum Work {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 /// The device, which goes nowhere but to this host.
 const DEVICE: &CStr = c"urxe_lo";

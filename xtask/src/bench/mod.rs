@@ -123,7 +123,8 @@ fn udp(target: &Path) -> PathBuf {
 
 /// Builds what is measured.
 fn build(workspace: &Path, target: &Path) -> Result<(), String> {
-    release::build(&["urxe", "urxe-bench"], workspace, target)?;
+    release::build(&release::PRODUCTS, workspace, target)?;
+    release::build(&["urxe-bench"], workspace, target)?;
     let udp = udp(target);
     fs::create_dir_all(target.join("bench"))
         .map_err(|error| format!("{}: {error}", udp.display()))?;

@@ -19,6 +19,7 @@ use huge_pages::HugePages;
 use results::{FLOOR, Results};
 
 use crate::outcome::Outcome;
+use crate::release;
 use crate::test_log::TestLog;
 
 /// What the tests are called in a summary.
@@ -187,7 +188,12 @@ fn build(options: &PyverbsOptions, workspace: &Path, target: &Path) -> Result<Pa
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace)
-        .args(["build", "--quiet", "-p", "urxe", "-p", "urxe-preload"])
+        .args(["build", "--quiet"])
+        .args(
+            release::PRODUCTS
+                .iter()
+                .flat_map(|package| ["--package", package]),
+        )
         .arg("--target-dir")
         .arg(target);
     let profile = if options.dev { "debug" } else { "release" };

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use super::error::{AtPath, Error, Result, not_started, run, words};
 use super::plan::{Group, Kind};
+use crate::release;
 
 /// Makes the job that runs `groups` anew in `directory`.
 pub(crate) fn make(
@@ -98,7 +99,12 @@ fn install_urxe(directory: &Path, workspace: &Path, target: &Path) -> Result<()>
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace)
-        .args(["build", "--release", "--quiet", "--package", "urxe"])
+        .args(["build", "--release", "--quiet"])
+        .args(
+            release::PRODUCTS
+                .iter()
+                .flat_map(|package| ["--package", package]),
+        )
         .arg("--target-dir")
         .arg(target);
     let status = cargo

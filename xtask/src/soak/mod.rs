@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::namespace;
-use crate::release::{build, succeed};
+use crate::release::{PRODUCTS, build, succeed};
 use pair::{Ended, Pair};
 
 /// How long, and with how many.
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &SoakOptions, workspace: &Path, target: &Path) -> boo
 
 fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec<String>, String> {
     if !namespace::is_inside() {
-        build(&["urxe"], workspace, target)?;
+        build(&PRODUCTS, workspace, target)?;
         if !namespace::enter()? {
             return Err("no network namespace can be made here, and this disturbs others".into());
         }

@@ -4,7 +4,7 @@ use super::super::values::{Poke, poke};
 use super::super::world::World;
 use arbitrary::Arbitrary;
 use std::ptr;
-use urxe::abi::ffi::*;
+use urxe_verbs::ffi::*;
 
 /// A flow of frames, and specifications of these types with these contents.
 #[derive(Arbitrary, Debug)]

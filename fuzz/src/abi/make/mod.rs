@@ -9,8 +9,8 @@ use super::world::{World, do_not_wait};
 use arbitrary::Arbitrary;
 use libc::{c_int, c_void};
 use std::ptr;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 use flow::Flow;
 use pair::Made;

@@ -7,8 +7,8 @@ use super::Make;
 use arbitrary::Arbitrary;
 use libc::c_void;
 use std::ptr;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 /// What every queue pair is made of.
 #[derive(Arbitrary, Debug)]

@@ -4,8 +4,8 @@ use super::super::values::{Count, poke};
 use super::super::world::World;
 use super::Make;
 use std::ptr;
-use urxe::abi::calls::*;
-use urxe::abi::ffi::*;
+use urxe_verbs::calls::*;
+use urxe_verbs::ffi::*;
 
 fn sizes(counts: [Count; 3]) -> ibv_srq_attr {
     let [max_wr, max_sge, srq_limit] = counts.map(Count::get);

@@ -1,0 +1,100 @@
+//! The functions that `liburxe.so` exports, found by their names.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use urxe_verbs::ffi::*;
+
+use super::VerbsError;
+
+/// The functions that the library exports by name.
+pub struct Functions {
+    pub get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+    pub free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
+    pub get_device_name: unsafe extern "C" fn(*mut ibv_device) -> *const c_char,
+    pub open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
+    pub close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
+    pub query_gid: unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int,
+    pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
+    pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
+    pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
+    pub create_cq: unsafe extern "C" fn(
+        *mut ibv_context,
+        c_int,
+        *mut c_void,
+        *mut ibv_comp_channel,
+        c_int,
+    ) -> *mut ibv_cq,
+    pub destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+    pub create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+    pub modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+    pub destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+    pub wc_status_str: unsafe extern "C" fn(ibv_wc_status) -> *const c_char,
+}
+
+impl Functions {
+    /// Opens the library, for good.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or lacks one of them.
+    pub fn load(library: &Path) -> Result<Self, VerbsError> {
+        let path = CString::new(library.as_os_str().as_bytes())
+            .map_err(|_| VerbsError::Load(format!("{library:?} is no path")))?;
+        // SAFETY: the path ends in a NUL. The library's initializers are Rust's own.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(VerbsError::Load(last_load_error()));
+        }
+        // The library stays loaded: its threads run in its code.
+        //
+        // SAFETY: the handle is open for ever, and each name has in `verbs.h` the type of the member
+        // that it becomes.
+        unsafe {
+            Ok(Self {
+                get_device_list: symbol(handle, c"ibv_get_device_list")?,
+                free_device_list: symbol(handle, c"ibv_free_device_list")?,
+                get_device_name: symbol(handle, c"ibv_get_device_name")?,
+                open_device: symbol(handle, c"ibv_open_device")?,
+                close_device: symbol(handle, c"ibv_close_device")?,
+                query_gid: symbol(handle, c"ibv_query_gid")?,
+                alloc_pd: symbol(handle, c"ibv_alloc_pd")?,
+                dealloc_pd: symbol(handle, c"ibv_dealloc_pd")?,
+                reg_mr: symbol(handle, c"ibv_reg_mr")?,
+                dereg_mr: symbol(handle, c"ibv_dereg_mr")?,
+                create_cq: symbol(handle, c"ibv_create_cq")?,
+                destroy_cq: symbol(handle, c"ibv_destroy_cq")?,
+                create_qp: symbol(handle, c"ibv_create_qp")?,
+                modify_qp: symbol(handle, c"ibv_modify_qp")?,
+                destroy_qp: symbol(handle, c"ibv_destroy_qp")?,
+                wc_status_str: symbol(handle, c"ibv_wc_status_str")?,
+            })
+        }
+    }
+}
+
+/// Finds a function by its name.
+///
+/// # Safety
+/// The handle is open, and the function has type `F`, a function pointer.
+unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr) -> Result<F, VerbsError> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the handle is open and the name ends in a NUL.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    if address.is_null() {
+        return Err(VerbsError::Load(last_load_error()));
+    }
+    // SAFETY: not null, and of the type that the caller names.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+fn last_load_error() -> String {
+    // SAFETY: the text is this thread's until its next call, and copied before.
+    unsafe {
+        match libc::dlerror() {
+            text if text.is_null() => "the library could not be opened".to_owned(),
+            text => CStr::from_ptr(text).to_string_lossy().into_owned(),
+        }
+    }
+}

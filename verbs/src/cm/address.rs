@@ -1,0 +1,297 @@
+//! Addresses: binding and resolving, and how the program sees them.
+
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ptr;
+
+use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use urxe_driver::cm::id::Addresses;
+use urxe_driver::cm::resolve::{Bound, Path};
+use urxe_proto::ids::{Gid, PKey};
+
+use super::devices::DeviceUse;
+use super::id::{complete, id_of};
+use crate::entry;
+use crate::errno::Errno;
+use crate::ffi::*;
+
+const AF_INET: sa_family_t = libc::AF_INET as sa_family_t;
+const AF_INET6: sa_family_t = libc::AF_INET6 as sa_family_t;
+/// The address family of GIDs, `infiniband/ib.h`.
+const AF_IB: sa_family_t = 27;
+
+/// Selector of a path's values: exactly this (15.2.5.16).
+const EXACTLY: u8 = 2;
+
+/// Reads an address of IPv4 or IPv6.
+///
+/// # Errors
+/// `EINVAL` if the pointer is null or the address of another family; `ENODEV` for one of InfiniBand,
+/// which devices of RoCE do not have.
+///
+/// # Safety
+/// A pointer that is not null points at an address that is as long as its family's are.
+pub(crate) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr, Errno> {
+    if address.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: an address begins with its family, and is as long as that has it, wherever it lies.
+    unsafe {
+        match (&raw const (*address).sa_family).read_unaligned() {
+            AF_INET => {
+                let v4 = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            AF_INET6 => {
+                let v6 = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            }
+            AF_IB => Err(Errno(libc::ENODEV)),
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
+}
+
+/// An address as C has it.
+pub(crate) fn shown_address(address: SocketAddr) -> sockaddr_storage {
+    let mut storage = sockaddr_storage::zeroed();
+    let at = &raw mut storage;
+    match address {
+        SocketAddr::V4(v4) => {
+            let mut shown = sockaddr_in::zeroed();
+            shown.sin_family = AF_INET;
+            shown.sin_port = v4.port().to_be();
+            shown.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            // SAFETY: a storage has room for every address, and is aligned for it.
+            unsafe { at.cast::<sockaddr_in>().write(shown) };
+        }
+        SocketAddr::V6(v6) => {
+            let mut shown = sockaddr_in6::zeroed();
+            shown.sin6_family = AF_INET6;
+            shown.sin6_port = v6.port().to_be();
+            shown.sin6_flowinfo = v6.flowinfo();
+            shown.sin6_addr.s6_addr = v6.ip().octets();
+            shown.sin6_scope_id = v6.scope_id();
+            // SAFETY: as above.
+            unsafe { at.cast::<sockaddr_in6>().write(shown) };
+        }
+    }
+    storage
+}
+
+/// The destination of an identifier that has none yet: nothing of the source's family.
+fn nowhere(like: SocketAddr) -> SocketAddr {
+    match like {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+/// Shows in an identifier where it is: addresses, GIDs, device.
+///
+/// # Errors
+/// When the device cannot be opened.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let ours = unsafe { id_of(id) }?;
+    let addresses = ours.driver.addresses();
+    // SAFETY: as above; this makes no reference.
+    let shown = unsafe { &raw mut (*id).route.addr };
+    if let Some(source) = addresses.source {
+        let destination = addresses.destination.unwrap_or_else(|| nowhere(source));
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*shown).src.storage).write(shown_address(source));
+            (&raw mut (*shown).dst.storage).write(shown_address(destination));
+        }
+    }
+    let Some(bound) = &addresses.bound else {
+        return Ok(());
+    };
+    let mut kept = ours.kept();
+    if kept.device.is_none() {
+        let device = DeviceUse::of(&bound.device)?;
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*id).verbs).write(device.context);
+            (&raw mut (*id).pd).write(device.pd);
+            (&raw mut (*id).port_num).write(Bound::PORT);
+        }
+        kept.device = Some(device);
+    }
+    // SAFETY: as above.
+    unsafe { (&raw mut (*shown).addr.ibaddr).write(shown_gids(&addresses)) };
+    Ok(())
+}
+
+fn shown_gids(addresses: &Addresses) -> rdma_ib_addr {
+    let (source, destination) = addresses.gids();
+    let shown = |gid: Option<Gid>| ibv_gid {
+        raw: gid.unwrap_or_default().0,
+    };
+    rdma_ib_addr {
+        sgid: shown(source),
+        dgid: shown(destination),
+        pkey: PKey::DEFAULT.0.to_be(),
+    }
+}
+
+/// Shows in an identifier the path to its peer.
+///
+/// # Errors
+/// `EINVAL` if there is none.
+///
+/// # Safety
+/// `id` is an identifier of ours.
+pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let ours = unsafe { id_of(id) }?;
+    let path = ours.driver.path().ok_or(Errno(libc::EINVAL))?;
+    let mut kept = ours.kept();
+    kept.paths = Box::new([shown_path(&path)]);
+    // SAFETY: as above; what it points at lives as long as the identifier.
+    unsafe {
+        (&raw mut (*id).route.path_rec).write(kept.paths.as_mut_ptr());
+        (&raw mut (*id).route.num_paths).write(1);
+    }
+    Ok(())
+}
+
+fn shown_path(path: &Path) -> ibv_sa_path_rec {
+    ibv_sa_path_rec {
+        dgid: ibv_gid {
+            raw: path.destination.0,
+        },
+        sgid: ibv_gid { raw: path.source.0 },
+        dlid: 0,
+        slid: 0,
+        raw_traffic: 0,
+        flow_label: path.flow_label.to_be(),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: PKey::DEFAULT.0.to_be(),
+        sl: path.sl,
+        mtu_selector: EXACTLY,
+        mtu: path.mtu as u8,
+        rate_selector: EXACTLY,
+        rate: path.rate,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: path.packet_life_time,
+        preference: 0,
+    }
+}
+
+/// # Safety
+/// The pointers are null, or an identifier of ours and an address.
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    entry::status_or_minus_one("rdma_bind_addr", || {
+        // SAFETY: the caller's promise.
+        unsafe { bind(id, addr) }
+    })
+}
+
+/// Binds an identifier.
+///
+/// # Errors
+/// See [`urxe_driver::cm::CmError`].
+///
+/// # Safety
+/// The pointers are null, or an identifier of ours and an address.
+pub(super) unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        id_of(id)?.driver.bind(read_address(addr)?)?;
+        show_addresses(id)
+    }
+}
+
+/// # Safety
+/// The pointers are null, or an identifier of ours and addresses.
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    entry::status_or_minus_one("rdma_resolve_addr", || {
+        // SAFETY: the caller's promise.
+        unsafe { resolve(id, src_addr, dst_addr) }
+    })
+}
+
+/// Resolves an address. The route is known at once: the time that it may take means nothing.
+///
+/// # Errors
+/// See [`urxe_driver::cm::CmError`].
+///
+/// # Safety
+/// The pointers are null, or an identifier of ours and addresses.
+pub(super) unsafe fn resolve(
+    id: *mut rdma_cm_id,
+    src_addr: *const sockaddr,
+    dst_addr: *const sockaddr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ours = id_of(id)?;
+        let destination = read_address(dst_addr)?;
+        let source = match src_addr.is_null() {
+            true => None,
+            false => Some(read_address(src_addr)?),
+        };
+        ours.driver.resolve_address(source, destination)?;
+        // Programs look at it before the event, as they can with librdmacm.
+        (&raw mut (*id).route.addr.dst.storage).write(shown_address(destination));
+        complete(id)
+    }
+}
+
+/// # Safety
+/// `id` is null or an identifier of ours.
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    entry::status_or_minus_one("rdma_resolve_route", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            id_of(id)?.driver.resolve_route()?;
+            complete(id)
+        }
+    })
+}
+
+/// # Safety
+/// `id` is null or an identifier of ours.
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller's promise; this makes no reference.
+    let at = (!id.is_null()).then(|| unsafe { &raw const (*id).route.addr.src.addr });
+    // SAFETY: as above.
+    unsafe { port("rdma_get_src_port", at) }
+}
+
+/// # Safety
+/// `id` is null or an identifier of ours.
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller's promise; this makes no reference.
+    let at = (!id.is_null()).then(|| unsafe { &raw const (*id).route.addr.dst.addr });
+    // SAFETY: as above.
+    unsafe { port("rdma_get_dst_port", at) }
+}
+
+/// The port of what the program sees, in network order.
+///
+/// # Safety
+/// `address` is part of an identifier.
+unsafe fn port(name: &'static str, address: Option<*const sockaddr>) -> u16 {
+    entry::value(name, 0, || {
+        // SAFETY: the caller's promise.
+        let address = unsafe { read_address(address.unwrap_or(ptr::null())) };
+        address.map_or(0, |address| address.port().to_be())
+    })
+}

@@ -1,0 +1,63 @@
+//! The C ABI of libibverbs and librdmacm.
+//!
+//! [`ffi`] has the C types, [`entry`] the way into and out of every function, [`calls`] the functions
+//! by their C names; the other modules are the functions, by subject. There is no protocol here: the
+//! functions check pointers, convert, and call the objects of `urxe_driver` and `urxe_rsockets`.
+//!
+//! The package `liburxe` (`verbs/liburxe/`) makes the shared object: it exports each function under
+//! its symbol versions.
+
+mod ah;
+mod attributes;
+mod buf;
+mod channel;
+mod cm;
+mod context;
+mod convert;
+mod cq;
+mod cq_ex;
+mod device;
+mod dm;
+pub mod entry;
+pub mod errno;
+mod events;
+pub mod ffi;
+mod flow;
+mod fork;
+mod import;
+mod log;
+mod mr;
+mod multicast;
+mod mw;
+mod names;
+mod object;
+mod parent_domain;
+mod pd;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod rates;
+mod rsocket;
+mod srq;
+mod sysfs;
+#[doc(hidden)]
+pub mod unsupported;
+mod waited;
+mod wq;
+mod xrcd;
+
+/// The exported functions by their C names.
+#[doc(hidden)]
+pub mod calls {
+    pub use crate::cm::{
+        address::*, addrinfo::*, channel::*, connection::*, devices::*, endpoint::*, event::*,
+        id::*, multicast::*, option::*, qp::*, srq::*,
+    };
+    pub use crate::rsocket::{epoll::*, name::*, option::*, poll::*, socket::*, transfer::*};
+    pub use crate::{
+        ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*,
+        import::*, mr::*, multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*,
+        srq::*, sysfs::*,
+    };
+}

@@ -1,0 +1,229 @@
+//! The requests that a thread builds, until they are posted: all of them or none.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use urxe_driver::ah::Destination;
+use urxe_driver::qp::{MAX_INLINE, To};
+use urxe_driver::{AddressHandle, Qp};
+use urxe_proto::ids::{QKey, Qpn, Srqn};
+use urxe_proto::qp::QpType;
+use urxe_proto::queue::PostError;
+use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
+
+use crate::errno::Errno;
+use crate::ffi::*;
+
+/// What can be asked for in `send_ops_flags`.
+const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_FLUSH
+    | IBV_QP_EX_WITH_ATOMIC_WRITE
+    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+
+/// The requests that a thread is building. They belong to who has the `mutex` of the `ibv_qp`.
+#[derive(Debug)]
+pub(crate) struct Staging(pub(super) UnsafeCell<Staged>);
+
+// SAFETY: what is in it is used under a mutex, see there.
+unsafe impl Sync for Staging {}
+
+impl Staging {
+    /// # Errors
+    /// `EOPNOTSUPP` for operations that there are not.
+    pub fn new(send_ops: u64) -> Result<Self, Errno> {
+        if send_ops & !OPERATIONS != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Ok(Self(UnsafeCell::default()))
+    }
+}
+
+/// Requests, and in two rows of their own the elements and the data that they have.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    data: Vec<u8>,
+    /// The first thing that went wrong.
+    pub(super) error: Option<Errno>,
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Data,
+    pub(super) to: Whither,
+}
+
+/// Where a request goes, as far as the program has said.
+#[derive(Debug)]
+pub(super) enum Whither {
+    Peer,
+    Datagram(Arc<AddressHandle>, Qpn, QKey),
+    Shared(Srqn),
+}
+
+impl Whither {
+    fn to(&self) -> To<'_> {
+        match self {
+            Self::Peer => To::Peer,
+            Self::Datagram(handle, qpn, qkey) => To::Datagram(Destination {
+                handle,
+                qpn: *qpn,
+                qkey: *qkey,
+            }),
+            Self::Shared(srq) => To::Shared(*srq),
+        }
+    }
+
+    /// Whether a queue pair can tell where it goes, and may send there.
+    fn suits(&self, pair: &Qp, op: SendOp) -> bool {
+        match pair.service() {
+            QpType::Ud => {
+                matches!(self, Self::Datagram(handle, ..) if Arc::ptr_eq(handle.pd(), pair.pd()))
+            }
+            QpType::XrcIni => op.is_local() || matches!(self, Self::Shared(_)),
+            _ => true,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+impl Staged {
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.data.clear();
+        self.error = None;
+    }
+
+    pub(super) fn begin(&mut self, wr_id: u64, op: SendOp, flags: SendFlags) {
+        self.requests.push(Request {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(0..0),
+            to: Whither::Peer,
+        });
+    }
+
+    pub(super) fn last(&mut self) -> Result<&mut Request, Errno> {
+        self.requests.last_mut().ok_or(Errno(libc::EINVAL))
+    }
+
+    pub(super) fn set_sges(&mut self, sges: impl Iterator<Item = Sge>) -> Result<(), Errno> {
+        let start = self.sges.len();
+        self.sges.extend(sges);
+        let range = start..self.sges.len();
+        self.last()?.data = Data::Sges(range);
+        Ok(())
+    }
+
+    /// Takes the data of `pieces` now.
+    ///
+    /// # Safety
+    /// They are memory that can be read.
+    pub(super) unsafe fn set_inline(
+        &mut self,
+        pieces: impl Iterator<Item = ibv_data_buf>,
+    ) -> Result<(), Errno> {
+        let start = self.data.len();
+        for piece in pieces.filter(|piece| piece.length > 0) {
+            let total = (self.data.len() - start).saturating_add(piece.length);
+            if total > MAX_INLINE as usize {
+                return Err(PostError::TooMuchInline.into());
+            }
+            if piece.addr.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            self.data.reserve(piece.length);
+            // SAFETY: there is room, and the caller says that there are so many bytes. They are
+            // copied without a reference to them: they are the program's.
+            unsafe {
+                let end = self.data.len();
+                let room = self.data.as_mut_ptr().add(end);
+                ptr::copy_nonoverlapping(piece.addr.cast(), room, piece.length);
+                self.data.set_len(end + piece.length);
+            }
+        }
+        let range = start..self.data.len();
+        let request = self.last()?;
+        request.data = Data::Inline(range);
+        request.flags |= SendFlags::INLINE;
+        Ok(())
+    }
+
+    /// Posts all, or none.
+    pub(super) fn post(&self, pair: &Arc<Qp>) -> Result<(), Errno> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut posting = pair.start_posting();
+        posting.check_room(self.requests.len())?;
+        for request in &self.requests {
+            self.check(request, pair)?;
+        }
+        for request in &self.requests {
+            let wr = SendWr {
+                wr_id: request.wr_id,
+                op: request.op,
+                flags: request.flags,
+                payload: self.payload(request),
+                dest: None,
+            };
+            posting.post_anywhere(&wr, &request.to.to())?;
+        }
+        Ok(())
+    }
+
+    fn payload(&self, request: &Request) -> Payload<'_> {
+        match &request.data {
+            Data::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
+            Data::Inline(range) => Payload::Inline(&self.data[range.clone()]),
+        }
+    }
+
+    /// Finds what posting would refuse of a request, before any is posted.
+    fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
+        if !request.op.is_of(pair.service()) {
+            return Err(PostError::Operation);
+        }
+        if !request.to.suits(pair, request.op) {
+            return Err(PostError::Destination);
+        }
+        match self.payload(request) {
+            Payload::Sges(sges) => {
+                let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                if sges.len() > pair.cap().max_send_sge as usize {
+                    Err(PostError::TooManySges)
+                } else if len > MAX_MESSAGE {
+                    Err(PostError::TooLong)
+                } else {
+                    Ok(())
+                }
+            }
+            Payload::Inline(_) if request.op.has_response() => Err(PostError::Operation),
+            Payload::Inline(data) if data.len() > pair.cap().max_inline as usize => {
+                Err(PostError::TooMuchInline)
+            }
+            Payload::Inline(_) => Ok(()),
+        }
+    }
+}

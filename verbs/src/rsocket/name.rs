@@ -1,0 +1,106 @@
+//! Names of sockets, which are addresses with ports.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+
+use super::socket_of;
+use crate::cm::address::{read_address, shown_address};
+use crate::entry;
+use crate::errno::{self, Errno};
+use urxe_rsockets::Socket;
+
+/// Reads an address of so many bytes.
+///
+/// # Errors
+/// `EFAULT` without one, `EINVAL` if it is too short, `EAFNOSUPPORT` for another family.
+///
+/// # Safety
+/// A pointer that is not null points at `len` bytes.
+pub(super) unsafe fn read_name(
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<SocketAddr, Errno> {
+    if address.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let len = len as usize;
+    if len < size_of::<libc::sa_family_t>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the family was promised.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    let needed = match c_int::from(family) {
+        libc::AF_INET => size_of::<sockaddr_in>(),
+        libc::AF_INET6 => size_of::<sockaddr_in6>(),
+        _ => return Err(Errno(libc::EAFNOSUPPORT)),
+    };
+    match len < needed {
+        true => Err(Errno(libc::EINVAL)),
+        // SAFETY: there are as many bytes as the family's addresses have.
+        false => unsafe { read_address(address) },
+    }
+}
+
+/// Writes an address, as much of it as there is room for, and how long it is.
+///
+/// # Errors
+/// `EINVAL` without room for the length.
+///
+/// # Safety
+/// `len` is null or points at a length, and `to` at as many bytes.
+pub(super) unsafe fn write_name(
+    address: SocketAddr,
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    let whole = match address {
+        SocketAddr::V4(_) => size_of::<sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
+    };
+    let shown = shown_address(address);
+    // SAFETY: the caller's promise; as bytes, so that a part is as good as the whole.
+    unsafe {
+        let room = entry::read(len)? as usize;
+        if !to.is_null() {
+            let from = (&raw const shown).cast::<u8>();
+            to.cast::<u8>()
+                .copy_from_nonoverlapping(from, room.min(whole));
+        }
+        entry::write(len, whole as socklen_t)
+    }
+}
+
+/// # Safety
+/// `addr` and `addrlen` are null, or room for as many bytes of an address as it says.
+pub unsafe extern "C" fn rgetpeername(
+    socket: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    entry::status_or_minus_one("rgetpeername", || match socket_of(socket)? {
+        Socket::Stream(stream) => {
+            let peer = stream.peer_address().ok_or(Errno(libc::ENOTCONN))?;
+            // SAFETY: the caller's promise.
+            unsafe { write_name(peer, addr, addrlen) }
+        }
+        // SAFETY: the caller's promise.
+        Socket::Datagram(_) => unsafe { errno::of_call(libc::getpeername(socket, addr, addrlen)) },
+    })
+}
+
+/// # Safety
+/// `addr` and `addrlen` are null, or room for as many bytes of an address as it says.
+pub unsafe extern "C" fn rgetsockname(
+    socket: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> c_int {
+    entry::status_or_minus_one("rgetsockname", || match socket_of(socket)? {
+        // SAFETY: the caller's promise.
+        Socket::Stream(stream) => unsafe { write_name(stream.local_address(), addr, addrlen) },
+        // SAFETY: the caller's promise.
+        Socket::Datagram(_) => unsafe { errno::of_call(libc::getsockname(socket, addr, addrlen)) },
+    })
+}

@@ -1,0 +1,321 @@
+//! Waiting for several sockets at once, of this kind and of the system's.
+
+use std::ffi::{c_int, c_short};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
+
+use crate::entry;
+use crate::errno::Errno;
+use urxe_rsockets::settings::defaults;
+use urxe_rsockets::stream::Ready;
+use urxe_rsockets::watch::Wake;
+use urxe_rsockets::{self as sockets, Socket};
+
+/// Descriptors with the sockets that they stand for.
+struct Polled {
+    fds: Vec<pollfd>,
+    sockets: Vec<Option<Socket>>,
+}
+
+impl Polled {
+    fn new(fds: Vec<pollfd>) -> Self {
+        let sockets = fds.iter().map(|fd| sockets::find(fd.fd)).collect();
+        Polled { fds, sockets }
+    }
+
+    /// Finds out what can be done now; with how many.
+    fn look(&mut self) -> Result<usize, Errno> {
+        let mut others = Vec::new();
+        for (at, (fd, socket)) in self.fds.iter_mut().zip(&self.sockets).enumerate() {
+            match socket {
+                Some(socket) => fd.revents = revents(socket, fd.events),
+                None => others.push((at, *fd)),
+            }
+        }
+        if !others.is_empty() {
+            let mut fds: Vec<_> = others.iter().map(|(_, fd)| *fd).collect();
+            system_poll(&mut fds, 0)?;
+            for ((at, _), fd) in others.iter().zip(fds) {
+                self.fds[*at].revents = fd.revents;
+            }
+        }
+        Ok(self.fds.iter().filter(|fd| fd.revents != 0).count())
+    }
+
+    /// What the system is to be asked for: when it has nothing to say, nothing has changed.
+    fn arm(&self, wake: &Wake) -> Vec<pollfd> {
+        let of = |(fd, socket): (&pollfd, &Option<Socket>)| match socket {
+            Some(Socket::Stream(stream)) => reads(stream.arm(|fd| fd.as_raw_fd())),
+            Some(Socket::Datagram(datagrams)) => reads(datagrams.arm(|fd| fd.as_raw_fd())),
+            None => *fd,
+        };
+        let mut fds: Vec<_> = self.fds.iter().zip(&self.sockets).map(of).collect();
+        fds.push(reads(wake.fd().as_raw_fd()));
+        fds
+    }
+
+    /// Takes note of what the system had to say.
+    fn clear(&self, asked: &[pollfd]) {
+        for (socket, fd) in self.sockets.iter().zip(asked) {
+            match socket {
+                Some(_) if fd.revents == 0 => {}
+                Some(Socket::Stream(stream)) => stream.clear(),
+                Some(Socket::Datagram(datagrams)) => datagrams.clear(),
+                None => {}
+            }
+        }
+    }
+}
+
+fn reads(fd: RawFd) -> pollfd {
+    pollfd {
+        fd,
+        events: POLLIN,
+        revents: 0,
+    }
+}
+
+/// What a socket says to who asks for these events.
+fn revents(socket: &Socket, events: c_short) -> c_short {
+    let ready = match socket {
+        Socket::Stream(stream) => stream.ready(),
+        Socket::Datagram(datagrams) => {
+            let (readable, writable) = datagrams.ready();
+            Ready {
+                readable,
+                writable,
+                ..Ready::default()
+            }
+        }
+    };
+    // Many programs take the end for a failure. They shall read first what came before it.
+    let reads_first = ready.has_data && events & POLLIN != 0;
+    let mut revents = 0;
+    for (is, event) in [
+        (ready.readable && events & POLLIN != 0, POLLIN),
+        (ready.writable && events & POLLOUT != 0, POLLOUT),
+        (ready.hung_up && !reads_first, POLLHUP),
+        (ready.failed, POLLERR),
+    ] {
+        if is {
+            revents |= event;
+        }
+    }
+    revents
+}
+
+/// Asks the system.
+fn system_poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> {
+    // SAFETY: the slice has as many as it says.
+    let count = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
+    usize::try_from(count).map_err(|_| std::io::Error::last_os_error().into())
+}
+
+/// Who waits for these sockets, as long as it does.
+struct Watching<'a> {
+    wake: Arc<Wake>,
+    sockets: &'a [Option<Socket>],
+}
+
+impl<'a> Watching<'a> {
+    fn new(sockets: &'a [Option<Socket>]) -> Result<Self, Errno> {
+        let wake = Wake::new()?;
+        for socket in sockets.iter().flatten() {
+            watchers(socket).add(&wake);
+        }
+        Ok(Watching { wake, sockets })
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        for socket in self.sockets.iter().flatten() {
+            watchers(socket).remove(&self.wake);
+        }
+    }
+}
+
+fn watchers(socket: &Socket) -> &sockets::watch::Watchers {
+    match socket {
+        Socket::Stream(stream) => &stream.watchers,
+        Socket::Datagram(datagrams) => &datagrams.watchers,
+    }
+}
+
+/// How many milliseconds the system shall wait; for ever if it is not said.
+fn milliseconds(left: Option<Duration>) -> c_int {
+    // Up, so that the time is over then.
+    left.map_or(-1, |left| {
+        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    })
+}
+
+/// Waits until something can be done with one of them, or the time is over; their number.
+pub(super) fn poll(fds: &mut Vec<pollfd>, timeout: Option<Duration>) -> Result<usize, Errno> {
+    let mut polled = Polled::new(std::mem::take(fds));
+    let found = wait(&mut polled, timeout);
+    *fds = polled.fds;
+    found
+}
+
+fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> {
+    let started = Instant::now();
+    let is_over = || timeout.is_some_and(|timeout| started.elapsed() >= timeout);
+    if polled.sockets.iter().all(Option::is_none) {
+        return system_poll(&mut polled.fds, milliseconds(timeout));
+    }
+    loop {
+        let found = polled.look()?;
+        if found > 0 || is_over() {
+            return Ok(found);
+        }
+        if started.elapsed() >= defaults().polling {
+            break;
+        }
+    }
+    let sockets = polled.sockets.clone();
+    let watching = Watching::new(&sockets)?;
+    loop {
+        watching.wake.clear();
+        let mut asked = polled.arm(&watching.wake);
+        // What came before nobody tells of.
+        let found = polled.look()?;
+        if found > 0 || is_over() {
+            return Ok(found);
+        }
+        let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+        system_poll(&mut asked, milliseconds(left))?;
+        polled.clear(&asked);
+    }
+}
+
+/// # Safety
+/// `fds` points at as many.
+pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
+    entry::number("rpoll", || {
+        let count = usize::try_from(nfds).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: the caller's promise.
+        let mut polled = (0..count).map(|at| unsafe { fds.add(at).read() }).collect();
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let found = poll(&mut polled, timeout)?;
+        for (at, fd) in polled.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { (&raw mut (*fds.add(at)).revents).write(fd.revents) };
+        }
+        Ok(found as c_int)
+    })
+}
+
+/// Which descriptors of a set are in it.
+///
+/// # Safety
+/// The pointer is null or a set.
+unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
+    // SAFETY: the caller's promise.
+    !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
+}
+
+/// # Safety
+/// The pointers are null, or sets and a time.
+pub unsafe extern "C" fn rselect(
+    nfds: c_int,
+    readfds: *mut fd_set,
+    writefds: *mut fd_set,
+    exceptfds: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    entry::number("rselect", || {
+        if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's promise.
+        let timeout = match timeout.is_null() {
+            true => None,
+            false => {
+                // SAFETY: as above.
+                let time = unsafe { entry::read(timeout) }?;
+                let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno(libc::EINVAL))?;
+                let micros = u64::try_from(time.tv_usec).map_err(|_| Errno(libc::EINVAL))?;
+                Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+            }
+        };
+        let mut polled = Vec::new();
+        for fd in 0..nfds {
+            // SAFETY: as above.
+            let (read, write, except) =
+                unsafe { (has(readfds, fd), has(writefds, fd), has(exceptfds, fd)) };
+            if read || write || except {
+                let events = if read { POLLIN } else { 0 } | if write { POLLOUT } else { 0 };
+                polled.push(pollfd {
+                    fd,
+                    events,
+                    revents: 0,
+                });
+            }
+        }
+        poll(&mut polled, timeout)?;
+        let mut found = 0;
+        for (set, wanted, reported) in [
+            (readfds, POLLIN, POLLIN | POLLHUP | POLLERR),
+            (writefds, POLLOUT, POLLOUT | POLLERR),
+            (exceptfds, 0, libc::POLLPRI),
+        ] {
+            if set.is_null() {
+                continue;
+            }
+            for fd in &polled {
+                // SAFETY: as above.
+                unsafe {
+                    if !libc::FD_ISSET(fd.fd, set) {
+                        continue;
+                    }
+                    let asked = wanted == 0 || fd.events & wanted != 0;
+                    match asked && fd.revents & reported != 0 {
+                        true => found += 1,
+                        false => libc::FD_CLR(fd.fd, set),
+                    }
+                }
+            }
+        }
+        match polled.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            true => Err(Errno(libc::EBADF)),
+            false => Ok(found),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr;
+
+    const NO_SET: *mut fd_set = ptr::null_mut();
+
+    #[test]
+    fn ordinary_descriptors_are_the_systems() {
+        let mut ends = [0; 2];
+        // SAFETY: there is room for two; each is a descriptor afterwards.
+        unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let mut fds = [reads(ends[0])];
+            assert_eq!(rpoll(fds.as_mut_ptr(), 1, 0), 0);
+            assert_eq!(libc::write(ends[1], b"x".as_ptr().cast(), 1), 1);
+            assert_eq!(rpoll(fds.as_mut_ptr(), 1, -1), 1);
+            assert_eq!(fds[0].revents, POLLIN);
+            let mut set: fd_set = std::mem::zeroed();
+            libc::FD_SET(ends[0], &raw mut set);
+            let set = &raw mut set;
+            assert_eq!(
+                rselect(ends[0] + 1, set, NO_SET, NO_SET, ptr::null_mut()),
+                1
+            );
+            assert!(libc::FD_ISSET(ends[0], set));
+            for fd in ends {
+                libc::close(fd);
+            }
+        }
+    }
+}
