@@ -7,7 +7,7 @@
 //! so at the same time, at least one sees the other. Which is all there is here: descriptors and sleeping are the caller's.
 
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 use urxe_proto::time::Time;
 
 /// How the thread sleeps.

@@ -1,7 +1,7 @@
 //! What the program's polls do, and what the progress thread sees of them.
 
 use super::{Driver, Engine};
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;

@@ -7,7 +7,7 @@
 //! [`Handover::may_wait_for_look`]: super::handover::Handover::may_wait_for_look
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::time::Duration;
 use urxe_proto::time::Time;
