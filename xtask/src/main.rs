@@ -7,6 +7,7 @@
 mod bench;
 mod cargo_log;
 mod dependencies;
+mod documents;
 mod fuzz;
 mod namespace;
 mod outcome;

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use crate::cargo_log::CargoLog;
 use crate::dependencies;
+use crate::documents;
 use crate::fuzz;
 use crate::outcome::Outcome;
 use crate::pyverbs;
@@ -29,6 +30,10 @@ pub(crate) enum Step {
     Doc,
     /// Licences, sources and versions of what is depended on; see `dependencies`.
     Dependencies,
+    /// Links, paths and symbols in the documents; see `documents`.
+    Documents,
+    /// Each package as it would be published: `cargo publish --dry-run`.
+    Package,
     /// `cargo build --release`, which leaves the command and the library that people use.
     Build,
     /// Unit, integration and documentation tests, in the release profile: they move much data.
@@ -46,11 +51,13 @@ pub(crate) enum Step {
 impl Step {
     /// Every step, in the order in which they run. The build precedes the tests because they
     /// share it.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Dependencies,
+        Self::Documents,
+        Self::Package,
         Self::Build,
         Self::Test,
         Self::Sanitize,
@@ -65,6 +72,8 @@ impl Step {
             Self::Clippy => "clippy",
             Self::Doc => "doc",
             Self::Dependencies => dependencies::NAME,
+            Self::Documents => documents::NAME,
+            Self::Package => "package",
             Self::Build => "build",
             Self::Test => "test",
             Self::Sanitize => sanitize::NAME,
@@ -96,7 +105,19 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Dependencies | Self::Sanitize | Self::Fuzz | Self::Pyverbs | Self::Rxe => &[],
+            Self::Package => &[
+                "publish",
+                "--dry-run",
+                "--workspace",
+                "--locked",
+                "--allow-dirty",
+            ],
+            Self::Dependencies
+            | Self::Documents
+            | Self::Sanitize
+            | Self::Fuzz
+            | Self::Pyverbs
+            | Self::Rxe => &[],
         }
     }
 
@@ -111,6 +132,9 @@ impl Step {
     ) -> Outcome {
         if self == Self::Dependencies {
             return dependencies::step(workspace);
+        }
+        if self == Self::Documents {
+            return documents::step(workspace);
         }
         if self == Self::Sanitize {
             return sanitize::step(workspace, target);
