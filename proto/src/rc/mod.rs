@@ -119,7 +119,7 @@ impl RcQp {
     pub fn attributes(&self) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = self.attr.state;
-        attr.sq_draining = self.draining;
+        attr.sq_draining = self.attr.state == QpState::Sqd && !self.requester.is_drained();
         if self.attr.state.handles_packets() {
             attr.rq_psn = self.responder.expected();
         }

@@ -73,7 +73,7 @@ impl Core {
     pub(crate) fn attributes(&self, expected: Option<Psn>) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = attr.state;
-        attr.sq_draining = self.draining;
+        attr.sq_draining = self.attr.state == QpState::Sqd && !self.requester.is_drained();
         if let Some(expected) = expected.filter(|_| attr.state.handles_packets()) {
             attr.rq_psn = expected;
         }

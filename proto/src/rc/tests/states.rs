@@ -178,6 +178,28 @@ fn draining_finishes_what_was_begun_and_holds_back_the_rest() {
 }
 
 #[test]
+fn sq_draining_is_set_until_what_was_begun_has_completed() {
+    for notify in [false, true] {
+        let mut end = End::new();
+        end.ask(1, SendOp::Send, 1);
+        end.poll();
+        end.ask(2, SendOp::Send, 1);
+        assert!(!end.qp.attributes().sq_draining);
+        let attr = QpAttr {
+            en_sqd_async_notify: notify,
+            ..attributes()
+        };
+        end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+        assert!(end.qp.attributes().sq_draining);
+        end.give(ack(0), &[]);
+        assert!(!end.qp.attributes().sq_draining);
+        end.to(QpState::Rts);
+        assert_eq!(end.poll().len(), 1);
+        assert!(!end.qp.attributes().sq_draining);
+    }
+}
+
+#[test]
 fn draining_an_idle_queue_is_announced_at_once_if_wanted() {
     for wanted in [true, false] {
         let mut end = End::new();
