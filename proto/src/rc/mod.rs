@@ -149,6 +149,7 @@ impl RcQp {
         host: &mut H,
     ) -> Result<(), TransitionError> {
         let service = self.config.service;
+        let path = self.attr.av;
         let (from, to) = self
             .migration
             .change(&mut self.attr, service, new, mask, host)?;
@@ -171,6 +172,10 @@ impl RcQp {
                 self.announce_drained(host);
             }
             _ => self.requester.configure(&self.attr),
+        }
+        if self.attr.av != path && self.attr.state.initiates() {
+            let window = window(&self.config, &self.attr);
+            self.requester.path_changed(&self.attr, window);
         }
         Ok(())
     }
@@ -244,7 +249,8 @@ impl RcQp {
         self.counters.received_packets += 1;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
         if migration.heard(attr, from, bth.mig_req, host) {
-            self.requester.configure(&self.attr);
+            let window = window(&self.config, &self.attr);
+            self.requester.path_changed(&self.attr, window);
         }
         if self.attr.state == QpState::Rtr && !self.established {
             self.established = true;
@@ -498,7 +504,8 @@ impl RcQp {
                 self.flush(now, host);
             }
             Outcome::Unanswered if self.migration.fail_over(&mut self.attr, host) => {
-                self.requester.start_over(&self.attr);
+                let window = window(&self.config, &self.attr);
+                self.requester.start_over(&self.attr, window);
             }
             Outcome::Unanswered => {
                 let (mut cx, requester, _) = self.parts(now);

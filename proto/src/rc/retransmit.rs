@@ -208,9 +208,16 @@ impl Retransmit {
         Expired::Nothing
     }
 
+    /// Forgets the measured round trips: packets take another path from now on.
+    pub(super) fn forget_round_trip(&mut self) {
+        self.smoothed = None;
+        self.variation = Duration::ZERO;
+    }
+
     /// Forgets everything but the attributes.
     pub(super) fn reset(&mut self) {
         self.stop();
+        self.forget_round_trip();
         self.rnr_until = None;
         self.backoff = 0;
         self.retries_left = self.retry_cnt;
