@@ -6,7 +6,7 @@ use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
-use urxe_proto::queue::{NoMemory, PostError, SendQueueSize};
+use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::raw::{RawConfig, RawQp};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -72,11 +72,7 @@ impl Machine {
         max_frame: usize,
         congestion: Algorithm,
     ) -> Result<Self, NoMemory> {
-        let send = SendQueueSize {
-            max_wr: cap.max_send_wr,
-            max_sge: cap.max_send_sge,
-            max_inline: cap.max_inline,
-        };
+        let send = cap.send_queue_size();
         let signal_all = init.signal_all;
         Ok(match init.service {
             service @ (QpType::Rc | QpType::XrcIni | QpType::XrcTgt) => {
