@@ -166,6 +166,10 @@ impl Requester {
             .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
     }
 
+    pub(super) fn timers(&self) -> &Retransmit {
+        &self.timers
+    }
+
     pub(super) fn size(&self) -> SendQueueSize {
         self.queue.size()
     }

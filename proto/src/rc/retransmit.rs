@@ -142,6 +142,11 @@ impl Retransmit {
         self.smoothed
     }
 
+    /// The ACK timeout, if one is set.
+    pub(super) fn ack_timeout(&self) -> Option<Duration> {
+        self.ack_timeout
+    }
+
     /// The peer has no receive: wait as long as it says. False when `rnr_retry` is used up.
     pub(super) fn receiver_not_ready(&mut self, now: Time, timer: RnrTimer) -> bool {
         if self.rnr_retry != RNR_RETRY_FOREVER {

@@ -54,7 +54,7 @@ impl End {
             payload: &[],
         };
         self.qp
-            .handle_packet(self.now, from, &packet, &mut self.host);
+            .handle_packet(self.now, source(from), &packet, &mut self.host);
     }
 
     /// Time passes until it migrates. Returns what it sends then.

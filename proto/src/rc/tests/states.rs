@@ -126,7 +126,7 @@ fn packets_of_others_are_dropped() {
     };
     let stranger = Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, 10).into());
     end.qp
-        .handle_packet(end.now, stranger, &packet, &mut end.host);
+        .handle_packet(end.now, source(stranger), &packet, &mut end.host);
     let mut other_partition = packet;
     other_partition.header.bth.pkey = PKey(0x8001);
     end.give(other_partition.header, packet.payload);
