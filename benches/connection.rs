@@ -6,7 +6,7 @@ use urxe_proto::host::{
     Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
     Transmit, WindowBind,
 };
-use urxe_proto::ids::{Gid, LKey, Qpn, RKey, Srqn};
+use urxe_proto::ids::{Gid, LKey, Qpn, RKey, Source, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
@@ -143,7 +143,7 @@ impl Transmit for Link {
 /// One end, and what it sends.
 struct End {
     qp: RcQp,
-    gid: Gid,
+    source: Source,
     host: Surroundings,
     link: Link,
 }
@@ -193,7 +193,10 @@ impl End {
         }
         End {
             qp,
-            gid: gid(number),
+            source: Source {
+                gid: gid(number),
+                port: 0xc000,
+            },
             host,
             link: Link {
                 buffer: vec![0; BURST * 5000],
@@ -245,7 +248,7 @@ impl End {
         for &end in &other.link.ends {
             let packet = Packet::parse(&other.link.buffer[start..end]).expect("a packet");
             self.qp
-                .handle_packet(now, other.gid, &packet, &mut self.host);
+                .handle_packet(now, other.source, &packet, &mut self.host);
             start = end;
         }
     }

@@ -84,7 +84,7 @@ impl Completion {
                         Extra::Invalidated(key) => Some(key),
                         Extra::None | Extra::Imm(_) => None,
                     },
-                    src_qp: completion.grh.then_some(completion.src_qp),
+                    src_qp: completion.grh.map(|_| completion.src_qp),
                 }),
                 status => Err(WorkError { status }),
             },

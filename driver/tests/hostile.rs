@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, pair};
+use common::{ALL, Buffer, End, pair};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use urxe_driver::Mr;
 use urxe_net::ROCE_PORT;
+use urxe_proto::icrc::{self, Flow};
+use urxe_proto::ids::{Qpn, RKey};
+use urxe_proto::psn::Psn;
+use urxe_proto::qp::Counters;
+use urxe_proto::wire::{Header, Opcode, Packet, Reth};
 use urxe_proto::work::{SendOp, WcStatus};
 
 /// Bytes of a message that takes many packets.
@@ -190,6 +195,122 @@ fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
         grown < 16 << 20,
         "{grown} bytes more after {sent} datagrams"
     );
+}
+
+/// Somebody who sends from the address of a peer, by another UDP port.
+struct Forger {
+    socket: UdpSocket,
+    target: SocketAddr,
+    flow: Flow,
+}
+
+impl Forger {
+    fn new(to: &End) -> Forger {
+        let target = SocketAddr::new(to.gid().to_ip(), ROCE_PORT);
+        let socket = UdpSocket::bind((target.ip(), 0)).unwrap();
+        let flow = Flow::new(socket.local_addr().unwrap(), target).unwrap();
+        Forger {
+            socket,
+            target,
+            flow,
+        }
+    }
+
+    /// Sends a WRITE of one packet.
+    fn write(&self, to: Qpn, psn: Psn, addr: u64, rkey: RKey, payload: &[u8]) {
+        let header = Header::new(Opcode::RcWriteOnly, to, psn)
+            .with_reth(Reth {
+                addr,
+                rkey,
+                length: payload.len() as u32,
+            })
+            .with_payload_len(payload.len());
+        let packet = Packet { header, payload };
+        let mut bytes = vec![0; packet.len()];
+        packet.emit(&mut bytes);
+        let icrc = icrc::compute(&self.flow, 0, true, &bytes);
+        bytes.extend(icrc);
+        self.socket.send_to(&bytes, self.target).unwrap();
+    }
+}
+
+/// Lets `end` receive until its counters are so.
+fn receive_until(end: &End, reached: impl Fn(&Counters) -> bool) {
+    let start = Instant::now();
+    while !reached(&end.qp.counters()) {
+        assert!(
+            start.elapsed() < common::PATIENCE,
+            "{:?}",
+            end.qp.counters()
+        );
+        end.cq.poll(&mut [None]);
+    }
+}
+
+#[test]
+fn a_forged_request_ahead_of_the_next_one_is_not_executed_in_its_place() {
+    if !is_alone("a_forged_request_ahead_of_the_next_one_is_not_executed_in_its_place") {
+        return;
+    }
+    let (a, b) = pair(|_| {});
+    let mut from = Buffer::new(&a.pd, 24, ALL);
+    let to = Buffer::new(&b.pd, 24, ALL);
+    from.fill(7);
+    let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let write = |word: u64| {
+        let place = SendOp::Write {
+            addr: addr + 8 * word,
+            rkey,
+        };
+        a.post(word, place, &[from.sge(8 * word, 8)]);
+        assert_eq!(a.completion().status, WcStatus::Success);
+    };
+    let first = a.qp.attributes().sq_psn;
+    write(0);
+    let forger = Forger::new(&b);
+    forger.write(b.qp.qpn(), first + 2, addr + 16, rkey, &[0xee; 8]);
+    receive_until(&b, |counters| counters.out_of_sequence > 0);
+    write(1);
+    write(2);
+    assert_eq!(to.now(), from.now());
+    assert_eq!(b.qp.counters().held, 0);
+}
+
+#[test]
+fn requests_after_gaps_take_bounded_memory_in_all_connections_together() {
+    const CONNECTIONS: usize = 200;
+    const REQUESTS: u32 = 100;
+    const BOUND: u64 = 32 << 20;
+    if !is_alone("requests_after_gaps_take_bounded_memory_in_all_connections_together") {
+        return;
+    }
+    let peer = End::new(None, 16);
+    let ends: Vec<End> = (0..CONNECTIONS)
+        .map(|_| {
+            let end = End::new(None, 16);
+            end.init();
+            // None of it is dropped before the test is over.
+            end.connect(&peer, |attr| attr.timeout = 20);
+            end
+        })
+        .collect();
+    let forger = Forger::new(&peer);
+    let before = resident();
+    for end in &ends {
+        let expected = end.qp.attributes().rq_psn;
+        for ahead in 1..=REQUESTS {
+            forger.write(end.qp.qpn(), expected + ahead, 0, RKey(1), &[0xee; 4096]);
+            // What the socket has no room for would be lost.
+            if ahead % 10 == 0 {
+                receive_until(end, |counters| counters.out_of_sequence >= u64::from(ahead));
+            }
+        }
+    }
+    let grown = resident().saturating_sub(before);
+    let sent = CONNECTIONS as u64 * u64::from(REQUESTS) * 4096;
+    assert!(sent > 2 * BOUND);
+    // The other half of the bound is for what the allocator and the socket take.
+    assert!(grown < BOUND + BOUND / 2, "{grown} bytes more");
 }
 
 /// Says that something is over when it is dropped.

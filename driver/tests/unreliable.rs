@@ -13,7 +13,9 @@ use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::wire::Grh;
-use urxe_proto::work::{Extra, Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use urxe_proto::work::{
+    Extra, IpVersion, Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+};
 
 const QKEY: QKey = QKey(0x1111_1111);
 
@@ -193,7 +195,7 @@ fn datagram_brings_its_header_sender_and_immediate_data() {
         assert_eq!(received.byte_len, len + Grh::LEN as u32);
         assert_eq!(received.src_qp, a.qp.qpn());
         assert_eq!(received.extra, Extra::Imm(0xabcd));
-        assert!(received.grh);
+        assert_eq!(received.grh, Some(IpVersion::V4));
         let data = bytes(&to);
         // An IPv4 header of UDP between loopback addresses, with the handle's type of service.
         assert_eq!(data[20..22], [0x45, 0x20]);

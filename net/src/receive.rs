@@ -21,7 +21,7 @@ const MESSAGE_ROOM: usize = (64 << 10) + 256;
 /// One RoCE packet as it arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it. The port is the sender's choice and means nothing.
+    /// Who sent it. The port is the sender's choice, and usually the same for all of a connection.
     pub src: SocketAddr,
     /// The address of this host that it came to.
     pub dst: LocalAddress,

@@ -91,6 +91,15 @@ impl PKey {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct QKey(pub u32);
 
+/// Where a packet came from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Source {
+    /// Its source address.
+    pub gid: Gid,
+    /// Its UDP source port.
+    pub port: u16,
+}
+
 /// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address in its mapped form (A17.4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gid(pub [u8; 16]);

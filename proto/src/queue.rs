@@ -22,6 +22,9 @@ pub enum PostError {
     /// A message beyond 2^31 bytes: EINVAL.
     #[error("the message is longer than 2^31 bytes")]
     TooLong,
+    /// Fewer bytes of local elements than an atomic returns: EINVAL.
+    #[error("an atomic returns 8 bytes, and its elements hold fewer")]
+    ShortResult,
     /// This transport has no such operation, or not with such data: EINVAL.
     #[error("this transport has no such operation")]
     Operation,
@@ -230,6 +233,39 @@ pub struct SendQueueSize {
     pub max_inline: u32,
 }
 
+impl SendQueueSize {
+    /// Whether a queue of this size, with room in it, takes a work request. Returns how many bytes its
+    /// data has.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn check(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        let len = match wr.payload {
+            _ if !wr.op.has_payload() => 0,
+            Payload::Sges(sges) if sges.len() > self.max_sge as usize => {
+                return Err(PostError::TooManySges);
+            }
+            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Inline(data) if data.len() > self.max_inline as usize => {
+                return Err(PostError::TooMuchInline);
+            }
+            Payload::Inline(_) if wr.op.has_response() => return Err(PostError::Operation),
+            Payload::Inline(data) => data.len() as u64,
+        };
+        if len > crate::work::MAX_MESSAGE {
+            return Err(PostError::TooLong);
+        }
+        // Otherwise the peer would execute it, and its result would be lost.
+        if wr.op.is_atomic() && len < ATOMIC_RESULT {
+            return Err(PostError::ShortResult);
+        }
+        Ok(len as u32)
+    }
+}
+
+/// Bytes that an atomic returns (9.4.5).
+const ATOMIC_RESULT: u64 = 8;
+
 /// A queue of send work requests. Each has an index that counts from the first ever posted, so an
 /// index never names another one later.
 #[derive(Debug)]
@@ -301,46 +337,32 @@ impl SendQueue {
         if self.tail - self.head == u64::from(self.size.max_wr) {
             return Err(PostError::Full);
         }
+        let len = self.size.check(wr)?;
         let slot = self.slot(self.tail);
-        let (len, sges) = match wr.payload {
-            _ if !wr.op.has_payload() => (0, 0),
+        let sges = match wr.payload {
+            _ if !wr.op.has_payload() => 0,
             Payload::Sges(sges) => {
-                if sges.len() > self.size.max_sge as usize {
-                    return Err(PostError::TooManySges);
-                }
                 let start = slot * self.size.max_sge as usize;
                 self.sges[start..start + sges.len()].copy_from_slice(sges);
-                (
-                    sges.iter().map(|s| u64::from(s.length)).sum(),
-                    sges.len() as u32,
-                )
+                sges.len() as u32
             }
             Payload::Inline(data) => {
-                if data.len() > self.size.max_inline as usize {
-                    return Err(PostError::TooMuchInline);
-                }
-                if wr.op.has_response() {
-                    return Err(PostError::Operation);
-                }
                 let start = slot * self.size.max_inline as usize;
                 let end = start + data.len();
                 if self.inline.len() < end {
                     self.inline.resize(end, 0);
                 }
                 self.inline[start..end].copy_from_slice(data);
-                (data.len() as u64, 0)
+                0
             }
         };
-        if len > crate::work::MAX_MESSAGE {
-            return Err(PostError::TooLong);
-        }
         let mut flags = wr.flags;
         let inline = matches!(wr.payload, Payload::Inline(_)) && wr.op.has_payload();
         flags.set(SendFlags::INLINE, inline);
         let len = match wr.op {
             SendOp::AtomicWrite { .. } => 8,
-            op if op.is_atomic() => 8,
-            _ => len as u32,
+            op if op.is_atomic() => ATOMIC_RESULT as u32,
+            _ => len,
         };
         let packets = match wr.op.is_local() {
             true => 0,

@@ -79,7 +79,7 @@ impl UnreliableQp<Raw> {
         let told = Told {
             src_qp: Qpn::default(),
             extra: Extra::None,
-            grh: false,
+            grh: None,
             solicited: false,
         };
         core.receive_whole(now, &[frame], told, host);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((completion.wr_id, completion.byte_len), (7, 60));
         assert_eq!(
             (completion.status, completion.grh),
-            (WcStatus::Success, false)
+            (WcStatus::Success, None)
         );
         assert!(!solicited);
         assert_eq!(host.bytes(LOCAL, 0, 60), [3; 60]);

@@ -103,7 +103,7 @@ impl Context<'_> {
             qpn: self.qpn,
             src_qp: self.attr.dest_qpn,
             extra: Extra::None,
-            grh: false,
+            grh: None,
         }
     }
 }
@@ -189,7 +189,7 @@ pub(crate) fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) 
         qpn,
         src_qp: Qpn::default(),
         extra: Extra::None,
-        grh: false,
+        grh: None,
     }
 }
 

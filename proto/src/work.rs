@@ -369,6 +369,16 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// What came with it.
     pub extra: Extra,
-    /// Whether the first 40 bytes of the receive hold a GRH.
-    pub grh: bool,
+    /// Which IP header the first 40 bytes of the receive hold, in the place of a GRH (A17.4.5); `None`
+    /// when they are data.
+    pub grh: Option<IpVersion>,
+}
+
+/// The version of the IP header of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IpVersion {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
 }

@@ -158,6 +158,66 @@ static void answers(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* The service level of a receive tells the type of the network header, as NICs report it; and address
+ * handles that are made from it lead back to the sender. */
+static void service_level(void)
+{
+	static const char V4[] = "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01";
+	static const char V6[] = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01";
+	static const struct { const char *gid; uint8_t sl; } families[] = { { V4, 0xa }, { V6, 0x9 } };
+	struct ibv_context *context;
+	struct end a, b;
+
+	own_network();
+	context = open_loopback();
+	a = make_datagrams(context);
+	b = make_datagrams(context);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 }, attr;
+		struct ibv_ah *ah, *back[2];
+		union ibv_gid gid;
+		struct ibv_wc wc;
+
+		memcpy(to.grh.dgid.raw, families[i].gid, 16);
+		do
+			MUST(!ibv_query_gid(context, 1, to.grh.sgid_index++, &gid));
+		while (memcmp(gid.raw, families[i].gid, 16));
+		to.grh.sgid_index--;
+		MUST(ah = ibv_create_ah(a.pd, &to));
+		post_recv(&b, 1, 0);
+		post_recv(&b, 2, 0);
+		for (int n = 0; n < 2; n++) {
+			FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND), 0);
+			wc = completion(&a);
+			CHECK(wc.status == IBV_WC_SUCCESS && !wc.sl);
+		}
+		while (ibv_start_poll(b.cq_ex, NULL))
+			;
+		CHECK(ibv_wc_read_sl(b.cq_ex) == families[i].sl);
+		ibv_end_poll(b.cq_ex);
+		wc = completion(&b);
+		CHECK(wc.wr_id == 2 && wc.sl == families[i].sl);
+
+		MUST(back[0] = ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)b.data, 1));
+		FAILS(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)b.data, &attr), 0);
+		CHECK(attr.sl == families[i].sl && attr.is_global);
+		CHECK(!memcmp(attr.grh.dgid.raw, families[i].gid, 16));
+		MUST(back[1] = ibv_create_ah(b.pd, &attr));
+		for (int n = 0; n < 2; n++) {
+			post_recv(&a, 3, 0);
+			FAILS(send_to(&b, back[n], wc.src_qp, QKEY, IBV_WR_SEND), 0);
+			CHECK(completion(&b).status == IBV_WC_SUCCESS);
+			struct ibv_wc answer = completion(&a);
+			CHECK(answer.wr_id == 3 && answer.sl == families[i].sl);
+			FAILS(ibv_destroy_ah(back[n]), 0);
+		}
+		FAILS(ibv_destroy_ah(ah), 0);
+	}
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 #define GROUP "\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x2f\x5b\x1e" /* 239.47.91.30 */
 
 static void groups(void)
@@ -285,6 +345,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "posting", posting },
 		{ "answers", answers },
+		{ "service_level", service_level },
 		{ "groups", groups },
 		{ "own_blocked", own_blocked },
 		{ "later_address", later_address },

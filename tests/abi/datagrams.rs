@@ -16,6 +16,11 @@ fn receiver_answers_by_what_the_datagram_told() {
 }
 
 #[test]
+fn service_level_of_a_receive_tells_the_type_of_its_network_header() {
+    PROGRAM.passes("service_level");
+}
+
+#[test]
 fn attached_queue_pairs_get_what_goes_to_their_group() {
     PROGRAM.passes("groups");
 }

@@ -547,6 +547,62 @@ static void rate_limit(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* An atomic returns 8 bytes: elements that hold fewer are refused, and the peer executes nothing. */
+static void short_atomics(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context);
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(a.qp);
+	struct ibv_sge elements[2] = { sge(&a, 0, 4), sge(&a, 4, 3) };
+	struct ibv_send_wr atomic = {
+		.wr_id = 2, .sg_list = elements, .num_sge = 2, .send_flags = IBV_SEND_SIGNALED,
+		.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+		.wr.atomic = { (uintptr_t)b.data, 5, 0, b.mr->rkey } };
+	struct ibv_sge byte = sge(&a, 0, 1);
+	struct ibv_send_wr write = {
+		.wr_id = 1, .next = &atomic, .sg_list = &byte, .num_sge = 1,
+		.send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { (uintptr_t)b.data + 64, b.mr->rkey } };
+	struct ibv_send_wr *bad = NULL;
+
+	MUST(qp);
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	FAILS(ibv_post_send(a.qp, &write, &bad), EINVAL);
+	CHECK(bad == &atomic);
+	CHECK(completion(&a).wr_id == 1);
+	atomic.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+	FAILS(ibv_post_send(a.qp, &atomic, &bad), EINVAL);
+	CHECK(bad == &atomic);
+	atomic.num_sge = 0;
+	FAILS(ibv_post_send(a.qp, &atomic, &bad), EINVAL);
+
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	for (int given = 0; given < 2; given++) {
+		ibv_wr_start(qp);
+		ibv_wr_atomic_fetch_add(qp, b.mr->rkey, (uintptr_t)b.data, 5);
+		if (given)
+			ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.data, 7);
+		FAILS(ibv_wr_complete(qp), EINVAL);
+	}
+	ibv_wr_start(qp);
+	qp->wr_id = 3;
+	ibv_wr_atomic_fetch_add(qp, b.mr->rkey, (uintptr_t)b.data, 5);
+	ibv_wr_set_sge_list(qp, 2, elements);
+	FAILS(ibv_wr_complete(qp), EINVAL);
+
+	elements[1].length = 4;
+	atomic.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	atomic.num_sge = 2;
+	FAILS(ibv_post_send(a.qp, &atomic, &bad), 0);
+	struct ibv_wc wc = completion(&a);
+	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_SUCCESS);
+	CHECK(*(uint64_t *)b.data == 5 && *(uint64_t *)a.data == 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -558,6 +614,7 @@ int main(int argc, char **argv)
 		{ "rate_limit", rate_limit },
 		{ "raw_packets", raw_packets },
 		{ "parent_domains", parent_domains },
+		{ "short_atomics", short_atomics },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

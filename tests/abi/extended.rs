@@ -44,3 +44,8 @@ fn objects_are_imported_by_their_handles_within_the_process() {
 fn limited_queue_pair_is_no_faster_than_its_limit() {
     PROGRAM.passes("rate_limit");
 }
+
+#[test]
+fn an_atomic_whose_result_does_not_fit_is_refused_at_posting() {
+    PROGRAM.passes("short_atomics");
+}

@@ -26,5 +26,6 @@ mod shared_receives;
 mod stand_ins;
 mod stat;
 mod sysfs;
+mod ucx;
 mod unreliable;
 mod urxe_run;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use urxe_driver::Cq;
 use urxe_driver::cq::{CqInit, MAX_CQE, Stamp};
 use urxe_driver::moderation::Moderation;
-use urxe_proto::work::{Completion, Extra};
+use urxe_proto::work::{Completion, Extra, IpVersion};
 
 use super::channel::use_channel;
 use super::context::{COMP_VECTORS, context_of};
@@ -295,7 +295,7 @@ fn shown_completion(completion: &Completion) -> ibv_wc {
         wc_flags: shown_flags(completion),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: shown_service_level(completion),
         dlid_path_bits: 0,
     }
 }
@@ -319,5 +319,24 @@ pub(super) fn shown_flags(completion: &Completion) -> ibv_wc_flags {
         Extra::Imm(_) => IBV_WC_WITH_IMM,
         Extra::Invalidated(_) => IBV_WC_WITH_INV,
     };
-    extra | if completion.grh { IBV_WC_GRH } else { 0 }
+    extra
+        | if completion.grh.is_some() {
+            IBV_WC_GRH
+        } else {
+            0
+        }
 }
+
+/// RoCE has no service level. In the receive completion of a datagram, NICs report the type of the
+/// network header there: bit 3 for UDP, and below it 1 for IPv6 or 2 for IPv4. UCX before 1.19 reads
+/// it, to find out which of the two the first 40 bytes of the receive are.
+pub(super) fn shown_service_level(completion: &Completion) -> u8 {
+    match completion.grh {
+        None => 0,
+        Some(IpVersion::V6) => UDP | 0x1,
+        Some(IpVersion::V4) => UDP | 0x2,
+    }
+}
+
+/// The bit of a service level that says that a datagram came in a UDP packet.
+const UDP: u8 = 1 << 3;

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use urxe_driver::cq::Stamp;
 use urxe_proto::work::Completion;
 
-use super::cq::{CompletionQueue, shown_flags, shown_immediate};
+use super::cq::{CompletionQueue, shown_flags, shown_immediate, shown_service_level};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
@@ -26,7 +26,7 @@ pub(super) fn fill(cq: &mut ibv_cq_ex) {
     cq.read_src_qp = Some(read_src_qp);
     cq.read_wc_flags = Some(read_wc_flags);
     cq.read_slid = Some(read_zero);
-    cq.read_sl = Some(read_no_bits);
+    cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_no_bits);
     cq.read_completion_ts = Some(read_completion_ts);
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
@@ -168,7 +168,14 @@ unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// The service level and the path bits: RoCE has none.
+/// # Safety
+/// `cq` is null or a completion queue of ours that the thread polls.
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: the caller's contract is that of `of_current`.
+    unsafe { of_current(cq, shown_service_level) }
+}
+
+/// The path bits: RoCE has none.
 unsafe extern "C" fn read_no_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }

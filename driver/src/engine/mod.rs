@@ -57,8 +57,13 @@ use timers::Timers;
 use urxe_net::{NetCounters, OpenError, SendBatch, Shared};
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
+use urxe_proto::rc::OutOfOrderBudget;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
+
+/// The most bytes in the out-of-order queues of all connections: the windows of 64 connections that recover
+/// from a loss at the same time.
+const OUT_OF_ORDER_BYTES: usize = 32 << 20;
 
 /// Batches for sending that are kept; as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
@@ -94,6 +99,8 @@ pub struct Engine {
     /// Completion queues that overran, and whose queue pairs go to error.
     overran: Mutex<Vec<Arc<Cq>>>,
     batches: Mutex<Vec<SendBatch>>,
+    /// The memory for out-of-order queues.
+    out_of_order: Arc<OutOfOrderBudget>,
     /// What the progress thread and the program's threads tell each other.
     handover: Handover,
     polling: Polling,
@@ -146,6 +153,7 @@ impl Engine {
             has_turns: AtomicBool::new(false),
             overran: Mutex::default(),
             batches: Mutex::default(),
+            out_of_order: Arc::new(OutOfOrderBudget::new(OUT_OF_ORDER_BYTES)),
             handover: Handover::new(),
             polling: Polling::default(),
             counters: EngineCounters::default(),
@@ -156,6 +164,11 @@ impl Engine {
     /// What it counts.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters
+    }
+
+    /// The memory that the out-of-order queues of all connections share.
+    pub(crate) fn out_of_order(&self) -> &Arc<OutOfOrderBudget> {
+        &self.out_of_order
     }
 
     /// What the network part counts, once there is one.

@@ -161,7 +161,7 @@ impl Engine {
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
             let incoming = turn_to(current, qp);
             let writes = incoming.writes();
-            if incoming.handle(now, &network, &packet, regions) {
+            if incoming.handle(now, &network, datagram.src.port(), &packet, regions) {
                 touched.push(Arc::clone(qp));
             }
             if incoming.writes() != writes {

@@ -35,20 +35,25 @@ impl<'a> Incoming<'a> {
         self.inner.machine.counters().writes_done
     }
 
-    /// Handles a packet. True when the queue pair has to be given a chance to send, and was not on the caller's
+    /// Handles a packet from this UDP port. True when the queue pair has to be given a chance to send, and was not on the caller's
     /// list yet.
     pub(crate) fn handle(
         &mut self,
         now: Time,
         network: &NetworkHeader,
+        source_port: u16,
         packet: &Packet<'_>,
         regions: &RegionTable,
     ) -> bool {
         let inner = &mut *self.inner;
         let taken = inner.machine.counters().received_packets;
-        inner
-            .machine
-            .handle_packet(now, network, packet, &mut self.qp.host(regions));
+        inner.machine.handle_packet(
+            now,
+            network,
+            source_port,
+            packet,
+            &mut self.qp.host(regions),
+        );
         let taken = inner.machine.counters().received_packets > taken;
         if taken && network.traffic_class & CE == CE {
             inner.machine.congestion_met(now, packet);

@@ -6,6 +6,7 @@ use crate::srq::Srq;
 use crate::xrcd::Xrcd;
 use std::sync::Arc;
 use urxe_proto::qp::QpType;
+use urxe_proto::queue::SendQueueSize;
 
 /// The most work requests a queue may have.
 pub const MAX_QP_WR: u32 = 32_768;
@@ -99,6 +100,15 @@ pub struct QpCap {
 }
 
 impl QpCap {
+    /// Its send queue.
+    pub fn send_queue_size(&self) -> SendQueueSize {
+        SendQueueSize {
+            max_wr: self.max_send_wr,
+            max_sge: self.max_send_sge,
+            max_inline: self.max_inline,
+        }
+    }
+
     pub(super) fn is_possible(&self) -> bool {
         self.max_send_wr <= MAX_QP_WR
             && self.max_recv_wr <= MAX_QP_WR

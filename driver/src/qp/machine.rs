@@ -2,14 +2,15 @@
 
 use super::host::QpHost;
 use super::init::{QpCap, QpInit};
+use std::sync::Arc;
 use urxe_proto::host::Transmit;
-use urxe_proto::ids::Qpn;
+use urxe_proto::ids::{Qpn, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
-use urxe_proto::queue::{NoMemory, PostError, SendQueueSize};
+use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::raw::{RawConfig, RawQp};
 use urxe_proto::rc::congestion::Algorithm;
-use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::rc::{OutOfOrderBudget, RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
 use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
@@ -20,8 +21,8 @@ use urxe_proto::work::SendWr;
 /// `rmem_max`, 212,992 bytes, which the kernel doubles.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// How many bytes a connection keeps of what came after a hole: all that a peer like this one has under way, with
-/// room for what is kept of each packet beside its data.
+/// The most bytes in the out-of-order queue of a connection: all that a peer like this one has outstanding,
+/// with room for what is kept of each packet beside its data.
 const HOLD_BYTES: u32 = 512 * 1024;
 
 /// A state machine for each service (9.7, 9.8).
@@ -63,7 +64,8 @@ macro_rules! each {
 
 impl Machine {
     /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
-    /// of its frames, `congestion` governs the window of a connection.
+    /// of its frames, `congestion` governs the window of a connection, whose out-of-order queue takes its
+    /// memory from `out_of_order`.
     pub(super) fn new(
         qpn: Qpn,
         init: &QpInit,
@@ -71,16 +73,13 @@ impl Machine {
         mtu: Mtu,
         max_frame: usize,
         congestion: Algorithm,
+        out_of_order: &Arc<OutOfOrderBudget>,
     ) -> Result<Self, NoMemory> {
-        let send = SendQueueSize {
-            max_wr: cap.max_send_wr,
-            max_sge: cap.max_send_sge,
-            max_inline: cap.max_inline,
-        };
+        let send = cap.send_queue_size();
         let signal_all = init.signal_all;
         Ok(match init.service {
             service @ (QpType::Rc | QpType::XrcIni | QpType::XrcTgt) => {
-                Self::Rc(RcQp::new(RcConfig {
+                let mut qp = RcQp::new(RcConfig {
                     service,
                     qpn,
                     send,
@@ -88,7 +87,9 @@ impl Machine {
                     window_bytes: WINDOW_BYTES,
                     hold_bytes: HOLD_BYTES,
                     congestion,
-                })?)
+                })?;
+                qp.share_out_of_order_budget(Arc::clone(out_of_order));
+                Self::Rc(qp)
             }
             QpType::Uc => Self::Uc(UcQp::new(UcConfig {
                 qpn,
@@ -153,11 +154,18 @@ impl Machine {
         &mut self,
         now: Time,
         network: &NetworkHeader,
+        source_port: u16,
         packet: &Packet<'_>,
         host: &mut QpHost<'_>,
     ) {
         match self {
-            Self::Rc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Rc(qp) => {
+                let source = Source {
+                    gid: network.source,
+                    port: source_port,
+                };
+                qp.handle_packet(now, source, packet, host);
+            }
             Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
             Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
             // It has no number that a packet could name: its frames come another way.

@@ -182,6 +182,7 @@ impl Qp {
                     device.active_mtu(),
                     max_frame,
                     engine::get().congestion(),
+                    engine::get().out_of_order(),
                 )?,
                 traffic: Traffic::default(),
                 route: None,

@@ -189,7 +189,7 @@ impl Wq {
             qpn: self.number,
             src_qp: Qpn::default(),
             extra: Extra::None,
-            grh: false,
+            grh: None,
         };
         // An overrun is told by an event of the queue's.
         let _ = self.cq.push(completion, false);

@@ -7,7 +7,7 @@ use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use urxe_proto::host::Transmit;
-use urxe_proto::ids::{Gid, LKey};
+use urxe_proto::ids::{Gid, LKey, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError, way_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
@@ -246,7 +246,11 @@ impl Scene {
         self.host.written.set(0);
         let (now, host) = (self.now, &mut self.host);
         match &mut self.machine {
-            Machine::Rc(qp) => qp.handle_packet(now, from, &packet, host),
+            Machine::Rc(qp) => {
+                // In requests nothing else reads this number.
+                let port = 0xc000 | u16::from(arrival.msn % 4 == 3);
+                qp.handle_packet(now, Source { gid: from, port }, &packet, host);
+            }
             Machine::Uc(qp) => qp.handle_packet(now, from, &packet, host),
             Machine::Ud(qp) => {
                 let network = NetworkHeader {

@@ -3,7 +3,7 @@
 //!
 //! - `requester`: send work requests out, acknowledgements and responses in.
 //! - `responder`: requests in; it decides, and leaves its answers to `replies`.
-//! - `held`: requests that came after a hole, until it closes.
+//! - `out_of_order`: requests that arrived after a gap, until it closes.
 //! - `replies`: acknowledgements and responses out, in the order of their PSNs.
 //! - `retransmit`: timers and retry counters; [`congestion`]: the window.
 //!
@@ -12,7 +12,7 @@
 //! deadline has come.
 
 pub mod congestion;
-mod held;
+mod out_of_order;
 mod replies;
 mod requester;
 mod responder;
@@ -21,9 +21,10 @@ mod retransmit;
 mod tests;
 
 pub use crate::qp::{Counters, MAX_RD_ATOMIC};
+pub use out_of_order::OutOfOrderBudget;
 
 use crate::host::{Completions, Host, QpEvent, Transmit};
-use crate::ids::{Gid, Qpn};
+use crate::ids::{Qpn, Source};
 use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives, hears};
@@ -32,8 +33,10 @@ use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
 use congestion::notified::NOTIFICATION_INTERVAL;
 use congestion::{Algorithm, Window};
+use out_of_order::OutOfOrder;
 use requester::{Outcome, Requester};
 use responder::Responder;
+use std::sync::Arc;
 
 /// What a reliable connected queue pair is created with.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +52,8 @@ pub struct RcConfig {
     pub signal_all: bool,
     /// The most packets under way at once, whatever the congestion window learns.
     pub window_bytes: u32,
-    /// The most bytes of memory that requests may take which came after a hole; 0 to drop them all, as a plain
-    /// responder does. A window of the peer's, with some room for headers, is enough.
+    /// The most bytes of memory that the out-of-order queue may take; 0 to drop what arrives after a gap, as
+    /// a plain responder does. A window of the peer's, with some room for headers, is enough.
     pub hold_bytes: u32,
     /// What governs how many packets are under way.
     pub congestion: Algorithm,
@@ -87,7 +90,7 @@ impl RcQp {
         let attr = QpAttr::default();
         Ok(RcQp {
             requester: Requester::new(config.send, config.signal_all, window(&config, &attr))?,
-            responder: Responder::new(config.hold_bytes),
+            responder: Responder::new(OutOfOrder::new(config.hold_bytes)),
             config,
             attr,
             migration: Migration::default(),
@@ -98,6 +101,12 @@ impl RcQp {
             notified_at: None,
             counters: Counters::default(),
         })
+    }
+
+    /// The out-of-order queue takes its memory from this budget, too, which other queue pairs share. Requests
+    /// for which it has no room are dropped, as those beyond [`RcConfig::hold_bytes`] are.
+    pub fn share_out_of_order_budget(&mut self, budget: Arc<OutOfOrderBudget>) {
+        self.responder.share(budget);
     }
 
     /// Its number.
@@ -119,7 +128,7 @@ impl RcQp {
     pub fn attributes(&self) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = self.attr.state;
-        attr.sq_draining = self.draining;
+        attr.sq_draining = self.attr.state == QpState::Sqd && !self.requester.is_drained();
         if self.attr.state.handles_packets() {
             attr.rq_psn = self.responder.expected();
         }
@@ -149,6 +158,7 @@ impl RcQp {
         host: &mut H,
     ) -> Result<(), TransitionError> {
         let service = self.config.service;
+        let path = self.attr.av;
         let (from, to) = self
             .migration
             .change(&mut self.attr, service, new, mask, host)?;
@@ -156,7 +166,7 @@ impl RcQp {
             (_, QpState::Reset) => self.reset(host),
             (QpState::Err, QpState::Err) => {}
             (_, QpState::Err) => self.flush(now, host),
-            (_, QpState::Rtr) => self.responder.start(&self.attr, self.config.hold_bytes),
+            (_, QpState::Rtr) => self.responder.start(&self.attr),
             (QpState::Rtr, QpState::Rts) => {
                 self.requester
                     .reset(&self.attr, window(&self.config, &self.attr));
@@ -171,6 +181,10 @@ impl RcQp {
                 self.announce_drained(host);
             }
             _ => self.requester.configure(&self.attr),
+        }
+        if self.attr.av != path && self.attr.state.initiates() {
+            let window = window(&self.config, &self.attr);
+            self.requester.path_changed(&self.attr, window);
         }
         Ok(())
     }
@@ -210,17 +224,17 @@ impl RcQp {
         }
     }
 
-    /// Handles a packet for this queue pair whose ICRC was right. `from` is its source address.
+    /// Handles a packet for this queue pair whose ICRC was right.
     pub fn handle_packet<H: Host>(
         &mut self,
         now: Time,
-        from: Gid,
+        from: Source,
         packet: &Packet<'_>,
         host: &mut H,
     ) {
         let bth = &packet.header.bth;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if !hears(attr, migration, &mut self.counters, from, bth, host) {
+        if !hears(attr, migration, &mut self.counters, from.gid, bth, host) {
             return;
         }
         let info = bth.opcode.info();
@@ -243,16 +257,17 @@ impl RcQp {
         }
         self.counters.received_packets += 1;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if migration.heard(attr, from, bth.mig_req, host) {
-            self.requester.configure(&self.attr);
+        if migration.heard(attr, from.gid, bth.mig_req, host) {
+            let window = window(&self.config, &self.attr);
+            self.requester.path_changed(&self.attr, window);
         }
         if self.attr.state == QpState::Rtr && !self.established {
             self.established = true;
             host.event(QpEvent::CommunicationEstablished);
         }
         let outcome = if info.operation.is_request() {
-            let (mut cx, _, responder) = self.parts(now);
-            responder.handle(&mut cx, packet, host)
+            let (mut cx, requester, responder) = self.parts(now);
+            responder.handle(&mut cx, packet, from.port, requester.timers(), host)
         } else if self.attr.state == QpState::Rtr {
             // Nothing was asked yet.
             self.counters.stale_responses += 1;
@@ -324,15 +339,16 @@ impl RcQp {
 
     /// When [`RcQp::handle_timeout`] should be called, unless something happens before.
     pub fn deadline(&self) -> Time {
-        if self.attr.state.initiates() {
-            self.requester.deadline()
-        } else {
-            Time::NEVER
-        }
+        let requester = match self.attr.state.initiates() {
+            true => self.requester.deadline(),
+            false => Time::NEVER,
+        };
+        requester.min(self.responder.deadline())
     }
 
     /// Looks at the clock.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.responder.expire(now);
         if self.attr.state.initiates() {
             let (mut cx, requester, _) = self.parts(now);
             let outcome = requester.expire(&mut cx, host);
@@ -498,7 +514,8 @@ impl RcQp {
                 self.flush(now, host);
             }
             Outcome::Unanswered if self.migration.fail_over(&mut self.attr, host) => {
-                self.requester.start_over(&self.attr);
+                let window = window(&self.config, &self.attr);
+                self.requester.start_over(&self.attr, window);
             }
             Outcome::Unanswered => {
                 let (mut cx, requester, _) = self.parts(now);
@@ -531,7 +548,7 @@ impl RcQp {
         self.migration = Migration::default();
         self.requester
             .reset(&self.attr, window(&self.config, &self.attr));
-        self.responder = Responder::new(self.config.hold_bytes);
+        self.responder.reset();
         self.established = false;
         self.draining = false;
         self.notification_due = false;

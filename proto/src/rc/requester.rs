@@ -166,6 +166,10 @@ impl Requester {
             .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
     }
 
+    pub(super) fn timers(&self) -> &Retransmit {
+        &self.timers
+    }
+
     pub(super) fn size(&self) -> SendQueueSize {
         self.queue.size()
     }
@@ -475,9 +479,21 @@ impl Requester {
         self.fail(cx, WcStatus::RetryExcErr, host)
     }
 
-    /// Another path leads to the peer: what is not acknowledged goes again, with all retries.
-    pub(super) fn start_over(&mut self, attr: &QpAttr) {
+    /// Packets take another path to the peer from now on. Round trips and the window of the old path
+    /// say nothing about it (RFC 9000, 9.4); neither does a packet that is still
+    /// outstanding there.
+    pub(super) fn path_changed(&mut self, attr: &QpAttr, window: Window) {
         self.configure(attr);
+        self.timers.forget_round_trip();
+        self.window = window;
+        self.reduced_until = self.sent_end;
+        self.measured = None;
+    }
+
+    /// The path has failed and another is taken: all unacknowledged packets are sent again by it, with
+    /// all retries.
+    pub(super) fn start_over(&mut self, attr: &QpAttr, window: Window) {
+        self.path_changed(attr, window);
         self.timers.reset();
         self.go_back();
     }

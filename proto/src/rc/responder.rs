@@ -7,9 +7,10 @@
 
 mod execution;
 
-use super::held::Held;
+use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
+use super::retransmit::Retransmit;
 use crate::held_receive::HeldReceive;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
 use crate::ids::RKey;
@@ -18,9 +19,11 @@ use crate::psn::Psn;
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
 use crate::service::Context;
+use crate::time::Time;
 use crate::wire::{Header, NakCode, Operation, Packet, RnrTimer};
 use crate::work::WcStatus;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Why a request is not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +84,8 @@ pub(super) struct Responder {
     inbound: Option<Inbound>,
     receive: HeldReceive,
     told: Told,
-    /// What came after the request that is missing.
-    held: Held,
+    /// The requests that arrived after the one that is missing.
+    out_of_order: OutOfOrder,
     executed: VecDeque<Executed>,
     /// The PSN after the last READ or atomic.
     response_end: Option<Psn>,
@@ -90,8 +93,8 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// One that keeps so many bytes of requests that came after a hole.
-    pub(super) fn new(hold_bytes: u32) -> Self {
+    /// One with this out-of-order queue.
+    pub(super) fn new(out_of_order: OutOfOrder) -> Self {
         Responder {
             first: Psn::default(),
             expected: Psn::default(),
@@ -99,7 +102,7 @@ impl Responder {
             inbound: None,
             receive: HeldReceive::default(),
             told: Told::Nothing,
-            held: Held::new(hold_bytes),
+            out_of_order,
             executed: VecDeque::new(),
             response_end: None,
             replies: Replies::default(),
@@ -107,12 +110,31 @@ impl Responder {
     }
 
     /// Ready to receive: expects the first PSN.
-    pub(super) fn start(&mut self, attr: &QpAttr, hold_bytes: u32) {
-        *self = Responder {
-            first: attr.rq_psn,
-            expected: attr.rq_psn,
-            ..Responder::new(hold_bytes)
-        };
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        self.reset();
+        self.first = attr.rq_psn;
+        self.expected = attr.rq_psn;
+    }
+
+    /// Back to the state of creation.
+    pub(super) fn reset(&mut self) {
+        self.out_of_order.reset();
+        *self = Responder::new(std::mem::take(&mut self.out_of_order));
+    }
+
+    /// The out-of-order queue takes its memory from this budget, too.
+    pub(super) fn share(&mut self, budget: Arc<OutOfOrderBudget>) {
+        self.out_of_order.share(budget);
+    }
+
+    /// When [`Responder::expire`] should be called.
+    pub(super) fn deadline(&self) -> Time {
+        self.out_of_order.deadline()
+    }
+
+    /// Drops requests whose predecessors did not arrive in time.
+    pub(super) fn expire(&mut self, now: Time) {
+        self.out_of_order.expire(now);
     }
 
     /// The PSN that is expected next.
@@ -120,17 +142,19 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a request packet.
+    /// Handles a request packet from this UDP port.
     pub(super) fn handle<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
+        source_port: u16,
+        timers: &Retransmit,
         host: &mut H,
     ) -> Outcome {
         let psn = packet.header.bth.psn;
         let distance = psn.diff(self.expected);
         if distance > 0 {
-            self.out_of_sequence(cx, packet);
+            self.out_of_sequence(cx, packet, source_port, timers);
             return Outcome::Continue;
         }
         if distance < 0 {
@@ -138,6 +162,7 @@ impl Responder {
             self.duplicate(cx, &packet.header, host);
             return Outcome::Continue;
         }
+        self.out_of_order.arrived_in_order(source_port);
         if self.told == Told::Missing {
             // If the network was only late with it, nobody needs to know.
             self.replies.gap_closed();
@@ -146,18 +171,26 @@ impl Responder {
         if outcome == Outcome::Continue && self.told == Told::Nothing {
             self.close_gap(cx, host)
         } else {
-            self.held.clear();
+            self.out_of_order.clear();
             outcome
         }
     }
 
     /// A request came before one that is expected (9.7.5.1.2).
-    fn out_of_sequence(&mut self, cx: &mut Context<'_>, packet: &Packet<'_>) {
+    fn out_of_sequence(
+        &mut self,
+        cx: &mut Context<'_>,
+        packet: &Packet<'_>,
+        source_port: u16,
+        timers: &Retransmit,
+    ) {
         cx.counters.out_of_sequence += 1;
         if self.told == Told::NotReady {
             return;
         }
-        self.held.keep(packet, self.expected);
+        let (expected, now) = (self.expected, cx.now);
+        self.out_of_order
+            .keep(packet, source_port, expected, now, timers);
         if self.told == Told::Nothing {
             self.report_gap();
         }
@@ -172,12 +205,12 @@ impl Responder {
     fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         let mut outcome = Outcome::Continue;
         let mut any = false;
-        while let Some(kept) = self.held.take(self.expected) {
+        while let Some(kept) = self.out_of_order.take(self.expected) {
             any = true;
             cx.counters.held += 1;
             outcome = self.carry_out(cx, &kept.packet(), host);
             if self.told != Told::Nothing || outcome != Outcome::Continue {
-                self.held.clear();
+                self.out_of_order.clear();
                 return outcome;
             }
         }
@@ -186,7 +219,7 @@ impl Responder {
         if any && self.response_end != Some(self.expected) {
             self.replies.ack(self.expected.prev(), self.msn);
         }
-        if self.held.tells_of_hole(self.expected) {
+        if self.out_of_order.tells_of_gap(self.expected) {
             self.report_gap();
         }
         outcome
@@ -265,7 +298,7 @@ impl Responder {
     pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
         self.inbound = None;
-        self.held.clear();
+        self.out_of_order.clear();
         self.replies.stop();
     }
 

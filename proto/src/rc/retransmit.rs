@@ -142,6 +142,11 @@ impl Retransmit {
         self.smoothed
     }
 
+    /// The ACK timeout, if one is set.
+    pub(super) fn ack_timeout(&self) -> Option<Duration> {
+        self.ack_timeout
+    }
+
     /// The peer has no receive: wait as long as it says. False when `rnr_retry` is used up.
     pub(super) fn receiver_not_ready(&mut self, now: Time, timer: RnrTimer) -> bool {
         if self.rnr_retry != RNR_RETRY_FOREVER {
@@ -208,9 +213,16 @@ impl Retransmit {
         Expired::Nothing
     }
 
+    /// Forgets the measured round trips: packets take another path from now on.
+    pub(super) fn forget_round_trip(&mut self) {
+        self.smoothed = None;
+        self.variation = Duration::ZERO;
+    }
+
     /// Forgets everything but the attributes.
     pub(super) fn reset(&mut self) {
         self.stop();
+        self.forget_round_trip();
         self.rnr_until = None;
         self.backoff = 0;
         self.retries_left = self.retry_cnt;

@@ -233,7 +233,7 @@ fn complete<H: Host>(
         qpn: cx.qpn,
         src_qp: cx.attr.dest_qpn,
         extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
-        grh: false,
+        grh: None,
     };
     receive.complete(completion, packet.header.bth.solicited, host);
 }

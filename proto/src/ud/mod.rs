@@ -115,7 +115,7 @@ impl UnreliableQp<Ud> {
         let told = Told {
             src_qp: deth.src_qp,
             extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
-            grh: true,
+            grh: Some(network.ip_version()),
             solicited: bth.solicited,
         };
         core.receive_whole(now, &[&grh, payload], told, host);

@@ -2,6 +2,7 @@
 
 use crate::ids::Gid;
 use crate::wire::Grh;
+use crate::work::IpVersion;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Where in the 40 bytes an IPv4 header lies: at their end. What is before it has no meaning
@@ -30,6 +31,14 @@ pub struct NetworkHeader {
 }
 
 impl NetworkHeader {
+    /// The version of the IP header that carried it.
+    pub fn ip_version(&self) -> IpVersion {
+        match (self.source.to_ip(), self.destination.to_ip()) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => IpVersion::V4,
+            _ => IpVersion::V6,
+        }
+    }
+
     /// The first 40 bytes of the receive of a datagram that was carried in `udp_len` bytes, the UDP
     /// header included: the IPv6 header, or 20 zeroes and an IPv4 header. The latter's checksum is
     /// right, since it is how programs tell the two apart; the identification, which was not seen,

@@ -10,15 +10,15 @@ use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::service::{Context, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::Transport;
-use crate::work::{Completion, Extra, SendWr, UdDestination, WcOpcode, WcStatus};
+use crate::work::{Completion, Extra, IpVersion, SendWr, UdDestination, WcOpcode, WcStatus};
 use std::ops::RangeInclusive;
 
 /// What a completion tells of a message beside its length.
 pub(crate) struct Told {
     pub(crate) src_qp: Qpn,
     pub(crate) extra: Extra,
-    /// Whether the receive begins with the header of the network.
-    pub(crate) grh: bool,
+    /// The version of the IP header that the receive begins with, if it does.
+    pub(crate) grh: Option<IpVersion>,
     pub(crate) solicited: bool,
 }
 
@@ -73,7 +73,7 @@ impl Core {
     pub(crate) fn attributes(&self, expected: Option<Psn>) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = attr.state;
-        attr.sq_draining = self.draining;
+        attr.sq_draining = self.attr.state == QpState::Sqd && !self.requester.is_drained();
         if let Some(expected) = expected.filter(|_| attr.state.handles_packets()) {
             attr.rq_psn = expected;
         }

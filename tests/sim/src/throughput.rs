@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 use urxe_proto::host::{Access, Transmit};
-use urxe_proto::ids::{Gid, Qpn, RKey};
+use urxe_proto::ids::{Gid, Qpn, RKey, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
@@ -487,8 +487,11 @@ impl End {
         let packet = Packet::parse(bytes).expect("what an end sends is well-formed");
         let index = (self.qp.qpn().get() - FIRST) as usize;
         let peer = (index + senders) % (2 * senders);
-        self.qp
-            .handle_packet(now, gid(peer), &packet, &mut self.host);
+        let source = Source {
+            gid: gid(peer),
+            port: 0xc000,
+        };
+        self.qp.handle_packet(now, source, &packet, &mut self.host);
         if marked {
             self.qp.congestion_met(now, &packet);
         }

@@ -11,7 +11,7 @@ use urxe_driver::{AddressHandle, Qp};
 use urxe_proto::ids::{QKey, Qpn, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
-use urxe_proto::work::{MAX_MESSAGE, Payload, SendFlags, SendOp, SendWr, Sge};
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 use crate::errno::Errno;
 use crate::ffi::*;
@@ -181,16 +181,20 @@ impl Staged {
             self.check(request, pair)?;
         }
         for request in &self.requests {
-            let wr = SendWr {
-                wr_id: request.wr_id,
-                op: request.op,
-                flags: request.flags,
-                payload: self.payload(request),
-                dest: None,
-            };
-            posting.post_anywhere(&wr, &request.to.to())?;
+            posting.post_anywhere(&self.work_request(request), &request.to.to())?;
         }
         Ok(())
+    }
+
+    /// What is posted for a request.
+    fn work_request(&self, request: &Request) -> SendWr<'_> {
+        SendWr {
+            wr_id: request.wr_id,
+            op: request.op,
+            flags: request.flags,
+            payload: self.payload(request),
+            dest: None,
+        }
     }
 
     fn payload(&self, request: &Request) -> Payload<'_> {
@@ -208,22 +212,7 @@ impl Staged {
         if !request.to.suits(pair, request.op) {
             return Err(PostError::Destination);
         }
-        match self.payload(request) {
-            Payload::Sges(sges) => {
-                let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-                if sges.len() > pair.cap().max_send_sge as usize {
-                    Err(PostError::TooManySges)
-                } else if len > MAX_MESSAGE {
-                    Err(PostError::TooLong)
-                } else {
-                    Ok(())
-                }
-            }
-            Payload::Inline(_) if request.op.has_response() => Err(PostError::Operation),
-            Payload::Inline(data) if data.len() > pair.cap().max_inline as usize => {
-                Err(PostError::TooMuchInline)
-            }
-            Payload::Inline(_) => Ok(()),
-        }
+        let size = pair.cap().send_queue_size();
+        size.check(&self.work_request(request)).map(|_| ())
     }
 }

@@ -50,9 +50,13 @@ impl Requester {
             }
             Syndrome::RnrNak(timer) => {
                 cx.counters.rnr_naks_received += 1;
+                let before = self.una;
                 let complete = self.advance(cx, psn, host);
                 if !complete {
                     self.response_lost(cx);
+                } else if self.una == before && self.timers.waits_for_receiver() {
+                    // The request was not sent again since the RNR NAK that began the wait: this is a
+                    // duplicate of it, or the answer to a probe that was sent before the wait.
                 } else if self.timers.receiver_not_ready(cx.now, timer) {
                     self.go_back();
                 } else {

@@ -313,7 +313,7 @@ impl Responder {
             qpn: cx.qpn,
             src_qp: cx.attr.dest_qpn,
             extra,
-            grh: false,
+            grh: None,
         };
         self.receive
             .complete(completion, header.bth.solicited, host);

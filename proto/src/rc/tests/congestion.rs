@@ -91,7 +91,7 @@ fn notifications_of_strangers_are_not_obeyed() {
     };
     let stranger = Gid::from(Ipv4Addr::new(192, 0, 2, 77));
     end.qp
-        .handle_packet(end.now, stranger, &packet, &mut end.host);
+        .handle_packet(end.now, source(stranger), &packet, &mut end.host);
     assert_eq!(end.qp.counters().cnps_received, 0);
     assert_eq!(end.qp.counters().foreign, 1);
 }

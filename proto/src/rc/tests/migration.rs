@@ -54,7 +54,7 @@ impl End {
             payload: &[],
         };
         self.qp
-            .handle_packet(self.now, from, &packet, &mut self.host);
+            .handle_packet(self.now, source(from), &packet, &mut self.host);
     }
 
     /// Time passes until it migrates. Returns what it sends then.
@@ -134,16 +134,110 @@ fn exhausted_retries_begin_anew_on_the_alternate_path() {
     assert_eq!(end.qp.counters().retries_exceeded, 1);
 }
 
+/// A round trip that is long enough to be told from what is assumed before one was measured.
+const LONG_ROUND_TRIP: Duration = Duration::from_millis(60);
+
+impl End {
+    /// Measures [`LONG_ROUND_TRIP`] with a request that takes the next PSN, `offset` after the first.
+    fn measure(&mut self, offset: u32) {
+        self.ask(8, SendOp::Send, 1);
+        self.poll();
+        self.pass(LONG_ROUND_TRIP);
+        self.give(ack(offset).with_mig_req(false), &[]);
+        assert_eq!(self.done(), [(8, Success)]);
+    }
+
+    /// How long after a packet went out without an answer the next one goes.
+    fn time_to_first_probe(&mut self) -> Duration {
+        self.ask(7, SendOp::Send, 1);
+        assert_eq!(self.poll().len(), 1);
+        self.qp.deadline().since(self.now)
+    }
+}
+
+#[test]
+fn another_path_has_a_round_trip_of_its_own() {
+    let unmeasured = End::new().time_to_first_probe();
+    let moves: [fn(&mut End); 2] = [
+        // The program says so.
+        |end| {
+            let attr = QpAttr {
+                path_mig_state: Migrated,
+                ..QpAttr::default()
+            };
+            end.change(&attr, AttrMask::PATH_MIG_STATE).unwrap();
+        },
+        // The peer has migrated.
+        |end| end.give_from(other_gid(), ack(1)),
+    ];
+    for migrate in moves {
+        let mut end = End::armed();
+        end.measure(1);
+        migrate(&mut end);
+        assert!(end.qp.take_migrated());
+        assert_eq!(end.time_to_first_probe(), unmeasured);
+    }
+    // Retries were used up.
+    let mut end = End::armed();
+    end.measure(1);
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    assert_eq!(end.give_up_on_the_path().len(), 1);
+    end.give_from(other_gid(), ack(2));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.time_to_first_probe(), unmeasured);
+}
+
+#[test]
+fn a_packet_that_went_by_the_old_path_measures_nothing_of_the_new_one() {
+    let unmeasured = End::new().time_to_first_probe();
+    let mut end = End::armed();
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    let attr = QpAttr {
+        path_mig_state: Migrated,
+        ..QpAttr::default()
+    };
+    end.change(&attr, AttrMask::PATH_MIG_STATE).unwrap();
+    end.pass(LONG_ROUND_TRIP);
+    end.give_from(peer_gid(), ack(1).with_mig_req(false));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.time_to_first_probe(), unmeasured);
+}
+
+#[test]
+fn another_address_of_the_peer_set_while_drained_has_a_round_trip_of_its_own() {
+    let unmeasured = End::new().time_to_first_probe();
+    let mut end = End::new();
+    end.measure(0);
+    end.to(QpState::Sqd);
+    let mut attr = attributes();
+    attr.av.dgid = other_gid();
+    end.change(&attr, AttrMask::AV).unwrap();
+    end.to(QpState::Rts);
+    assert_eq!(end.time_to_first_probe(), unmeasured);
+}
+
+#[test]
+fn reset_forgets_the_round_trip() {
+    let unmeasured = End::new().time_to_first_probe();
+    let mut end = End::new();
+    end.measure(0);
+    assert!(end.time_to_first_probe() > unmeasured);
+    end.to(QpState::Reset);
+    let mut end = end.connected(|_| ());
+    assert_eq!(end.time_to_first_probe(), unmeasured);
+}
+
 #[test]
 fn what_the_old_path_lost_goes_by_the_new_one() {
     let mut end = End::armed();
     end.ask(1, SendOp::Send, 2 * MTU);
     end.poll();
     let again = end.give_up_on_the_path();
-    assert_eq!(again[0].psn(), OWN_PSN + 1);
-    // So long a silence has made the window small.
-    end.give_from(other_gid(), ack(1));
-    assert_eq!(end.only().psn(), OWN_PSN + 2);
+    // The silence made the window of the old path small, and the new path has one of its own.
+    let psns: Vec<_> = again.iter().map(Sent::psn).collect();
+    assert_eq!(psns, [OWN_PSN + 1, OWN_PSN + 2]);
     end.give_from(other_gid(), ack(2));
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.qp.state(), QpState::Rts);

@@ -21,7 +21,7 @@ mod xrc;
 
 use super::*;
 use crate::host::Access;
-use crate::ids::{PKey, RKey};
+use crate::ids::{Gid, PKey, RKey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::AddressVector;
@@ -42,6 +42,9 @@ const OWN_PSN: u32 = 100;
 const PEER_PSN: u32 = 500;
 const MTU: usize = 256;
 
+/// The UDP port that the peer sends from.
+const PEER_PORT: u16 = 0xc123;
+
 fn psn(n: u32) -> Psn {
     Psn::new(n)
 }
@@ -59,6 +62,12 @@ struct End {
 
 fn peer_gid() -> Gid {
     Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, 9).into())
+}
+
+/// Where packets from `gid` come from.
+fn source(gid: Gid) -> Source {
+    let port = PEER_PORT;
+    Source { gid, port }
 }
 
 /// The attributes that the tests start from.
@@ -208,7 +217,7 @@ impl End {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
         self.qp
-            .handle_packet(self.now, peer_gid(), &packet, &mut self.host);
+            .handle_packet(self.now, source(peer_gid()), &packet, &mut self.host);
     }
 
     fn give_sent(&mut self, packet: &Sent) {

@@ -182,6 +182,175 @@ fn a_kept_request_that_makes_no_sense_ends_the_connection_in_its_turn() {
     assert_eq!(last.psn(), PEER_PSN + 1);
 }
 
+impl End {
+    /// A WRITE as [`write`] gives, from another UDP port than the peer's.
+    fn forge(&mut self, offset: u32, value: u8) {
+        let header = rdma(RcWriteOnly, offset, REMOTE, offset as usize, 1).with_payload_len(1);
+        let packet = Packet {
+            header,
+            payload: &[value],
+        };
+        let from = Source {
+            gid: peer_gid(),
+            port: PEER_PORT + 1,
+        };
+        self.qp
+            .handle_packet(self.now, from, &packet, &mut self.host);
+    }
+}
+
+#[test]
+fn a_request_from_another_udp_port_is_not_kept() {
+    let mut end = End::new();
+    write(&mut end, 0);
+    end.forge(2, 99);
+    write(&mut end, 1);
+    assert_ne!(end.host.bytes(REMOTE, 2, 1), [99]);
+    write(&mut end, 2);
+    assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
+    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().duplicates, 0);
+}
+
+#[test]
+fn before_anything_came_in_order_the_request_that_closes_the_gap_names_the_port() {
+    let mut end = End::new();
+    end.forge(2, 99);
+    write(&mut end, 1);
+    write(&mut end, 0);
+    assert_eq!(end.qp.counters().held, 1);
+    assert_ne!(end.host.bytes(REMOTE, 2, 1), [99]);
+    // It is reported as missing, as it came.
+    let answers = end.poll();
+    let last = answers.last().unwrap();
+    assert_eq!((last.syndrome(), last.psn()), (GAP, PEER_PSN + 2));
+    write(&mut end, 2);
+    assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
+}
+
+#[test]
+fn a_peer_that_changes_its_udp_port_is_kept_again_after_the_next_request_in_order() {
+    let mut end = End::new();
+    write(&mut end, 0);
+    end.forge(1, 1);
+    end.forge(3, 3);
+    end.forge(2, 2);
+    assert_eq!(end.qp.counters().held, 1);
+    assert_eq!(end.host.bytes(REMOTE, 0, 4), [0, 1, 2, 3]);
+}
+
+#[test]
+fn what_is_not_filled_in_time_is_dropped_and_reported_missing() {
+    let mut end = End::new();
+    write(&mut end, 0);
+    write(&mut end, 2);
+    end.poll();
+    end.wait_for_deadline();
+    assert_eq!(end.qp.deadline(), Time::NEVER);
+    write(&mut end, 1);
+    assert_eq!(end.qp.counters().held, 0);
+    let nak = end.only();
+    assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 2));
+    write(&mut end, 2);
+    assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
+}
+
+#[test]
+fn each_request_is_kept_for_a_time_of_its_own() {
+    let mut end = End::new();
+    write(&mut end, 0);
+    write(&mut end, 2);
+    let first = end.qp.deadline();
+    end.pass(ms(20));
+    write(&mut end, 3);
+    assert_eq!(end.qp.deadline(), first);
+    end.wait_for_deadline();
+    assert_eq!(end.qp.deadline(), first + ms(20));
+    // The first one comes again, and what it closes is still there.
+    write(&mut end, 1);
+    write(&mut end, 2);
+    assert_eq!(end.qp.counters().held, 1);
+    assert_eq!(end.qp.deadline(), Time::NEVER);
+}
+
+#[test]
+fn the_time_is_in_units_of_the_round_trip_and_of_the_ack_timeout() {
+    let kept_for = |end: &mut End, gap: u32| {
+        write(end, gap + 1);
+        let time = end.qp.deadline().since(end.now);
+        write(end, gap);
+        assert_eq!(end.qp.deadline(), Time::NEVER);
+        time
+    };
+    // Nothing is known of the path.
+    let mut end = End::with(|attr| attr.timeout = 0);
+    assert_eq!(kept_for(&mut end, 0), ms(1000));
+    // A round trip was measured.
+    for round_trip in [ms(40), ms(400)] {
+        let mut end = End::with(|attr| attr.timeout = 0);
+        end.ask(1, SendOp::Send, 1);
+        end.poll();
+        end.pass(round_trip);
+        end.give(ack(0), &[]);
+        assert_eq!(kept_for(&mut end, 0), 8 * round_trip);
+    }
+    // The ACK timeout, which is stretched as NICs do, is longer.
+    let mut end = End::with(|attr| attr.timeout = 16);
+    assert_eq!(kept_for(&mut end, 0), Duration::from_nanos(4096 << 16) * 8);
+    // No timer holds memory for hours.
+    let mut end = End::with(|attr| attr.timeout = 31);
+    assert_eq!(kept_for(&mut end, 0), Duration::from_secs(10));
+}
+
+#[test]
+fn a_queue_pair_that_only_receives_drops_what_is_not_filled_in_time() {
+    let mut end = End::reset();
+    end.go(QpState::Init, INIT, &attributes());
+    end.go(QpState::Rtr, RTR, &attributes());
+    write(&mut end, 0);
+    write(&mut end, 2);
+    end.wait_for_deadline();
+    write(&mut end, 1);
+    assert_eq!(end.qp.counters().held, 0);
+}
+
+#[test]
+fn queue_pairs_that_share_a_budget_keep_no_more_than_it_has() {
+    let budget = Arc::new(OutOfOrderBudget::new(1000));
+    let mut ends = [(); 8].map(|()| {
+        let mut end = End::new();
+        end.qp.share_out_of_order_budget(Arc::clone(&budget));
+        end
+    });
+    for end in &mut ends {
+        for offset in 1..4 {
+            write(end, offset);
+        }
+    }
+    let all = budget.used();
+    assert!(all > 0 && all <= 1000, "{all}");
+    let mut kept = 0;
+    for end in &mut ends {
+        write(end, 0);
+        kept += end.qp.counters().held;
+    }
+    assert!((1..24).contains(&kept), "{kept}");
+    assert_eq!(budget.used(), 0);
+    // What is left in a queue comes back, by whatever way it ends.
+    let ways: [fn(&mut End); 4] = [
+        |end| end.to(QpState::Err),
+        |end| end.to(QpState::Reset),
+        |end| end.wait_for_deadline(),
+        |end| end.qp = End::reset().qp,
+    ];
+    for (end, way) in ends.iter_mut().zip(ways) {
+        write(end, 100);
+        assert!(budget.used() > 0);
+        way(end);
+        assert_eq!(budget.used(), 0);
+    }
+}
+
 /// A requester with ten packets under way.
 fn sending() -> End {
     let mut end = End::new();

@@ -464,6 +464,35 @@ fn a_message_of_more_than_2_gib_is_refused() {
 }
 
 #[test]
+fn an_atomic_whose_result_does_not_fit_is_refused() {
+    let swap = SendOp::CompareSwap {
+        addr: base(REMOTE),
+        rkey: RKey(REMOTE),
+        compare: 0,
+        swap: 1,
+    };
+    let one = |len| sge(LOCAL, 0, len);
+    let mut end = End::new();
+    let mut post = |op, sges: &[Sge]| {
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            flags: SIGNALED,
+            payload: Payload::Sges(sges),
+            dest: None,
+        };
+        end.qp.post_send(&wr, end.now, &mut end.host)
+    };
+    for op in [add(1), swap] {
+        for short in [&[][..], &[one(7)], &[one(4), one(3)]] {
+            assert_eq!(post(op, short), Err(PostError::ShortResult));
+        }
+        post(op, &[one(4), one(4)]).unwrap();
+    }
+    assert_eq!(end.poll().len(), 2);
+}
+
+#[test]
 fn invalid_credits_mean_no_limit() {
     let mut end = End::new();
     end.ask(1, SendOp::Send, 1);

@@ -172,6 +172,47 @@ fn rnr_retry_exceeded() {
 }
 
 #[test]
+fn rnr_naks_during_the_wait_spend_no_retry() {
+    let mut end = End::with(|attr| attr.rnr_retry = 1);
+    end.ask(1, SendOp::Send, 1);
+    end.poll();
+    // The first answer is late, so a probe is sent before it arrives.
+    end.wait_for_deadline();
+    assert_eq!(psns(&end.poll()), [0]);
+    end.give(rnr_nak(0, 14), &[]);
+    let over = end.qp.deadline();
+    // The answer to the probe, and a copy of it that the network makes.
+    for _ in 0..2 {
+        end.pass(Duration::from_micros(10));
+        end.give(rnr_nak(0, 14), &[]);
+        assert_eq!(end.qp.state(), QpState::Rts);
+        assert_eq!(end.qp.deadline(), over);
+        assert!(end.poll().is_empty());
+    }
+    end.wait_for_deadline();
+    assert_eq!(psns(&end.poll()), [0]);
+    // The one retry is spent now.
+    end.give(rnr_nak(0, 14), &[]);
+    assert_eq!(end.done(), [(1, WcStatus::RnrRetryExcErr)]);
+}
+
+#[test]
+fn an_rnr_nak_for_a_later_message_begins_a_wait_of_its_own() {
+    let mut end = End::with(|attr| attr.rnr_retry = 1);
+    end.ask(1, SendOp::Send, 1);
+    end.ask(2, SendOp::Send, 1);
+    end.poll();
+    end.give(rnr_nak(0, 14), &[]);
+    end.pass(ms(1));
+    // A copy of the first message was accepted during the wait, and the second was not.
+    end.give(rnr_nak(1, 14), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.qp.deadline(), end.now + RnrTimer::new(14).duration());
+    end.wait_for_deadline();
+    assert_eq!(psns(&end.poll()), [1]);
+}
+
+#[test]
 fn rnr_retry_7_is_for_ever() {
     let mut end = End::new();
     end.ask(1, SendOp::Send, 1);

@@ -126,7 +126,7 @@ fn packets_of_others_are_dropped() {
     };
     let stranger = Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, 10).into());
     end.qp
-        .handle_packet(end.now, stranger, &packet, &mut end.host);
+        .handle_packet(end.now, source(stranger), &packet, &mut end.host);
     let mut other_partition = packet;
     other_partition.header.bth.pkey = PKey(0x8001);
     end.give(other_partition.header, packet.payload);
@@ -175,6 +175,28 @@ fn draining_finishes_what_was_begun_and_holds_back_the_rest() {
     assert_eq!(end.poll().len(), 2);
     end.give(ack(4), &[]);
     assert_eq!(end.done(), [(2, Success), (3, Success)]);
+}
+
+#[test]
+fn sq_draining_is_set_until_what_was_begun_has_completed() {
+    for notify in [false, true] {
+        let mut end = End::new();
+        end.ask(1, SendOp::Send, 1);
+        end.poll();
+        end.ask(2, SendOp::Send, 1);
+        assert!(!end.qp.attributes().sq_draining);
+        let attr = QpAttr {
+            en_sqd_async_notify: notify,
+            ..attributes()
+        };
+        end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+        assert!(end.qp.attributes().sq_draining);
+        end.give(ack(0), &[]);
+        assert!(!end.qp.attributes().sq_draining);
+        end.to(QpState::Rts);
+        assert_eq!(end.poll().len(), 1);
+        assert!(!end.qp.attributes().sq_draining);
+    }
 }
 
 #[test]

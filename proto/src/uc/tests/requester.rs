@@ -162,6 +162,19 @@ fn sqd_finishes_the_message_under_way_and_begins_none() {
 }
 
 #[test]
+fn sq_draining_is_set_without_the_event_being_asked_for() {
+    let mut end = End::new();
+    end.post(1, SendOp::Send, 2 * MTU);
+    assert_eq!(end.poll_room(1).0.len(), 1);
+    assert!(!end.qp.attributes().sq_draining);
+    end.to(QpState::Sqd);
+    assert!(end.qp.attributes().sq_draining);
+    assert_eq!(end.poll().len(), 1);
+    assert!(!end.qp.attributes().sq_draining);
+    assert_eq!(end.host.events, []);
+}
+
+#[test]
 fn local_operations_are_carried_out_in_order_and_without_a_packet() {
     let mut end = End::new();
     end.post(1, SendOp::Send, 1);

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use urxe_proto::host::{Access, QpEvent};
-use urxe_proto::ids::{Gid, Qpn, Srqn};
+use urxe_proto::ids::{Gid, Qpn, Source, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
@@ -110,6 +110,9 @@ pub struct Endpoint {
     target: Vec<u8>,
     applied: usize,
 }
+
+/// The UDP port that packets come from.
+const SOURCE_PORT: u16 = 0xc000;
 
 /// The GID of endpoint `index`.
 pub fn gid(index: usize) -> Gid {
@@ -271,10 +274,14 @@ impl Endpoint {
             .expect("the transition is legal");
     }
 
+    /// The next deadline of its queue pairs.
+    fn timer(&self) -> Time {
+        self.qps().map(RcQp::deadline).fold(Time::NEVER, Time::min)
+    }
+
     /// The next moment at which it wants to be asked.
     pub fn next(&self) -> Time {
-        self.qp
-            .deadline()
+        self.timer()
             .min(self.send_at)
             .min(self.receive_at)
             .min(self.poll_at)
@@ -282,8 +289,13 @@ impl Endpoint {
 
     /// Its turn at `now`: timers, the program, and packets to send, which are returned.
     pub fn turn(&mut self, now: Time) -> Vec<Vec<u8>> {
-        if self.qp.deadline() <= now {
-            self.qp.handle_timeout(now, &mut self.host);
+        if self.timer() <= now {
+            for qp in [Some(&mut self.qp), self.tgt.as_mut()]
+                .into_iter()
+                .flatten()
+            {
+                qp.handle_timeout(now, &mut self.host);
+            }
             self.poll_at = now;
         }
         if self.receive_at <= now {
@@ -316,7 +328,11 @@ impl Endpoint {
             Some(target) if packet.header.bth.dest_qp == target.qpn() => target,
             _ => &mut self.qp,
         };
-        qp.handle_packet(now, from, packet, &mut self.host);
+        let source = Source {
+            gid: from,
+            port: SOURCE_PORT,
+        };
+        qp.handle_packet(now, source, packet, &mut self.host);
         if marked {
             qp.congestion_met(now, packet);
         }

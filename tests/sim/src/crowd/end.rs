@@ -4,7 +4,7 @@ use crate::host::SimHost;
 use crate::sink::Sink;
 use std::collections::VecDeque;
 use urxe_proto::host::Access;
-use urxe_proto::ids::{Gid, QKey, Qpn};
+use urxe_proto::ids::{Gid, QKey, Qpn, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
@@ -20,10 +20,13 @@ use urxe_proto::work::SendWr;
 /// The queue key of all datagram queue pairs here.
 pub const QKEY: QKey = QKey(0x1234);
 
-/// Work requests that may wait.
 /// Bytes between the marks of an unreliable connection: a few packets.
 const MARK_EVERY: u32 = 2048;
 
+/// The UDP port that all packets come from.
+const SOURCE_PORT: u16 = 0xc000;
+
+/// Work requests that may wait.
 const SENDS: SendQueueSize = SendQueueSize {
     max_wr: 8,
     max_sge: 1,
@@ -143,7 +146,10 @@ impl Qp {
         host: &mut SimHost,
     ) {
         match self {
-            Self::Rc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Rc(qp) => {
+                let (gid, port) = (network.source, SOURCE_PORT);
+                qp.handle_packet(now, Source { gid, port }, packet, host);
+            }
             Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
             Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
         }

@@ -472,8 +472,8 @@ impl World {
                 let place = place_of(index, number);
                 (1, place..place + len)
             }
-            (_, _, true) => (0, slot + GRH..slot + len),
-            (_, _, false) => (0, slot..slot + len),
+            (_, _, Some(_)) => (0, slot + GRH..slot + len),
+            (_, _, None) => (0, slot..slot + len),
         };
         let bytes = self.hosts[host].inner.regions[region].bytes.borrow();
         let name = Name::of(&bytes[place]);
