@@ -29,6 +29,7 @@ mod rdma_core;
 mod require;
 mod rsockets;
 mod shared;
+mod signals;
 mod stress;
 mod symbols;
 mod valgrind;
