@@ -7,6 +7,7 @@
 mod ah;
 mod attributes;
 mod buf;
+mod cancellation;
 mod channel;
 mod cm;
 mod context;

@@ -5,6 +5,7 @@
 mod left_out;
 
 mod c_program;
+mod cancellation;
 mod changes;
 mod connections;
 mod crowd;

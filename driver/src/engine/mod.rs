@@ -23,6 +23,7 @@ mod receiving;
 mod seen;
 mod table;
 mod timers;
+mod waiter;
 mod waiting;
 
 pub use counting::EngineCounters;
@@ -59,6 +60,7 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
+pub(crate) use waiter::Waiter;
 
 /// Batches for sending that are kept; as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
@@ -433,18 +435,4 @@ impl Engine {
     fn next_timer(&self) -> Time {
         self.timers.next().min(self.delayed.next())
     }
-
-    /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the
-    /// wait where it would end a read.
-    pub(crate) fn wait_driving(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.send_gathered();
-        progress::unless_it_goes_on(progress::wait_driving(self, fd))
-    }
-}
-
-/// Waits until `fd` is readable, and does nothing meanwhile. A signal ends the wait where it would
-/// end a read.
-pub(crate) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    get().send_gathered();
-    progress::unless_it_goes_on(progress::wait(fd))
 }

@@ -20,9 +20,7 @@ use super::{Engine, get};
 use crate::net;
 use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::io::Errno;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -85,6 +83,11 @@ impl Progress {
     /// Watches one more socket that packets arrive on.
     pub(super) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.sockets, packets)
+    }
+
+    /// Readable when a packet has come.
+    pub(super) fn sockets(&self) -> BorrowedFd<'_> {
+        self.sockets.as_fd()
     }
 
     /// Wakes the thread.
@@ -179,39 +182,6 @@ impl Progress {
     }
 }
 
-/// Waits until `fd` is readable.
-pub(super) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
-    Ok(())
-}
-
-/// Waits until `fd` is readable, receiving packets meanwhile.
-pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let Some(network) = engine.network.get() else {
-        return wait(fd);
-    };
-    let progress = &network.progress;
-    engine.handover.enter();
-    let result = loop {
-        // After each batch comes a look at `fd`: packets of others may never stop coming.
-        let worked = engine.drive();
-        let timeout = worked.then(Timespec::default);
-        let mut fds = [
-            PollFd::from_borrowed_fd(fd, PollFlags::IN),
-            PollFd::new(&progress.sockets, PollFlags::IN),
-        ];
-        match poll(&mut fds, timeout.as_ref()) {
-            Err(error) => break Err(error.into()),
-            Ok(_) if !fds[0].revents().is_empty() => break Ok(()),
-            Ok(_) => {}
-        }
-    };
-    if engine.handover.leave() {
-        progress.wake();
-    }
-    result
-}
-
 /// How long to sleep; `None` for ever.
 fn timeout_until(deadline: Time) -> Option<Timespec> {
     if deadline == Time::NEVER {
@@ -232,33 +202,4 @@ fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
         epoll::EventFlags::IN,
     )?;
     Ok(())
-}
-
-/// What became of a wait, where one that a signal interrupted and that goes on counts as over.
-pub(super) fn unless_it_goes_on(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if goes_on_after(&error) => Ok(()),
-        result => result,
-    }
-}
-
-/// Whether a wait that a signal interrupted goes on, as a read would by `SA_RESTART`. A poll never
-/// does; which signal it was is unknown, so it goes on unless the program handles some signal
-/// without that flag.
-fn goes_on_after(error: &io::Error) -> bool {
-    if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
-        return false;
-    }
-    (1..=libc::SIGRTMAX()).all(|signal| {
-        let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: a null action only asks; what is asked for is written on success.
-        let action = unsafe {
-            if libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) != 0 {
-                return true;
-            }
-            action.assume_init()
-        };
-        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        !handled || action.sa_flags & libc::SA_RESTART != 0
-    })
 }
