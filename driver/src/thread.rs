@@ -60,6 +60,26 @@ impl Drop for BlockedSignals {
     }
 }
 
+unsafe extern "C-unwind" {
+    /// As the C library has it; the libc crate lacks it for Linux.
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// Does `call`, which does not panic, while the thread cannot be cancelled: pthread_cancel(3) unwinds the stack
+/// by force, which frames that have something to drop or that catch panics do not survive.
+pub fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
+    /// `PTHREAD_CANCEL_DISABLE`.
+    const DISABLE: libc::c_int = 1;
+    let mut before = DISABLE;
+    // SAFETY: a valid state, and a pointer that is valid for writing the old one.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = call();
+    // SAFETY: the state that was in force; a null pointer asks for no result. It unwinds only in a thread that is
+    // cancelled asynchronously, which must not call functions that POSIX does not name for it.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,9 +17,6 @@ use urxe_driver::waiting::{Sleep, Waiting};
 use super::entry;
 use super::errno::{self, Errno};
 
-/// `PTHREAD_CANCEL_DISABLE`.
-const DISABLE: c_int = 1;
-
 /// `struct _pthread_cleanup_buffer`: the C library's own.
 #[repr(C)]
 struct CleanupBuffer {
@@ -30,7 +27,6 @@ struct CleanupBuffer {
 }
 
 unsafe extern "C-unwind" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     /// What `pthread_cleanup_push` of C programs without exceptions was in the Linux Standard Base. The
@@ -41,19 +37,6 @@ unsafe extern "C-unwind" {
         argument: *mut c_void,
     );
     fn _pthread_cleanup_pop(buffer: *mut CleanupBuffer, execute: c_int);
-}
-
-/// Does `call`, which does not panic, with cancellation disabled.
-pub(super) fn disabled<T>(call: impl FnOnce() -> T) -> T {
-    let mut before = DISABLE;
-    // SAFETY: a valid state, and room for the old one.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    let result = call();
-    // SAFETY: the state that was in force; nobody asks for the old one. Should the thread be one that is
-    // cancelled asynchronously, it may end here: that is up to a program that makes such a thread call
-    // functions that POSIX does not let it call.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    result
 }
 
 /// For functions that wait for an event, and return 0, or -1 and set `errno`. `begin` checks the arguments; what

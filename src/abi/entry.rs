@@ -10,8 +10,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
+use urxe_driver::thread;
 
-use super::cancellation;
 use super::errno::{self, Errno};
 
 /// What a call that panicked reports: something broke, and it was not the caller.
@@ -126,7 +126,7 @@ pub unsafe fn write_as_known<T: Copy>(
 
 /// Runs a call with cancellation disabled.
 fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    cancellation::disabled(|| caught(name, call))
+    thread::without_cancellation(|| caught(name, call))
 }
 
 /// Runs a call in its span. A panic ends here: unwinding into C is undefined.

@@ -424,6 +424,36 @@ static void other_calls(void)
 	teardown();
 }
 
+static void *fork_and_exit(void *argument)
+{
+	pid_t child;
+	int status;
+
+	(void)argument;
+	pthread_cancel(pthread_self());
+	MUST((child = fork()) >= 0);
+	if (child == 0)
+		_exit(7);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	MUST(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	exit(failures != 0);
+}
+
+/* A thread that is cancelled already forks, and ends the process in an orderly way. */
+static void ends(void)
+{
+	pthread_t thread;
+
+	setup();
+	write_is_served(3);
+	MUST(!pthread_create(&thread, NULL, fork_and_exit, NULL));
+	MUST(!pthread_join(thread, NULL));
+	printf("the thread was cancelled\n");
+	failures++;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -432,6 +462,7 @@ int main(int argc, char **argv)
 		{ "disabled", disabled },
 		{ "does_not_block", does_not_block },
 		{ "other_calls", other_calls },
+		{ "ends", ends },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

@@ -29,3 +29,8 @@ fn pending_cancellation_is_acted_on_before_an_event_is_taken() {
 fn calls_that_do_not_wait_for_events_are_no_cancellation_points() {
     PROGRAM.passes("other_calls");
 }
+
+#[test]
+fn thread_that_is_cancelled_forks_and_ends_the_process() {
+    PROGRAM.passes("ends");
+}
