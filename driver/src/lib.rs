@@ -32,7 +32,7 @@ pub mod net;
 pub mod odp;
 pub mod owned;
 pub mod pd;
-mod per_process;
+pub mod per_process;
 mod process_socket;
 pub mod qp;
 mod random;

@@ -21,11 +21,6 @@ pub(crate) fn start() {
     });
 }
 
-/// This process is a forked child, and the thread its parent's.
-pub(crate) fn forget() {
-    WATCHER.forget();
-}
-
 fn watch(monitor: &Monitor) {
     loop {
         // An interrupted or failed poll is one more look.

@@ -72,11 +72,6 @@ pub fn get() -> &'static Engine {
     ENGINE.get(Engine::new)
 }
 
-/// This process is a forked child, and the engine its parent's.
-pub(crate) fn forget() {
-    ENGINE.forget();
-}
-
 /// What moves packets.
 #[derive(Debug)]
 pub struct Engine {
