@@ -6,6 +6,7 @@ use crate::net::Monitor;
 use crate::per_process::PerProcess;
 use crate::thread;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::panic::catch_unwind;
 use std::sync::Once;
 
 static WATCHER: PerProcess<Once> = PerProcess::new();
@@ -28,8 +29,11 @@ fn watch(monitor: &Monitor) {
             &mut [PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN)],
             None,
         );
-        if monitor.changed() {
-            device::refresh();
-        }
+        // A panic is a bug in urxe; its message has been printed. The next change is noticed again.
+        let _ = catch_unwind(|| {
+            if monitor.changed() {
+                device::refresh();
+            }
+        });
     }
 }

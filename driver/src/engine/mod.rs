@@ -16,6 +16,7 @@ mod groups;
 mod handover;
 mod leaving;
 mod locals;
+mod panics;
 mod passages;
 mod polling;
 mod progress;
@@ -43,6 +44,7 @@ use gathering::Gathering;
 use groups::Groups;
 use handover::Handover;
 pub use leaving::is_leaving;
+use panics::PanicGuard;
 use passages::Passages;
 pub(crate) use polling::Call;
 use polling::Polling;
@@ -95,6 +97,8 @@ pub struct Engine {
     handover: Handover,
     polling: Polling,
     counters: EngineCounters,
+    /// A thread panicked, and the queue pairs have not failed yet.
+    has_panicked: AtomicBool,
     /// What is counted of each device, by its name.
     counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
 }
@@ -146,6 +150,7 @@ impl Engine {
             handover: Handover::new(),
             polling: Polling::default(),
             counters: EngineCounters::default(),
+            has_panicked: AtomicBool::new(false),
             counted: Mutex::default(),
         }
     }
@@ -343,6 +348,7 @@ impl Engine {
         let Some(network) = self.network.get() else {
             return false;
         };
+        let _guard = PanicGuard(self);
         let mut worked = false;
         for local in network.locals().iter() {
             worked |= self.receive(local, driver);

@@ -16,14 +16,19 @@
 
 use super::handover::Mode;
 use super::seen::{Moment, Seen};
-use super::{Engine, get};
+use super::{Engine, Network, get};
 use crate::net;
 use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use urxe_proto::time::Time;
+
+/// How long the thread rests after a panic, which may repeat itself.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// What ended a sleep, beside packets and the clock.
 struct Woken {
@@ -107,35 +112,49 @@ impl Progress {
         };
         let mut seen = Seen::default();
         loop {
-            let mode = seen.choose(engine);
-            if mode != Mode::YieldingToPolls {
-                engine.send_acks();
+            let turn = AssertUnwindSafe(|| self.turn(engine, network, &mut seen));
+            if catch_unwind(turn).is_err() {
+                seen = Seen::default();
+                engine.handover.wake_up();
+                engine.panicked();
+                std::thread::sleep(PANIC_PAUSE);
             }
-            let moment = seen.moment(engine, mode);
-            let Woken { control, alarm } = self.sleep(engine, network, mode, &moment);
-            if moment.program_is_elsewhere(engine) && self.packets_wait() {
-                seen.found_waiting(engine, &moment);
-            }
-            if !moment.spins {
-                engine.counters.wakeups.add(1);
-            }
-            if control {
-                let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-            }
-            if alarm {
-                engine.send_left_lying();
-            }
-            if control || engine.next_deadline(network) <= net::now() {
-                engine.serve(network);
-            }
-            if mode == Mode::Watching {
-                seen.watch(engine);
-            } else {
-                engine.send_acks();
-                let now = net::now();
-                engine.run_timers(now);
-                engine.run_leftovers(now);
-            }
+        }
+    }
+
+    /// Sleeps once, and does what there is to do then.
+    fn turn(&self, engine: &Engine, network: &Network, seen: &mut Seen) {
+        if engine.take_panicked() {
+            engine.fail_all();
+        }
+        let mode = seen.choose(engine);
+        if mode != Mode::YieldingToPolls {
+            engine.send_acks();
+        }
+        let moment = seen.moment(engine, mode);
+        let Woken { control, alarm } = self.sleep(engine, network, mode, &moment);
+        if moment.program_is_elsewhere(engine) && self.packets_wait() {
+            seen.found_waiting(engine, &moment);
+        }
+        if !moment.spins {
+            engine.counters.wakeups.add(1);
+        }
+        if control {
+            let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        }
+        if alarm {
+            engine.send_left_lying();
+        }
+        if control || engine.next_deadline(network) <= net::now() {
+            engine.serve(network);
+        }
+        if mode == Mode::Watching {
+            seen.watch(engine);
+        } else {
+            engine.send_acks();
+            let now = net::now();
+            engine.run_timers(now);
+            engine.run_leftovers(now);
         }
     }
 
@@ -146,13 +165,7 @@ impl Progress {
     }
 
     /// Sleeps.
-    fn sleep(
-        &self,
-        engine: &Engine,
-        network: &super::Network,
-        mode: Mode,
-        moment: &Moment,
-    ) -> Woken {
+    fn sleep(&self, engine: &Engine, network: &Network, mode: Mode, moment: &Moment) -> Woken {
         let next = || match mode {
             Mode::YieldingToPolls => engine.next_service(network),
             _ => engine.next_deadline(network),
