@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 pub(crate) use crate::sync::lock;
@@ -49,16 +49,28 @@ impl Semaphore {
 
 impl Count for Semaphore {
     fn up(&self) {
+        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+            return;
+        }
         // It could fail only if 2^64 events were waiting.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     fn down(&self) {
+        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+            return;
+        }
         // The descriptor is the program's too: should it have read from it, there is nothing.
         if matches!(self.is_readable(), Ok(true)) {
             let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
         }
     }
+}
+
+/// Whether the number is that of an eventfd: the program may have closed ours, and have opened a file of its own.
+fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+    link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 impl<T> EventQueue<T> {

@@ -81,6 +81,11 @@ impl<T: Debug + Send + Sync> PerProcess<T> {
         }
     }
 
+    /// The next call of [`PerProcess::get`] makes a new value. The old one stays where it is.
+    pub(crate) fn forget(&self) {
+        self.value.store(ptr::null_mut(), Ordering::Release);
+    }
+
     /// Adds it to [`VALUES`], once.
     fn list(&'static self) {
         forget_in_children();
@@ -103,9 +108,8 @@ impl<T: Debug + Send + Sync> PerProcess<T> {
 }
 
 impl<T: Debug + Send + Sync> Forget for PerProcess<T> {
-    /// The next call of [`PerProcess::get`] makes a new value.
     fn forget(&self) {
-        self.value.store(ptr::null_mut(), Ordering::Release);
+        PerProcess::forget(self);
     }
 }
 

@@ -111,7 +111,14 @@ impl Waiting {
     /// poll(2).
     pub fn woke(&mut self, polled: io::Result<()>, slept: &Sleep) -> io::Result<()> {
         match polled {
-            Ok(()) => self.may_have_event = slept.fds[0].revents != 0,
+            Ok(()) => {
+                self.may_have_event = slept.fds[0].revents != 0;
+                if slept.fds[1].revents & libc::POLLNVAL != 0
+                    && let Some(waiter) = self.waiter.take()
+                {
+                    waiter.lost_sockets();
+                }
+            }
             // The queue is looked at again: the program may have made its descriptor non-blocking.
             Err(error) if goes_on_after(&error) => self.may_have_event = true,
             Err(error) => return Err(error),

@@ -10,6 +10,7 @@ mod changes;
 mod connections;
 mod crowd;
 mod datagrams;
+mod descriptors;
 mod endings;
 mod extended;
 mod forks;

@@ -16,6 +16,7 @@ mod groups;
 mod handover;
 mod leaving;
 mod locals;
+mod lost;
 mod panics;
 mod passages;
 mod polling;
@@ -29,6 +30,7 @@ mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
+pub(crate) use lost::{has_lost_descriptors, is_loss};
 pub(crate) use passages::{GRANT, Passage};
 
 use crate::cm::gsi::Gsi;
@@ -99,6 +101,8 @@ pub struct Engine {
     counters: EngineCounters,
     /// A thread panicked, and the queue pairs have not failed yet.
     has_panicked: AtomicBool,
+    /// The program has closed its descriptors.
+    has_lost: AtomicBool,
     /// What is counted of each device, by its name.
     counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
 }
@@ -151,6 +155,7 @@ impl Engine {
             polling: Polling::default(),
             counters: EngineCounters::default(),
             has_panicked: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             counted: Mutex::default(),
         }
     }
@@ -321,8 +326,11 @@ impl Engine {
 
     /// There is something to do at once.
     pub(crate) fn wake(&self) {
-        if let Some(network) = self.network.get() {
-            network.progress.wake();
+        if let Some(network) = self.network.get()
+            && !self.has_lost()
+            && network.progress.wake().is_err_and(|error| is_loss(&error))
+        {
+            self.lost_descriptors();
         }
     }
 
@@ -348,6 +356,9 @@ impl Engine {
         let Some(network) = self.network.get() else {
             return false;
         };
+        if self.has_lost() {
+            return false;
+        }
         let _guard = PanicGuard(self);
         let mut worked = false;
         for local in network.locals().iter() {

@@ -31,6 +31,7 @@ use urxe_proto::time::Time;
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// What ended a sleep, beside packets and the clock.
+#[derive(Default)]
 struct Woken {
     /// `control` has something.
     control: bool,
@@ -69,8 +70,9 @@ impl Progress {
             epoll::EventData::new_u64(0),
             edge,
         )?;
-        let shared = Arc::clone(&progress);
-        thread::spawn("urxe-progress", move || shared.run())?;
+        // By the time that the thread runs there may be another engine.
+        let (shared, engine) = (Arc::clone(&progress), get());
+        thread::spawn("urxe-progress", move || shared.run(engine))?;
         Ok(progress)
     }
 
@@ -96,13 +98,15 @@ impl Progress {
     }
 
     /// Wakes the thread.
-    pub(super) fn wake(&self) {
-        // It could fail only if 2^64 calls had not been seen yet.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    ///
+    /// # Errors
+    /// When the program has closed the descriptor.
+    pub(super) fn wake(&self) -> io::Result<()> {
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes())?;
+        Ok(())
     }
 
-    fn run(&self) {
-        let engine = get();
+    fn run(&self, engine: &'static Engine) {
         // The engine has us before it has its network; whoever opens it is about to finish.
         let network = loop {
             if let Some(network) = engine.network.get() {
@@ -111,7 +115,7 @@ impl Progress {
             std::thread::yield_now();
         };
         let mut seen = Seen::default();
-        loop {
+        while !engine.has_lost() {
             let turn = AssertUnwindSafe(|| self.turn(engine, network, &mut seen));
             if catch_unwind(turn).is_err() {
                 seen = Seen::default();
@@ -132,7 +136,9 @@ impl Progress {
             engine.send_acks();
         }
         let moment = seen.moment(engine, mode);
-        let Woken { control, alarm } = self.sleep(engine, network, mode, &moment);
+        let Some(Woken { control, alarm }) = self.sleep(engine, network, mode, &moment) else {
+            return engine.lost_descriptors();
+        };
         if moment.program_is_elsewhere(engine) && self.packets_wait() {
             seen.found_waiting(engine, &moment);
         }
@@ -158,14 +164,26 @@ impl Progress {
         }
     }
 
+    /// Whether the numbers of `control` and `wake` are still theirs: only then does the one watch the other.
+    fn is_control_ours(&self) -> bool {
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::modify(&self.control, &self.wake, data, flags).is_ok()
+    }
+
     /// Whether packets have come that nobody has received.
     fn packets_wait(&self) -> bool {
         let mut fds = [PollFd::new(&self.sockets, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Sleeps.
-    fn sleep(&self, engine: &Engine, network: &Network, mode: Mode, moment: &Moment) -> Woken {
+    /// Sleeps. `None` when the program has closed the descriptors.
+    fn sleep(
+        &self,
+        engine: &Engine,
+        network: &Network,
+        mode: Mode,
+        moment: &Moment,
+    ) -> Option<Woken> {
         let next = || match mode {
             Mode::YieldingToPolls => engine.next_service(network),
             _ => engine.next_deadline(network),
@@ -187,11 +205,22 @@ impl Progress {
         let watched = if mode == Mode::Watching { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         engine.handover.wake_up();
-        let woke = |fd: &PollFd<'_>| polled.is_ok() && !fd.revents().is_empty();
-        Woken {
-            control: woke(&fds[0]),
-            alarm: woke(&fds[1]),
+        if polled.is_err() {
+            return Some(Woken::default());
         }
+        let is_closed = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::NVAL);
+        if fds[..watched].iter().any(is_closed) {
+            return None;
+        }
+        let control = !fds[0].revents().is_empty();
+        // The number may be that of another file by now, whose contents are not the thread's to read.
+        if control && !self.is_control_ours() {
+            return None;
+        }
+        Some(Woken {
+            control,
+            alarm: !fds[1].revents().is_empty(),
+        })
     }
 }
 

@@ -17,6 +17,11 @@ impl Waiter<'_> {
         self.engine.drive()
     }
 
+    /// [`Waiter::sockets`] is not a valid descriptor any more.
+    pub(crate) fn lost_sockets(&self) {
+        self.engine.lost_descriptors();
+    }
+
     /// Readable when a packet has come.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
         self.network.progress.sockets()
@@ -26,7 +31,7 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if self.engine.handover.leave() {
-            self.network.progress.wake();
+            self.engine.wake();
         }
     }
 }
