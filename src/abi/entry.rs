@@ -5,7 +5,7 @@
 //! An exported function is a plain `pub unsafe extern "C" fn` of its C name in a module of
 //! `src/abi`, its body a closure given to one of these; its row in `symbols.txt` says `done`.
 //!
-//! No function is a cancellation point, but for those that are given to [`super::cancellation::wait`].
+//! No function is a cancellation point, but for those that are given to `cancellation::wait`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
