@@ -4,12 +4,13 @@ use crate::cm;
 use crate::engine;
 use crate::event_queue::lock;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
+use crate::per_process::PerProcess;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use urxe_net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
@@ -109,11 +110,15 @@ fn unusable(interface: &Interface) -> Option<&'static str> {
     None
 }
 
-/// The devices that somebody has. They are the same objects for all, so that all see their changes.
-static KNOWN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+/// The devices that are in use. All users share one object for each, so that all see its changes.
+static KNOWN: PerProcess<Mutex<Vec<Weak<Device>>>> = PerProcess::new();
+
+fn known() -> MutexGuard<'static, Vec<Weak<Device>>> {
+    lock(KNOWN.get(Mutex::default))
+}
 
 fn known_or_new(interface: &Interface) -> Arc<Device> {
-    let mut known = lock(&KNOWN);
+    let mut known = known();
     known.retain(|device| device.strong_count() > 0);
     let found = known
         .iter()
@@ -130,7 +135,7 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
 
 /// The local addresses of the device of this name, if somebody has it.
 pub(crate) fn addresses_of(name: &str) -> Vec<LocalAddress> {
-    let known: Vec<_> = lock(&KNOWN).iter().filter_map(Weak::upgrade).collect();
+    let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     let devices = known.iter().filter(|device| device.name == name);
     devices.flat_map(|device| device.sources()).collect()
 }
@@ -413,7 +418,7 @@ pub(crate) fn refresh() {
             return;
         }
     };
-    let known: Vec<_> = lock(&KNOWN).iter().filter_map(Weak::upgrade).collect();
+    let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     for device in &known {
         match interfaces
             .iter()
@@ -426,4 +431,18 @@ pub(crate) fn refresh() {
         device.open_new();
     }
     cm::addresses_changed();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::per_process::tests::child_finishes;
+
+    #[test]
+    fn child_lists_devices_though_a_thread_of_its_parent_did() {
+        let _held = known();
+        child_finishes(|| {
+            devices().unwrap();
+        });
+    }
 }

@@ -4,12 +4,13 @@
 //! edge a notification, blocking or not as the program sets it with `O_NONBLOCK`.
 
 use crate::counted::{Count, Counted};
-use crate::engine;
+use crate::engine::{self, Waiter};
+use crate::waiting::Waiting;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 pub(crate) use crate::sync::lock;
@@ -48,16 +49,28 @@ impl Semaphore {
 
 impl Count for Semaphore {
     fn up(&self) {
+        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+            return;
+        }
         // It could fail only if 2^64 events were waiting.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     fn down(&self) {
+        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+            return;
+        }
         // The descriptor is the program's too: should it have read from it, there is nothing.
         if matches!(self.is_readable(), Ok(true)) {
             let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
         }
     }
+}
+
+/// Whether the number is that of an eventfd: the program may have closed ours, and have opened a file of its own.
+fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+    link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 impl<T> EventQueue<T> {
@@ -105,30 +118,53 @@ impl<T> EventQueue<T> {
         self.next_with(Some)
     }
 
-    /// The same, but gives the event to `take` while the queue is held: what `take` notes, whoever
-    /// takes back events afterwards sees. Where it returns `None`, the next event is waited for.
+    /// The same, but gives the event to `take` while the queue is locked: a thread that retracts events
+    /// afterwards sees what `take` noted. Where `take` returns `None`, the next event is waited for.
     ///
     /// # Errors
     /// See [`EventQueue::next`].
     pub fn next_with<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> io::Result<R> {
-        let mut looked = false;
+        let mut waiting = Waiting::new();
         loop {
-            if let Some(taken) = self.events.take(&mut take) {
+            if let Some(taken) = self.step(&mut waiting, &mut take)? {
                 return Ok(taken);
             }
-            let blocks = !fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK);
-            match (blocks, self.meanwhile) {
-                // A signal, or another reader, may end the wait without an event.
-                (true, Meanwhile::Receive) => engine::get().wait_driving(self.fd())?,
-                (true, Meanwhile::Sleep) => engine::wait(self.fd())?,
-                (false, Meanwhile::Receive) if !looked => {
-                    engine::get().send_gathered();
-                    engine::get().drive();
-                    looked = true;
+            waiting.sleep_here()?;
+        }
+    }
+
+    /// One step of [`EventQueue::next_with`]. `None` when there is no event yet: then the thread sleeps on
+    /// [`Waiting::sleep`], tells [`Waiting::woke`], and takes the next step.
+    ///
+    /// # Errors
+    /// See [`EventQueue::next`].
+    pub fn step<R>(
+        &self,
+        waiting: &mut Waiting,
+        mut take: impl FnMut(T) -> Option<R>,
+    ) -> io::Result<Option<R>> {
+        if waiting.may_have_event {
+            if let Some(taken) = self.events.take(&mut take) {
+                return Ok(Some(taken));
+            }
+            if fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK) {
+                if waiting.has_driven || self.meanwhile == Meanwhile::Sleep {
+                    return Err(Errno::AGAIN.into());
                 }
-                (false, _) => return Err(Errno::AGAIN.into()),
+                engine::get().send_gathered();
+                engine::get().drive();
+                waiting.has_driven = true;
+                return self.step(waiting, take);
+            }
+            engine::get().send_gathered();
+            if self.meanwhile == Meanwhile::Receive && waiting.waiter.is_none() {
+                waiting.waiter = engine::get().wait();
             }
         }
+        // After each batch the thread looks at its own descriptor: packets for others may never stop.
+        let has_worked = waiting.waiter.as_ref().is_some_and(Waiter::drive);
+        waiting.sleep_on(self.fd(), has_worked);
+        Ok(None)
     }
 
     /// Takes the oldest event if there is one, whatever the descriptor has, and does nothing else.

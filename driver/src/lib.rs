@@ -4,7 +4,7 @@
 //!   that this happens also when the program does not call in.
 //! - [`cm`]: connections by IP address and port.
 //! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`], [`qp`], [`ah`]; [`events`] for what
-//!   happens to them, [`event_queue`] for how programs wait.
+//!   happens to them, [`event_queue`] and [`waiting`] for how programs wait.
 //! - [`tables`]: how packets find them.
 //!
 //! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
@@ -30,7 +30,7 @@ pub mod mw;
 pub mod odp;
 pub mod owned;
 pub mod pd;
-mod per_process;
+pub mod per_process;
 pub mod qp;
 pub mod raw;
 mod regions;
@@ -40,6 +40,7 @@ pub mod stat;
 mod sync;
 pub mod tables;
 pub mod thread;
+pub mod waiting;
 mod watcher;
 pub mod xrcd;
 

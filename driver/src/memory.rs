@@ -7,6 +7,8 @@
 //! Where the program has not promised that memory stays mapped, which is what on-demand paging is
 //! about, the kernel copies: it finds out whether the memory is there, and says so.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use urxe_proto::host::AtomicOp;
@@ -165,10 +167,11 @@ fn whole(copied: isize, len: usize) -> Result<(), Fault> {
     }
 }
 
-/// Brings the pages of a range in, as pinning them would, and finds out whether all are there.
+/// Brings the pages of a range in, as pinning them would, and checks that all of them are mapped, with
+/// write access if `writable`.
 ///
-/// Nothing keeps them there: a program that unmaps memory which is registered gets the segmentation
-/// fault that it would get by touching it.
+/// Nothing keeps them mapped: a program that unmaps registered memory raises the SIGSEGV that it would
+/// raise by accessing it.
 pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinError> {
     if len == 0 {
         return Ok(());
@@ -184,9 +187,9 @@ pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinErr
     };
     match advise(start, end - start, advice) {
         Ok(()) => Ok(()),
-        // Lacking rights, a mapping that cannot be pinned either, or Linux before 5.14.
-        Err(libc::EINVAL) if !can_populate(page) => check_mapped(start, end, page),
-        Err(libc::ENOMEM) if check_mapped(start, end, page).is_ok() => Err(PinError::NoMemory),
+        // Missing rights, a mapping that cannot be pinned either, or Linux before 5.14.
+        Err(libc::EINVAL) if !can_populate(page) => check_mapped(start, end, writable),
+        Err(libc::ENOMEM) if check_mapped(start, end, writable).is_ok() => Err(PinError::NoMemory),
         Err(_) => Err(PinError::Fault),
     }
 }
@@ -216,28 +219,61 @@ fn can_populate(page: u64) -> bool {
     advise(start, page, libc::MADV_POPULATE_READ).is_ok()
 }
 
-/// Whether every page of the range is mapped.
-fn check_mapped(start: u64, end: u64, page: u64) -> Result<(), PinError> {
-    /// Pages a call looks at.
-    const STEP: u64 = 4096;
-    let mut present = [0_u8; STEP as usize];
-    let mut at = start;
-    while at < end {
-        let len = (end - at).min(STEP * page);
-        // SAFETY: mincore writes a byte a page to `present`, which has room for STEP of them.
-        let result = unsafe {
-            libc::mincore(
-                at as *mut libc::c_void,
-                len as usize,
-                present.as_mut_ptr().cast(),
-            )
+/// Checks that a range is mapped, with write access if `writable`, without touching it. For kernels that
+/// cannot populate. mincore(2) would not do: it does not tell a mapping's rights, and a write by a peer to
+/// a read-only mapping raises SIGSEGV in this process.
+fn check_mapped(start: u64, end: u64, writable: bool) -> Result<(), PinError> {
+    let maps = File::open("/proc/self/maps").inspect_err(|error| {
+        tracing::warn!("memory is registered only where /proc/self/maps is readable: {error}");
+    });
+    let maps = BufReader::new(maps.map_err(|_| PinError::Fault)?);
+    let mut checked = start;
+    // The mappings come in the order of their addresses, and do not overlap.
+    for line in maps.lines() {
+        let line = line.map_err(|_| PinError::Fault)?;
+        let mapping = Mapping::parse(&line).ok_or(PinError::Fault)?;
+        if mapping.end <= checked {
+            continue;
+        }
+        let has_rights = if writable {
+            mapping.writable
+        } else {
+            mapping.readable
         };
-        if result != 0 {
+        if mapping.start > checked || !has_rights {
             return Err(PinError::Fault);
         }
-        at += len;
+        checked = mapping.end;
+        if checked >= end {
+            return Ok(());
+        }
     }
-    Ok(())
+    Err(PinError::Fault)
+}
+
+/// A line of `/proc/self/maps`.
+#[derive(PartialEq, Eq, Debug)]
+struct Mapping {
+    start: u64,
+    /// The first address behind it.
+    end: u64,
+    readable: bool,
+    writable: bool,
+}
+
+impl Mapping {
+    /// `None` for a line that is not as proc(5) has it.
+    fn parse(line: &str) -> Option<Mapping> {
+        let mut words = line.split(' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let rights = words.next()?.as_bytes();
+        Some(Mapping {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            readable: *rights.first()? == b'r',
+            writable: *rights.get(1)? == b'w',
+        })
+    }
 }
 
 #[cfg(test)]
@@ -274,6 +310,50 @@ mod tests {
             populate(u64::MAX - 10, 100, false),
             Err(PinError::Fault)
         ));
+    }
+
+    /// Two pages for writing, one for reading only, one without rights. Called directly, as this kernel
+    /// may be one that populates.
+    #[test]
+    fn mappings_are_checked_for_their_rights() {
+        let page = rustix::param::page_size();
+        let map = memmap2::MmapMut::map_anon(4 * page).unwrap();
+        let at = |index: usize| map.as_ptr() as usize + index * page;
+        let pointer = |index| at(index) as *mut libc::c_void;
+        // SAFETY: the pages are `map`'s, and nothing accesses them.
+        unsafe {
+            assert_eq!(libc::mprotect(pointer(2), page, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(pointer(3), page, libc::PROT_NONE), 0);
+        }
+        let is_ok = |first, pages, writable| {
+            let (start, end) = (at(first) as u64, at(first + pages) as u64);
+            check_mapped(start, end, writable).is_ok()
+        };
+        assert!(is_ok(0, 2, true) && is_ok(1, 1, true));
+        assert!(is_ok(0, 3, false) && is_ok(2, 1, false));
+        assert!(!is_ok(2, 1, true), "the page is read-only");
+        assert!(!is_ok(1, 2, true), "the second page is read-only");
+        assert!(!is_ok(3, 1, false), "the page has no rights");
+        assert!(!is_ok(2, 2, false), "the second page has no rights");
+        let unmapped = page as u64;
+        assert!(check_mapped(unmapped, 2 * unmapped, false).is_err());
+    }
+
+    #[test]
+    fn lines_of_maps_are_read() {
+        let line = "7f3c5a000000-7f3c5a021000 rw-p 00000000 fd:01 42     /a file";
+        let mapping = Mapping {
+            start: 0x7f3c_5a00_0000,
+            end: 0x7f3c_5a02_1000,
+            readable: true,
+            writable: true,
+        };
+        assert_eq!(Mapping::parse(line), Some(mapping));
+        let read_only = Mapping::parse("1000-2000 r--s 0 0 0").unwrap();
+        assert!(read_only.readable && !read_only.writable);
+        for wrong in ["", "1000", "1000-2000", "1000-2000 r", "x-2000 rw-p"] {
+            assert_eq!(Mapping::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

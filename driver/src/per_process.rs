@@ -4,22 +4,55 @@
 //! sockets are the parent's, whose packets the child must not take. So it starts with nothing, and
 //! what was there stays where it is, for the objects of the parent that the child still has.
 
+use crate::thread;
+use std::fmt::Debug;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use urxe_net::process_socket;
 
 /// The one value of the process, made when it is first asked for.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T: 'static>(AtomicPtr<T>);
+pub struct PerProcess<T: 'static> {
+    value: AtomicPtr<T>,
+    /// It is in [`VALUES`].
+    is_listed: AtomicBool,
+}
 
-impl<T: Send + Sync> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
-        PerProcess(AtomicPtr::new(ptr::null_mut()))
+/// A [`PerProcess`] of any type.
+trait Forget: Debug + Sync {
+    fn forget(&self);
+}
+
+/// An element of a list that grows only, so that a child can walk it whatever its parent's threads were
+/// doing.
+#[derive(Debug)]
+struct Listed {
+    value: &'static dyn Forget,
+    next: *const Listed,
+}
+
+/// All values that were ever made.
+static VALUES: AtomicPtr<Listed> = AtomicPtr::new(ptr::null_mut());
+
+impl<T: Debug + Send + Sync> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Debug + Send + Sync> PerProcess<T> {
+    /// No value yet.
+    pub const fn new() -> Self {
+        PerProcess {
+            value: AtomicPtr::new(ptr::null_mut()),
+            is_listed: AtomicBool::new(false),
+        }
     }
 
     /// The value; `make` makes it. When several threads are the first, one of theirs is taken.
-    pub(crate) fn get(&self, make: fn() -> T) -> &'static T {
-        let current = self.0.load(Ordering::Acquire);
+    pub fn get(&'static self, make: fn() -> T) -> &'static T {
+        let current = self.value.load(Ordering::Acquire);
         let current = if current.is_null() {
             self.make(make)
         } else {
@@ -30,12 +63,15 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 
     #[cold]
-    fn make(&self, make: fn() -> T) -> *mut T {
-        forget_in_children();
+    fn make(&'static self, make: fn() -> T) -> *mut T {
+        self.list();
         let fresh = Box::into_raw(Box::new(make()));
-        let stored =
-            self.0
-                .compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+        let stored = self.value.compare_exchange(
+            ptr::null_mut(),
+            fresh,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
         match stored {
             Ok(_) => fresh,
             Err(other) => {
@@ -46,9 +82,35 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// The next who asks gets a new one.
+    /// The next call of [`PerProcess::get`] makes a new value. The old one stays where it is.
     pub(crate) fn forget(&self) {
-        self.0.store(ptr::null_mut(), Ordering::Release);
+        self.value.store(ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Adds it to [`VALUES`], once.
+    fn list(&'static self) {
+        forget_in_children();
+        if self.is_listed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let listed = Box::leak(Box::new(Listed {
+            value: self,
+            next: VALUES.load(Ordering::Acquire),
+        }));
+        while let Err(other) = VALUES.compare_exchange(
+            listed.next.cast_mut(),
+            listed,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            listed.next = other;
+        }
+    }
+}
+
+impl<T: Debug + Send + Sync> Forget for PerProcess<T> {
+    fn forget(&self) {
+        PerProcess::forget(self);
     }
 }
 
@@ -62,17 +124,45 @@ fn forget_in_children() {
 }
 
 unsafe extern "C" fn in_child() {
-    crate::cm::port_space::forget();
-    crate::engine::forget();
-    urxe_net::process_socket::forget();
-    crate::regions::forget();
-    crate::watcher::forget();
-    crate::xrcd::forget();
+    // A pending cancellation must not end the child here: close(2) is a cancellation point.
+    thread::without_cancellation(|| {
+        process_socket::forget();
+        let mut at = VALUES.load(Ordering::Acquire).cast_const();
+        // SAFETY: null, or from a box that is never freed; `next` was set before the element was stored.
+        while let Some(listed) = unsafe { at.as_ref() } {
+            listed.value.forget();
+            at = listed.next;
+        }
+    });
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::panic::catch_unwind;
+
+    /// Runs `act` in a forked child.
+    ///
+    /// # Panics
+    /// When it does not finish there.
+    pub(crate) fn child_finishes(act: fn()) {
+        /// Seconds after which the child counts as hung.
+        const TIMEOUT: u32 = 30;
+        let mut status = 0;
+        // SAFETY: the child runs only `act`, which is what is tested, and ends without running the parent's
+        // exit handlers. `status` is valid for writing.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0, "fork failed");
+            if child == 0 {
+                libc::alarm(TIMEOUT);
+                libc::_exit(catch_unwind(act).is_err().into());
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        assert!(libc::WIFEXITED(status), "the child hung");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "the child panicked");
+    }
 
     #[test]
     fn value_stays_until_it_is_forgotten() {

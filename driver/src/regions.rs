@@ -375,8 +375,3 @@ pub(crate) fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
     let table = REGIONS.get(RwLock::default);
     table.write().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// This process is a forked child, and the regions its parent's.
-pub(crate) fn forget() {
-    REGIONS.forget();
-}

@@ -5,6 +5,7 @@
 
 use crate::counters::Readings;
 use crate::engine;
+use crate::thread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -166,7 +167,10 @@ pub(crate) fn say_farewell() {
     const PATIENCE: Duration = Duration::from_millis(100);
     let from_another_thread = || {
         let (tell, hear) = mpsc::channel();
-        let adding = std::thread::Builder::new().spawn(move || tell.send(answer()));
+        let adding = thread::spawn("urxe-farewell", move || {
+            // The receiver is gone when this took longer than it waits.
+            let _ = tell.send(answer());
+        });
         adding.ok()?;
         hear.recv_timeout(PATIENCE).ok()
     };

@@ -1,12 +1,26 @@
-//! Threads of our own. All signals are the program's: such a thread gets none of them.
+//! Threads of the library's own. Signals that are sent to the process go to the program's threads; signals
+//! that a thread's own instruction raises go to the program's handler, whichever thread raises them.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Starts a thread that lives as long as the process.
+/// Signals that a thread's own instruction raises. The kernel delivers such a signal to the thread that
+/// raises it, and kills the process where that thread blocks it. A program may handle them: write
+/// barriers and checkpointers protect pages and catch the SIGSEGV of the first access, which may be a
+/// peer's, carried out by a thread of the library.
+const SYNCHRONOUS: [libc::c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Starts a thread that blocks all signals but the synchronous ones, and that nobody joins.
 ///
 /// # Errors
-/// When the system has none to give.
+/// When the system cannot start one more.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let signals = BlockedSignals::new();
     let started = std::thread::Builder::new().name(name.into()).spawn(run);
@@ -14,17 +28,23 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// While this lives, the thread takes no signal, and a thread that it starts never does.
+/// While this lives, the thread blocks all signals but the synchronous ones. A thread that it starts
+/// inherits the mask.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
+        let mut blocked = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads one and writes one.
+        // SAFETY: sigfillset initializes the whole of `blocked`, which sigdelset and pthread_sigmask
+        // read; pthread_sigmask writes the whole of `before`. All get valid pointers and signal numbers,
+        // so none fails.
         unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            libc::sigfillset(blocked.as_mut_ptr());
+            for signal in SYNCHRONOUS {
+                libc::sigdelset(blocked.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
             BlockedSignals(before.assume_init())
         }
     }
@@ -32,9 +52,69 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force.
+        // SAFETY: the set is the mask that pthread_sigmask returned, so it is initialized; a null pointer
+        // asks for no result.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut());
         }
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// As the C library has it; the libc crate lacks it for Linux.
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// Does `call`, which does not panic, while the thread cannot be cancelled: pthread_cancel(3) unwinds the stack
+/// by force, which frames that have something to drop or that catch panics do not survive.
+pub fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
+    /// `PTHREAD_CANCEL_DISABLE`.
+    const DISABLE: libc::c_int = 1;
+    let mut before = DISABLE;
+    // SAFETY: a valid state, and a pointer that is valid for writing the old one.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let result = call();
+    // SAFETY: the state that was in force; a null pointer asks for no result. It unwinds only in a thread that is
+    // cancelled asynchronously, which must not call functions that POSIX does not name for it.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// The signals that the calling thread blocks.
+    fn blocked() -> Vec<libc::c_int> {
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: a null set changes nothing, and the mask in force is written to `mask`.
+        let mask = unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
+            mask.assume_init()
+        };
+        // SAFETY: `mask` is initialized, and the numbers are of signals.
+        let is_blocked = |&signal: &libc::c_int| unsafe { libc::sigismember(&mask, signal) == 1 };
+        (1..=libc::SIGRTMAX()).filter(is_blocked).collect()
+    }
+
+    #[test]
+    fn thread_blocks_the_signals_of_the_process_and_not_its_own() {
+        let (send, receive) = mpsc::channel();
+        spawn("test", move || send.send(blocked()).unwrap()).unwrap();
+        let of_thread = receive.recv().unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1] {
+            assert!(of_thread.contains(&signal), "{signal} is not blocked");
+        }
+        for signal in SYNCHRONOUS {
+            assert!(!of_thread.contains(&signal), "{signal} is blocked");
+        }
+    }
+
+    #[test]
+    fn caller_keeps_its_mask() {
+        let before = blocked();
+        spawn("test", || ()).unwrap();
+        assert_eq!(blocked(), before);
     }
 }

@@ -5,6 +5,8 @@ use crate::device;
 use crate::per_process::PerProcess;
 use crate::thread;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use urxe_net::Monitor;
 
@@ -14,27 +16,29 @@ static WATCHER: PerProcess<Once> = PerProcess::new();
 pub(crate) fn start() {
     WATCHER.get(Once::new).call_once(|| {
         let started = Monitor::new()
-            .and_then(|monitor| thread::spawn("urxe-watcher", move || watch(&monitor)));
+            .and_then(|monitor| thread::spawn("urxe-watcher", move || watch(monitor)));
         if let Err(error) = started {
             tracing::debug!(%error, "changes of interfaces will not be noticed");
         }
     });
 }
 
-/// This process is a forked child, and the thread its parent's.
-pub(crate) fn forget() {
-    WATCHER.forget();
-}
-
-fn watch(monitor: &Monitor) {
+fn watch(monitor: Monitor) {
     loop {
+        let mut fds = [PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN)];
         // An interrupted or failed poll is one more look.
-        let _ = poll(
-            &mut [PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN)],
-            None,
-        );
-        if monitor.changed() {
-            device::refresh();
+        let _ = poll(&mut fds, None);
+        if fds[0].revents().contains(PollFlags::NVAL) {
+            // The program has closed the descriptor, whose number may be another file's soon. The next one to open
+            // a device starts another thread.
+            WATCHER.forget();
+            return mem::forget(monitor);
         }
+        // A panic is a bug in urxe; its message has been printed. The next change is noticed again.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if monitor.changed() {
+                device::refresh();
+            }
+        }));
     }
 }

@@ -72,11 +72,6 @@ pub struct Xrcd {
 /// The domains that have a file.
 static DOMAINS: PerProcess<Mutex<Vec<Weak<Xrcd>>>> = PerProcess::new();
 
-/// This process is a forked child, and the domains its parent's.
-pub(crate) fn forget() {
-    DOMAINS.forget();
-}
-
 impl Xrcd {
     /// Opens the domain of a file on this device, or makes one; without a file, makes one that
     /// nobody else will find.

@@ -6,16 +6,17 @@
 
 use socket2::Socket;
 use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// A socket that a child does not keep.
 #[derive(Debug)]
 pub struct ProcessSocket {
     entry: &'static Entry,
-    socket: Socket,
+    socket: ManuallyDrop<Socket>,
 }
 
 /// A place in the list, used again when its socket is closed, and never freed: the child looks
@@ -24,6 +25,9 @@ pub struct ProcessSocket {
 struct Entry {
     /// The descriptor, or [`FREE`].
     fd: AtomicI32,
+    /// The number of the file that the descriptor was opened for. Where it is another file's by now, because the
+    /// program has closed it, it is neither closed nor replaced.
+    inode: AtomicU64,
     next: *const Entry,
 }
 
@@ -35,6 +39,13 @@ unsafe impl Sync for Entry {}
 const FREE: i32 = -1;
 
 static LIST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+
+/// The number of a descriptor's file, if it is open. Sockets have a number each. Async-signal-safe.
+fn inode(fd: i32) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is valid for writing, and initialized where fstat succeeds.
+    unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
+}
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
     let entry = |at: *const Entry| {
@@ -48,6 +59,19 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 impl Entry {
     /// An entry with this descriptor.
     fn with(fd: i32) -> &'static Self {
+        let entry = Self::listed(fd);
+        // A child that is forked before this leaves the descriptor as it is.
+        entry.inode.store(inode(fd).unwrap_or(0), Ordering::Release);
+        entry
+    }
+
+    /// Whether its descriptor is still the file that it was opened for. Async-signal-safe.
+    fn is_ours(&self) -> bool {
+        let fd = self.fd.load(Ordering::Acquire);
+        fd != FREE && inode(fd) == Some(self.inode.load(Ordering::Acquire))
+    }
+
+    fn listed(fd: i32) -> &'static Self {
         let take = |entry: &&Self| {
             entry
                 .fd
@@ -59,6 +83,7 @@ impl Entry {
         }
         let entry = Box::leak(Box::new(Entry {
             fd: AtomicI32::new(fd),
+            inode: AtomicU64::new(0),
             next: LIST.load(Ordering::Acquire),
         }));
         while let Err(other) = LIST.compare_exchange(
@@ -77,7 +102,7 @@ impl From<Socket> for ProcessSocket {
     fn from(socket: Socket) -> Self {
         ProcessSocket {
             entry: Entry::with(socket.as_raw_fd()),
-            socket,
+            socket: ManuallyDrop::new(socket),
         }
     }
 }
@@ -89,11 +114,17 @@ impl ProcessSocket {
         let kind = self.socket.r#type()?.nonblocking();
         let unbound = Socket::new(self.socket.domain()?, kind, self.socket.protocol()?)?;
         let (new, old) = (unbound.as_raw_fd(), self.socket.as_raw_fd());
-        // SAFETY: both are open sockets of this process, and the second is this object's own.
-        match unsafe { libc::dup3(new, old, libc::O_CLOEXEC) } {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
+        if !self.entry.is_ours() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
+        // SAFETY: both are open sockets of this process, and the second is this object's own.
+        if unsafe { libc::dup3(new, old, libc::O_CLOEXEC) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        self.entry
+            .inode
+            .store(inode(old).unwrap_or(0), Ordering::Release);
+        Ok(())
     }
 }
 
@@ -107,8 +138,13 @@ impl Deref for ProcessSocket {
 
 impl Drop for ProcessSocket {
     fn drop(&mut self) {
+        let is_ours = self.entry.is_ours();
         // Before it is closed: then the number may be another file's.
         self.entry.fd.store(FREE, Ordering::Release);
+        if is_ours {
+            // SAFETY: the socket is not used again, as this is its owner's drop.
+            unsafe { ManuallyDrop::drop(&mut self.socket) };
+        }
     }
 }
 
@@ -121,12 +157,11 @@ pub fn forget() {
         // Out of descriptors, or of memory for one: the child keeps the parent's then.
         return;
     }
-    for entry in entries() {
+    for entry in entries().filter(|entry| entry.is_ours()) {
         let fd = entry.fd.load(Ordering::Acquire);
-        if fd != FREE {
-            // SAFETY: both are open; the second is a socket that only these entries know.
-            unsafe { libc::dup3(none, fd, libc::O_CLOEXEC) };
-        }
+        // SAFETY: both are open; the second is a socket that only these entries know.
+        unsafe { libc::dup3(none, fd, libc::O_CLOEXEC) };
+        entry.inode.store(inode(fd).unwrap_or(0), Ordering::Release);
     }
     // SAFETY: it is this function's own.
     unsafe { libc::close(none) };
@@ -155,5 +190,21 @@ mod tests {
         drop(first);
         assert_ne!(entry.fd.load(Ordering::Acquire), a);
         assert!(is_listed(b));
+    }
+
+    #[test]
+    fn number_that_is_another_files_is_not_closed() {
+        let (ours, program) = (
+            socket(),
+            Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap(),
+        );
+        let fd = ours.as_raw_fd();
+        // SAFETY: both are open. The program's file takes the number, as after it has closed ours.
+        assert_eq!(unsafe { libc::dup2(program.as_raw_fd(), fd) }, fd);
+        assert!(ours.retire().is_err());
+        drop(ours);
+        assert_eq!(inode(fd), inode(program.as_raw_fd()));
+        // SAFETY: the copy that was made above, which nothing else uses.
+        unsafe { libc::close(fd) };
     }
 }

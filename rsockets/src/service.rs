@@ -121,8 +121,7 @@ impl Service {
     }
 
     fn run(&self) {
-        loop {
-            self.wait();
+        while self.wait() {
             while let Some(event) = self.events.take() {
                 self.tell(&event);
             }
@@ -130,8 +129,9 @@ impl Service {
         }
     }
 
-    /// Waits for something to do; receives what introduces peers.
-    fn wait(&self) {
+    /// Waits for something to do; receives what introduces peers. False when the program has closed the
+    /// descriptors, as with closefrom(3).
+    fn wait(&self) -> bool {
         let datagrams: Vec<_> = {
             let mut known = lock(&self.datagrams);
             known.retain(|socket| socket.strong_count() > 0);
@@ -154,11 +154,18 @@ impl Service {
         if let Err(error) = poll(&mut fds, timeout.as_ref()) {
             tracing::debug!(%error, "waiting failed");
         }
+        if fds[..2]
+            .iter()
+            .any(|fd| fd.revents().contains(PollFlags::NVAL))
+        {
+            return false;
+        }
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let ready: Vec<_> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
         for (socket, _) in datagrams.iter().zip(ready).filter(|(_, ready)| *ready) {
             socket.introduced();
         }
+        true
     }
 
     /// How long until a peer is to be looked for.

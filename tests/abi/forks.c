@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <rdma/rdma_cma.h>
+
 #include "program.h"
 
 static void write_word(struct end *from, struct end *to, uint64_t value)
@@ -137,6 +139,16 @@ static void execs(void)
 	struct end a = make_end(context), b = make_end(context);
 	pid_t child;
 
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	struct ibv_qp_init_attr raw = { .send_cq = a.cq, .recv_cq = a.cq,
+					.cap = { .max_send_wr = 1, .max_recv_wr = 1,
+						 .max_send_sge = 1, .max_recv_sge = 1 },
+					.qp_type = IBV_QPT_RAW_PACKET };
+	struct ibv_qp *frames = ibv_create_qp(a.pd, &raw);
+
+	MUST(events);
+	/* Without CAP_NET_RAW there is no such socket. */
+	MUST(frames || errno == EPERM);
 	connect_both(&a, &b);
 	write_word(&a, &b, 1);
 	MUST((child = fork()) >= 0);
@@ -147,6 +159,9 @@ static void execs(void)
 	}
 	ends_well(child);
 	write_word(&a, &b, 2);
+	if (frames)
+		FAILS(ibv_destroy_qp(frames), 0);
+	rdma_destroy_event_channel(events);
 	free_both(context, &a, &b);
 }
 
@@ -228,11 +243,101 @@ static void safety(void)
 	free_both(context, &a, &b);
 }
 
+static volatile int has_ended;
+
+static void *list_and_make(void *argument)
+{
+	struct ibv_context *context = argument;
+
+	while (!has_ended) {
+		struct ibv_device **list = ibv_get_device_list(NULL);
+		struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+
+		ibv_free_device_list(list);
+		ibv_destroy_comp_channel(channel);
+	}
+	return NULL;
+}
+
+/* Children use the library while threads of their parent do: no lock of the parent's stops them. */
+static void busy_parents(void)
+{
+	enum { THREADS = 4, CHILDREN = 300 };
+	struct ibv_context *context = open_loopback();
+	pthread_t threads[THREADS];
+	pid_t child;
+
+	for (int i = 0; i < THREADS; i++)
+		MUST(!pthread_create(&threads[i], NULL, list_and_make, context));
+	for (int i = 0; i < CHILDREN; i++) {
+		fflush(stdout);
+		MUST((child = fork()) >= 0);
+		if (child == 0) {
+			struct ibv_context *own;
+
+			alarm(20);
+			own = open_loopback();
+			MUST(ibv_create_comp_channel(own));
+			_exit(0);
+		}
+		ends_well(child);
+		if (failures)
+			exit(1);
+	}
+	has_ended = 1;
+	for (int i = 0; i < THREADS; i++)
+		MUST(!pthread_join(threads[i], NULL));
+	FAILS(ibv_close_device(context), 0);
+}
+
+static void *fail(void *argument)
+{
+	/* The message does not fit into the pipe. */
+	ibv_dealloc_pd(NULL);
+	return argument;
+}
+
+/* A child writes messages though a thread of its parent is about to write one. */
+static void messages(void)
+{
+	char filler[4096] = { 0 }, byte;
+	int ends[2];
+	pthread_t thread;
+	pid_t child;
+
+	MUST(!setenv("URXE_LOG", "trace", 1));
+	MUST(!pipe(ends) && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+	ibv_free_device_list(ibv_get_device_list(NULL));
+	MUST(!fcntl(ends[1], F_SETFL, O_NONBLOCK));
+	while (write(ends[1], filler, sizeof(filler)) > 0 || write(ends[1], filler, 1) > 0)
+		;
+	MUST(!fcntl(ends[1], F_SETFL, 0));
+	MUST(!pthread_create(&thread, NULL, fail, NULL));
+	/* Long enough for the thread to block in write(2). */
+	usleep(200000);
+	MUST((child = fork()) >= 0);
+	if (child == 0) {
+		int null = open("/dev/null", O_WRONLY);
+
+		alarm(20);
+		MUST(dup2(null, STDERR_FILENO) == STDERR_FILENO);
+		MUST(ibv_dealloc_pd(NULL) == EINVAL);
+		_exit(0);
+	}
+	ends_well(child);
+	/* The thread ends when its message is read. */
+	MUST(!fcntl(ends[0], F_SETFL, O_NONBLOCK));
+	close(ends[1]);
+	while (pthread_tryjoin_np(thread, NULL))
+		(void)!read(ends[0], &byte, 1);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
 		{ "outlives", outlives }, { "idle", idle },	{ "execs", execs },
 		{ "daemonizes", daemonizes }, { "safety", safety },
+		{ "busy_parents", busy_parents }, { "messages", messages },
 	};
 	own_network();
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);

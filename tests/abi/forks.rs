@@ -29,3 +29,13 @@ fn daemon_has_connections_of_its_own() {
 fn fork_safety_is_there_whether_asked_for_or_not() {
     PROGRAM.passes("safety");
 }
+
+#[test]
+fn children_use_the_library_while_threads_of_their_parent_do() {
+    PROGRAM.passes("busy_parents");
+}
+
+#[test]
+fn child_writes_messages_while_a_thread_of_its_parent_does() {
+    PROGRAM.passes("messages");
+}

@@ -5,10 +5,12 @@
 mod left_out;
 
 mod c_program;
+mod cancellation;
 mod changes;
 mod connections;
 mod crowd;
 mod datagrams;
+mod descriptors;
 mod endings;
 mod extended;
 mod forks;
@@ -29,6 +31,7 @@ mod rdma_core;
 mod require;
 mod rsockets;
 mod shared;
+mod signals;
 mod stress;
 mod symbols;
 mod valgrind;

@@ -5,8 +5,10 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
+use urxe_driver::waiting::Waiting;
 use urxe_driver::{Channel, Cq};
 
+use super::cancellation;
 use super::context::context_of;
 use super::cq::shown_queue;
 use super::entry;
@@ -75,32 +77,37 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 /// the channel was destroyed.
 ///
 /// # Safety
-/// The other pointers are null, or room for what they are to get.
-pub unsafe extern "C" fn ibv_get_cq_event(
+/// `cq` and `cq_context` must be null or valid for writing a pointer.
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    entry::status_or_minus_one("ibv_get_cq_event", || {
+    cancellation::wait("ibv_get_cq_event", || {
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         let channel = CHANNELS.find(channel)?;
-        // A queue that is being destroyed is not handed out any more; one that was handed out is
-        // not destroyed before the event is acknowledged.
-        let deliver = |queue: Arc<Cq>| {
-            let shown = shown_queue(&queue)?;
-            queue.channel_acks.delivered();
-            Some(shown)
-        };
-        let queue = channel.next_with(deliver)?;
-        // SAFETY: not destroyed, as said; this makes no reference.
-        let context = unsafe { (&raw const (*queue).cq_context).read() };
-        // SAFETY: the caller's promise.
-        unsafe {
-            entry::write(cq, queue)?;
-            entry::write(cq_context, context)
-        }
+        Ok(move |waiting: &mut Waiting| {
+            // A queue that is being destroyed has no events any more; one of which an event was returned is
+            // not destroyed before the event is acknowledged.
+            let deliver = |queue: Arc<Cq>| {
+                let shown = shown_queue(&queue)?;
+                queue.channel_acks.delivered();
+                Some(shown)
+            };
+            let Some(queue) = channel.step(waiting, deliver)? else {
+                return Ok(false);
+            };
+            // SAFETY: `queue` is alive until its event is acknowledged, and no reference to it is made. The
+            // other pointers are null or valid for writing: this function's contract, section Safety.
+            unsafe {
+                let context = (&raw const (*queue).cq_context).read();
+                entry::write(cq, queue)?;
+                entry::write(cq_context, context)?;
+            }
+            Ok(true)
+        })
     })
 }
 

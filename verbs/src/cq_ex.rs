@@ -84,7 +84,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 /// # Safety
 /// `cq` is null or a completion queue of ours that the thread polls.
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    entry::value("ibv_end_poll", (), || {
+    entry::short("ibv_end_poll", (), || {
         if !cq.is_null() {
             // SAFETY: the thread has it since start_poll.
             unsafe { libc::pthread_mutex_unlock(&raw mut (*cq).mutex) };
@@ -109,7 +109,7 @@ unsafe fn of_stamped<T: Default>(
     cq: *mut ibv_cq_ex,
     read: impl FnOnce(&Completion, Stamp) -> T,
 ) -> T {
-    entry::value("ibv_wc_read", None, || {
+    entry::short("ibv_wc_read", None, || {
         // SAFETY: the caller's promise.
         let queue = unsafe { object::ours(cq) }.ok()?;
         // SAFETY: what the mutex guards is this thread's since start_poll.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Device;
 use urxe_driver::device::{devices, unusable_interfaces};
+use urxe_driver::per_process::PerProcess;
 
 use super::entry;
 use super::errno::Errno;
@@ -23,15 +24,17 @@ impl Handle for verbs_device {
 
 /// All `ibv_device` that were shown to the program. `refcount` in each counts the lists and contexts
 /// that it is in, and changes only while this is locked.
-static SHOWN: Mutex<Shown> = Mutex::new(Shown(Vec::new()));
+static SHOWN: PerProcess<Mutex<Shown>> = PerProcess::new();
 
+#[derive(Debug, Default)]
 struct Shown(Vec<*mut verbs_device>);
 
 // SAFETY: the pointers are to objects that any thread may use.
 unsafe impl Send for Shown {}
 
 fn shown() -> MutexGuard<'static, Shown> {
-    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    let shown = SHOWN.get(Mutex::default);
+    shown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shown {

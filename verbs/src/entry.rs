@@ -4,10 +4,13 @@
 //!
 //! An exported function is a plain `pub unsafe extern "C" fn` of its C name in a module of
 //! this package, its body a closure given to one of these; its row in `symbols.txt` says `done`.
+//!
+//! No function is a cancellation point, but for those that are given to `cancellation::wait`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
+use urxe_driver::thread;
 
 use super::errno::{self, Errno};
 
@@ -55,6 +58,12 @@ pub fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut T, Errn
 /// For functions that cannot report failure; `fallback` is what they return after a panic.
 pub fn value<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T {
     guarded(name, || Ok(call())).unwrap_or(fallback)
+}
+
+/// The same, for functions so short that disabling cancellation would be most of their work. `call` makes no
+/// system call that is a cancellation point.
+pub fn short<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T {
+    caught(name, || Ok(call())).unwrap_or(fallback)
 }
 
 /// Reads what a C pointer argument points at.
@@ -115,8 +124,13 @@ pub unsafe fn write_as_known<T: Copy>(
     Ok(())
 }
 
-/// Runs a call in its span. A panic ends here: unwinding into C is undefined.
+/// Runs a call with cancellation disabled.
 fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    thread::without_cancellation(|| caught(name, call))
+}
+
+/// Runs a call in its span. A panic ends here: unwinding into C is undefined.
+fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _span = tracing::trace_span!(target: "urxe::abi", "call", name).entered();
     // What a panicking call leaves half done is guarded by the locks that it poisons.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {

@@ -182,6 +182,12 @@ pub fn of_call(result: c_int) -> Result<(), Errno> {
     }
 }
 
+/// The calling thread's `errno`.
+pub fn last() -> Errno {
+    // SAFETY: the pointer is to this thread's errno, which is initialized and valid for the thread's life.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
 /// Sets the calling thread's `errno`.
 pub fn set(errno: Errno) {
     // SAFETY: the C library's errno of this thread is always there to be written.

@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::ptr;
 
 use urxe_driver::events::{AsyncEvent, AsyncEvents, EventObject};
+use urxe_driver::waiting::Waiting;
 
+use super::cancellation;
 use super::cq::{queue_of, shown_queue};
 use super::entry;
 use super::errno::Errno;
@@ -58,18 +60,23 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
 ///
 /// # Safety
 /// `event` is null or room for an event.
-pub unsafe extern "C" fn ibv_get_async_event(
+pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    entry::status_or_minus_one("ibv_get_async_event", || {
+    cancellation::wait("ibv_get_async_event", || {
         let events = EVENTS.find(context)?;
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let next = events.next_with(deliver)?;
-        // SAFETY: the caller's promise.
-        unsafe { entry::write(event, next) }
+        Ok(move |waiting: &mut Waiting| {
+            let Some(next) = events.step(waiting, deliver)? else {
+                return Ok(false);
+            };
+            // SAFETY: `event` is valid for writing an event: this function's contract, section Safety.
+            unsafe { entry::write(event, next) }?;
+            Ok(true)
+        })
     })
 }
 

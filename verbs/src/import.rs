@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use urxe_driver::Pd;
 use urxe_driver::dm::DeviceMemory;
+use urxe_driver::per_process::PerProcess;
 
 use super::context::{self, context_of};
 use super::dm;
@@ -58,7 +59,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The sessions of this process.
-static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+static SESSIONS: PerProcess<Mutex<Vec<Weak<Session>>>> = PerProcess::new();
+
+fn sessions() -> MutexGuard<'static, Vec<Weak<Session>>> {
+    lock(SESSIONS.get(Mutex::default))
+}
 
 impl Session {
     /// A new one for a device, and the file that stands for it: programs duplicate its descriptor, hand
@@ -70,7 +75,7 @@ impl Session {
             device: device.expose_provenance(),
             exported: Mutex::default(),
         });
-        let mut sessions = lock(&SESSIONS);
+        let mut sessions = sessions();
         sessions.retain(|other| other.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));
         Ok((session, command))
@@ -113,7 +118,7 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         }
         // SAFETY: it is used while this function runs; a number that is no open file's gives an error.
         let file = identity(unsafe { BorrowedFd::borrow_raw(cmd_fd) })?;
-        let mut sessions = lock(&SESSIONS).clone().into_iter();
+        let mut sessions = sessions().clone().into_iter();
         let session = sessions.find_map(|session| {
             let session = session.upgrade()?;
             (session.file == file).then_some(session)

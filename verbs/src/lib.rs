@@ -10,6 +10,7 @@
 mod ah;
 mod attributes;
 mod buf;
+mod cancellation;
 mod channel;
 mod cm;
 mod context;

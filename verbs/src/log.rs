@@ -8,7 +8,7 @@
 mod once;
 
 use std::fmt;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::sync::Once;
 
 use tracing::{Event, Level, Subscriber};
@@ -31,8 +31,8 @@ pub fn start() {
         let (filter, wrong) = filter(value.as_deref());
         let subscriber = SubscriberBuilder::default()
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(|| StandardError)
+            .with_ansi(io::stderr().is_terminal())
             .event_format(Line {
                 printed: value.is_none().then_some(&PRINTED),
             })
@@ -46,6 +46,29 @@ pub fn start() {
             );
         }
     });
+}
+
+/// Standard error, written to by the system call itself. `std::io::Stderr` has a lock, which a forked child finds
+/// held for ever if another thread of its parent was writing; and write(2) of the C library is a cancellation point.
+struct StandardError;
+
+impl io::Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: pointer and length are those of a slice, which the kernel only reads.
+        let written = unsafe {
+            libc::syscall(
+                libc::SYS_write,
+                libc::STDERR_FILENO,
+                bytes.as_ptr(),
+                bytes.len(),
+            )
+        };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The filter that a value of the variable asks for, or the usual one and what is wrong with it.

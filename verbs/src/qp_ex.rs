@@ -84,7 +84,7 @@ unsafe fn step(
     qp: *mut ibv_qp_ex,
     build: impl FnOnce(&mut Staged) -> Result<(), Errno>,
 ) {
-    entry::value(name, (), || {
+    entry::short(name, (), || {
         // SAFETY: the caller's promise.
         let Ok(staged) = (unsafe { staged(qp) }) else {
             return;
@@ -123,7 +123,7 @@ unsafe fn begin_if(name: &'static str, qp: *mut ibv_qp_ex, op: Result<SendOp, Er
 /// # Safety
 /// `qp` is null or a queue pair of ours that was made for these functions.
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    entry::value("ibv_wr_start", (), || {
+    entry::short("ibv_wr_start", (), || {
         if qp.is_null() {
             return;
         }
@@ -155,7 +155,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 /// # Safety
 /// `qp` is null or a queue pair of ours on which the thread has called [`wr_start`].
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    entry::value("ibv_wr_abort", (), || {
+    entry::short("ibv_wr_abort", (), || {
         if !qp.is_null() {
             // SAFETY: the thread has it since wr_start, which the next one will empty.
             unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };

@@ -6,21 +6,31 @@
 //! waits already stays until there is an event, as in the kernel: what it waits at lives as long.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::fmt::Debug;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use urxe_driver::per_process::PerProcess;
 
 use super::errno::Errno;
 
-/// The objects of a kind that are not destroyed, by the pointers that programs have.
-pub(super) struct Waited<T>(LazyLock<RwLock<HashMap<usize, Arc<T>>>>);
+/// The objects of a kind that are not destroyed, by the pointers that programs have. A forked child does not find
+/// its parent's.
+pub(super) struct Waited<T: 'static>(PerProcess<RwLock<ByPointer<T>>>);
 
-impl<T> Waited<T> {
+type ByPointer<T> = HashMap<usize, Arc<T>>;
+
+impl<T: Debug + Send + Sync> Waited<T> {
     pub const fn new() -> Self {
-        Waited(LazyLock::new(RwLock::default))
+        Waited(PerProcess::new())
+    }
+
+    fn all(&'static self) -> &'static RwLock<ByPointer<T>> {
+        self.0.get(RwLock::default)
     }
 
     /// One more.
-    pub fn add<C>(&self, pointer: *const C, what: &Arc<T>) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    pub fn add<C>(&'static self, pointer: *const C, what: &Arc<T>) {
+        let mut all = self.all().write().unwrap_or_else(PoisonError::into_inner);
         all.insert(pointer.addr(), Arc::clone(what));
     }
 
@@ -28,11 +38,11 @@ impl<T> Waited<T> {
     ///
     /// # Errors
     /// `EINVAL` for a null pointer, `EBADF` for one that was destroyed.
-    pub fn find<C>(&self, pointer: *const C) -> Result<Arc<T>, Errno> {
+    pub fn find<C>(&'static self, pointer: *const C) -> Result<Arc<T>, Errno> {
         if pointer.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all().read().unwrap_or_else(PoisonError::into_inner);
         all.get(&pointer.addr())
             .map(Arc::clone)
             .ok_or(Errno(libc::EBADF))
@@ -40,8 +50,8 @@ impl<T> Waited<T> {
 
     /// Nobody begins to wait there any more. To be called before its memory is freed. False when it is
     /// not here.
-    pub fn remove<C>(&self, pointer: *const C) -> bool {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    pub fn remove<C>(&'static self, pointer: *const C) -> bool {
+        let mut all = self.all().write().unwrap_or_else(PoisonError::into_inner);
         let removed = all.remove(&pointer.addr());
         drop(all);
         removed.is_some()

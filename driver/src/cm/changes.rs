@@ -6,8 +6,9 @@ use super::id::{Id, Inner, State};
 use super::resolve::Bound;
 use crate::device::DeviceUser;
 use crate::event_queue::lock;
+use crate::per_process::PerProcess;
 use crate::watcher;
-use std::sync::{Mutex, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 
 impl Inner {
     /// Binds the identifier `me` to an address of a device, of which it is told what becomes.
@@ -48,11 +49,15 @@ impl DeviceUser for Id {
 }
 
 /// Identifiers that listen at all addresses.
-static EVERYWHERE: Mutex<Vec<Weak<Id>>> = Mutex::new(Vec::new());
+static EVERYWHERE: PerProcess<Mutex<Vec<Weak<Id>>>> = PerProcess::new();
+
+fn everywhere() -> MutexGuard<'static, Vec<Weak<Id>>> {
+    lock(EVERYWHERE.get(Mutex::default))
+}
 
 /// `id` listens at all addresses, those to come included.
 pub(super) fn listens_everywhere(id: &Weak<Id>) {
-    let mut everywhere = lock(&EVERYWHERE);
+    let mut everywhere = everywhere();
     everywhere.retain(|id| id.strong_count() > 0);
     everywhere.push(Weak::clone(id));
     watcher::start();
@@ -61,10 +66,22 @@ pub(super) fn listens_everywhere(id: &Weak<Id>) {
 /// The host's addresses are others: where somebody listens at all, the new ones are opened too. What has
 /// gone needs nothing: nobody sends there.
 pub(crate) fn addresses_changed() {
-    let listeners: Vec<_> = lock(&EVERYWHERE).iter().filter_map(Weak::upgrade).collect();
+    let listeners: Vec<_> = everywhere().iter().filter_map(Weak::upgrade).collect();
     if listeners.iter().any(|id| id.state() == State::Listening)
         && let Err(error) = open_all()
     {
         tracing::warn!(%error, "new addresses are not listened at");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::per_process::tests::child_finishes;
+
+    #[test]
+    fn child_listens_though_a_thread_of_its_parent_did() {
+        let _held = everywhere();
+        child_finishes(|| listens_everywhere(&Weak::new()));
     }
 }

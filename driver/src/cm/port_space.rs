@@ -255,11 +255,6 @@ fn ports() -> &'static Mutex<Ports> {
     PORTS.get(Mutex::default)
 }
 
-/// This process is a forked child, and the ports its parent's.
-pub(crate) fn forget() {
-    PORTS.forget();
-}
-
 /// A port that is held until this is dropped.
 #[derive(Debug)]
 pub struct PortClaim {

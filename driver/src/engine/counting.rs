@@ -26,6 +26,8 @@ pub struct EngineCounters {
     pub writes_awaited: Counter,
     /// Times that a connection waited for its turn to send to a process of this host.
     pub turns_awaited: Counter,
+    /// Times that all queue pairs failed after a panic.
+    pub panics: Counter,
 }
 
 impl Engine {
@@ -64,6 +66,7 @@ impl Engine {
             ("held_acks", self.counters.held_acks.get()),
             ("writes_awaited", self.counters.writes_awaited.get()),
             ("turns_awaited", self.counters.turns_awaited.get()),
+            ("panics", self.counters.panics.get()),
         ];
         if let Some(counters) = self.net_counters() {
             readings.extend(counters.snapshot());

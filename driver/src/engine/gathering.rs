@@ -14,7 +14,7 @@ use crate::qp::Qp;
 use crate::regions::regions;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
+    timerfd_gettime, timerfd_settime,
 };
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,12 +54,18 @@ impl Alarm for Timer {
         };
         if let Err(error) = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &setting) {
             tracing::warn!(%error, "a timer could not be set");
+            // The setting is valid: the descriptor is closed, or is no timer's any more.
+            super::get().lost_descriptors();
         }
     }
 
     fn silence(&self) {
-        // Nothing is there to read if it was put off at this moment.
-        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        // Where the program has closed the descriptor, the number may be that of another file, whose contents
+        // are not the library's to read.
+        if timerfd_gettime(&self.0).is_ok() {
+            // Nothing is there to read if it was put off at this moment.
+            let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        }
     }
 }
 

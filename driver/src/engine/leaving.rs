@@ -18,8 +18,10 @@ pub fn is_leaving() -> bool {
 
 /// The process ends in an orderly way: its neighbours on the port shall not notice.
 pub(super) extern "C" fn leave() {
-    // A panic must not keep the process from ending as it wanted to.
-    let _ = std::panic::catch_unwind(leave_endpoints);
+    // Neither a panic nor a pending cancellation may keep the process from ending as it wanted to.
+    thread::without_cancellation(|| {
+        let _ = std::panic::catch_unwind(leave_endpoints);
+    });
 }
 
 fn leave_endpoints() {

@@ -1,6 +1,7 @@
 //! The local addresses that are open.
 
 use super::{Engine, Network, Receiver};
+use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
 use std::time::Duration;
 use urxe_net::{Endpoint, LocalAddress, OpenError};
@@ -11,6 +12,8 @@ use urxe_proto::time::Time;
 pub struct Local {
     pub(super) endpoint: Endpoint,
     pub(super) receiver: Mutex<Receiver>,
+    /// The address of the engine that it belongs to, to compare.
+    engine: usize,
 }
 
 impl std::fmt::Debug for Local {
@@ -24,6 +27,15 @@ impl std::fmt::Debug for Local {
 impl Local {
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Sending failed in a way that says that a descriptor is closed. Nothing happens where the address belongs to
+    /// another engine than the one in use: that of a parent, or one whose loss is known.
+    pub(crate) fn lost_descriptors(&self) {
+        let engine = super::get();
+        if self.engine == ptr::from_ref(engine).addr() {
+            engine.lost_descriptors();
+        }
     }
 }
 
@@ -52,6 +64,7 @@ impl Engine {
         let local = Arc::new(Local {
             endpoint,
             receiver: Mutex::default(),
+            engine: ptr::from_ref(self).addr(),
         });
         network
             .progress

@@ -16,6 +16,8 @@ mod groups;
 mod handover;
 mod leaving;
 mod locals;
+mod lost;
+mod panics;
 mod passages;
 mod polling;
 mod progress;
@@ -23,10 +25,12 @@ mod receiving;
 mod seen;
 mod table;
 mod timers;
+mod waiter;
 mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
+pub(crate) use lost::{has_lost_descriptors, is_loss};
 pub(crate) use passages::{GRANT, Passage};
 
 use crate::cm::gsi::Gsi;
@@ -41,6 +45,7 @@ use gathering::Gathering;
 use groups::Groups;
 use handover::Handover;
 pub use leaving::is_leaving;
+use panics::PanicGuard;
 use passages::Passages;
 pub(crate) use polling::Call;
 use polling::Polling;
@@ -60,6 +65,7 @@ use urxe_proto::queue::NoMemory;
 use urxe_proto::rc::OutOfOrderBudget;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
+pub(crate) use waiter::Waiter;
 
 /// The most bytes in the out-of-order queues of all connections: the windows of 64 connections that recover
 /// from a loss at the same time.
@@ -73,11 +79,6 @@ static ENGINE: PerProcess<Engine> = PerProcess::new();
 /// The engine of this process.
 pub fn get() -> &'static Engine {
     ENGINE.get(Engine::new)
-}
-
-/// This process is a forked child, and the engine its parent's.
-pub(crate) fn forget() {
-    ENGINE.forget();
 }
 
 /// What moves packets.
@@ -105,6 +106,10 @@ pub struct Engine {
     handover: Handover,
     polling: Polling,
     counters: EngineCounters,
+    /// A thread panicked, and the queue pairs have not failed yet.
+    has_panicked: AtomicBool,
+    /// The program has closed its descriptors.
+    has_lost: AtomicBool,
     /// What is counted of each device, by its name.
     counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
 }
@@ -157,6 +162,8 @@ impl Engine {
             handover: Handover::new(),
             polling: Polling::default(),
             counters: EngineCounters::default(),
+            has_panicked: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             counted: Mutex::default(),
         }
     }
@@ -332,8 +339,11 @@ impl Engine {
 
     /// There is something to do at once.
     pub(crate) fn wake(&self) {
-        if let Some(network) = self.network.get() {
-            network.progress.wake();
+        if let Some(network) = self.network.get()
+            && !self.has_lost()
+            && network.progress.wake().is_err_and(|error| is_loss(&error))
+        {
+            self.lost_descriptors();
         }
     }
 
@@ -359,6 +369,10 @@ impl Engine {
         let Some(network) = self.network.get() else {
             return false;
         };
+        if self.has_lost() {
+            return false;
+        }
+        let _guard = PanicGuard(self);
         let mut worked = false;
         for local in network.locals().iter() {
             worked |= self.receive(local, driver);
@@ -446,18 +460,4 @@ impl Engine {
     fn next_timer(&self) -> Time {
         self.timers.next().min(self.delayed.next())
     }
-
-    /// Waits until `fd` is readable, and does the work of the network meanwhile. A signal ends the
-    /// wait where it would end a read.
-    pub(crate) fn wait_driving(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.send_gathered();
-        progress::unless_it_goes_on(progress::wait_driving(self, fd))
-    }
-}
-
-/// Waits until `fd` is readable, and does nothing meanwhile. A signal ends the wait where it would
-/// end a read.
-pub(crate) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    get().send_gathered();
-    progress::unless_it_goes_on(progress::wait(fd))
 }

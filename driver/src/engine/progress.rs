@@ -16,17 +16,21 @@
 
 use super::handover::Mode;
 use super::seen::{Moment, Seen};
-use super::{Engine, get};
+use super::{Engine, Network, get};
 use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::io::Errno;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use urxe_proto::time::Time;
 
+/// How long the thread rests after a panic, which may repeat itself.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
+
 /// What ended a sleep, beside packets and the clock.
+#[derive(Default)]
 struct Woken {
     /// `control` has something.
     control: bool,
@@ -65,8 +69,9 @@ impl Progress {
             epoll::EventData::new_u64(0),
             edge,
         )?;
-        let shared = Arc::clone(&progress);
-        thread::spawn("urxe-progress", move || shared.run())?;
+        // By the time that the thread runs there may be another engine.
+        let (shared, engine) = (Arc::clone(&progress), get());
+        thread::spawn("urxe-progress", move || shared.run(engine))?;
         Ok(progress)
     }
 
@@ -86,14 +91,21 @@ impl Progress {
         add(&self.sockets, packets)
     }
 
-    /// Wakes the thread.
-    pub(super) fn wake(&self) {
-        // It could fail only if 2^64 calls had not been seen yet.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    /// Readable when a packet has come.
+    pub(super) fn sockets(&self) -> BorrowedFd<'_> {
+        self.sockets.as_fd()
     }
 
-    fn run(&self) {
-        let engine = get();
+    /// Wakes the thread.
+    ///
+    /// # Errors
+    /// When the program has closed the descriptor.
+    pub(super) fn wake(&self) -> io::Result<()> {
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
+
+    fn run(&self, engine: &'static Engine) {
         // The engine has us before it has its network; whoever opens it is about to finish.
         let network = loop {
             if let Some(network) = engine.network.get() {
@@ -102,37 +114,59 @@ impl Progress {
             std::thread::yield_now();
         };
         let mut seen = Seen::default();
-        loop {
-            let mode = seen.choose(engine);
-            if mode != Mode::YieldingToPolls {
-                engine.send_acks();
-            }
-            let moment = seen.moment(engine, mode);
-            let Woken { control, alarm } = self.sleep(engine, network, mode, &moment);
-            if moment.program_is_elsewhere(engine) && self.packets_wait() {
-                seen.found_waiting(engine, &moment);
-            }
-            if !moment.spins {
-                engine.counters.wakeups.add(1);
-            }
-            if control {
-                let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-            }
-            if alarm {
-                engine.send_left_lying();
-            }
-            if control || engine.next_deadline(network) <= urxe_net::now() {
-                engine.serve(network);
-            }
-            if mode == Mode::Watching {
-                seen.watch(engine);
-            } else {
-                engine.send_acks();
-                let now = urxe_net::now();
-                engine.run_timers(now);
-                engine.run_leftovers(now);
+        while !engine.has_lost() {
+            let turn = AssertUnwindSafe(|| self.turn(engine, network, &mut seen));
+            if catch_unwind(turn).is_err() {
+                seen = Seen::default();
+                engine.handover.wake_up();
+                engine.panicked();
+                std::thread::sleep(PANIC_PAUSE);
             }
         }
+    }
+
+    /// Sleeps once, and does what there is to do then.
+    fn turn(&self, engine: &Engine, network: &Network, seen: &mut Seen) {
+        if engine.take_panicked() {
+            engine.fail_all();
+        }
+        let mode = seen.choose(engine);
+        if mode != Mode::YieldingToPolls {
+            engine.send_acks();
+        }
+        let moment = seen.moment(engine, mode);
+        let Some(Woken { control, alarm }) = self.sleep(engine, network, mode, &moment) else {
+            return engine.lost_descriptors();
+        };
+        if moment.program_is_elsewhere(engine) && self.packets_wait() {
+            seen.found_waiting(engine, &moment);
+        }
+        if !moment.spins {
+            engine.counters.wakeups.add(1);
+        }
+        if control {
+            let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        }
+        if alarm {
+            engine.send_left_lying();
+        }
+        if control || engine.next_deadline(network) <= urxe_net::now() {
+            engine.serve(network);
+        }
+        if mode == Mode::Watching {
+            seen.watch(engine);
+        } else {
+            engine.send_acks();
+            let now = urxe_net::now();
+            engine.run_timers(now);
+            engine.run_leftovers(now);
+        }
+    }
+
+    /// Whether the numbers of `control` and `wake` are still theirs: only then does the one watch the other.
+    fn is_control_ours(&self) -> bool {
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::modify(&self.control, &self.wake, data, flags).is_ok()
     }
 
     /// Whether packets have come that nobody has received.
@@ -141,14 +175,14 @@ impl Progress {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Sleeps.
+    /// Sleeps. `None` when the program has closed the descriptors.
     fn sleep(
         &self,
         engine: &Engine,
-        network: &super::Network,
+        network: &Network,
         mode: Mode,
         moment: &Moment,
-    ) -> Woken {
+    ) -> Option<Woken> {
         let next = || match mode {
             Mode::YieldingToPolls => engine.next_service(network),
             _ => engine.next_deadline(network),
@@ -170,45 +204,23 @@ impl Progress {
         let watched = if mode == Mode::Watching { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         engine.handover.wake_up();
-        let woke = |fd: &PollFd<'_>| polled.is_ok() && !fd.revents().is_empty();
-        Woken {
-            control: woke(&fds[0]),
-            alarm: woke(&fds[1]),
+        if polled.is_err() {
+            return Some(Woken::default());
         }
-    }
-}
-
-/// Waits until `fd` is readable.
-pub(super) fn wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
-    Ok(())
-}
-
-/// Waits until `fd` is readable, receiving packets meanwhile.
-pub(super) fn wait_driving(engine: &Engine, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let Some(network) = engine.network.get() else {
-        return wait(fd);
-    };
-    let progress = &network.progress;
-    engine.handover.enter();
-    let result = loop {
-        // After each batch comes a look at `fd`: packets of others may never stop coming.
-        let worked = engine.drive();
-        let timeout = worked.then(Timespec::default);
-        let mut fds = [
-            PollFd::from_borrowed_fd(fd, PollFlags::IN),
-            PollFd::new(&progress.sockets, PollFlags::IN),
-        ];
-        match poll(&mut fds, timeout.as_ref()) {
-            Err(error) => break Err(error.into()),
-            Ok(_) if !fds[0].revents().is_empty() => break Ok(()),
-            Ok(_) => {}
+        let is_closed = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::NVAL);
+        if fds[..watched].iter().any(is_closed) {
+            return None;
         }
-    };
-    if engine.handover.leave() {
-        progress.wake();
+        let control = !fds[0].revents().is_empty();
+        // The number may be that of another file by now, whose contents are not the thread's to read.
+        if control && !self.is_control_ours() {
+            return None;
+        }
+        Some(Woken {
+            control,
+            alarm: !fds[1].revents().is_empty(),
+        })
     }
-    result
 }
 
 /// How long to sleep; `None` for ever.
@@ -231,33 +243,4 @@ fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
         epoll::EventFlags::IN,
     )?;
     Ok(())
-}
-
-/// What became of a wait, where one that a signal interrupted and that goes on counts as over.
-pub(super) fn unless_it_goes_on(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if goes_on_after(&error) => Ok(()),
-        result => result,
-    }
-}
-
-/// Whether a wait that a signal interrupted goes on, as a read would by `SA_RESTART`. A poll never
-/// does; which signal it was is unknown, so it goes on unless the program handles some signal
-/// without that flag.
-fn goes_on_after(error: &io::Error) -> bool {
-    if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
-        return false;
-    }
-    (1..=libc::SIGRTMAX()).all(|signal| {
-        let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: a null action only asks; what is asked for is written on success.
-        let action = unsafe {
-            if libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) != 0 {
-                return true;
-            }
-            action.assume_init()
-        };
-        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        !handled || action.sa_flags & libc::SA_RESTART != 0
-    })
 }

@@ -2,7 +2,7 @@
 
 use super::locals::Local;
 use super::table::QpTable;
-use super::{Driver, Engine, Network};
+use super::{Driver, Engine, Network, is_loss};
 use crate::event_queue::lock;
 use crate::qp::{Incoming, Qp};
 use crate::regions::{RegionTable, regions};
@@ -72,6 +72,9 @@ impl Engine {
                 Ok(count) => count > 0,
                 Err(error) => {
                     tracing::warn!(%error, address = %local.endpoint.address(), "receiving failed");
+                    if is_loss(&error) {
+                        self.lost_descriptors();
+                    }
                     false
                 }
             }

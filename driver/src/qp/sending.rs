@@ -117,7 +117,7 @@ pub(super) fn send_batch(
     local: &Local,
     traffic: &mut Traffic,
 ) -> u64 {
-    let sent = flush(batch, path, traffic);
+    let sent = flush(batch, path, local, traffic);
     let held_until = local.endpoint().held_until();
     if held_until != Time::NEVER {
         engine::get().deadline_moved(held_until);
@@ -128,7 +128,7 @@ pub(super) fn send_batch(
 /// Gives a batch to the kernel, waiting a little while the socket has no room. What does not go
 /// then is lost, and repeated like anything lost. Returns how many bytes went; `None` when there was
 /// no room to the end: then it is for others to have the locks.
-fn flush(batch: &mut SendBatch, path: &Path, traffic: &mut Traffic) -> Option<u64> {
+fn flush(batch: &mut SendBatch, path: &Path, local: &Local, traffic: &mut Traffic) -> Option<u64> {
     let mut bytes = 0;
     for _ in 0..PATIENCE {
         let report = batch.flush();
@@ -136,6 +136,9 @@ fn flush(batch: &mut SendBatch, path: &Path, traffic: &mut Traffic) -> Option<u6
         bytes += report.bytes;
         if let Some(error) = &report.error {
             tracing::debug!(%error, lost = report.lost, "packets could not be sent");
+            if engine::is_loss(error) {
+                local.lost_descriptors();
+            }
         }
         if !report.blocked {
             return Some(bytes);

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Device;
+use urxe_driver::per_process::PerProcess;
 
 use crate::context::ibv_open_device;
 use crate::device::{device_of, ibv_free_device_list, ibv_get_device_list};
@@ -16,6 +17,7 @@ use crate::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::xrcd::{close_xrcd, open_xrcd};
 
 /// An opened device. It stays open, as with librdmacm: programs keep the contexts.
+#[derive(Debug)]
 struct Opened {
     device: Arc<Device>,
     context: *mut ibv_context,
@@ -29,10 +31,11 @@ struct Opened {
 // SAFETY: the pointers are to objects that any thread may use.
 unsafe impl Send for Opened {}
 
-static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+static OPENED: PerProcess<Mutex<Vec<Opened>>> = PerProcess::new();
 
 fn opened() -> MutexGuard<'static, Vec<Opened>> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+    let opened = OPENED.get(Mutex::default);
+    opened.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// That an identifier uses a device.

@@ -3,11 +3,15 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use urxe_driver::waiting::Waiting;
+
 use super::address;
-use super::event::next_event;
+use super::channel::channel_of;
+use super::event;
 use super::id::{self, QpWish, id_of};
 use super::qp;
 use super::srq;
+use crate::cancellation;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
@@ -98,28 +102,38 @@ unsafe fn destroy(id: *mut rdma_cm_id) {
 ///
 /// # Safety
 /// The pointers are null, or an identifier of ours and room for one.
-pub unsafe extern "C" fn rdma_get_request(
+pub unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    entry::status_or_minus_one("rdma_get_request", || {
-        // SAFETY: the caller's promise.
+    cancellation::wait("rdma_get_request", || {
+        // SAFETY: `listen` is null or an identifier: this function's contract, section Safety.
         let ours = unsafe { id_of(listen) }?;
         if !ours.kept().synchronous || id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above; these make no reference, and the event was just got.
-        unsafe {
+        // SAFETY: `listen` is an identifier, as `id_of` found; its channel is read without a reference.
+        let channel = unsafe {
             id::forget_event(listen);
-            let event = next_event((&raw const (*listen).channel).read())?;
-            let fresh = (*event).id;
-            let taken = take_request(listen, event);
-            // The request's own event is the new identifier's, another one the listener's.
-            let keeper = if taken.is_ok() { fresh } else { listen };
-            (&raw mut (*keeper).event).write(event);
-            taken?;
-            entry::write(id, fresh)
-        }
+            channel_of((&raw const (*listen).channel).read())?
+        };
+        Ok(move |waiting: &mut Waiting| {
+            let Some(event) = event::step(&channel, waiting)? else {
+                return Ok(false);
+            };
+            // SAFETY: as above; `event` was returned just now and is not acknowledged, so it and its
+            // identifier are alive. `id` is valid for writing a pointer: this function's contract.
+            unsafe {
+                let fresh = (*event).id;
+                let taken = take_request(listen, event);
+                // The request's own event is the new identifier's, another one the listener's.
+                let keeper = if taken.is_ok() { fresh } else { listen };
+                (&raw mut (*keeper).event).write(event);
+                taken?;
+                entry::write(id, fresh)?;
+            }
+            Ok(true)
+        })
     })
 }
 

@@ -3,27 +3,27 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use urxe_driver::cm::channel::Details;
 use urxe_driver::cm::multicast::Group;
-use urxe_driver::cm::{Event, EventKind, Id};
+use urxe_driver::cm::{Event, EventChannel, EventKind, Id};
 use urxe_driver::engine;
+use urxe_driver::waiting::Waiting;
 
 use super::address::{show_addresses, show_path};
 use super::channel::channel_of;
 use super::id::{Asked, Identifier, adopt, destroy, id_of, shown_id};
 use super::qp;
 use crate::attributes::shown_address;
+use crate::cancellation;
 use crate::entry;
 use crate::errno::{self, Errno};
 use crate::ffi::*;
 use crate::multicast::ibv_attach_mcast;
 use crate::object::{self, Handle};
 
-/// How long the end of a process takes at most.
-const END: Duration = Duration::from_secs(1);
+/// Milliseconds that the end of a process takes at most.
+const END: c_int = 1000;
 
 impl Handle for rdma_cm_event {
     type Ours = Given;
@@ -38,15 +38,33 @@ pub(crate) struct Given {
     private_data: Vec<u8>,
 }
 
-/// Takes the next event of a channel, waiting for it unless the descriptor has `O_NONBLOCK`.
+/// Takes the next event of a channel, waiting for it unless the descriptor has `O_NONBLOCK`. The thread is not
+/// cancelled meanwhile.
 ///
 /// # Errors
 /// `EAGAIN` when there is none and the descriptor does not block; `EBADF` when the channel was
 /// destroyed.
 pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     let channel = channel_of(channel)?;
-    // An identifier that is being destroyed has no events any more; one of which an event was handed
-    // out is not destroyed before it is acknowledged.
+    let mut waiting = Waiting::new();
+    loop {
+        if let Some(event) = step(&channel, &mut waiting)? {
+            return Ok(event);
+        }
+        waiting.sleep_here()?;
+    }
+}
+
+/// One step of the same; `None` when there is no event yet.
+///
+/// # Errors
+/// See [`next_event`].
+pub(super) fn step(
+    channel: &EventChannel,
+    waiting: &mut Waiting,
+) -> Result<Option<*mut rdma_cm_event>, Errno> {
+    // An identifier that is being destroyed has no events any more; one of which an event was returned
+    // is not destroyed before it is acknowledged.
     let deliver = |event: Event| {
         let owner = shown_id(event.owner())?;
         event.owner().acks.delivered();
@@ -56,10 +74,13 @@ pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_c
         Some((event, owner))
     };
     loop {
-        let (event, owner) = channel.next_with(deliver)?;
-        // SAFETY: alive until the event is acknowledged, as said.
+        let Some((event, owner)) = channel.step(waiting, deliver)? else {
+            return Ok(None);
+        };
+        // SAFETY: `owner` is not destroyed before the event is acknowledged, which the program cannot do
+        // yet.
         match unsafe { show(&event, owner) } {
-            Some(shown) => return Ok(shown),
+            Some(shown) => return Ok(Some(shown)),
             // It is not for the program.
             None => event.owner().acks.acknowledge(1),
         }
@@ -312,24 +333,34 @@ pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
 }
 
 /// # Safety
-/// `event` is null or room for a pointer.
-pub unsafe extern "C" fn rdma_get_cm_event(
+/// `event` must be null or valid for writing a pointer.
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    entry::status_or_minus_one("rdma_get_cm_event", || {
+    cancellation::wait("rdma_get_cm_event", || {
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let next = next_event(channel);
-        // A program that ends may have destroyed the channel under a thread that waits. That thread ends the
-        // process with an error where it learns of that, as rping's does, while the end is under way. The kernel
-        // would leave it asleep; but somebody may be waiting for it.
-        if matches!(next, Err(Errno(libc::EBADF))) && engine::is_leaving() {
-            thread::sleep(END);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { entry::write(event, next?) }
+        let channel = channel_of(channel);
+        let mut has_waited = false;
+        Ok(move |waiting: &mut Waiting| {
+            // A program that ends may have destroyed the channel while one of its threads is between two
+            // calls. That thread ends the process with an error where it finds the channel gone, as rping's
+            // does, while `exit` is under way. With rdma-core it would sleep for ever; but another thread may
+            // be about to join it.
+            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && engine::is_leaving() {
+                has_waited = true;
+                waiting.sleep_for(END);
+                return Ok(false);
+            }
+            let Some(next) = step(channel.as_ref().map_err(|error| *error)?, waiting)? else {
+                return Ok(false);
+            };
+            // SAFETY: `event` is valid for writing a pointer: this function's contract, section Safety.
+            unsafe { entry::write(event, next) }?;
+            Ok(true)
+        })
     })
 }
 

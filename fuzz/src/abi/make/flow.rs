@@ -8,7 +8,7 @@ use urxe_verbs::ffi::*;
 
 /// A flow of frames, and specifications of these types with these contents.
 #[derive(Arbitrary, Debug)]
-pub(in crate::abi) struct Flow {
+pub(crate) struct Flow {
     qp: u8,
     pokes: Vec<Poke>,
     specs: Vec<(u8, Vec<u8>)>,

@@ -12,7 +12,7 @@ use urxe_verbs::ffi::*;
 
 /// What every queue pair is made of.
 #[derive(Arbitrary, Debug)]
-pub(in crate::abi) struct Made {
+pub(crate) struct Made {
     pd: u8,
     cqs: [u8; 2],
     srq: u8,
@@ -197,7 +197,7 @@ impl Made {
 
 /// Two queue pairs that are connected with each other, and what they need for it.
 #[derive(Arbitrary, Debug)]
-pub(in crate::abi) struct Pair {
+pub(crate) struct Pair {
     kind: u8,
     shared: bool,
     access: Bits,
@@ -206,7 +206,7 @@ pub(in crate::abi) struct Pair {
 }
 
 impl Pair {
-    pub(in crate::abi) fn tell(&self, world: &mut World) {
+    pub(crate) fn tell(&self, world: &mut World) {
         let size = Count::Few(16);
         Make::Pd { second: false }.tell(world);
         Make::Cq {

@@ -1,0 +1,168 @@
+//! Panics while packets are handled. A subscriber of the library's own trace events raises them: it panics where a
+//! packet has been received and its queue pair is locked.
+
+mod common;
+
+use common::{ALL, Buffer, End, PATIENCE, pair};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use urxe_driver::events::{EventObject, EventType};
+use urxe_driver::{Channel, engine};
+use urxe_proto::ids::RKey;
+use urxe_proto::qp::QpState;
+use urxe_proto::work::SendOp;
+
+/// The name of the thread that is to panic with the next packet; the test is over when it has done so.
+static PANICS: Mutex<Option<&str>> = Mutex::new(None);
+static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// WRITEs whose completions find room.
+const MOST_WRITES: u64 = 100;
+
+/// Between two WRITEs, so that the progress thread notices that a thread waits.
+const PAUSE: Duration = Duration::from_millis(5);
+
+struct Panicker;
+
+impl Subscriber for Panicker {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "urxe_driver::engine::receiving" && *metadata.level() == Level::TRACE
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        let name = thread::current().name().map(str::to_owned);
+        let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+        if panics.is_some() && name.as_deref() == *panics {
+            *panics = None;
+            drop(panics);
+            HAS_PANICKED.store(true, Ordering::Release);
+            panic!("deliberate");
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// One test at a time: all queue pairs of the process fail.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    static SUBSCRIBER: Once = Once::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    SUBSCRIBER.call_once(|| tracing::subscriber::set_global_default(Panicker).unwrap());
+    HAS_PANICKED.store(false, Ordering::Release);
+    turn
+}
+
+fn panic_in(thread: &'static str) {
+    *PANICS.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+}
+
+/// Two ends, and memory of the second.
+struct Ends {
+    a: End,
+    b: End,
+    from: Buffer,
+    to: Buffer,
+}
+
+impl Ends {
+    fn new() -> Ends {
+        let (a, b) = pair(|_| ());
+        let mut from = Buffer::new(&a.pd, 64, ALL);
+        from.fill(3);
+        let to = Buffer::new(&b.pd, 64, ALL);
+        Ends { a, b, from, to }
+    }
+
+    fn write(&self) {
+        let (addr, rkey) = (self.to.mr.addr(), RKey(self.to.mr.rkey().0));
+        let op = SendOp::Write { addr, rkey };
+        self.a.post(1, op, &[self.from.sge(0, 64)]);
+    }
+}
+
+fn wait_until(what: &str, test: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !test() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Both queue pairs fail, with an event each.
+fn have_failed(ends: &Ends) {
+    for end in [&ends.a, &ends.b] {
+        wait_until("a queue pair goes on", || end.qp.state() == QpState::Err);
+        wait_until("no event", || {
+            let event = end.context.events().take();
+            event.is_some_and(|event| {
+                event.kind == EventType::QpFatal && matches!(event.object, EventObject::Qp(_))
+            })
+        });
+    }
+}
+
+/// Nobody calls while a WRITE comes: the progress thread carries it out.
+fn others_are_served() {
+    let ends = Ends::new();
+    ends.write();
+    wait_until("the progress thread serves nobody", || {
+        ends.to.now() == ends.from.data
+    });
+}
+
+#[test]
+fn progress_thread_goes_on_after_a_panic() {
+    let _alone = alone();
+    let panics = || engine::get().counters().panics.get();
+    let before = panics();
+    let ends = Ends::new();
+    panic_in("urxe-progress");
+    ends.write();
+    have_failed(&ends);
+    assert_eq!(panics(), before + 1);
+    others_are_served();
+}
+
+#[test]
+fn thread_that_waits_is_no_waiter_any_more_after_a_panic() {
+    let _alone = alone();
+    let channel = Arc::new(Channel::new().unwrap());
+    let mut ends = Ends::new();
+    panic_in("waiter");
+    let waits = Arc::clone(&channel);
+    let waiter = thread::Builder::new().name("waiter".into());
+    let waiter = waiter.spawn(move || drop(waits.next())).unwrap();
+    // The progress thread may receive as well: then the next WRITE is tried. Completions are not polled, as
+    // this thread would receive then.
+    let has_panicked = || HAS_PANICKED.load(Ordering::Acquire);
+    for seed in 1.. {
+        assert!(seed < MOST_WRITES, "the waiter has received nothing");
+        ends.from.fill(seed);
+        ends.write();
+        wait_until("nobody receives", || {
+            has_panicked() || ends.to.now() == ends.from.data
+        });
+        if has_panicked() {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    assert!(waiter.join().is_err());
+    have_failed(&ends);
+    others_are_served();
+}
