@@ -359,7 +359,7 @@ impl SendQueue {
             true => 0,
             false => packets_of(len, mtu),
         };
-        if wr.op.takes_receive() {
+        if wr.op.consumes_receive() {
             self.receives = self.receives.wrapping_add(1);
         }
         self.slots[slot] = Some(SendWqe {

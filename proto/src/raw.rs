@@ -9,7 +9,7 @@ use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{NoMemory, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, Service, Told, UnreliableQp};
+use crate::unreliable::{Core, MessageInfo, Service, UnreliableQp};
 use crate::wire::Transport;
 use crate::work::Extra;
 use std::ops::RangeInclusive;
@@ -80,13 +80,13 @@ impl UnreliableQp<Raw> {
             core.counters.dropped_in_state += 1;
             return;
         }
-        let told = Told {
+        let message = MessageInfo {
             src_qp: Qpn::default(),
             extra: Extra::None,
             grh: false,
             solicited: false,
         };
-        core.receive_whole(now, &[frame], told, host);
+        core.deliver_message(now, &[frame], message, host);
     }
 }
 

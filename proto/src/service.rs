@@ -85,7 +85,7 @@ impl Context<'_> {
         }
         if position.ends() {
             let asked = wqe.flags.contains(SendFlags::SOLICITED);
-            header.bth.solicited = asked && wqe.op.takes_receive();
+            header.bth.solicited = asked && wqe.op.consumes_receive();
             match wqe.op {
                 SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
                 SendOp::SendInv(rkey) => header.ieth = Some(rkey),
@@ -113,7 +113,7 @@ impl Context<'_> {
 /// Whether a connected queue pair accepts a packet (9.6.1). Counts the reason when it does not.
 ///
 /// Checked are the state, the source address with the migration request bit, and the partition key.
-pub(crate) fn hears<C: Completions>(
+pub(crate) fn accepts_packet<C: Completions>(
     attr: &QpAttr,
     migration: &mut Migration,
     counters: &mut Counters,
@@ -123,12 +123,12 @@ pub(crate) fn hears<C: Completions>(
 ) -> bool {
     let drop_counter = if !attr.state.handles_packets() {
         &mut counters.dropped_in_state
-    } else if !migration.knows(attr, from, bth.mig_req) {
+    } else if !migration.accepts_source(attr, from, bth.mig_req) {
         // Only packets from the peer's address are accepted (9.6.1.5, by way of A17.4.5).
         if bth.mig_req {
-            migration.refuse(attr, host);
+            migration.report_refusal(attr, host);
         }
-        &mut counters.foreign
+        &mut counters.wrong_source
     } else if !PKey::DEFAULT.matches(bth.pkey) {
         &mut counters.bad_pkey
     } else {

@@ -116,7 +116,7 @@ pub enum SendOp {
 
 impl SendOp {
     /// Whether the operation consumes a receive at the peer.
-    pub const fn takes_receive(self) -> bool {
+    pub const fn consumes_receive(self) -> bool {
         matches!(
             self,
             Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::WriteImm { .. }
@@ -128,17 +128,17 @@ impl SendOp {
     /// True for READ and the atomics, and for ATOMIC WRITE and FLUSH, whose response carries no
     /// data.
     pub const fn has_response(self) -> bool {
-        matches!(self, Self::Read { .. }) || self.is_atomic() || self.is_confirmed()
+        matches!(self, Self::Read { .. }) || self.is_atomic() || self.has_empty_response()
     }
 
     /// Whether the peer answers with a response that carries no data: ATOMIC WRITE and FLUSH (A19).
-    pub const fn is_confirmed(self) -> bool {
+    pub const fn has_empty_response(self) -> bool {
         matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
     /// Whether the operation uses the scatter/gather list, as source or destination.
     pub const fn has_payload(self) -> bool {
-        !self.is_local() && !self.is_confirmed()
+        !self.is_local() && !self.has_empty_response()
     }
 
     /// Whether the operation is executed locally, without a packet.
@@ -147,11 +147,11 @@ impl SendOp {
     }
 
     /// Whether queue pairs of this type support the operation (9.4; A14, A19).
-    pub const fn is_of(self, service: QpType) -> bool {
+    pub const fn is_supported_by(self, service: QpType) -> bool {
         match service {
             QpType::Rc => true,
             // XRC has no opcodes for the operations of A19.
-            QpType::XrcIni => !self.is_confirmed(),
+            QpType::XrcIni => !self.has_empty_response(),
             QpType::XrcTgt => false,
             QpType::Uc => {
                 let plain = matches!(self, Self::Send | Self::SendImm(_));
@@ -187,7 +187,7 @@ impl SendOp {
     /// Executes a local operation ([`SendOp::is_local`]); does nothing for others.
     ///
     /// The error is the status of the completion.
-    pub(crate) fn carry_out<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
+    pub(crate) fn execute_local<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
         let ended = |status| move |_: MemoryError| status;
         match self {
             Self::BindMw(bind) => memory.bind_window(bind).map_err(ended(WcStatus::MwBindErr)),

@@ -26,7 +26,7 @@ use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::{Gid, Qpn};
 use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
-use crate::service::{Context, discard_receives, flush_receives, hears};
+use crate::service::{Context, accepts_packet, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
@@ -123,7 +123,7 @@ impl RcQp {
         if self.attr.state.handles_packets() {
             attr.rq_psn = self.responder.expected();
         }
-        if self.attr.state.takes_sends() {
+        if self.attr.state.accepts_sends() {
             attr.sq_psn = self.requester.next_psn();
         }
         attr
@@ -182,11 +182,11 @@ impl RcQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !self.attr.state.takes_sends() {
+        if !self.attr.state.accepts_sends() {
             return Err(PostError::State);
         }
         match self.config.service {
-            service if !wr.op.is_of(service) => return Err(PostError::Operation),
+            service if !wr.op.is_supported_by(service) => return Err(PostError::Operation),
             QpType::XrcIni if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() => {
                 return Err(PostError::Destination);
             }
@@ -220,7 +220,7 @@ impl RcQp {
     ) {
         let bth = &packet.header.bth;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if !hears(attr, migration, &mut self.counters, from, bth, host) {
+        if !accepts_packet(attr, migration, &mut self.counters, from, bth, host) {
             return;
         }
         let info = bth.opcode.info();
@@ -243,7 +243,7 @@ impl RcQp {
         }
         self.counters.received_packets += 1;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if migration.heard(attr, from, bth.mig_req, host) {
+        if migration.packet_accepted(attr, from, bth.mig_req, host) {
             self.requester.configure(&self.attr);
         }
         if self.attr.state == QpState::Rtr && !self.established {
@@ -395,7 +395,7 @@ impl RcQp {
     }
 
     /// From now on new packets may be used only as far as [`RcQp::grant`] says, or as far as the window goes.
-    /// That is for who drives several connections to one receiver, which hears them all in one buffer.
+    /// That is for who drives several connections to one receiver, which accepts_packet them all in one buffer.
     pub fn require_grants(&mut self, required: bool) {
         self.requester.require_grants(required);
     }
@@ -425,7 +425,7 @@ impl RcQp {
     /// goes out more than once, with the next [`RcQp::poll_answers`].
     pub fn say_farewell(&mut self) {
         let is_responder = self.config.service != QpType::XrcIni;
-        if is_responder && self.attr.state.handles_packets() && self.counters.tell_of_loss() {
+        if is_responder && self.attr.state.handles_packets() && self.counters.indicate_loss() {
             self.responder.say_farewell();
         }
     }

@@ -77,7 +77,7 @@ pub enum Transport {
     /// Congestion notification: not part of any transport (A17.9.3).
     Cnp,
     /// Manufacturer specific opcodes (9.2.1): urxe's flow-control probes between same-host peers.
-    Own,
+    Manufacturer,
 }
 
 /// The operation of a packet.
@@ -106,9 +106,9 @@ pub enum Operation {
     /// A congestion notification.
     Cnp,
     /// A flow-control probe of an unreliable connection; see [`crate::uc`].
-    Mark,
+    FlowProbe,
     /// The echo of a flow-control probe.
-    MarkSeen,
+    FlowProbeEcho,
     /// A reserved opcode. The responder treats it as an unsupported request (9.9.3); all bytes
     /// after the BTH count as payload.
     Reserved,
@@ -326,8 +326,8 @@ opcodes! {
     0xb6 XrcSendLastInv "XRC SEND Last with Invalidate" Xrc Send Last [XRCETH IETH] AtLeastOne;
     0xb7 XrcSendOnlyInv "XRC SEND Only with Invalidate" Xrc Send Only [XRCETH IETH] UpToMtu;
 
-    0xc0 Mark "urxe flow-control probe" Own Mark Only [] None;
-    0xc1 MarkSeen "urxe flow-control probe echo" Own MarkSeen Only [] None;
+    0xc0 FlowProbe "urxe flow-control probe" Manufacturer FlowProbe Only [] None;
+    0xc1 FlowProbeEcho "urxe flow-control probe echo" Manufacturer FlowProbeEcho Only [] None;
 }
 
 /// The table in memory; [`ROW_OF`] indexes it.
@@ -358,7 +358,7 @@ static DECODE: [Option<Opcode>; 256] = {
     decode
 };
 
-const TRANSPORTS: usize = Transport::Own as usize + 1;
+const TRANSPORTS: usize = Transport::Manufacturer as usize + 1;
 const OPERATIONS: usize = Operation::Reserved as usize + 1;
 const POSITIONS: usize = Position::Only as usize + 1;
 /// No extra header, ImmDt, or IETH.
@@ -475,7 +475,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
-                6 => Transport::Own,
+                6 => Transport::Manufacturer,
                 other => panic!("{opcode:?} is of transport {other}"),
             };
             assert_eq!(opcode.info().transport, expected, "{opcode:?}");

@@ -30,7 +30,7 @@ fn what_came_after_a_hole_is_carried_out_when_it_closes_and_not_before() {
     assert!(matches!(ack.syndrome(), Syndrome::Ack(_)));
     assert_eq!(ack.psn(), PEER_PSN + 2);
     assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
-    assert_eq!(end.qp.counters().held, 2);
+    assert_eq!(end.qp.counters().out_of_order_executed, 2);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_finds_no_room_is_reported_missing() {
     }
     assert_eq!(end.only().psn(), PEER_PSN);
     write(&mut end, 0);
-    let kept = end.qp.counters().held as u32;
+    let kept = end.qp.counters().out_of_order_executed as u32;
     assert!((1..4).contains(&kept));
     let nak = end.only();
     assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 1 + kept));
@@ -140,7 +140,7 @@ fn what_comes_far_after_a_hole_is_not_kept() {
     write(&mut end, 1025);
     end.poll();
     write(&mut end, 0);
-    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
     // It came, though: something is missing.
     assert_eq!(end.only().syndrome(), GAP);
 }
@@ -322,7 +322,7 @@ fn a_lost_packet_costs_one_packet_between_two_ends_that_keep() {
     assert_eq!(a.done(), [(1, Success)]);
     assert_eq!(a.qp.counters().retransmitted, 1);
     assert_eq!(b.qp.counters().duplicates, 0);
-    assert_eq!(b.qp.counters().held, 7);
+    assert_eq!(b.qp.counters().out_of_order_executed, 7);
     assert_eq!(
         b.host.bytes(REMOTE, 0, 12 * MTU),
         a.host.bytes(LOCAL, 0, 12 * MTU)
