@@ -3,8 +3,8 @@
 //! The test plays the peer, packet by packet. Only the test with random loss has two queue pairs.
 
 mod flow_control;
+mod fuzz;
 mod migration;
-mod noise;
 mod requester;
 mod responder;
 
