@@ -52,7 +52,7 @@ pub enum MemoryError {
     #[error("the memory region does not grant this access")]
     Permission,
     /// Part of the range is outside the region.
-    #[error("the range lies outside the memory region")]
+    #[error("the range is outside the memory region")]
     Range,
     /// Part of the range is not mapped, or is mapped without the necessary rights.
     #[error("part of the range is not mapped, or may not be written")]

@@ -16,7 +16,7 @@ use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(super) enum Outcome {
-    /// It does.
+    /// The queue pair remains operational.
     Continue,
     /// A receive completed with an error: the queue pair enters the error state.
     Failed,
