@@ -24,7 +24,7 @@
 
 mod polynomial;
 
-use self::polynomial::{Table, back_steps, multiply, tables};
+use self::polynomial::{Table, inverse_powers, multiply, tables};
 use crate::wire::Bth;
 use crc32fast::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -98,7 +98,7 @@ pub struct IpId {
 pub enum IcrcError {
     /// The length is not that of a packet.
     #[error(
-        "a datagram of {0} bytes is not a packet: a packet has at least 16 bytes, for BTH and ICRC, \
+        "a datagram of {0} bytes is not a packet: a packet has at least 16 bytes (BTH and ICRC), \
          and a multiple of 4"
     )]
     Length(usize),
@@ -310,16 +310,16 @@ impl FlowIcrc {
         match self.ip {
             IpVersion::V4 => {
                 let [t1, t0] = udp.wrapping_add(IPV4_LEN as u16).to_be_bytes();
-                at(&IPV4_TOTAL_LENGTH_TABLES, 0, t1)
-                    ^ at(&IPV4_TOTAL_LENGTH_TABLES, 1, t0)
-                    ^ at(&UDP_LENGTH_TABLES, 0, u1)
-                    ^ at(&UDP_LENGTH_TABLES, 1, u0)
+                lookup(&IPV4_TOTAL_LENGTH_TABLES, 0, t1)
+                    ^ lookup(&IPV4_TOTAL_LENGTH_TABLES, 1, t0)
+                    ^ lookup(&UDP_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&UDP_LENGTH_TABLES, 1, u0)
             }
             IpVersion::V6 => {
-                at(&IPV6_PAYLOAD_LENGTH_TABLES, 0, u1)
-                    ^ at(&IPV6_PAYLOAD_LENGTH_TABLES, 1, u0)
-                    ^ at(&UDP_LENGTH_TABLES, 0, u1)
-                    ^ at(&UDP_LENGTH_TABLES, 1, u0)
+                lookup(&IPV6_PAYLOAD_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&IPV6_PAYLOAD_LENGTH_TABLES, 1, u0)
+                    ^ lookup(&UDP_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&UDP_LENGTH_TABLES, 1, u0)
             }
         }
     }
@@ -331,9 +331,9 @@ impl FlowIcrc {
             IpVersion::V4 => {
                 let [i1, i0] = id.id.to_be_bytes();
                 let flags = if id.dont_fragment { DONT_FRAGMENT } else { 0 };
-                at(&IPV4_ID_TABLES, 0, i1)
-                    ^ at(&IPV4_ID_TABLES, 1, i0)
-                    ^ at(&IPV4_FLAGS_TABLE, 0, flags)
+                lookup(&IPV4_ID_TABLES, 0, i1)
+                    ^ lookup(&IPV4_ID_TABLES, 1, i0)
+                    ^ lookup(&IPV4_FLAGS_TABLE, 0, flags)
             }
             IpVersion::V6 => 0,
         }
@@ -345,7 +345,7 @@ impl FlowIcrc {
         let mut crc = 0;
         for (i, &byte) in bth.iter().enumerate() {
             if i != Bth::VARIANT_BYTE {
-                crc ^= at(&BTH_TABLES, i, byte);
+                crc ^= lookup(&BTH_TABLES, i, byte);
             }
         }
         crc
@@ -370,11 +370,11 @@ fn recover_id(difference: u32, len: usize, guess: IpId, unknown_flags: u8) -> Op
     // is multiplied by x^32, and by x^32 again for each following word: the three remaining words
     // of the IPv4 header, the two of UDP, and the packet.
     let words = 1 + (IPV4_LEN - IPV4_ID - 4 + UDP_LEN + len) / 4;
-    let back = multiply(
-        BACK_WORDS[words % BACK_WORDS.len()],
-        BACK_MANY[words / BACK_WORDS.len()],
+    let shift_back = multiply(
+        INVERSE_WORDS[words % INVERSE_WORDS.len()],
+        INVERSE_BLOCKS[words / INVERSE_WORDS.len()],
     );
-    let [i1, i0, flags, offset] = multiply(difference, back).to_le_bytes();
+    let [i1, i0, flags, offset] = multiply(difference, shift_back).to_le_bytes();
     // RoCEv2 packets are never fragmented, so the fragment offset must not differ.
     if offset != 0 || flags & !unknown_flags != 0 {
         return None;
@@ -392,9 +392,9 @@ const FROM_IPV4: usize = IPV4_LEN + FROM_UDP;
 const FROM_IPV6: usize = IPV6_LEN + FROM_UDP;
 
 /// The powers of x^-32, for 0 to 255 words.
-static BACK_WORDS: [u32; 256] = back_steps(32);
+static INVERSE_WORDS: [u32; 256] = inverse_powers(32);
 /// The powers of x^-(32 * 256), up to the length of the longest packet.
-static BACK_MANY: [u32; u16::MAX as usize / 4 / 256 + 1] = back_steps(32 * 256);
+static INVERSE_BLOCKS: [u32; u16::MAX as usize / 4 / 256 + 1] = inverse_powers(32 * 256);
 
 static BTH_TABLES: [Table; Bth::LEN] = tables(0);
 static UDP_LENGTH_TABLES: [Table; 2] = tables(FROM_UDP - UDP_LENGTH - 2);
@@ -405,7 +405,7 @@ static IPV4_FLAGS_TABLE: [Table; 1] = tables(FROM_IPV4 - IPV4_FLAGS - 1);
 
 /// The contribution of byte `i` of a field with the value `byte`.
 #[inline]
-fn at(tables: &[Table], i: usize, byte: u8) -> u32 {
+fn lookup(tables: &[Table], i: usize, byte: u8) -> u32 {
     tables[i][usize::from(byte)]
 }
 

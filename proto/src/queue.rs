@@ -31,7 +31,8 @@ pub enum PostError {
     SharedReceives,
     /// A datagram without a valid destination: EINVAL.
     #[error(
-        "a datagram needs an address handle of the queue pair's protection domain and a destination queue pair"
+        "a datagram needs a destination queue pair and an address handle of the queue pair's \
+         protection domain"
     )]
     Destination,
 }

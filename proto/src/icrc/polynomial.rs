@@ -39,7 +39,7 @@ pub(super) const fn x_to_the(mut power: u64) -> u32 {
 }
 
 /// Returns the powers of x^-`step`, from the 0th.
-pub(super) const fn back_steps<const N: usize>(step: u64) -> [u32; N] {
+pub(super) const fn inverse_powers<const N: usize>(step: u64) -> [u32; N] {
     let one_step = x_to_the(ORDER - step);
     let mut steps = [ONE; N];
     let mut i = 1;

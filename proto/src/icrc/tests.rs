@@ -229,13 +229,13 @@ const LONGEST_PACKET: usize = Bth::LEN + 32 + 4096;
 fn single_bit_errors_that_pass_as_another_id_are_known() {
     // A single-bit error, multiplied back to the position of the identification, is a power of x.
     // It passes only if that equals a difference of identifications.
-    let x_back = x_to_the(ORDER - 1);
+    let x_inverse = x_to_the(ORDER - 1);
     let mut error = ONE;
     let mut pass_with_another_df = Vec::new();
     // The word that holds the identification ends at x^0. After it come the rest of the IPv4 and
     // UDP headers, the packet and its ICRC.
     for bit in 0..8 * (12 + 8 + LONGEST_PACKET + LEN) {
-        error = multiply(error, x_back);
+        error = multiply(error, x_inverse);
         let [.., flags, offset] = error.to_le_bytes();
         if offset != 0 || flags & !DONT_FRAGMENT != 0 {
             continue;

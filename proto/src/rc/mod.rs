@@ -395,7 +395,7 @@ impl RcQp {
     }
 
     /// From now on new packets may be used only as far as [`RcQp::grant`] says, or as far as the window goes.
-    /// That is for who drives several connections to one receiver, which accepts_packet them all in one buffer.
+    /// That is for who drives several connections to one receiver, which hears them all in one buffer.
     pub fn require_grants(&mut self, required: bool) {
         self.requester.require_grants(required);
     }

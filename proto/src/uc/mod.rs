@@ -167,7 +167,7 @@ impl UnreliableQp<Uc> {
             .handle(&mut cx, packet, receive, host)
         {
             Outcome::Continue => {}
-            Outcome::Failed => core.end(now, host),
+            Outcome::Failed => core.enter_error(now, host),
         }
     }
 }

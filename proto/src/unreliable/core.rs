@@ -110,7 +110,7 @@ impl Core {
             (QpState::Sqd, QpState::Rts) => self.draining = false,
             (QpState::Rts, QpState::Sqd) => {
                 self.draining = self.attr.en_sqd_async_notify;
-                self.announce_drained(host);
+                self.report_drained(host);
             }
             _ => {}
         }
@@ -159,7 +159,7 @@ impl Core {
     ) -> bool {
         let (mut cx, requester, _) = self.parts(now);
         let sent = requester.transmit(&mut cx, host, out);
-        self.sent(sent, host)
+        self.after_transmit(sent, host)
     }
 
     /// Like [`Self::poll_transmit`], for work requests that are whole frames of lengths in
@@ -173,28 +173,28 @@ impl Core {
     ) -> bool {
         let (mut cx, requester, _) = self.parts(now);
         let sent = requester.transmit_frames(&mut cx, frames, host, out);
-        self.sent(sent, host)
+        self.after_transmit(sent, host)
     }
 
     /// Applies the result of sending to the state. Returns whether more is to be sent.
-    fn sent<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
+    fn after_transmit<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
         if sent == Sent::Failed {
             self.attr.state = QpState::Sqe;
             self.draining = false;
         }
-        self.announce_drained(host);
+        self.report_drained(host);
         sent == Sent::Part
     }
 
     /// Enters the error state after a receive error; the receive has completed (9.9.3, class A).
-    pub(crate) fn end<H: Host>(&mut self, now: Time, host: &mut H) {
+    pub(crate) fn enter_error<H: Host>(&mut self, now: Time, host: &mut H) {
         self.attr.state = QpState::Err;
         self.flush(now, host);
     }
 
     pub(crate) fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state != QpState::Reset && self.attr.state != QpState::Err {
-            self.end(now, host);
+            self.enter_error(now, host);
             host.event(QpEvent::Fatal);
         }
     }
@@ -241,7 +241,7 @@ impl Core {
         });
         if scattered.is_err() {
             receive.end(cx.qpn, WcStatus::LocProtErr, host);
-            self.end(now, host);
+            self.enter_error(now, host);
             return;
         }
         cx.counters.receives_done += 1;
@@ -258,7 +258,7 @@ impl Core {
         receive.complete(completion, message.solicited, host);
     }
 
-    fn announce_drained<H: Completions>(&mut self, host: &mut H) {
+    fn report_drained<H: Completions>(&mut self, host: &mut H) {
         if self.draining && self.requester.is_drained() {
             self.draining = false;
             host.event(QpEvent::SendQueueDrained);

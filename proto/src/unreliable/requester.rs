@@ -174,7 +174,7 @@ impl Requester {
         let position = Position::new(index == 0, index + 1 == wqe.packets);
         let mut header = cx.data_header(wqe, position, self.next_psn);
         if let Some(dest) = wqe.dest.and_then(Destination::datagram) {
-            header = addressed(cx, header, &dest);
+            header = with_destination(cx, header, &dest);
         }
         let mtu = cx.attr.path_mtu;
         let payload = self.queue.payload(self.queue.head(), wqe);
@@ -219,7 +219,7 @@ impl Requester {
 }
 
 /// Adds the destination of a datagram to its headers.
-fn addressed(cx: &Context<'_>, mut header: Header, dest: &UdDestination) -> Header {
+fn with_destination(cx: &Context<'_>, mut header: Header, dest: &UdDestination) -> Header {
     let qkey = if dest.qkey.0 & OWN_QKEY != 0 {
         cx.attr.qkey
     } else {

@@ -393,7 +393,7 @@ impl Connection {
 }
 
 fn req_of(id: CommId, wanted: &Connect, ack_timeout: u8) -> Req {
-    // A path through a router has no LIDs. RoCE, which has no LIDs at all, uses the same encoding.
+    // Across a router the LIDs are unknown. RoCE, which has none, is encoded in the same way.
     let subnet_local = wanted.hop_limit <= 1;
     let lid = if subnet_local { 0 } else { LID_PERMISSIVE };
     // The XRC queue pair of the active side only sends (A14.5.1).

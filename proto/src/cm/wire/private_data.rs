@@ -1,7 +1,7 @@
 //! Private data that the two programs exchange in CM messages.
 //!
-//! Each message type carries a fixed number of bytes. The wire format does not tell how many of them
-//! the program gave (12.7.35).
+//! Each message type carries a fixed number of bytes. The wire format does not tell how many of
+//! them the program gave (12.7.35).
 
 use std::fmt;
 use std::ops::Deref;
