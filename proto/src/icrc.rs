@@ -1,7 +1,7 @@
 //! The invariant CRC at the end of every packet (A17.3.3, 7.8.1).
 //!
-//! The ICRC is the CRC-32 of Ethernet over 8 bytes of ones (in place of InfiniBand's local route
-//! header, which RoCE lacks), the IP and UDP headers, and the packet. Fields that routers may
+//! The ICRC is the CRC-32 of Ethernet over 8 bytes of ones, the IP and UDP headers, and the packet.
+//! The ones stand for InfiniBand's local route header, which RoCE lacks. Fields that routers may
 //! change are replaced by ones: IPv4's type of service, time to live and header checksum; IPv6's
 //! traffic class, flow label and hop limit; the UDP checksum; and the byte of the BTH with FECN and
 //! BECN.

@@ -386,7 +386,7 @@ impl Transmit for Sink {
     }
 
     fn commit(&mut self) {
-        let packet = Packet::parse(&self.staged).expect("what is sent is well-formed");
+        let packet = Packet::parse(&self.staged).expect("packets sent are well-formed");
         let rule = packet.header.bth.opcode.info().payload;
         assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
         self.packets.push(Sent {

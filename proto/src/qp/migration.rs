@@ -278,22 +278,22 @@ mod tests {
 
     #[test]
     fn alternate_path_needs_a_gid_and_a_port() {
-        type Spoil = fn(&mut QpAttr);
-        let spoils: [Spoil; 5] = [
+        type Invalidate = fn(&mut QpAttr);
+        let invalidations: [Invalidate; 5] = [
             |attr| attr.alt_av.is_global = false,
             |attr| attr.alt_av.dgid = Gid::default(),
             |attr| attr.alt_port = 2,
             |attr| attr.alt_pkey_index = 1,
             |attr| attr.alt_timeout = 32,
         ];
-        for spoil in spoils {
+        for invalidate in invalidations {
             let mut end = End::new();
             let mut new = QpAttr {
                 alt_av: to(2),
                 alt_port: 1,
                 ..QpAttr::default()
             };
-            spoil(&mut new);
+            invalidate(&mut new);
             let mask = AttrMask::ALT_PATH;
             let (attr, host) = (&mut end.attr, &mut end.host);
             assert_eq!(
