@@ -9,7 +9,7 @@ use urxe_proto::host::{
 use urxe_proto::ids::{Gid, LKey, Qpn, RKey, Source, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
+use urxe_proto::qp::{AddressVector, QpAttr, QpType, transitions_to_rts};
 use urxe_proto::queue::SendQueueSize;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -186,7 +186,7 @@ impl End {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        for (state, mask) in way_to_rts(QpType::Rc) {
+        for (state, mask) in transitions_to_rts(QpType::Rc) {
             attr.state = state;
             qp.modify(&attr, mask, Time(0), &mut host)
                 .expect("a transition");

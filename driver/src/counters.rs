@@ -195,7 +195,7 @@ impl DeviceCounters {
             ("rcvd_rnr_err", transport.rnr_naks_received),
             ("send_rnr_err", transport.rnr_naks_sent),
             ("rcvd_seq_err", transport.sequence_naks_received),
-            ("ack_deferred", transport.answers_deferred),
+            ("ack_deferred", transport.responses_deferred),
             ("retry_exceeded_err", transport.retries_exceeded),
             ("retry_rnr_exceeded_err", transport.rnr_retries_exceeded),
             ("completer_retry_err", retries),

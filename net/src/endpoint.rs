@@ -346,7 +346,7 @@ impl Endpoint {
         let slot = match qpn {
             Qpn::GSI => match addressee(bytes) {
                 Some(Addressee::CommId(id)) if slot_of(id) < SLOTS => slot_of(id),
-                Some(Addressee::Anybody) => return Owner::Mine,
+                Some(Addressee::AnyProcess) => return Owner::Mine,
                 _ => self.steering.lowest(),
             },
             _ => slot,

@@ -1,8 +1,9 @@
-//! What a state machine asks of its surroundings.
+//! The environment of a state machine, as traits: memory, receives, completions and the packet
+//! sink.
 //!
-//! The driver implements these traits over the program's memory and real queues, the simulator over
-//! plain vectors. Each answer is about this moment: a key that was valid for one packet may be gone
-//! for the next, so nothing about memory is remembered between calls.
+//! The driver implements these traits over registered memory and real queues, the simulator over
+//! plain vectors. Each result holds for the current call only. A key that was valid for one packet
+//! may be deregistered before the next, so state machines cache nothing about memory between calls.
 
 use crate::ids::{LKey, RKey, Srqn};
 use crate::time::Time;
@@ -10,90 +11,92 @@ use crate::work::{Completion, Sge};
 use bitflags::bitflags;
 
 bitflags! {
-    /// What may be done to a memory region; the bits of `enum ibv_access_flags`.
+    /// The access rights of a memory region; the bits of `enum ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct Access: u32 {
-        /// This end may write to it: receives, READ responses, results of atomics.
+        /// Local write: receives, READ responses, results of atomics.
         const LOCAL_WRITE = 1 << 0;
-        /// The peer may write to it.
+        /// Remote write.
         const REMOTE_WRITE = 1 << 1;
-        /// The peer may read it.
+        /// Remote read.
         const REMOTE_READ = 1 << 2;
-        /// The peer may do atomics on it.
+        /// Remote atomics.
         const REMOTE_ATOMIC = 1 << 3;
-        /// A memory window may be bound to it.
+        /// A memory window may be bound to the region.
         const MW_BIND = 1 << 4;
-        /// Addresses count from its start.
+        /// Addresses are offsets from the start of the region.
         const ZERO_BASED = 1 << 5;
-        /// Pages need not be present at registration.
+        /// On-demand paging: pages need not be present at registration.
         const ON_DEMAND = 1 << 6;
-        /// Advice: huge pages lie behind it.
+        /// A hint: the region is backed by huge pages.
         const HUGETLB = 1 << 7;
-        /// The peer may flush it globally.
+        /// Remote FLUSH to global visibility (A19).
         const FLUSH_GLOBAL = 1 << 8;
-        /// The peer may flush it to persistence.
+        /// Remote FLUSH to persistence (A19).
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Writes may become visible in any order.
+        /// Relaxed ordering: writes may become visible in any order.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
-/// Why memory could not be reached. What follows from it depends on who asked: a completion with a
-/// local protection error, or a NAK.
+/// Why an access to memory failed.
+///
+/// The consequence depends on the side of the access. A local access ends its work request with a
+/// local protection error; a remote one is answered with a NAK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// No region has this key, or one of another protection domain.
+    /// No region or window of this protection domain has the key.
     #[error("no memory region of this protection domain has the key")]
     Key,
     /// The region does not grant this kind of access.
     #[error("the memory region does not grant this access")]
     Permission,
-    /// Part of the range lies outside the region.
-    #[error("the range lies outside the memory region")]
+    /// Part of the range is outside the region.
+    #[error("the range is outside the memory region")]
     Range,
-    /// There is no memory behind part of the range, or not with these rights.
+    /// Part of the range is not mapped, or is mapped without the necessary rights.
     #[error("part of the range is not mapped, or may not be written")]
     Fault,
-    /// The memory window is of a kind, or in a state, that does not allow it.
+    /// The type or the state of the memory window does not allow the access.
     #[error("the memory window's type or state does not allow this")]
     Window,
 }
 
-/// What binding a memory window asks for (10.6.7.2, 11.4.1.1).
+/// The parameters of a memory window bind (10.6.7.2, 11.4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowBind {
-    /// The window's key as it is now.
+    /// The current key of the window.
     pub window: RKey,
-    /// The low 8 bits are those that the window's key shall have from now on.
+    /// The new key: its low 8 bits replace those of the current key.
     pub new_key: RKey,
-    /// The region to bind it to; not looked at when `len` is 0.
+    /// The region to bind the window to; ignored when `len` is 0.
     pub region: LKey,
-    /// The first byte, by the region's own addresses.
+    /// The first byte of the window, in the region's address space.
     pub addr: u64,
-    /// Bytes; 0 unbinds a window of type 1.
+    /// The length in bytes; 0 unbinds a window of type 1.
     pub len: u64,
-    /// What the peer may do through it, and whether its addresses count from its start.
+    /// The remote rights that the window grants, and whether it is zero-based.
     pub access: Access,
 }
 
-/// An operation on 8 aligned bytes in the host's byte order that nobody sees half done.
+/// An operation on 8 naturally aligned bytes, in the host's byte order, done atomically.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOp {
-    /// Put `swap` there if `compare` is there.
+    /// Stores `swap` if the bytes equal `compare`.
     CompareSwap {
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// What to put.
+        /// The new value.
         swap: u64,
     },
-    /// Add modulo 2^64.
+    /// Adds, modulo 2^64.
     FetchAdd(u64),
-    /// Put this there: ATOMIC WRITE (A19).
+    /// Stores the value: ATOMIC WRITE (A19).
     Store(u64),
 }
 
 impl AtomicOp {
-    /// The right that a peer needs for it.
+    /// The right that the region must grant to a remote requester.
     pub const fn access(self) -> Access {
         match self {
             Self::CompareSwap { .. } | Self::FetchAdd(_) => Access::REMOTE_ATOMIC,
@@ -102,14 +105,15 @@ impl AtomicOp {
     }
 }
 
-/// A key by which a packet names memory, and whose protection domain it must be of.
+/// A remote key, and the shared receive queue whose protection domain it must belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteKey {
     /// The key.
     pub rkey: RKey,
-    /// The shared receive queue whose protection domain it is; `None` for the queue pair's. The
-    /// target of an extended reliable connection has none: it serves all who have a queue in its
-    /// domain, and each packet says whom (A14).
+    /// The shared receive queue whose protection domain applies; `None` for the queue pair's own.
+    ///
+    /// An XRC target has no protection domain: it serves every shared receive queue of its XRC
+    /// domain, and each packet names one of them (A14).
     pub srq: Option<Srqn>,
 }
 
@@ -119,18 +123,18 @@ impl From<RKey> for RemoteKey {
     }
 }
 
-/// The memory that a queue pair may reach: that of its protection domain.
+/// The memory that a queue pair may access: that of its protection domain.
 pub trait Memory {
-    /// Whether all of `sges` may be read (or, with [`Access::LOCAL_WRITE`], written) now.
+    /// Checks that all of `sges` may be read (or, with [`Access::LOCAL_WRITE`], written) now.
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError>;
 
-    /// Copies `out.len()` bytes that start `offset` bytes into the list of elements.
+    /// Copies `out.len()` bytes from the scatter/gather list, starting `offset` bytes into it.
     fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError>;
 
-    /// Copies `data` to where `offset` bytes into the list of elements lie.
+    /// Copies `data` into the scatter/gather list, starting `offset` bytes into it.
     fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError>;
 
-    /// Whether the peer may do `access` to `len` bytes at `addr` now.
+    /// Checks that a remote requester may do `access` to `len` bytes at `addr` now.
     fn check_remote(
         &self,
         key: RemoteKey,
@@ -139,18 +143,22 @@ pub trait Memory {
         access: Access,
     ) -> Result<(), MemoryError>;
 
-    /// The peer reads. Checks what [`Memory::check_remote`] checks.
+    /// Reads for a remote requester, with the checks of [`Memory::check_remote`].
     fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError>;
 
-    /// The peer writes. Checks what [`Memory::check_remote`] checks.
+    /// Writes for a remote requester, with the checks of [`Memory::check_remote`].
     fn remote_write(&self, key: RemoteKey, addr: u64, data: &[u8]) -> Result<(), MemoryError>;
 
-    /// The peer's atomic; `addr` is a multiple of 8. Returns what was there before. It is atomic
-    /// against the program's own atomics on the same 8 bytes.
+    /// Executes a remote atomic and returns the value before it.
+    ///
+    /// `addr` is a multiple of 8. The operation is atomic with respect to the program's own atomics
+    /// on the same 8 bytes.
     fn remote_atomic(&self, key: RemoteKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryError>;
 
-    /// The peer's FLUSH: what it wrote before to `range`, an address and bytes, or anywhere in the
-    /// region, goes where `access` says it may ask for (A19).
+    /// Executes a FLUSH for a remote requester (A19).
+    ///
+    /// It makes earlier remote writes to `range` (address and length in bytes), or to the whole
+    /// region, globally visible or persistent, as `access` says.
     fn flush(
         &self,
         key: RemoteKey,
@@ -158,97 +166,106 @@ pub trait Memory {
         access: Access,
     ) -> Result<(), MemoryError>;
 
-    /// The peer's SEND with invalidate takes away a key.
+    /// Invalidates a key for a remote SEND with Invalidate.
     fn invalidate(&self, key: RemoteKey) -> Result<(), MemoryError>;
 
-    /// A work request binds a memory window; all later packets see it bound.
+    /// Binds a memory window for a work request; all later packets see the new binding.
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError>;
 
-    /// A work request takes away a key of this end.
+    /// Invalidates a local key for a work request.
     fn invalidate_local(&self, rkey: RKey) -> Result<(), MemoryError>;
 }
 
-/// A receive work request that a message has taken from its queue.
+/// A receive work request that a message consumes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Receive {
-    /// The program's own number for it.
+    /// The program's number for the work request.
     pub wr_id: u64,
-    /// Where the message goes. The vector is kept and filled anew, so that taking a receive
-    /// allocates nothing.
+    /// The scatter/gather list. The vector is reused, so that taking a receive allocates nothing.
     pub sges: Vec<Sge>,
-    /// The shared receive queue that a packet of an extended reliable connection named.
+    /// The shared receive queue that an XRC packet named.
     pub srq: Option<Srqn>,
 }
 
-/// Where receives come from: a queue pair's own queue, or a shared one.
+/// The source of receives: the queue pair's own receive queue, or a shared one.
 pub trait Receives {
-    /// Takes the oldest receive into `into`; false when there is none. If `into.srq` is given, it is
-    /// taken from that shared queue.
+    /// Takes the oldest receive into `into`; returns false when there is none.
+    ///
+    /// If `into.srq` is set, the receive is taken from that shared receive queue.
     fn take_receive(&mut self, into: &mut Receive) -> bool;
 
-    /// Whether the target of an extended reliable connection may receive from this shared queue:
-    /// whether it belongs to the same domain (A14).
+    /// Whether an XRC target may receive from this shared receive queue: both must belong to the
+    /// same XRC domain (A14).
     fn has_srq(&self, srq: Srqn) -> bool;
 
-    /// How many there are, for end-to-end credits; `None` for a shared queue, whose receives no
-    /// queue pair can count on (9.7.7.2).
+    /// The number of posted receives, for end-to-end credits.
+    ///
+    /// `None` for a shared receive queue: no queue pair can count on its receives (9.7.7.2).
     fn receive_credits(&self) -> Option<u32>;
 
-    /// Copies `data` to where `offset` bytes into the elements of `receive` lie. Their keys are of the protection domain of the queue that it came from, which for a
-    /// shared one need not be the queue pair's (10.2.9.2).
+    /// Copies `data` into the elements of `receive`, starting `offset` bytes into them.
+    ///
+    /// Their keys belong to the protection domain of the queue that the receive was taken from. For
+    /// a shared receive queue that may differ from the queue pair's (10.2.9.2).
     fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError>;
 }
 
-/// What happens to a queue pair without a work request to complete (11.6.3).
+/// An asynchronous event of a queue pair (11.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpEvent {
-    /// It went to error for a reason that no completion can tell.
+    /// The queue pair entered the error state for a reason that no completion reports.
     Fatal,
-    /// A request made no sense; the peer got a NAK for it.
+    /// The responder refused an invalid request with a NAK.
     RequestError,
-    /// A request lacked the right to memory; the peer got a NAK for it.
+    /// The responder refused a request with a NAK because of its memory access.
     AccessError,
     /// A packet arrived in RTR.
     CommunicationEstablished,
-    /// All that was outstanding when it went to SQD has completed.
+    /// The send queue is drained: all that was outstanding at the transition to SQD has completed.
     SendQueueDrained,
-    /// It went to error, and no more completions of receives from the shared queue will come.
+    /// The queue pair entered the error state and consumes no more receives from its shared queue.
     LastWqeReached,
-    /// The connection went over to its alternate path.
+    /// The connection migrated to its alternate path.
     PathMigrated,
-    /// The peer asked to migrate to a path that is not the alternate one.
+    /// The peer requested migration to a path that is not the alternate one.
     PathMigrationRefused,
 }
 
-/// Where completions and events go.
+/// The receiver of completions and asynchronous events.
 pub trait Completions {
-    /// A send work request ended.
+    /// Reports the completion of a send work request.
     fn send_completed(&mut self, completion: Completion);
 
-    /// `receive` ended. `solicited` is whether its last packet asked for an event (or it failed).
+    /// Reports the completion of `receive`.
+    ///
+    /// `solicited` is true when the last packet requested an event, or when the receive failed.
     fn receive_completed(&mut self, receive: &Receive, completion: Completion, solicited: bool);
 
-    /// Something else happened.
+    /// Reports an asynchronous event.
     fn event(&mut self, event: QpEvent);
 }
 
-/// All that a state machine needs beside the packets and the time.
+/// The whole environment of a state machine, apart from packets and the time.
 pub trait Host: Memory + Receives + Completions {}
 
 impl<T: Memory + Receives + Completions> Host for T {}
 
-/// Where packets go. A sink may be full: then the state machine stops and is asked again later.
+/// A sink for outgoing packets.
+///
+/// A sink may be full. The state machine then stops, and its caller calls it again later.
 pub trait Transmit {
-    /// Room for one packet of `len` bytes from the BTH to the end of the pad, the ICRC not
-    /// counted. `None` when nothing more can be taken now. The bytes hold nothing of meaning.
+    /// Reserves room for one packet of `len` bytes, from the BTH to the end of the pad.
+    ///
+    /// The ICRC is not counted. Returns `None` when the sink is full. The contents of the slice are
+    /// unspecified.
     fn stage(&mut self, len: usize) -> Option<&mut [u8]>;
 
-    /// The packet staged last is complete and goes out.
+    /// Queues the staged packet for transmission.
     fn commit(&mut self);
 
-    /// The packet staged last shall not go out.
+    /// Discards the staged packet.
     fn cancel(&mut self);
 
-    /// The time, as exact as the sink knows it: for measuring round trips.
+    /// The current time, as precisely as the sink knows it, for round-trip measurements.
     fn now(&self) -> Time;
 }

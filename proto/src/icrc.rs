@@ -1,36 +1,38 @@
-//! The invariant CRC that ends every packet (A17.3.3, 7.8.1).
+//! The invariant CRC at the end of every packet (A17.3.3, 7.8.1).
 //!
-//! It is the CRC-32 of Ethernet over 8 bytes of ones (the local route header that InfiniBand has
-//! and RoCE has not), the IP and UDP headers, and the packet. What may change on the way is ones in
-//! the sum: IPv4's type of service, time to live and header checksum; IPv6's traffic class, flow
-//! label and hop limit; the UDP checksum; and the byte of the BTH that holds FECN and BECN.
+//! The ICRC is the CRC-32 of Ethernet over 8 bytes of ones, the IP and UDP headers, and the packet.
+//! The ones stand for InfiniBand's local route header, which RoCE lacks. Fields that routers may
+//! change are replaced by ones: IPv4's type of service, time to live and header checksum; IPv6's
+//! traffic class, flow label and hop limit; the UDP checksum; and the byte of the BTH with FECN and
+//! BECN.
 //!
-//! So it covers headers that a UDP socket does not show. Addresses, ports and lengths are known
-//! there all the same, but the IPv4 identification and the «don't fragment» bit of a received
-//! packet are not. They need not be: a CRC is linear. The difference between the ICRC that arrived
-//! and the one computed for a guess is what the difference between the true and the guessed
-//! identification alone would give, carried from there to the end of the packet; and carrying is
-//! multiplication by a power of x, which can be undone. If what comes out is a difference of
-//! identifications (17 bits of 32), that tells the true one; if not, the packet is damaged.
+//! # Unknown IPv4 identification
+//! The ICRC thus covers fields that a UDP socket does not report. Addresses, ports and lengths are
+//! known, but the IPv4 identification and the «don't fragment» bit of a received packet are not.
+//! They can be computed, because a CRC is linear. Let the receiver compute the ICRC with a guessed
+//! identification. The difference to the received ICRC depends only on the difference between the
+//! true and the guessed identification, multiplied by a power of x for the bytes that follow. That
+//! multiplication can be inverted. If the result differs from zero only in the 17 bits of
+//! identification and flag, it yields the true identification. Otherwise the packet is damaged.
 //!
-//! # How sure a check is
-//! With a right guess, as sure as any CRC-32. Otherwise 17 of its 32 bits are spent on finding the
-//! identification: a packet damaged at random passes with a probability of 2^-15, and of the single
-//! wrong bits two pass, in bytes 173 and 1834 of a packet. Where it is known whether the sender sets
-//! «don't fragment» - it does so always or never - the probability is 2^-16, and any single wrong
-//! bit is found, up to the longest packet that RoCE has.
+//! # Strength of the check
+//! With a correct guess the check is as strong as any CRC-32. Otherwise 17 of its 32 bits are used
+//! to find the identification. A randomly damaged packet then passes with probability 2^-15, and
+//! two single-bit errors pass, in bytes 173 and 1834 of a packet. If the sender is known to set
+//! «don't fragment» always or never, the probability is 2^-16, and every single-bit error is
+//! detected up to the longest packet of RoCE.
 
 mod polynomial;
 
-use self::polynomial::{Table, back_steps, multiply, tables};
+use self::polynomial::{Table, inverse_powers, multiply, tables};
 use crate::wire::Bth;
 use crc32fast::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The ICRC's length on the wire, in bytes.
+/// The length of the ICRC, in bytes.
 pub const LEN: usize = 4;
 
-/// The addresses and ports of a packet, from its sender's point of view.
+/// The addresses and ports of a packet, as the sender fills them in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Flow {
     /// Over IPv4.
@@ -58,8 +60,9 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// The flow between two socket addresses; `None` when one is IPv4 and the other IPv6. An IPv4
-    /// address in its mapped form is IPv4: that is how an IPv6 socket shows what goes over IPv4.
+    /// Returns the flow between two socket addresses; `None` if their address families differ.
+    ///
+    /// An IPv4-mapped IPv6 address counts as IPv4: an IPv6 socket reports IPv4 peers that way.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Option<Flow> {
         use std::net::IpAddr::{V4, V6};
         let (src_port, dst_port) = (src.port(), dst.port());
@@ -81,7 +84,7 @@ impl Flow {
     }
 }
 
-/// What of an IPv4 header the ICRC covers and a UDP socket does not show.
+/// The IPv4 header fields that the ICRC covers and a UDP socket does not report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct IpId {
     /// The identification.
@@ -90,30 +93,30 @@ pub struct IpId {
     pub dont_fragment: bool,
 }
 
-/// Why a datagram is not a packet with its ICRC. It is to be dropped (9.6.1).
+/// Why the ICRC of a datagram is not valid. The datagram must be dropped (9.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IcrcError {
-    /// It cannot hold a packet at all.
+    /// The length is not that of a packet.
     #[error(
-        "a datagram of {0} bytes is no packet: those have a BTH and an ICRC, 16 bytes, or more, \
-         in multiples of 4"
+        "a datagram of {0} bytes is not a packet: a packet has at least 16 bytes (BTH and ICRC), \
+         and a multiple of 4"
     )]
     Length(usize),
-    /// The ICRC is not that of the packet.
-    #[error("the ICRC is {received:#010x} and should be {computed:#010x}: the packet was damaged")]
+    /// The ICRC does not match the packet.
+    #[error("the ICRC is {received:#010x}, expected {computed:#010x}: the packet is damaged")]
     Mismatch {
-        /// What the datagram ends with.
+        /// The ICRC in the datagram.
         received: u32,
-        /// What it should end with; for IPv4, if the guess was right.
+        /// The expected ICRC; for IPv4, under the guessed identification.
         computed: u32,
     },
 }
 
-/// The ICRC of `packet`, in the order of bytes on the wire.
+/// Returns the ICRC of `packet`, in wire order.
 ///
-/// `packet` goes from the BTH to the end of the pad; it is at least as long as a BTH and at most as
-/// long as UDP allows. Over IPv6, `ip_id` and `dont_fragment` do not matter. For many packets of a
-/// flow, [`FlowIcrc`] is faster.
+/// `packet` ranges from the BTH to the end of the pad. It is at least as long as a BTH and at most
+/// as long as UDP allows. Over IPv6, `ip_id` and `dont_fragment` are ignored. For many packets of
+/// one flow, [`FlowIcrc`] is faster.
 ///
 /// # Panics
 /// When `packet` is shorter than a BTH.
@@ -129,7 +132,7 @@ pub fn compute(flow: &Flow, ip_id: u16, dont_fragment: bool, packet: &[u8]) -> [
 /// Checks the ICRC at the end of `datagram`, a whole UDP payload; see [`FlowIcrc::verify`].
 ///
 /// # Errors
-/// When it is not a packet with its ICRC.
+/// [`IcrcError`] when the length or the ICRC is wrong.
 #[inline]
 pub fn verify(flow: &Flow, datagram: &[u8], guess: IpId) -> Result<IpId, IcrcError> {
     FlowIcrc::new(flow).verify(datagram, guess)
@@ -137,12 +140,12 @@ pub fn verify(flow: &Flow, datagram: &[u8], guess: IpId) -> Result<IpId, IcrcErr
 
 /// The part of an ICRC that all packets of a flow share.
 ///
-/// Lengths, identification and BTH lie at fixed distances from the end of the BTH. What each of
-/// their bytes does to the CRC there is therefore one look into a table, whatever the other bytes
-/// are, and these looks do not wait for one another as the steps of a CRC do.
+/// Lengths, identification and BTH are at fixed distances from the end of the BTH. The contribution
+/// of each of their bytes to the CRC there is therefore one table lookup, independent of the other
+/// bytes. Unlike the steps of a CRC, these lookups do not depend on each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowIcrc {
-    /// The CRC at the end of a BTH of zeroes, for lengths and identification of zero.
+    /// The CRC at the end of an all-zero BTH, with lengths and identification of zero.
     base: u32,
     ip: IpVersion,
 }
@@ -153,27 +156,27 @@ enum IpVersion {
     V6,
 }
 
-/// Ones in place of the local route header.
+/// The local route header, replaced by ones.
 const LRH_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
-/// IPv4's «don't fragment» in the first byte of its flags and fragment offset.
+/// IPv4's «don't fragment» flag, in the first byte of flags and fragment offset.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Where in their headers the fields lie that differ between the packets of a flow.
+/// Offsets of the header fields that differ between packets of a flow.
 const IPV4_TOTAL_LENGTH: usize = 2;
 const IPV4_ID: usize = 4;
 const IPV4_FLAGS: usize = 6;
 const IPV6_PAYLOAD_LENGTH: usize = 4;
 const UDP_LENGTH: usize = 4;
 
-/// The longest UDP payload over IPv4. Over IPv6 20 more bytes would fit, which no packet needs.
+/// The longest UDP payload over IPv4. IPv6 would allow 20 bytes more, which no packet needs.
 const MAX_DATAGRAM: usize = u16::MAX as usize - UDP_LEN - IPV4_LEN;
 
 impl FlowIcrc {
-    /// What the packets of `flow` share.
+    /// Computes the part that all packets of `flow` share.
     pub fn new(flow: &Flow) -> Self {
         let mut bth = [0; Bth::LEN];
         bth[Bth::VARIANT_BYTE] = 0xff;
@@ -223,7 +226,7 @@ impl FlowIcrc {
         }
     }
 
-    /// The ICRC of `packet`, in the order of bytes on the wire; see [`compute`].
+    /// Returns the ICRC of `packet`, in wire order; see [`compute`].
     ///
     /// # Panics
     /// When `packet` is shorter than a BTH.
@@ -232,33 +235,36 @@ impl FlowIcrc {
         self.crc(id, packet).to_le_bytes()
     }
 
-    /// Checks the ICRC at the end of `datagram`, a whole UDP payload, of a sender of which nothing
-    /// is known.
+    /// Checks the ICRC at the end of `datagram`, a whole UDP payload from an unknown sender.
     ///
-    /// Over IPv4, `guess` is what the identification may be; the one before, or the one after that,
-    /// of the same sender is a good guess. The true one is returned: a wrong guess costs little
-    /// time but half of the check's certainty (see [the module](self)). Over IPv6 there is none,
-    /// and the guess is returned.
+    /// Over IPv4, `guess` is the presumed identification, for example the last one of the same
+    /// sender, or the one after it. The true one is returned. A wrong guess costs little time, but
+    /// halves the strength of the check (see [the module](self)). Over IPv6 there is no
+    /// identification; `guess` is returned.
     ///
     /// # Errors
-    /// When the length is not that of a packet, or no identification gives this ICRC.
+    /// [`IcrcError`] when the length is not that of a packet, or no identification yields this
+    /// ICRC.
     #[inline]
     pub fn verify(&self, datagram: &[u8], guess: IpId) -> Result<IpId, IcrcError> {
         self.verify_within(datagram, guess, DONT_FRAGMENT)
     }
 
-    /// The same, of a sender of which `guess` tells for sure whether it sets «don't fragment». As
-    /// what was learnt from one packet may have been learnt from a damaged one, it should be
-    /// forgotten when this fails.
+    /// Like [`Self::verify`], for a sender whose «don't fragment» flag is known to be that of
+    /// `guess`.
+    ///
+    /// What was learnt from a sender's packet may come from a damaged packet. Callers should
+    /// discard it when this check fails.
     ///
     /// # Errors
-    /// When the length is not that of a packet, or no identification gives this ICRC.
+    /// [`IcrcError`] when the length is not that of a packet, or no identification yields this
+    /// ICRC.
     #[inline]
     pub fn verify_known_sender(&self, datagram: &[u8], guess: IpId) -> Result<IpId, IcrcError> {
         self.verify_within(datagram, guess, 0)
     }
 
-    /// Of the flags, those in `unknown_flags` may differ from the guess.
+    /// Verifies the ICRC; only the flags in `unknown_flags` may differ from the guess.
     #[inline]
     fn verify_within(
         &self,
@@ -296,7 +302,7 @@ impl FlowIcrc {
         hasher.finalize()
     }
 
-    /// What the lengths in the IP and UDP headers add.
+    /// The contribution of the length fields of the IP and UDP headers.
     #[inline]
     fn lengths(&self, packet_len: usize) -> u32 {
         let udp = (UDP_LEN + packet_len + LEN) as u16;
@@ -304,49 +310,49 @@ impl FlowIcrc {
         match self.ip {
             IpVersion::V4 => {
                 let [t1, t0] = udp.wrapping_add(IPV4_LEN as u16).to_be_bytes();
-                at(&IPV4_TOTAL_LENGTH_TABLES, 0, t1)
-                    ^ at(&IPV4_TOTAL_LENGTH_TABLES, 1, t0)
-                    ^ at(&UDP_LENGTH_TABLES, 0, u1)
-                    ^ at(&UDP_LENGTH_TABLES, 1, u0)
+                lookup(&IPV4_TOTAL_LENGTH_TABLES, 0, t1)
+                    ^ lookup(&IPV4_TOTAL_LENGTH_TABLES, 1, t0)
+                    ^ lookup(&UDP_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&UDP_LENGTH_TABLES, 1, u0)
             }
             IpVersion::V6 => {
-                at(&IPV6_PAYLOAD_LENGTH_TABLES, 0, u1)
-                    ^ at(&IPV6_PAYLOAD_LENGTH_TABLES, 1, u0)
-                    ^ at(&UDP_LENGTH_TABLES, 0, u1)
-                    ^ at(&UDP_LENGTH_TABLES, 1, u0)
+                lookup(&IPV6_PAYLOAD_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&IPV6_PAYLOAD_LENGTH_TABLES, 1, u0)
+                    ^ lookup(&UDP_LENGTH_TABLES, 0, u1)
+                    ^ lookup(&UDP_LENGTH_TABLES, 1, u0)
             }
         }
     }
 
-    /// What the identification adds.
+    /// The contribution of the IPv4 identification.
     #[inline]
     fn id(&self, id: IpId) -> u32 {
         match self.ip {
             IpVersion::V4 => {
                 let [i1, i0] = id.id.to_be_bytes();
                 let flags = if id.dont_fragment { DONT_FRAGMENT } else { 0 };
-                at(&IPV4_ID_TABLES, 0, i1)
-                    ^ at(&IPV4_ID_TABLES, 1, i0)
-                    ^ at(&IPV4_FLAGS_TABLE, 0, flags)
+                lookup(&IPV4_ID_TABLES, 0, i1)
+                    ^ lookup(&IPV4_ID_TABLES, 1, i0)
+                    ^ lookup(&IPV4_FLAGS_TABLE, 0, flags)
             }
             IpVersion::V6 => 0,
         }
     }
 
-    /// What the BTH adds, its variant byte left out.
+    /// The contribution of the BTH, without its variant byte.
     #[inline]
     fn bth(&self, bth: &[u8; Bth::LEN]) -> u32 {
         let mut crc = 0;
         for (i, &byte) in bth.iter().enumerate() {
             if i != Bth::VARIANT_BYTE {
-                crc ^= at(&BTH_TABLES, i, byte);
+                crc ^= lookup(&BTH_TABLES, i, byte);
             }
         }
         crc
     }
 }
 
-/// A UDP header whose length is not filled in.
+/// Returns a UDP header with a length of 0 and a masked checksum.
 fn udp_header(src_port: u16, dst_port: u16) -> [u8; UDP_LEN] {
     let mut header = [0; UDP_LEN];
     header[..2].copy_from_slice(&src_port.to_be_bytes());
@@ -355,20 +361,21 @@ fn udp_header(src_port: u16, dst_port: u16) -> [u8; UDP_LEN] {
     header
 }
 
-/// Finds the identification for which the ICRC is right, if there is one. `difference` is between
-/// the ICRC that arrived and the one for `guess`, of a packet of `len` bytes, a multiple of 4. Of the
-/// flags, those in `unknown_flags` may differ from the guess.
+/// Finds the identification that makes the ICRC valid, if there is one.
+///
+/// `difference` is between the received ICRC and the one for `guess`, of a packet of `len` bytes, a
+/// multiple of 4. Only the flags in `unknown_flags` may differ from the guess.
 fn recover_id(difference: u32, len: usize, guess: IpId, unknown_flags: u8) -> Option<IpId> {
-    // The identification and the flags are the second word of the IPv4 header. A word that goes
-    // into a CRC is multiplied by x^32, and by x^32 again for each word after it: the three left of
-    // the IPv4 header, the two of UDP, and the packet.
+    // Identification and flags are in the second word of the IPv4 header. A word that enters a CRC
+    // is multiplied by x^32, and by x^32 again for each following word: the three remaining words
+    // of the IPv4 header, the two of UDP, and the packet.
     let words = 1 + (IPV4_LEN - IPV4_ID - 4 + UDP_LEN + len) / 4;
-    let back = multiply(
-        BACK_WORDS[words % BACK_WORDS.len()],
-        BACK_MANY[words / BACK_WORDS.len()],
+    let shift_back = multiply(
+        INVERSE_WORDS[words % INVERSE_WORDS.len()],
+        INVERSE_BLOCKS[words / INVERSE_WORDS.len()],
     );
-    let [i1, i0, flags, offset] = multiply(difference, back).to_le_bytes();
-    // Nobody sends fragments: of the rest of the word, all else must be the same.
+    let [i1, i0, flags, offset] = multiply(difference, shift_back).to_le_bytes();
+    // RoCEv2 packets are never fragmented, so the fragment offset must not differ.
     if offset != 0 || flags & !unknown_flags != 0 {
         return None;
     }
@@ -378,16 +385,16 @@ fn recover_id(difference: u32, len: usize, guess: IpId, unknown_flags: u8) -> Op
     })
 }
 
-/// How many bytes there are from the start of each header to the end of the BTH.
+/// Bytes from the start of each header to the end of the BTH.
 const FROM_BTH: usize = Bth::LEN;
 const FROM_UDP: usize = UDP_LEN + FROM_BTH;
 const FROM_IPV4: usize = IPV4_LEN + FROM_UDP;
 const FROM_IPV6: usize = IPV6_LEN + FROM_UDP;
 
-/// Back over this many words of 32 bits.
-static BACK_WORDS: [u32; 256] = back_steps(32);
-/// Back over this many times 256 words, to the start of the longest packet.
-static BACK_MANY: [u32; u16::MAX as usize / 4 / 256 + 1] = back_steps(32 * 256);
+/// The powers of x^-32, for 0 to 255 words.
+static INVERSE_WORDS: [u32; 256] = inverse_powers(32);
+/// The powers of x^-(32 * 256), up to the length of the longest packet.
+static INVERSE_BLOCKS: [u32; u16::MAX as usize / 4 / 256 + 1] = inverse_powers(32 * 256);
 
 static BTH_TABLES: [Table; Bth::LEN] = tables(0);
 static UDP_LENGTH_TABLES: [Table; 2] = tables(FROM_UDP - UDP_LENGTH - 2);
@@ -396,9 +403,9 @@ static IPV4_ID_TABLES: [Table; 2] = tables(FROM_IPV4 - IPV4_ID - 2);
 static IPV6_PAYLOAD_LENGTH_TABLES: [Table; 2] = tables(FROM_IPV6 - IPV6_PAYLOAD_LENGTH - 2);
 static IPV4_FLAGS_TABLE: [Table; 1] = tables(FROM_IPV4 - IPV4_FLAGS - 1);
 
-/// What byte `i` of a field adds.
+/// The contribution of byte `i` of a field with the value `byte`.
 #[inline]
-fn at(tables: &[Table], i: usize, byte: u8) -> u32 {
+fn lookup(tables: &[Table], i: usize, byte: u8) -> u32 {
     tables[i][usize::from(byte)]
 }
 

@@ -1,4 +1,4 @@
-//! Numbers that name things on the wire, each a type of its own so that none passes for another.
+//! Identifiers that appear on the wire, each with a type of its own.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The general service interface, which carries connection management (13.5.1).
+    /// Queue pair 1, the general service interface: it carries connection management (13.5.1).
     pub const GSI: Qpn = Qpn(1);
-    /// The destination of every multicast packet (9.6.1.2).
+    /// The destination queue pair of every multicast packet (9.6.1.2).
     pub const MULTICAST: Qpn = Qpn(0xff_ffff);
 
     /// Takes the low 24 bits of `value`.
@@ -36,7 +36,7 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// The number of a shared receive queue of extended reliable connections: 24 bits (A14).
+/// The number of a shared receive queue of XRC: 24 bits (A14).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Srqn(u32);
 
@@ -64,11 +64,11 @@ impl fmt::Display for Srqn {
     }
 }
 
-/// The key by which a work request names local memory (10.6.3.1).
+/// A local key: names a memory region in a scatter/gather element (10.6.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LKey(pub u32);
 
-/// The key by which a packet names remote memory (10.6.3.2).
+/// A remote key: names a memory region or window in a packet (10.6.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct RKey(pub u32);
 
@@ -77,17 +77,18 @@ pub struct RKey(pub u32);
 pub struct PKey(pub u16);
 
 impl PKey {
-    /// The default partition with full membership, the only one that RoCE uses (A17.5.2).
+    /// The default partition with full membership, the only one in RoCE (A17.5.2).
     pub const DEFAULT: PKey = PKey(0xffff);
 
-    /// Whether a packet with `other` may enter a partition with this key: the same partition, and
-    /// at least one side a full member (10.9.3).
+    /// Whether a packet with `other` may enter a partition with this key.
+    ///
+    /// Both must name the same partition, and at least one must be a full member (10.9.3).
     pub const fn matches(self, other: PKey) -> bool {
         (self.0 & 0x7fff) == (other.0 & 0x7fff) && ((self.0 | other.0) & 0x8000) != 0
     }
 }
 
-/// A queue key, which a datagram must carry to enter a UD queue pair (10.2.5).
+/// A queue key; a datagram must carry that of the destination queue pair (10.2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct QKey(pub u32);
 
@@ -100,12 +101,12 @@ pub struct Source {
     pub port: u16,
 }
 
-/// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address in its mapped form (A17.4.1).
+/// A global identifier: an IPv6 address, or an IPv4-mapped one in RoCEv2 (A17.4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID of an interface address.
+    /// Returns the GID of an interface address.
     pub fn from_ip(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
@@ -113,13 +114,13 @@ impl Gid {
         }
     }
 
-    /// The address that this GID stands for: IPv4 where it is in mapped form.
+    /// Returns the IP address of this GID: IPv4 if the GID is IPv4-mapped.
     pub fn to_ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
 
-    /// Whether it is all zeroes, which is what an unused entry of a GID table holds.
+    /// Whether all bytes are zero, as in an unused entry of a GID table.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gid_of_ipv4_is_mapped_and_comes_back() {
+    fn gid_of_ipv4_is_mapped_and_converts_back() {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, 7));
         assert_eq!(&gid.0[10..], &[0xff, 0xff, 192, 0, 2, 7]);
         assert_eq!(gid.to_ip(), IpAddr::from([192, 0, 2, 7]));

@@ -1,22 +1,22 @@
-//! A message that comes in piece by piece: what connected services, reliable or not, check alike.
+//! Reassembly of a message of several packets: the checks that RC and UC share.
 
 use crate::host::RemoteKey;
 use crate::wire::{OpcodeInfo, Operation, Reth};
 
-/// A message of several packets that has begun.
+/// A multi-packet message in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inbound {
-    /// A SEND, and how much of it has come.
+    /// A SEND.
     Send {
-        /// Bytes.
+        /// Bytes received so far.
         received: u32,
     },
-    /// A WRITE.
+    /// An RDMA WRITE.
     Write(InboundWrite),
 }
 
 impl Inbound {
-    /// Whether a packet may come when the message under way is `current` (9.7.4.1.2, table 40).
+    /// Whether a packet may follow when `current` is the message in progress (9.7.4.1.2, table 40).
     pub(crate) fn permits(current: Option<Inbound>, info: &OpcodeInfo) -> bool {
         match (current, info.position.starts()) {
             (None, starts) => starts,
@@ -27,21 +27,21 @@ impl Inbound {
     }
 }
 
-/// How far a WRITE has come.
+/// The progress of an RDMA WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InboundWrite {
-    /// Where the next byte goes.
+    /// The address of the next byte.
     pub(crate) addr: u64,
-    /// The key of that memory.
+    /// The remote key of the WRITE.
     pub(crate) key: RemoteKey,
-    /// Bytes that are to come.
+    /// Bytes still to arrive.
     pub(crate) left: u32,
-    /// Bytes of the message.
+    /// Bytes of the whole message.
     pub(crate) len: u32,
 }
 
 impl InboundWrite {
-    /// One of which nothing has come, to memory that `key` must name.
+    /// A WRITE of which no data has arrived, to the memory that `key` names.
     pub(crate) fn new(reth: &Reth, key: RemoteKey) -> Self {
         InboundWrite {
             addr: reth.addr,
@@ -51,8 +51,8 @@ impl InboundWrite {
         }
     }
 
-    /// Whether a packet with `payload` bytes fits: all of the message must come, and no more than
-    /// was announced (9.7.4.1.6).
+    /// Whether a packet with `payload` bytes fits: the message must have exactly the announced
+    /// length (9.7.4.1.6).
     pub(crate) fn takes(&self, payload: usize, ends: bool) -> bool {
         if ends {
             payload as u64 == u64::from(self.left)
@@ -61,7 +61,7 @@ impl InboundWrite {
         }
     }
 
-    /// After a packet with `payload` bytes, which fitted.
+    /// The progress after a packet with `payload` bytes, for which [`Self::takes`] held.
     pub(crate) fn after(self, payload: usize) -> Self {
         InboundWrite {
             addr: self.addr.wrapping_add(payload as u64),

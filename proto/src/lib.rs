@@ -1,22 +1,39 @@
 //! The InfiniBand transport as RoCEv2 carries it: wire formats and protocol state machines.
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or touches a program's memory. Packets,
-//! work requests and the time go in; packets, completions and the next deadline come out. The same
-//! code therefore runs on sockets, in a seeded simulator with virtual time, and under a fuzzer.
+//! The crate is sans-I/O. It opens no sockets, reads no clock, starts no threads and accesses the
+//! program's memory only through traits. Packets, work requests and the time go in; packets,
+//! completions and the next deadline come out. The same code therefore runs on sockets, in a seeded
+//! simulator with virtual time, and under a fuzzer.
 //!
-//! - [`wire`]: one file a header, one table of opcodes, checked parse and emit.
-//! - [`icrc`]: the invariant CRC that ends every packet.
+//! # Driving a state machine
+//! A queue pair ([`rc::RcQp`], [`uc::UcQp`], [`ud::UdQp`], [`raw::RawQp`]) is driven by these
+//! calls:
+//!
+//! - `modify` changes its state and attributes; `post_send` queues a work request.
+//! - `handle_packet` processes a packet whose ICRC has been verified.
+//! - `poll_transmit` stages packets into a [`host::Transmit`] sink. It returns true when the sink
+//!   was full and more remains. Call it after each of the other calls.
+//! - `deadline` is the time at which to call `handle_timeout`, where the service has timers. Query
+//!   it again after each call.
+//!
+//! All calls take a [`host::Host`], through which they access memory, take receives and report
+//! completions and events.
+//!
+//! # Modules
+//! - [`wire`]: packet headers, one file each; the table of opcodes; checked parsing and emission.
+//! - [`icrc`]: the invariant CRC at the end of every packet.
 //! - [`psn`]: packet sequence numbers, arithmetic modulo 2^24.
-//! - [`qp`]: the states of a queue pair, and which attributes each transition takes.
+//! - [`qp`]: queue pair states, attributes and transitions.
 //! - [`work`]: work requests and completions; [`queue`]: the queues that hold them.
-//! - [`rc`]: reliable connection: requester, responder and retransmission.
-//! - [`uc`] and [`ud`]: unreliable connection and datagram; [`raw`]: Ethernet frames; [`unreliable`]:
-//!   what they have in common.
-//! - [`cm`]: communication management: how connections come about and end.
-//! - [`rsocket`]: sockets over RDMA, which stand above all this.
-//! - [`host`]: what a state machine asks of its surroundings: memory, completions, receives.
+//! - [`rc`]: reliable connection.
+//! - [`uc`]: unreliable connection; [`ud`]: unreliable datagram; [`raw`]: raw Ethernet frames;
+//!   [`unreliable`]: the code that these three share.
+//! - [`cm`]: the communication manager, which sets up and tears down connections.
+//! - [`rsocket`]: sockets over RDMA, on top of queue pairs.
+//! - [`host`]: the traits through which a state machine uses memory, receives and completions.
 //!
-//! Section numbers refer to the InfiniBand Architecture Specification, volume 1; annex A17 is RoCEv2.
+//! Section numbers refer to the InfiniBand Architecture Specification, volume 1; annex A17 is
+//! RoCEv2.
 #![forbid(unsafe_code)]
 
 pub mod cm;

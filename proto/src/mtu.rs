@@ -1,6 +1,6 @@
-//! The path MTU: how much payload one packet carries (9.7.4, table 49).
+//! The path MTU: the maximum payload of one packet (9.7.4, table 49).
 
-/// A path MTU. The numbers are those of `enum ibv_mtu` and of the CM's messages.
+/// A path MTU. The discriminants are those of `enum ibv_mtu` and of CM messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Mtu {
@@ -17,11 +17,13 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, smallest first.
+    /// All values, in ascending order.
     pub const ALL: [Mtu; 5] = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
 
-    /// What a RoCEv2 packet adds to its payload at most: IPv6 40, UDP 8, BTH 12, the longest run of
-    /// extended headers (XRCETH 4 and AtomicETH 28, or RETH 16 and ImmDt 4), ICRC 4.
+    /// The most bytes that RoCEv2 adds to a payload.
+    ///
+    /// IPv6 40, UDP 8, BTH 12, the longest sequence of extended headers 32 (XRCETH and AtomicETH),
+    /// ICRC 4.
     pub const HEADER_ROOM: u32 = 40 + 8 + 12 + 32 + 4;
 
     /// The payload of a full packet, in bytes.
@@ -29,7 +31,7 @@ impl Mtu {
         128 << self as u8
     }
 
-    /// The one with this `enum ibv_mtu` number.
+    /// Returns the MTU with this `enum ibv_mtu` number.
     pub const fn from_number(number: u8) -> Option<Mtu> {
         match number {
             1..=5 => Some(Self::ALL[number as usize - 1]),
@@ -37,7 +39,7 @@ impl Mtu {
         }
     }
 
-    /// The largest whose packets fit an interface of `mtu` bytes, if any does.
+    /// Returns the largest MTU whose packets fit an interface MTU of `mtu` bytes, if any does.
     pub fn for_interface(mtu: u32) -> Option<Mtu> {
         let room = mtu.checked_sub(Self::HEADER_ROOM)? as usize;
         Self::ALL.into_iter().rev().find(|m| m.bytes() <= room)
@@ -49,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ethernet_carries_1024_and_jumbo_frames_4096() {
+    fn mtu_is_1024_on_ethernet_and_4096_with_jumbo_frames() {
         assert_eq!(Mtu::for_interface(1500), Some(Mtu::B1024));
         assert_eq!(Mtu::for_interface(9000), Some(Mtu::B4096));
         assert_eq!(Mtu::for_interface(65536), Some(Mtu::B4096));

@@ -1,15 +1,17 @@
-//! Packet sequence numbers: 24 bits that wrap (9.7.2).
+//! Packet sequence numbers: 24 bits, with serial-number arithmetic (9.7.2).
 
 use std::fmt;
 use std::ops::{Add, Sub};
 
-/// A packet sequence number. Comparison is serial: [`Psn::diff`] tells how far one lies ahead of
-/// another, in the range from -2^23 to 2^23 - 1, half of the number space either way (9.7.2).
+/// A packet sequence number.
+///
+/// Comparison is serial: [`Psn::diff`] is the signed distance between two numbers, from -2^23 to
+/// 2^23 - 1 (9.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// How many there are: 2^24.
+    /// The size of the number space: 2^24.
     pub const SPACE: u32 = 1 << 24;
 
     /// Takes the low 24 bits of `value`.
@@ -22,27 +24,28 @@ impl Psn {
         self.0
     }
 
-    /// The one after this one.
+    /// The next number.
     pub const fn next(self) -> Self {
         Psn::new(self.0 + 1)
     }
 
-    /// The one before this one.
+    /// The previous number.
     pub const fn prev(self) -> Self {
         Psn::new(self.0.wrapping_sub(1))
     }
 
-    /// How far this one lies ahead of `other`; negative when it lies behind.
+    /// The signed distance from `other` to this number; negative when this number is before
+    /// `other`.
     pub const fn diff(self, other: Psn) -> i32 {
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
-    /// Whether this one comes before `other`.
+    /// Whether this number is before `other`.
     pub const fn before(self, other: Psn) -> bool {
         self.diff(other) < 0
     }
 
-    /// Whether this one comes after `other`.
+    /// Whether this number is after `other`.
     pub const fn after(self, other: Psn) -> bool {
         self.diff(other) > 0
     }
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_space_lies_behind() {
+    fn half_of_the_number_space_is_before() {
         assert_eq!(Psn::new(1 << 23).diff(Psn::new(0)), -(1 << 23));
         assert_eq!(Psn::new((1 << 23) - 1).diff(Psn::new(0)), (1 << 23) - 1);
     }

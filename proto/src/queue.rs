@@ -1,77 +1,81 @@
-//! The queues of a queue pair: rings allocated once, so that posting and sending allocate nothing.
+//! The send and receive queues of a queue pair: rings allocated once, so that posting and sending
+//! allocate nothing.
 
 use crate::psn::Psn;
 use crate::work::{Destination, Payload, SendFlags, SendOp, SendWr, Sge};
 use crate::{host::Receive, mtu::Mtu};
 
-/// Why a work request was not taken. Each has the errno that verbs programs know it by.
+/// Why a work request was refused. Each variant has the errno that verbs programs expect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
-    /// The queue pair is in a state that takes no such work request: EINVAL.
-    #[error("the queue pair's state takes no such work request")]
+    /// The state of the queue pair does not allow it: EINVAL.
+    #[error("the queue pair's state does not allow this work request: call ibv_modify_qp first")]
     State,
     /// The queue is full: ENOMEM.
     #[error("the queue is full")]
     Full,
-    /// More scatter/gather elements than the queue was made for: EINVAL.
-    #[error("more scatter/gather elements than the queue was made for")]
+    /// It has more scatter/gather elements than the queue was created for: EINVAL.
+    #[error("the work request has more scatter/gather elements than the queue was created for")]
     TooManySges,
-    /// More inline data than the queue was made for: EINVAL (ENOMEM in some providers).
-    #[error("more inline data than the queue was made for")]
+    /// It has more inline data than the queue was created for: EINVAL (ENOMEM in some providers).
+    #[error("the work request has more inline data than the queue was created for")]
     TooMuchInline,
-    /// A message beyond 2^31 bytes: EINVAL.
+    /// The message is longer than 2^31 bytes: EINVAL.
     #[error("the message is longer than 2^31 bytes")]
     TooLong,
     /// Fewer bytes of local elements than an atomic returns: EINVAL.
     #[error("an atomic returns 8 bytes, and its elements hold fewer")]
     ShortResult,
-    /// This transport has no such operation, or not with such data: EINVAL.
+    /// The transport has no such operation, or not with such data: EINVAL.
     #[error("this transport has no such operation")]
     Operation,
-    /// Its receives are those of a shared queue: EINVAL.
-    #[error("the queue pair receives from a shared queue: post the receive there")]
+    /// The queue pair uses a shared receive queue: EINVAL.
+    #[error("the queue pair uses a shared receive queue: post the receive there")]
     SharedReceives,
-    /// A datagram without a destination: EINVAL.
-    #[error("a datagram needs an address handle of its protection domain, and a queue pair there")]
+    /// A datagram without a valid destination: EINVAL.
+    #[error(
+        "a datagram needs a destination queue pair and an address handle of the queue pair's \
+         protection domain"
+    )]
     Destination,
 }
 
-/// A queue cannot become smaller than what waits in it.
+/// A receive queue cannot shrink below the number of receives posted to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("more receives wait than the new size holds")]
+#[error("more receives are posted than the new size holds")]
 pub struct QueueInUse;
 
-/// The memory for a queue cannot be had.
+/// The memory for a queue could not be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not enough memory for the work requests of the queue: ask for fewer")]
 pub struct NoMemory;
 
-/// Why a queue cannot be resized.
+/// Why a queue could not be resized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// More waits in it than it is to hold.
+    /// More receives are posted than the new size holds.
     #[error(transparent)]
     InUse(#[from] QueueInUse),
-    /// The memory cannot be had.
+    /// The memory could not be allocated.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }
 
-/// Room for so many, with nothing in it.
+/// An empty vector with capacity for `count` elements.
 fn room<T>(count: usize) -> Result<Vec<T>, NoMemory> {
     let mut room = Vec::new();
     room.try_reserve_exact(count).map_err(|_| NoMemory)?;
     Ok(room)
 }
 
-/// So many of `value`.
+/// A slice of `count` clones of `value`.
 fn filled<T: Clone>(value: T, count: usize) -> Result<Box<[T]>, NoMemory> {
     let mut all = room(count)?;
     all.resize(count, value);
     Ok(all.into())
 }
 
-/// A queue of receives.
+/// A receive queue.
 #[derive(Debug)]
 pub struct RecvQueue {
     slots: Box<[(u64, u32)]>,
@@ -82,10 +86,10 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue of up to `max_wr` receives with up to `max_sge` elements each.
+    /// Returns an empty queue for up to `max_wr` receives of up to `max_sge` elements each.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// [`NoMemory`] when the memory could not be allocated.
     pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, NoMemory> {
         let (wr, max_sge) = (max_wr as usize, max_sge as usize);
         Ok(RecvQueue {
@@ -97,27 +101,30 @@ impl RecvQueue {
         })
     }
 
-    /// How many receives it holds at most.
+    /// The most receives that the queue holds.
     pub fn capacity(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// How many elements a receive has at most.
+    /// The most scatter/gather elements of one receive.
     pub fn max_sge(&self) -> u32 {
         self.max_sge as u32
     }
 
-    /// How many receives wait in it.
+    /// The number of posted receives.
     pub fn len(&self) -> u32 {
         self.len as u32
     }
 
-    /// Whether no receive waits in it.
+    /// Whether no receive is posted.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a receive at the end.
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`PostError::TooManySges`] or [`PostError::Full`].
     pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges);
@@ -133,7 +140,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the oldest into `into`; false when there is none.
+    /// Takes the oldest receive into `into`; returns false when there is none.
     pub fn take(&mut self, into: &mut Receive) -> bool {
         if self.len == 0 {
             return false;
@@ -149,10 +156,10 @@ impl RecvQueue {
         true
     }
 
-    /// Changes how many receives it holds at most. Those that wait stay, in their order.
+    /// Changes the capacity. Posted receives stay, in their order.
     ///
     /// # Errors
-    /// [`QueueInUse`] when more of them wait than it is to hold, and [`NoMemory`].
+    /// [`QueueInUse`] when more receives are posted than `max_wr`, and [`NoMemory`].
     pub fn resize(&mut self, max_wr: u32) -> Result<(), ResizeError> {
         if max_wr < self.len() {
             return Err(QueueInUse.into());
@@ -169,7 +176,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Forgets every receive without a completion, as the transition to RESET does (10.3.1).
+    /// Discards all receives without completions, as the transition to RESET does (10.3.1).
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -178,58 +185,60 @@ impl RecvQueue {
 /// A posted send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
-    /// The program's own number for it.
+    /// The program's number for the work request.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
     /// Bytes of the message.
     pub len: u32,
-    /// The PSN of its first packet.
+    /// The PSN of the first packet.
     pub first_psn: Psn,
-    /// How many PSNs it takes: its packets, or for a READ those of its responses (9.7.2); none if it
-    /// is carried out at this end.
+    /// The number of PSNs: one a packet, or for a READ one a response packet (9.7.2). 0 for a local
+    /// operation.
     pub packets: u32,
-    /// How many messages that consume a receive the queue had, this one included.
+    /// The number of receive-consuming messages posted so far, this one included.
     pub receives: u32,
-    /// Where it goes, if the connection does not say it.
+    /// The destination, where the connection does not determine it.
     pub dest: Option<Destination>,
     sges: u32,
 }
 
 impl SendWqe {
-    /// The PSN after its last.
+    /// The PSN after the last one of the work request.
     pub fn end_psn(&self) -> Psn {
         self.first_psn + self.packets
     }
 
-    /// Whether its last PSN lies before `psn`, which is not before its first. A message may take
-    /// half of all PSNs, so its end cannot be compared with a PSN near its start.
+    /// Whether all PSNs of the work request are before `psn`, which is not before its first.
+    ///
+    /// A message may span half of the PSN space, so its end cannot be compared serially with a PSN
+    /// near its start.
     pub fn ends_before(&self, psn: Psn) -> bool {
         (psn - self.first_psn.get()).get() >= self.packets
     }
 
-    /// How many bytes packet `index` of it carries.
+    /// The payload of packet `index` of the message, in bytes.
     pub fn payload_of(&self, index: u32, mtu: Mtu) -> usize {
         let sent = u64::from(index) * mtu.bytes() as u64;
         (u64::from(self.len) - sent).min(mtu.bytes() as u64) as usize
     }
 }
 
-/// How many packets carry `len` bytes: at least one (9.7.2).
+/// The number of packets of a message of `len` bytes: at least one (9.7.2).
 pub fn packets_of(len: u32, mtu: Mtu) -> u32 {
     len.div_ceil(mtu.bytes() as u32).max(1)
 }
 
-/// What a send queue is made for.
+/// The limits of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendQueueSize {
     /// Work requests.
     pub max_wr: u32,
-    /// Scatter/gather elements of one.
+    /// Scatter/gather elements of one work request.
     pub max_sge: u32,
-    /// Bytes of inline data of one.
+    /// Bytes of inline data of one work request.
     pub max_inline: u32,
 }
 
@@ -266,13 +275,15 @@ impl SendQueueSize {
 /// Bytes that an atomic returns (9.4.5).
 const ATOMIC_RESULT: u64 = 8;
 
-/// A queue of send work requests. Each has an index that counts from the first ever posted, so an
-/// index never names another one later.
+/// A send queue.
+///
+/// Work requests are numbered in posting order, from the creation of the queue. An index is never
+/// reused.
 #[derive(Debug)]
 pub struct SendQueue {
     slots: Box<[Option<SendWqe>]>,
     sges: Box<[Sge]>,
-    /// There is room for all, which is touched when it is used: few programs do.
+    /// Inline data. Capacity is reserved for all slots, but pages are touched only when used.
     inline: Vec<u8>,
     size: SendQueueSize,
     head: u64,
@@ -282,10 +293,10 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// An empty queue.
+    /// Returns an empty queue.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// [`NoMemory`] when the memory could not be allocated.
     pub fn new(size: SendQueueSize) -> Result<Self, NoMemory> {
         let wr = size.max_wr as usize;
         Ok(SendQueue {
@@ -300,39 +311,42 @@ impl SendQueue {
         })
     }
 
-    /// What it was made for.
+    /// The limits that the queue was created with.
     pub fn size(&self) -> SendQueueSize {
         self.size
     }
 
-    /// The index of the oldest.
+    /// The index of the oldest work request.
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// The index that the next one posted will have.
+    /// The index of the next work request to be posted.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Whether nothing is in it.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// The PSN after the last posted one's.
+    /// The PSN that the next work request will start at.
     pub fn post_psn(&self) -> Psn {
         self.post_psn
     }
 
-    /// Empties it; the next one posted starts at `psn`.
+    /// Empties the queue; the next work request will start at `psn`.
     pub fn reset(&mut self, psn: Psn) {
         self.head = self.tail;
         self.post_psn = psn;
         self.receives = 0;
     }
 
-    /// Takes a work request; its PSNs are settled now, since the queue keeps posting order.
+    /// Posts a work request. Its PSNs are assigned here, because the queue keeps posting order.
+    ///
+    /// # Errors
+    /// [`PostError`] when the work request exceeds a limit of the queue.
     pub fn post(&mut self, wr: &SendWr<'_>, mtu: Mtu) -> Result<(), PostError> {
         if self.tail - self.head == u64::from(self.size.max_wr) {
             return Err(PostError::Full);
@@ -368,7 +382,7 @@ impl SendQueue {
             true => 0,
             false => packets_of(len, mtu),
         };
-        if wr.op.takes_receive() {
+        if wr.op.consumes_receive() {
             self.receives = self.receives.wrapping_add(1);
         }
         self.slots[slot] = Some(SendWqe {
@@ -387,7 +401,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The one with this index, if it is still in the queue.
+    /// The work request with this index, if it is still in the queue.
     pub fn get(&self, index: u64) -> Option<&SendWqe> {
         if index < self.head || index >= self.tail {
             return None;
@@ -395,7 +409,7 @@ impl SendQueue {
         self.slots[self.slot(index)].as_ref()
     }
 
-    /// Its data.
+    /// The data of work request `index`.
     pub fn payload(&self, index: u64, wqe: &SendWqe) -> Payload<'_> {
         let slot = self.slot(index);
         if wqe.flags.contains(SendFlags::INLINE) {
@@ -407,7 +421,7 @@ impl SendQueue {
         }
     }
 
-    /// Removes and returns the oldest.
+    /// Removes and returns the oldest work request.
     pub fn pop(&mut self) -> Option<SendWqe> {
         if self.is_empty() {
             return None;
@@ -418,7 +432,7 @@ impl SendQueue {
     }
 
     fn slot(&self, index: u64) -> usize {
-        // A queue of no entries is full at once, so nothing asks for a slot of it.
+        // A queue of capacity 0 is always full; `max(1)` only avoids a division by zero.
         (index % u64::from(self.size.max_wr.max(1))) as usize
     }
 }
@@ -437,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_come_out_in_order_and_a_full_queue_refuses() {
+    fn receives_are_taken_in_order_and_a_full_queue_refuses() {
         let mut queue = RecvQueue::new(2, 2).unwrap();
         queue.post(1, &[sge(10)]).unwrap();
         queue.post(2, &[sge(20), sge(30)]).unwrap();
@@ -452,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_keep_their_order_when_the_queue_is_resized() {
+    fn resize_keeps_the_order_of_receives() {
         let mut queue = RecvQueue::new(3, 2).unwrap();
         let mut receive = Receive::default();
         for id in 0..3 {
@@ -475,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_for_which_there_is_no_memory_is_refused() {
+    fn failed_allocation_of_a_queue_is_reported() {
         assert_eq!(RecvQueue::new(u32::MAX, u32::MAX).err(), Some(NoMemory));
         let size = SendQueueSize {
             max_wr: u32::MAX,
@@ -490,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_for_nothing_is_full_and_empty() {
+    fn queue_of_capacity_0_is_full_and_empty() {
         let mut queue = RecvQueue::new(0, 0).unwrap();
         assert_eq!(queue.post(1, &[]), Err(PostError::Full));
         assert!(!queue.take(&mut Receive::default()));
@@ -511,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_work_request_takes_a_psn_a_packet_and_at_least_one() {
+    fn work_request_takes_one_psn_a_packet_and_at_least_one() {
         let mut queue = SendQueue::new(SendQueueSize {
             max_wr: 8,
             max_sge: 1,

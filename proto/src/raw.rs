@@ -1,5 +1,7 @@
-//! Raw packets: Ethernet frames that programs write and read whole. The specification leaves them to the
-//! implementation; what it says of datagrams (9.8.3) holds here, without its headers.
+//! Raw packets: whole Ethernet frames, written and read by the program.
+//!
+//! The specification leaves them to the implementation. The rules for datagrams apply (9.8.3),
+//! without the transport headers.
 
 use crate::host::Host;
 use crate::ids::Qpn;
@@ -7,31 +9,31 @@ use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{NoMemory, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, Service, Told, UnreliableQp};
+use crate::unreliable::{Core, MessageInfo, Service, UnreliableQp};
 use crate::wire::Transport;
 use crate::work::Extra;
 use std::ops::RangeInclusive;
 
-/// The bytes of the addresses and the type of the payload; padding is the interface's.
+/// The length of an Ethernet header, in bytes. The interface pads short frames.
 const MIN_FRAME: usize = 14;
 
-/// What a raw packet queue pair is created with.
+/// The parameters of a raw packet queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct RawConfig {
-    /// Its number, which is on no packet.
+    /// The queue pair number, which appears in no packet.
     pub qpn: Qpn,
-    /// Its send queue.
+    /// The limits of the send queue.
     pub send: SendQueueSize,
-    /// Whether every send makes a completion.
+    /// Whether every work request generates a completion.
     pub signal_all: bool,
-    /// The most bytes of a frame, from the destination's address on.
+    /// The longest frame, in bytes, Ethernet header included.
     pub max_frame: usize,
 }
 
 /// A raw packet queue pair.
 pub type RawQp = UnreliableQp<Raw>;
 
-/// Raw packets: frames of up to this length.
+/// The raw packet service: its maximum frame length.
 #[derive(Debug)]
 pub struct Raw {
     max_frame: usize,
@@ -44,10 +46,10 @@ impl Service for Raw {
 }
 
 impl UnreliableQp<Raw> {
-    /// A queue pair in RESET.
+    /// Returns a queue pair in RESET.
     ///
     /// # Errors
-    /// [`NoMemory`] for its send queue.
+    /// [`NoMemory`] when the send queue could not be allocated.
     pub fn new(config: RawConfig) -> Result<Self, NoMemory> {
         let initial = QpAttr {
             path_mtu: Mtu::B4096,
@@ -56,7 +58,7 @@ impl UnreliableQp<Raw> {
         Ok(UnreliableQp {
             core: Core::new(
                 QpType::RawPacket,
-                // It is on no packet either.
+                // Unused: a raw frame has no transport header.
                 Transport::Ud,
                 config.qpn,
                 config.send,
@@ -69,20 +71,22 @@ impl UnreliableQp<Raw> {
         })
     }
 
-    /// Handles a frame that is for this queue pair. Without a receive that it fits, it is dropped.
+    /// Handles a frame for this queue pair.
+    ///
+    /// The frame is dropped, and counted, when the queue pair does not receive or no receive fits.
     pub fn handle_frame<H: Host>(&mut self, now: Time, frame: &[u8], host: &mut H) {
         let core = &mut self.core;
         if !core.attr.state.handles_packets() {
             core.counters.dropped_in_state += 1;
             return;
         }
-        let told = Told {
+        let message = MessageInfo {
             src_qp: Qpn::default(),
             extra: Extra::None,
             grh: None,
             solicited: false,
         };
-        core.receive_whole(now, &[frame], told, host);
+        core.deliver_message(now, &[frame], message, host);
     }
 }
 
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_out_as_they_are() {
+    fn frames_are_sent_unchanged() {
         let (mut host, mut out) = (TestHost::new(), Frames::default());
         let mut qp = ready(&mut host);
         for len in [MIN_FRAME, MAX] {
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_ends_the_send_queue() {
+    fn invalid_frame_moves_the_queue_pair_to_sqe() {
         for (bad, status) in [
             (sge(LOCAL, 0, MIN_FRAME - 1), WcStatus::LocLenErr),
             (sge(LOCAL, 0, MAX + 1), WcStatus::LocLenErr),
@@ -219,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn only_sends_are_taken() {
+    fn only_send_is_supported() {
         let mut host = TestHost::new();
         let mut qp = ready(&mut host);
         assert!(!post(&mut qp, 1, SendOp::SendImm(1), &[], &mut host));
     }
 
     #[test]
-    fn frames_fill_receives_and_are_dropped_without_one_that_fits() {
+    fn frame_without_a_fitting_receive_is_dropped() {
         let mut host = TestHost::new();
         let mut qp = ready(&mut host);
         qp.handle_frame(NOW, &[1; 60], &mut host);
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn before_rtr_nothing_is_received() {
+    fn no_frame_is_received_before_rtr() {
         let mut host = TestHost::new();
         let mut qp = ready(&mut host);
         go(&mut qp, QpState::Reset, AttrMask::empty(), &mut host);

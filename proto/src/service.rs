@@ -1,5 +1,5 @@
-//! What the services have in common: whom a connection hears, how a piece of a message is put into a packet, what a
-//! completion says, and how receives that nobody will use any more are given up.
+//! Code that the transport services share: the first checks of an incoming packet, headers of
+//! requests, completions, and the flush of receives.
 
 use crate::host::{Completions, Host, Memory, QpEvent, Receive, Transmit};
 use crate::ids::{Gid, PKey, Qpn};
@@ -12,7 +12,7 @@ use crate::wire::{
 };
 use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
-/// What requester and responder need of the queue pair that they belong to.
+/// The parts of a queue pair that its requester and responder use.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) qpn: Qpn,
@@ -23,8 +23,10 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The headers of a packet to the peer. The opcode must exist for the transport: what posting
-    /// takes has one.
+    /// Returns the headers of a packet to the peer.
+    ///
+    /// # Panics
+    /// When the transport has no such opcode. Posting refuses operations that have none.
     pub(crate) fn header(
         &self,
         operation: Operation,
@@ -33,12 +35,12 @@ impl Context<'_> {
         psn: Psn,
     ) -> Header {
         let opcode = Opcode::of(self.transport, operation, position, extra)
-            .expect("the transport has every piece of the operations that posting takes");
+            .expect("posting refuses operations that the transport has no opcodes for");
         let migrated = self.attr.path_mig_state == PathMigState::Migrated;
         Header::new(opcode, self.attr.dest_qpn, psn).with_mig_req(migrated)
     }
 
-    /// The headers of a request, which over XRC say whom at the other end it is for (A14).
+    /// Returns the headers of a request; over XRC they name the shared receive queue (A14).
     pub(crate) fn request_header(
         &self,
         wqe: &SendWqe,
@@ -54,7 +56,7 @@ impl Context<'_> {
         }
     }
 
-    /// The headers of a piece of a SEND or WRITE.
+    /// Returns the headers of one packet of a SEND or RDMA WRITE.
     pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
         let (operation, extra) = match wqe.op {
             SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
@@ -83,7 +85,7 @@ impl Context<'_> {
         }
         if position.ends() {
             let asked = wqe.flags.contains(SendFlags::SOLICITED);
-            header.bth.solicited = asked && wqe.op.takes_receive();
+            header.bth.solicited = asked && wqe.op.consumes_receive();
             match wqe.op {
                 SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
                 SendOp::SendInv(rkey) => header.ieth = Some(rkey),
@@ -93,7 +95,7 @@ impl Context<'_> {
         header
     }
 
-    /// The completion of a send work request.
+    /// Returns the completion of a send work request.
     pub(crate) fn completion(&self, wqe: &SendWqe, status: WcStatus) -> Completion {
         Completion {
             wr_id: wqe.wr_id,
@@ -108,8 +110,10 @@ impl Context<'_> {
     }
 }
 
-/// Whether a connected queue pair takes a packet at all; counts why not (9.6.1).
-pub(crate) fn hears<C: Completions>(
+/// Whether a connected queue pair accepts a packet (9.6.1). Counts the reason when it does not.
+///
+/// Checked are the state, the source address with the migration request bit, and the partition key.
+pub(crate) fn accepts_packet<C: Completions>(
     attr: &QpAttr,
     migration: &mut Migration,
     counters: &mut Counters,
@@ -117,36 +121,36 @@ pub(crate) fn hears<C: Completions>(
     bth: &Bth,
     host: &mut C,
 ) -> bool {
-    let unheard = if !attr.state.handles_packets() {
+    let drop_counter = if !attr.state.handles_packets() {
         &mut counters.dropped_in_state
-    } else if !migration.knows(attr, from, bth.mig_req) {
-        // It hears its peer only (9.6.1.5 by way of A17.4.5).
+    } else if !migration.accepts_source(attr, from, bth.mig_req) {
+        // Only packets from the peer's address are accepted (9.6.1.5, by way of A17.4.5).
         if bth.mig_req {
-            migration.refuse(attr, host);
+            migration.report_refusal(attr, host);
         }
-        &mut counters.foreign
+        &mut counters.wrong_source
     } else if !PKey::DEFAULT.matches(bth.pkey) {
         &mut counters.bad_pkey
     } else {
         return true;
     };
-    *unheard += 1;
+    *drop_counter += 1;
     false
 }
 
-/// How putting a packet into the sink went.
+/// The result of staging a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Put {
-    /// It goes out.
+    /// The packet is queued.
     Done,
     /// The sink is full.
     Full,
-    /// The memory with the data may not be read.
+    /// The payload could not be read: a local protection error.
     Protection,
 }
 
-/// Puts out a packet with `len` bytes of `payload` from `offset` on.
+/// Stages and commits a packet with `len` bytes of `payload`, starting at `offset`.
 pub(crate) fn put_data<M: Memory, T: Transmit>(
     header: &Header,
     payload: Payload<'_>,
@@ -179,7 +183,7 @@ pub(crate) fn put_data<M: Memory, T: Transmit>(
     Put::Done
 }
 
-/// A completion of a receive that carries no message.
+/// Returns the completion of a receive that ends without a message.
 pub(crate) fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) -> Completion {
     Completion {
         wr_id: receive.wr_id,
@@ -193,10 +197,10 @@ pub(crate) fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) 
     }
 }
 
-/// Ends all receives of the queue pair's own queue, in order (10.3.1.7).
+/// Flushes the queue pair's own receive queue, in order (10.3.1.7).
 pub(crate) fn flush_receives<H: Host>(qpn: Qpn, host: &mut H) {
     if host.receive_credits().is_none() {
-        // A shared queue's receives stay where they are (10.2.9.4).
+        // A shared receive queue keeps its receives (10.2.9.4).
         host.event(QpEvent::LastWqeReached);
         return;
     }
@@ -208,7 +212,7 @@ pub(crate) fn flush_receives<H: Host>(qpn: Qpn, host: &mut H) {
     }
 }
 
-/// Forgets all receives of the queue pair's own queue, as the transition to RESET does (10.3.1.1).
+/// Discards the queue pair's own receives, as the transition to RESET does (10.3.1.1).
 pub(crate) fn discard_receives<H: Host>(host: &mut H) {
     if host.receive_credits().is_some() {
         let mut receive = Receive::default();

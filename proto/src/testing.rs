@@ -1,5 +1,4 @@
-//! What the scenario tests of all services run on: a host over plain vectors, and a sink that keeps
-//! what is sent.
+//! A host over plain vectors and a sink that records packets, for the tests of all services.
 
 use crate::host::Transmit;
 use crate::host::{
@@ -14,15 +13,15 @@ use crate::work::{Completion, Sge};
 use std::cell::RefCell;
 use std::sync::LazyLock;
 
-/// Memory that may be used locally, and nothing else.
+/// The key of memory with local rights only.
 pub(crate) const LOCAL: u32 = 1;
-/// Memory with which the peer may do anything.
+/// The key of memory with all remote rights.
 pub(crate) const REMOTE: u32 = 2;
-/// Memory without any right but that of sending from it.
+/// The key of memory that may only be read locally.
 pub(crate) const READ_ONLY: u32 = 3;
-/// No memory, or another protection domain's: the host does not tell these apart.
+/// A key of no region, or of another protection domain's; the host does not distinguish them.
 pub(crate) const NO_KEY: u32 = 99;
-/// Bytes of each region.
+/// The size of each region, in bytes.
 pub(crate) const REGION: usize = 256 * 1024;
 
 pub(crate) fn base(key: u32) -> u64 {
@@ -37,41 +36,41 @@ pub(crate) fn sge(key: u32, offset: usize, length: usize) -> Sge {
     }
 }
 
-/// What region `key` holds at first.
+/// The initial value of a byte of region `key`.
 pub(crate) fn pattern(key: u32, offset: usize) -> u8 {
     ((offset + 7 * key as usize) % 251) as u8
 }
 
-/// What the regions hold at first, by key: made once, as every test needs it.
+/// The initial contents of the regions by key, computed once.
 static PATTERNS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let region = |key| (0..REGION).map(|i| pattern(key, i)).collect();
     (0..=READ_ONLY).map(region).collect()
 });
 
-/// What the peer flushed, address and bytes or a whole region, and where to.
+/// A FLUSH: its range, or `None` for the whole region, and its placement.
 pub(crate) type Flushed = (Option<(u64, u64)>, Access);
 
 /// A host over three regions.
 #[derive(Debug)]
 pub(crate) struct TestHost {
     regions: Vec<(u32, Access, RefCell<Vec<u8>>)>,
-    /// Every range of a region that exists is accessible, and scattering goes nowhere.
+    /// Whether every range of an existing region is accessible; scattered data is then discarded.
     pub(crate) boundless: bool,
     pub(crate) shared: bool,
     pub(crate) receives: RecvQueue,
     /// The shared receive queues of the XRC domain.
     pub(crate) domain: Vec<(Srqn, RecvQueue)>,
-    /// That of them whose protection domain has no memory.
+    /// The shared receive queue whose protection domain has no memory.
     pub(crate) without_memory: Option<Srqn>,
-    /// What the peer flushed, and where to.
+    /// The FLUSHes executed for the peer.
     pub(crate) flushes: RefCell<Vec<Flushed>>,
     pub(crate) sends: Vec<Completion>,
     pub(crate) receptions: Vec<(Completion, bool)>,
-    /// The shared queues of what was received.
+    /// The shared receive queue of each completed receive.
     pub(crate) sources: Vec<Option<Srqn>>,
     pub(crate) events: Vec<QpEvent>,
-    /// The keys of windows that were bound and of what was invalidated here, in order, with how many
-    /// sends had completed by then.
+    /// The keys of bound windows and local invalidations, in order, each with the number of send
+    /// completions before it.
     pub(crate) local: RefCell<Vec<(u32, usize)>>,
 }
 
@@ -137,7 +136,7 @@ impl TestHost {
         Ok(f(&mut bytes.borrow_mut()[start..start + len as usize]))
     }
 
-    /// Accesses memory as the peer does.
+    /// Accesses memory for a remote requester.
     fn remote<T>(
         &self,
         key: RemoteKey,
@@ -191,7 +190,7 @@ impl TestHost {
         bytes.borrow()[offset..offset + len].to_vec()
     }
 
-    /// Takes a region away.
+    /// Deregisters a region.
     pub(crate) fn deregister(&mut self, key: u32) {
         self.regions.retain(|(k, ..)| *k != key);
     }
@@ -357,7 +356,7 @@ impl Sent {
     }
 }
 
-/// Keeps what is sent.
+/// A sink that records packets.
 pub(crate) struct Sink {
     now: Time,
     room: usize,
@@ -366,7 +365,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// With room for so many packets.
+    /// Returns a sink with room for `room` packets.
     pub(crate) fn new(now: Time, room: usize) -> Self {
         Sink {
             now,
@@ -387,7 +386,7 @@ impl Transmit for Sink {
     }
 
     fn commit(&mut self) {
-        let packet = Packet::parse(&self.staged).expect("what is sent is well-formed");
+        let packet = Packet::parse(&self.staged).expect("packets sent are well-formed");
         let rule = packet.header.bth.opcode.info().payload;
         assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
         self.packets.push(Sent {

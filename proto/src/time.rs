@@ -1,17 +1,17 @@
-//! Time as the state machines see it: given from outside, never read.
+//! The time, as passed to the state machines. They never read a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment, in nanoseconds since an origin that the caller chose. It never goes back.
+/// A point in time: nanoseconds since an origin of the caller's choice, monotonic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// A moment that never comes.
+    /// A point in time that is never reached: no deadline.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// How long ago `earlier` was; zero when it is not in the past.
+    /// The time elapsed since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

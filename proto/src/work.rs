@@ -6,150 +6,152 @@ use crate::qp::QpType;
 use crate::wire::Feth;
 use bitflags::bitflags;
 
-/// The longest message: 2^31 bytes (9.7.1). Longer work requests are refused.
+/// The longest message, in bytes (9.7.1). Longer work requests are refused.
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// A scatter/gather element: a piece of registered local memory.
+/// A scatter/gather element: a range of registered local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
 pub struct Sge {
-    /// Virtual address of the first byte.
+    /// The virtual address of the first byte.
     pub addr: u64,
-    /// Bytes. (Verbs reads 0 as 0 here, as rxe does, not as 2^31.)
+    /// The length in bytes. A length of 0 means 0, as in rxe, and not 2^31.
     pub length: u32,
-    /// The key of a region that holds all of them.
+    /// The key of the region that contains the range.
     pub lkey: LKey,
 }
 
 bitflags! {
-    /// How a send work request is carried out; the bits of `enum ibv_send_flags`.
+    /// The flags of a send work request; the bits of `enum ibv_send_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct SendFlags: u32 {
-        /// Wait until every earlier READ and atomic of this queue has completed (10.8.3.3).
+        /// Start only after all earlier READs and atomics of this queue have completed (10.8.3.3).
         const FENCE = 1 << 0;
-        /// Make a completion when it is done, on a queue that does not do so for all.
+        /// Generate a completion on success, on a queue that does not do so for every work request.
         const SIGNALED = 1 << 1;
-        /// Set the solicited event bit on the last packet (9.2.3).
+        /// Set the solicited event bit of the last packet (9.2.3).
         const SOLICITED = 1 << 2;
-        /// The data was taken at posting.
+        /// The data was copied when the work request was posted.
         const INLINE = 1 << 3;
     }
 }
 
-/// What a send work request asks for.
+/// The operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
-    /// A message into the peer's next receive.
+    /// SEND: a message into the peer's next receive.
     Send,
-    /// The same, with 32 bits of immediate data for the receiver's completion.
+    /// SEND with 32 bits of immediate data for the receiver's completion.
     SendImm(u32),
-    /// The same, and the peer invalidates its key.
+    /// SEND with Invalidate: the peer invalidates its key.
     SendInv(RKey),
-    /// Data into the peer's memory.
+    /// RDMA WRITE.
     Write {
-        /// Where, in the peer's address space.
+        /// The destination, in the peer's address space.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
     },
-    /// The same, and a receive of the peer's completes with immediate data.
+    /// RDMA WRITE with Immediate: also completes a receive at the peer.
     WriteImm {
-        /// Where, in the peer's address space.
+        /// The destination, in the peer's address space.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
         /// The immediate data.
         imm: u32,
     },
-    /// Data out of the peer's memory.
+    /// RDMA READ.
     Read {
-        /// Where, in the peer's address space.
+        /// The source, in the peer's address space.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
     },
-    /// Puts `swap` into 8 bytes of the peer's memory if they hold `compare`; returns what they held.
+    /// Compare-and-swap on 8 bytes of the peer's memory; returns the original value.
     CompareSwap {
-        /// Where, a multiple of 8.
+        /// The address, a multiple of 8.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
-        /// What is expected there.
+        /// The expected value.
         compare: u64,
-        /// What to put there.
+        /// The new value.
         swap: u64,
     },
-    /// Adds to 8 bytes of the peer's memory; returns what they held.
+    /// Fetch-and-add on 8 bytes of the peer's memory; returns the original value.
     FetchAdd {
-        /// Where, a multiple of 8.
+        /// The address, a multiple of 8.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
-        /// What to add, modulo 2^64.
+        /// The addend, modulo 2^64.
         add: u64,
     },
-    /// Writes 8 bytes of the peer's memory at once (A19).
+    /// ATOMIC WRITE: writes 8 bytes of the peer's memory atomically (A19).
     AtomicWrite {
-        /// Where, a multiple of 8.
+        /// The address, a multiple of 8.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
-        /// The bytes, as they shall lie there.
+        /// The bytes, in memory order.
         value: [u8; 8],
     },
-    /// Waits until what this queue wrote before has got to a place in the peer's memory (A19).
+    /// FLUSH: completes when earlier writes are globally visible or persistent at the peer (A19).
     Flush {
-        /// Where, in the peer's address space.
+        /// The start of the range, in the peer's address space.
         addr: u64,
-        /// The peer's key for it.
+        /// The peer's key.
         rkey: RKey,
-        /// Bytes.
+        /// The length in bytes.
         len: u32,
-        /// Where it shall get to, and whether the range counts.
+        /// The placement type, and whether the range or the whole region is flushed.
         how: Feth,
     },
-    /// Binds a memory window, here: no packet goes out (10.6.7.2).
+    /// Binds a memory window. Local: sends no packet (10.6.7.2).
     BindMw(WindowBind),
-    /// Takes away a key of this end: no packet goes out (10.6.7.2.7).
+    /// Invalidates a local key. Local: sends no packet (10.6.7.2.7).
     LocalInv(RKey),
 }
 
 impl SendOp {
-    /// Whether it consumes a receive of the peer's.
-    pub const fn takes_receive(self) -> bool {
+    /// Whether the operation consumes a receive at the peer.
+    pub const fn consumes_receive(self) -> bool {
         matches!(
             self,
             Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::WriteImm { .. }
         )
     }
 
-    /// Whether the peer answers with a response, and not only with an acknowledgement: READ, the
-    /// atomics, and without data ATOMIC WRITE and FLUSH.
+    /// Whether the peer answers with a response and not with a plain acknowledgement.
+    ///
+    /// True for READ and the atomics, and for ATOMIC WRITE and FLUSH, whose response carries no
+    /// data.
     pub const fn has_response(self) -> bool {
-        matches!(self, Self::Read { .. }) || self.is_atomic() || self.is_confirmed()
+        matches!(self, Self::Read { .. }) || self.is_atomic() || self.has_empty_response()
     }
 
-    /// Whether the peer answers with a response without data: ATOMIC WRITE and FLUSH (A19).
-    pub const fn is_confirmed(self) -> bool {
+    /// Whether the peer answers with a response that carries no data: ATOMIC WRITE and FLUSH (A19).
+    pub const fn has_empty_response(self) -> bool {
         matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
-    /// Whether it takes data from elements, or puts it there.
+    /// Whether the operation uses the scatter/gather list, as source or destination.
     pub const fn has_payload(self) -> bool {
-        !self.is_local() && !self.is_confirmed()
+        !self.is_local() && !self.has_empty_response()
     }
 
-    /// Whether it is carried out at this end alone, without a packet.
+    /// Whether the operation is executed locally, without a packet.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::BindMw(_) | Self::LocalInv(_))
     }
 
-    /// Whether queue pairs of a service have it (9.4; A14, A19).
-    pub const fn is_of(self, service: QpType) -> bool {
+    /// Whether queue pairs of this type support the operation (9.4; A14, A19).
+    pub const fn is_supported_by(self, service: QpType) -> bool {
         match service {
             QpType::Rc => true,
-            // What A19 adds has no opcodes there.
-            QpType::XrcIni => !self.is_confirmed(),
+            // XRC has no opcodes for the operations of A19.
+            QpType::XrcIni => !self.has_empty_response(),
             QpType::XrcTgt => false,
             QpType::Uc => {
                 let plain = matches!(self, Self::Send | Self::SendImm(_));
@@ -162,12 +164,12 @@ impl SendOp {
         }
     }
 
-    /// Whether it is an atomic.
+    /// Whether the operation is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// The opcode that its completion shows.
+    /// The opcode of the completion.
     pub const fn completion_opcode(self) -> WcOpcode {
         match self {
             Self::Send | Self::SendImm(_) | Self::SendInv(_) => WcOpcode::Send,
@@ -182,9 +184,10 @@ impl SendOp {
         }
     }
 
-    /// Carries out what [`SendOp::is_local`]; of others nothing is to be done. The error is the
-    /// status that it ends with.
-    pub(crate) fn carry_out<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
+    /// Executes a local operation ([`SendOp::is_local`]); does nothing for others.
+    ///
+    /// The error is the status of the completion.
+    pub(crate) fn execute_local<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
         let ended = |status| move |_: MemoryError| status;
         match self {
             Self::BindMw(bind) => memory.bind_window(bind).map_err(ended(WcStatus::MwBindErr)),
@@ -200,37 +203,38 @@ impl SendOp {
 /// The data of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In registered memory, read (or, for READ and atomics, written) when the packets go.
+    /// In registered memory: read, or for READ and atomics written, when packets are sent or
+    /// received.
     Sges(&'a [Sge]),
-    /// Copied now.
+    /// Inline: copied when the work request is posted.
     Inline(&'a [u8]),
 }
 
-/// Where a datagram goes (11.4.1.1).
+/// The destination of a datagram (11.4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdDestination {
-    /// The driver's number of the address handle, which says along which path. Only
-    /// [`crate::ud::UdQp::next_destination`] looks at it.
+    /// The driver's identifier of the address handle, which names the path.
+    ///
+    /// The state machine does not interpret it; see [`crate::ud::UdQp::next_destination`].
     pub handle: u64,
-    /// The queue pair there.
+    /// The destination queue pair.
     pub qpn: Qpn,
-    /// The key that it must have. With bit 31 set, the sending queue pair's own goes out in its
-    /// place (10.2.5).
+    /// The queue key of the destination. If bit 31 is set, the sending queue pair's own key is sent
+    /// instead (10.2.5).
     pub qkey: QKey,
 }
 
-/// Where at the other end a message goes, where the connection alone does not say it.
+/// The destination of a message, where the connection does not determine it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
-    /// A datagram: to this queue pair.
+    /// A datagram, to this queue pair.
     Datagram(UdDestination),
-    /// Any request of an extended reliable connection: to the owner of this shared receive queue
-    /// (A14).
+    /// An XRC request, to this shared receive queue (A14).
     Shared(Srqn),
 }
 
 impl Destination {
-    /// That of a datagram.
+    /// The destination, if it is a datagram's.
     pub const fn datagram(self) -> Option<UdDestination> {
         match self {
             Self::Datagram(dest) => Some(dest),
@@ -238,7 +242,7 @@ impl Destination {
         }
     }
 
-    /// That of a request of an extended reliable connection.
+    /// The shared receive queue, if it is an XRC request's.
     pub const fn srq(self) -> Option<Srqn> {
         match self {
             Self::Shared(srq) => Some(srq),
@@ -250,49 +254,49 @@ impl Destination {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The program's own number for it.
+    /// The program's number for the work request.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
     /// The data.
     pub payload: Payload<'a>,
-    /// Where it goes; queue pairs of reliable and unreliable connections do not look at it.
+    /// The destination. RC and UC queue pairs ignore it.
     pub dest: Option<Destination>,
 }
 
-/// How a work request ended; the numbers of `enum ibv_wc_status`.
+/// The status of a completion; the numbers of `enum ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum WcStatus {
-    /// It was done.
+    /// The work request succeeded.
     Success = 0,
-    /// A receive was too small, or a message too long.
+    /// The receive was too small, or the message too long.
     LocLenErr = 1,
-    /// An error inside this end.
+    /// An internal error of the local queue pair.
     LocQpOpErr = 2,
-    /// Kept for its number; end-to-end contexts exist for RD only.
+    /// RD only.
     LocEecOpErr = 3,
-    /// A local key, range or permission was wrong.
+    /// A local key, range or permission was invalid.
     LocProtErr = 4,
-    /// The queue pair was in error before it was its turn.
+    /// The queue pair entered the error state before the work request was executed.
     WrFlushErr = 5,
     /// A memory window could not be bound.
     MwBindErr = 6,
-    /// The peer sent a response that makes no sense here.
+    /// The peer sent an invalid response.
     BadRespErr = 7,
-    /// The peer's write with immediate met a protection error here.
+    /// An RDMA WRITE with Immediate from the peer met a protection error here.
     LocAccessErr = 8,
-    /// The peer says: invalid request.
+    /// The peer refused the request as invalid.
     RemInvReqErr = 9,
-    /// The peer says: no access to that memory.
+    /// The peer refused access to its memory.
     RemAccessErr = 10,
-    /// The peer says: it could not finish the operation.
+    /// The peer could not complete the operation.
     RemOpErr = 11,
-    /// The peer did not answer `retry_cnt` + 1 times.
+    /// The transport retry limit was exceeded: `retry_cnt` + 1 attempts were not answered.
     RetryExcErr = 12,
-    /// The peer had no receive `rnr_retry` + 1 times.
+    /// The RNR retry limit was exceeded: `rnr_retry` + 1 attempts found no receive at the peer.
     RnrRetryExcErr = 13,
     /// RD only.
     LocRddViolErr = 14,
@@ -308,11 +312,11 @@ pub enum WcStatus {
     FatalErr = 19,
     /// The response did not arrive in time.
     RespTimeoutErr = 20,
-    /// Anything else.
+    /// Any other error.
     GeneralErr = 21,
 }
 
-/// What a completion is of; the numbers of `enum ibv_wc_opcode`.
+/// The operation that completed; the numbers of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum WcOpcode {
@@ -340,7 +344,7 @@ pub enum WcOpcode {
     RecvWriteImm = 129,
 }
 
-/// What came with a received message beside its data.
+/// Data that a received message carries beside its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Extra {
     /// Nothing.
@@ -348,18 +352,18 @@ pub enum Extra {
     None,
     /// Immediate data.
     Imm(u32),
-    /// This key of ours was invalidated.
+    /// The local key that a SEND with Invalidate invalidated.
     Invalidated(RKey),
 }
 
-/// What a completion queue entry says.
+/// A completion queue entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The number that the program gave the work request.
+    /// The program's number for the work request.
     pub wr_id: u64,
-    /// How it ended. Unless it is a success, only `wr_id`, `qpn` and this are valid, as in verbs.
+    /// The status. On an error, only `wr_id`, `qpn` and `status` are valid, as in verbs.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
     /// Bytes received or read.
     pub byte_len: u32,
@@ -367,7 +371,7 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender's queue pair, for a datagram.
     pub src_qp: Qpn,
-    /// What came with it.
+    /// Immediate data or the invalidated key.
     pub extra: Extra,
     /// Which IP header the first 40 bytes of the receive hold, in the place of a GRH (A17.4.5); `None`
     /// when they are data.

@@ -1,5 +1,6 @@
-//! Packets that the Linux kernel's rxe sent: their ICRC is right, they parse, and written anew they are
-//! the same bytes. So are the messages of the kernel's connection manager. The vectors say how they were taken.
+//! Packets sent by the Linux kernel's rxe: their ICRC is valid, they parse, and re-encoding them
+//! yields the same bytes. The same holds for the messages of the kernel's connection manager. The
+//! vector file describes how the packets were captured.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,13 +12,13 @@ use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::wire::{Opcode, Operation, Packet, Transport};
 
 const VECTORS: &str = include_str!("vectors/rxe.txt");
-/// Bytes of a UDP header.
+/// The length of a UDP header, in bytes.
 const UDP: usize = 8;
 
-/// A vector, taken apart as far as UDP.
+/// A vector, parsed as far as UDP.
 struct Vector {
     opcode: u8,
-    /// The syndrome of an acknowledgement, the attribute of a MAD.
+    /// The syndrome of an acknowledgement, or the attribute ID of a MAD.
     what: u8,
     flow: Flow,
     id: IpId,
@@ -67,7 +68,7 @@ fn vector(line: &str) -> Vector {
 }
 
 #[test]
-fn the_icrc_of_each_is_what_we_compute() {
+fn computed_icrc_matches() {
     for vector in vectors() {
         let (packet, icrc) = vector.datagram.split_last_chunk::<4>().unwrap();
         let ours = icrc::compute(&vector.flow, vector.id.id, vector.id.dont_fragment, packet);
@@ -76,7 +77,7 @@ fn the_icrc_of_each_is_what_we_compute() {
 }
 
 #[test]
-fn the_icrc_is_verified_without_knowing_the_identification() {
+fn icrc_verifies_without_knowing_the_identification() {
     for vector in vectors() {
         let found = icrc::verify(&vector.flow, &vector.datagram, IpId::default());
         assert_eq!(found, Ok(vector.id), "opcode {:#04x}", vector.opcode);
@@ -84,7 +85,7 @@ fn the_icrc_is_verified_without_knowing_the_identification() {
 }
 
 #[test]
-fn each_parses_and_written_anew_is_the_same() {
+fn packets_round_trip() {
     for vector in vectors() {
         let packet = vector.datagram.split_last_chunk::<4>().unwrap().0;
         let parsed = Packet::parse(packet).unwrap();
@@ -101,9 +102,9 @@ fn each_parses_and_written_anew_is_the_same() {
 }
 
 #[test]
-fn every_opcode_of_the_connected_transports_is_among_them() {
+fn vectors_cover_every_opcode_of_the_connected_transports() {
     let there: BTreeSet<u8> = vectors().iter().map(|vector| vector.opcode).collect();
-    // What rxe 6.1 does not have, and what nobody has.
+    // Opcodes that rxe 6.1 does not support, and reserved ones.
     let absent = |opcode: &Opcode| {
         matches!(
             opcode.info().operation,
@@ -117,7 +118,8 @@ fn every_opcode_of_the_connected_transports_is_among_them() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The messages of the kernel's connection manager, with the addresses that their packets had, and the MADs.
+/// The messages of the kernel's connection manager, with the addresses of their packets, and the
+/// MADs.
 fn mads() -> Vec<(Flow, Vec<u8>, Message)> {
     vectors()
         .into_iter()
@@ -136,7 +138,7 @@ fn mads() -> Vec<(Flow, Vec<u8>, Message)> {
 }
 
 #[test]
-fn each_message_of_the_connection_manager_written_anew_is_the_same() {
+fn connection_manager_messages_round_trip() {
     for (_, mad, message) in mads() {
         let (transaction, _) = Message::parse(&mad).unwrap();
         assert_eq!(message.to_mad(transaction)[..], mad[..], "{message:?}");
@@ -144,7 +146,7 @@ fn each_message_of_the_connection_manager_written_anew_is_the_same() {
 }
 
 #[test]
-fn every_message_that_the_kernel_sends_is_among_them_for_both_versions_of_ip() {
+fn vectors_cover_every_message_of_the_kernel_over_ipv4_and_ipv6() {
     use Attribute::{Drep, Dreq, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
     for v4 in [true, false] {
         for wanted in [Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep] {
@@ -157,7 +159,7 @@ fn every_message_that_the_kernel_sends_is_among_them_for_both_versions_of_ip() {
 }
 
 #[test]
-fn its_requests_say_what_ours_say() {
+fn requests_of_the_kernel_have_the_fields_of_ours() {
     for (_, _, message) in mads() {
         let Message::Req(req) = message else {
             continue;
@@ -175,7 +177,7 @@ fn its_requests_say_what_ours_say() {
 }
 
 #[test]
-fn it_refuses_a_service_that_it_does_not_have_as_we_do() {
+fn kernel_rejects_an_unknown_service_with_invalid_service_id() {
     for (_, _, message) in mads() {
         let Message::Rej(rej) = message else {
             continue;

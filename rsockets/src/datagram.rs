@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_driver::AddressHandle;
 use urxe_proto::ids::Qpn;
-use urxe_proto::rsocket::datagram::Introduction;
+use urxe_proto::rsocket::datagram::UdpHeader;
 use urxe_proto::rsocket::stream::LOW_WATER;
 
 /// The most bytes of a datagram with its header.
@@ -265,7 +265,7 @@ impl DatagramSocket {
         data: Option<&[u8]>,
     ) -> Result<(), Error> {
         let link = state.links.get(&peer.from).ok_or(Errno::BADF)?;
-        let said = Introduction {
+        let said = UdpHeader {
             qpn: link.qpn(),
             address: peer.from.ip(),
             data: data.is_some(),
@@ -318,7 +318,7 @@ impl DatagramSocket {
     pub(super) fn introduced(&self) {
         let mut buffer = [0; SLOT as usize];
         while let Some((len, from)) = udp::receive(&self.udp, &mut buffer) {
-            let Some((said, header)) = Introduction::parse(&buffer[..len]) else {
+            let Some((said, header)) = UdpHeader::parse(&buffer[..len]) else {
                 continue;
             };
             if said.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
@@ -332,7 +332,7 @@ impl DatagramSocket {
 
     fn take_introduction(
         &self,
-        said: &Introduction,
+        said: &UdpHeader,
         from: SocketAddr,
         data: &[u8],
     ) -> Result<(), Error> {

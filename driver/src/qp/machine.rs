@@ -180,10 +180,10 @@ impl Machine {
         }
     }
 
-    /// See [`UcQp::mark_every`]; the other services send no marks.
+    /// See [`UcQp::set_probe_interval`]; the other services send no marks.
     pub(super) fn mark_every(&mut self, bytes: u32) {
         if let Self::Uc(qp) = self {
-            qp.mark_every(bytes);
+            qp.set_probe_interval(bytes);
         }
     }
 

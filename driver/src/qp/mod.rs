@@ -334,7 +334,7 @@ impl Qp {
     /// # Errors
     /// See [`PostError`].
     pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        if !self.last_state().takes_receives() {
+        if !self.last_state().accepts_receives() {
             return Err(PostError::State);
         }
         self.receives.post(wr_id, sges)?;

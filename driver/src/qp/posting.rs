@@ -51,7 +51,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`PostError::State`] and [`PostError::Full`].
     pub fn check_room(&mut self, count: usize) -> Result<(), PostError> {
-        if !self.inner.machine.state().takes_sends() {
+        if !self.inner.machine.state().accepts_sends() {
             return Err(PostError::State);
         }
         match self.has_room(count) {

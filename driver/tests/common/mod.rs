@@ -10,7 +10,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, QpAttr, QpState, QpType, way_to_rts};
+use urxe_proto::qp::{AddressVector, QpAttr, QpState, QpType, transitions_to_rts};
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -132,7 +132,7 @@ impl End {
             access: ALL | Access::FLUSH_GLOBAL,
             ..QpAttr::default()
         };
-        let [(_, mask), ..] = way_to_rts(QpType::Rc);
+        let [(_, mask), ..] = transitions_to_rts(QpType::Rc);
         self.qp.modify(&attr, mask).unwrap();
     }
 
@@ -164,14 +164,14 @@ impl End {
             ..QpAttr::default()
         };
         tune(&mut attr);
-        let [_, (_, rtr), _] = way_to_rts(QpType::Rc);
+        let [_, (_, rtr), _] = transitions_to_rts(QpType::Rc);
         self.qp.modify(&attr, rtr).unwrap();
         attr
     }
 
     pub fn ready_to_send(&self, mut attr: QpAttr) {
         attr.state = QpState::Rts;
-        let [.., (_, rts)] = way_to_rts(QpType::Rc);
+        let [.., (_, rts)] = transitions_to_rts(QpType::Rc);
         self.qp.modify(&attr, rts).unwrap();
     }
 

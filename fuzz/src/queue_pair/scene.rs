@@ -9,7 +9,7 @@ use std::time::Duration;
 use urxe_proto::host::Transmit;
 use urxe_proto::ids::{Gid, LKey, Source};
 use urxe_proto::mtu::Mtu;
-use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError, way_to_rts};
+use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError, transitions_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -40,7 +40,7 @@ macro_rules! each {
 
 /// Whether a packet may be acknowledged.
 fn is_answered(info: &OpcodeInfo) -> bool {
-    info.operation.is_request() || info.operation == Operation::Mark
+    info.operation.is_request() || info.operation == Operation::FlowProbe
 }
 
 /// A queue pair, its host, and what was seen of it.
@@ -93,7 +93,7 @@ impl Scene {
                     signal_all,
                 };
                 let mut qp = UcQp::new(config).expect("memory");
-                qp.mark_every(if signal_all { 1024 } else { 0 });
+                qp.set_probe_interval(if signal_all { 1024 } else { 0 });
                 Machine::Uc(qp)
             }
             Service::Ud => Machine::Ud(
@@ -164,7 +164,7 @@ impl Scene {
     }
 
     pub(super) fn advance(&mut self, start: Start) {
-        let [init, rtr, rts] = way_to_rts(self.service.kind()).map(|(_, mask)| mask);
+        let [init, rtr, rts] = transitions_to_rts(self.service.kind()).map(|(_, mask)| mask);
         let (state, mask) = match self.state() {
             QpState::Reset => (QpState::Init, init),
             QpState::Init => (QpState::Rtr, rtr),
@@ -321,18 +321,18 @@ impl Scene {
         let (now, host) = (self.now, &mut self.host);
         match each!(&mut self.machine, qp => qp.post_send(&wr, now, host)) {
             Ok(()) => {
-                assert!(state.takes_sends(), "a send in {state:?}");
+                assert!(state.accepts_sends(), "a send in {state:?}");
                 self.next_wr += 1;
             }
             Err(error) => {
-                assert!(error != PostError::State || !state.takes_sends());
+                assert!(error != PostError::State || !state.accepts_sends());
                 self.host.sends_due.pop_back();
             }
         }
     }
 
     fn receive(&mut self, lengths: &[u16; 2]) {
-        if !self.state().takes_receives() {
+        if !self.state().accepts_receives() {
             return;
         }
         let sges = lengths.map(|length| Sge {
@@ -384,7 +384,7 @@ impl Scene {
                 }
             } else if matches!(
                 info.operation,
-                Operation::Ack | Operation::AtomicAck | Operation::MarkSeen
+                Operation::Ack | Operation::AtomicAck | Operation::FlowProbeEcho
             ) {
                 self.acknowledgements += 1;
             }

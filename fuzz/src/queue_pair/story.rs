@@ -246,6 +246,6 @@ impl Service {
 
     /// Whether its packets are of this transport; unreliable connections have marks beside their own.
     pub(super) fn has(self, transport: Transport) -> bool {
-        transport == self.transport() || (transport == Transport::Own && self == Self::Uc)
+        transport == self.transport() || (transport == Transport::Manufacturer && self == Self::Uc)
     }
 }

@@ -1,10 +1,10 @@
-//! Who wants to look at the clock, and when.
+//! A queue of deadlines, one for each identifier.
 
 use super::CommId;
 use crate::time::Time;
 use std::collections::{BTreeSet, HashMap};
 
-/// One deadline an identifier.
+/// Deadlines ordered by time, with at most one for each identifier.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     order: BTreeSet<(Time, CommId)>,
@@ -12,8 +12,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// `id` wants to look at the clock at `when`, and at no other time; never, if that is
-    /// [`Time::NEVER`].
+    /// Sets the deadline of `id`; [`Time::NEVER`] removes it.
     pub fn set(&mut self, id: CommId, when: Time) {
         let before = if when == Time::NEVER {
             self.of.remove(&id)
@@ -28,12 +27,12 @@ impl Deadlines {
         }
     }
 
-    /// The earliest.
+    /// The earliest deadline.
     pub fn first(&self) -> Time {
         self.order.first().map_or(Time::NEVER, |(when, _)| *when)
     }
 
-    /// Takes away the earliest, if it is not after `now`.
+    /// Removes and returns the identifier with the earliest deadline, if that is not after `now`.
     pub fn pop(&mut self, now: Time) -> Option<CommId> {
         let &(when, id) = self.order.first()?;
         if when > now {
@@ -43,7 +42,7 @@ impl Deadlines {
         Some(id)
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no deadlines.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty() && self.of.is_empty()
     }

@@ -1,135 +1,136 @@
-//! What the program is told.
+//! Events for the program.
 
 use super::wire::private_data::{Info, PrivateData};
 use super::wire::{RejectReason, Rep, Req, SidrRep, SidrReq, disconnect, mra, rej, rtu};
 use super::{Address, CommId, ListenerId};
 
-/// What a message was sent to get, and nobody sent.
+/// The answer that a message did not get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Awaited {
-    /// The answer to a REQ. The identifier is no more.
+    /// The REP to a REQ. The identifier ceases to exist.
     Rep,
-    /// The answer to a REP. The connection waits until no packet of it is under way.
+    /// The RTU to a REP. The connection enters TimeWait.
     Rtu,
-    /// The answer to a DREQ. The connection waits, as if it had come.
+    /// The DREP to a DREQ. The connection enters TimeWait.
     Drep,
-    /// The answer to a SIDR_REQ. The identifier is no more.
+    /// The SIDR_REP to a SIDR_REQ. The identifier ceases to exist.
     SidrRep,
 }
 
-/// What happened to a connection, a listener or a resolution. Those that say so are the last of their
-/// identifier, which does not exist any more.
+/// An event of a connection or of a service ID resolution.
+///
+/// After the last event of an identifier ([`Event::is_last`]) the identifier no longer exists.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Somebody wants a connection. [`super::Manager::accept`] or [`super::Manager::reject`] is the
-    /// answer.
+    /// A peer requests a connection. Answer with [`super::Manager::accept`] or
+    /// [`super::Manager::reject`].
     Request {
-        /// Who listens.
+        /// The listener.
         listener: ListenerId,
         /// The new connection.
         id: CommId,
-        /// Who asks, and which of our addresses it asked.
+        /// The path to the peer; its local address is the one that the peer requested.
         address: Address,
-        /// The request. What is the peer's responder is our initiator, and the other way round.
+        /// The request. The peer's responder resources are the local initiator depth, and vice
+        /// versa.
         req: Box<Req>,
     },
-    /// The peer accepts. [`super::Manager::ready`] is the answer, when the queue pair can receive and
-    /// send.
+    /// The peer accepted. Call [`super::Manager::ready`] when the queue pair can send and receive.
     Reply {
         /// The connection.
         id: CommId,
         /// The reply.
         rep: Box<Rep>,
     },
-    /// The peer is ready to use the connection, which is thereby established.
+    /// The peer is ready; the connection is established.
     Ready {
         /// The connection.
         id: CommId,
-        /// From the peer's program.
+        /// Private data from the peer's program.
         private_data: Box<PrivateData<{ rtu::PRIVATE_DATA }>>,
     },
-    /// The program said that the connection is established, and so it is.
+    /// The connection is established by [`super::Manager::establish`].
     Established {
         /// The connection.
         id: CommId,
     },
-    /// The peer has a message, and takes a while to answer it.
+    /// The peer sent an MRA: its answer is delayed.
     Delayed {
         /// The connection.
         id: CommId,
-        /// How long it may take: 4.096 us x 2^n.
+        /// The announced delay: 4.096 us x 2^n.
         service_timeout: u8,
-        /// From the peer's program.
+        /// Private data from the peer's program.
         private_data: Box<PrivateData<{ mra::PRIVATE_DATA }>>,
     },
-    /// The peer does not want this connection.
+    /// The peer rejected the connection.
     Rejected {
         /// The connection.
         id: CommId,
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// More about it.
+        /// Additional information.
         info: Info,
-        /// From the peer's program.
+        /// Private data from the peer's program.
         private_data: Box<PrivateData<{ rej::PRIVATE_DATA }>>,
-        /// Whether this is the last event. Otherwise [`Event::TimeWaitExit`] will be.
+        /// Whether this is the last event; otherwise [`Event::TimeWaitExit`] is.
         last: bool,
     },
-    /// The peer does not answer.
+    /// The peer did not answer.
     TimedOut {
-        /// The connection, or resolution.
+        /// The connection or resolution.
         id: CommId,
-        /// What should have come.
+        /// The missing answer.
         awaited: Awaited,
     },
-    /// The peer ends the connection. [`super::Manager::disconnect`] is the answer.
+    /// The peer disconnects. Answer with [`super::Manager::disconnect`].
     DisconnectRequest {
         /// The connection.
         id: CommId,
         /// From the peer's program.
         private_data: Box<PrivateData<{ disconnect::DREQ_PRIVATE_DATA }>>,
     },
-    /// The peer agrees that the connection is ended.
+    /// The connection has ended.
     Disconnected {
         /// The connection.
         id: CommId,
-        /// From the peer's program.
+        /// Private data from the peer's program.
         private_data: Box<PrivateData<{ disconnect::DREP_PRIVATE_DATA }>>,
     },
-    /// The peer is gone, as the caller of [`super::Manager::lose`] found out. The connection is ended as
-    /// by [`super::Manager::disconnect`].
+    /// The peer was declared lost by [`super::Manager::lose`]. The connection ends as after
+    /// [`super::Manager::disconnect`].
     PeerLost {
         /// The connection.
         id: CommId,
     },
-    /// No packet of the connection is under way any more, and its queue pair may be used for another.
-    /// This is the last event.
+    /// No packet of the connection is in flight any more, and its queue pair may be reused. The
+    /// last event.
     TimeWaitExit {
         /// The connection.
         id: CommId,
     },
-    /// Somebody wants to know the queue pair of a service. [`super::Manager::answer`] is the answer.
+    /// A peer requests the queue pair of a service. Answer with [`super::Manager::answer`].
     ResolutionRequest {
-        /// Who listens.
+        /// The listener.
         listener: ListenerId,
         /// The new resolution.
         id: CommId,
-        /// Who asks, and which of our addresses it asked.
+        /// The path to the peer; its local address is the one that the peer requested.
         address: Address,
         /// The request.
         req: Box<SidrReq>,
     },
-    /// The answer to a resolution. This is its last event.
+    /// A service ID resolution has completed. The last event.
     Resolved {
         /// The resolution.
         id: CommId,
-        /// The reply; its status says whether it is what was hoped for.
+        /// The reply; its status tells whether the resolution succeeded.
         rep: Box<SidrRep>,
     },
 }
 
 impl Event {
-    /// Whose event it is.
+    /// The identifier that the event belongs to.
     pub fn id(&self) -> CommId {
         match self {
             Event::Request { id, .. }
@@ -148,8 +149,9 @@ impl Event {
         }
     }
 
-    /// Whether its identifier is no more. That of a [`Event::ResolutionRequest`] is no more when it is
-    /// answered.
+    /// Whether the identifier no longer exists after this event.
+    ///
+    /// The identifier of an [`Event::ResolutionRequest`] ceases to exist when it is answered.
     pub fn is_last(&self) -> bool {
         match self {
             Event::TimeWaitExit { .. } | Event::Resolved { .. } => true,

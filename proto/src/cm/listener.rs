@@ -1,24 +1,24 @@
-//! Who listens, where, and how many requests may wait for each.
+//! Listeners and their backlogs.
 
 use super::wire::ServiceId;
 use crate::ids::Gid;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Which of our addresses somebody listens at.
+/// The local addresses of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ListenAt {
-    /// One of them.
+    /// One address.
     One(Gid),
-    /// All of IPv4 at which nobody else listens for the same service.
+    /// All IPv4 addresses without a listener of their own for the service.
     AllV4,
-    /// All of IPv6 at which nobody else listens for the same service.
+    /// All IPv6 addresses without a listener of their own for the service.
     AllV6,
 }
 
 impl ListenAt {
-    /// All addresses of the IP version of one.
-    pub fn all_like(address: Gid) -> Self {
+    /// Returns the wildcard of the IP version of `address`.
+    pub fn wildcard_for(address: Gid) -> Self {
         match address.to_ip() {
             IpAddr::V4(_) => ListenAt::AllV4,
             IpAddr::V6(_) => ListenAt::AllV6,
@@ -26,15 +26,17 @@ impl ListenAt {
     }
 }
 
-/// A listener.
+/// The identifier of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ListenerId(u64);
 
-/// Why nobody can listen there.
+/// Why a listener could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody does already.
-    #[error("{0:?} has a listener at this address already: close it, or listen elsewhere")]
+    /// The address has a listener for the service.
+    #[error(
+        "{0:?} already has a listener at this address: close it, or use another port or address"
+    )]
     InUse(ServiceId),
 }
 
@@ -43,7 +45,7 @@ struct Listener {
     id: ListenerId,
     at: Vec<ListenAt>,
     backlog: usize,
-    /// Requests that the program has not answered.
+    /// Unanswered requests that occupy the backlog.
     waiting: usize,
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// A listener for `service`. Beyond `backlog`, requests that wait for an answer are dropped.
+    /// Adds a listener for `service`. Requests beyond `backlog` unanswered ones are dropped.
     pub fn add(
         &mut self,
         service: ServiceId,
@@ -80,7 +82,7 @@ impl Listeners {
         Ok(id)
     }
 
-    /// Takes a listener away.
+    /// Removes a listener.
     pub fn remove(&mut self, id: ListenerId) {
         let Some(service) = self.services.remove(&id) else {
             return;
@@ -93,16 +95,16 @@ impl Listeners {
         }
     }
 
-    /// Who listens for `service` at `address`.
+    /// Returns the listener for `service` at `address`. A specific address takes precedence.
     pub fn find(&self, service: ServiceId, address: Gid) -> Option<ListenerId> {
         let listeners = self.of.get(&service)?;
         let at = |wanted| listeners.iter().find(move |l| l.at.contains(&wanted));
         at(ListenAt::One(address))
-            .or_else(|| at(ListenAt::all_like(address)))
+            .or_else(|| at(ListenAt::wildcard_for(address)))
             .map(|l| l.id)
     }
 
-    /// One more request waits, if it may.
+    /// Occupies an entry of the backlog. Returns false when the backlog is full.
     pub fn take(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.get(id) else {
             return false;
@@ -112,14 +114,14 @@ impl Listeners {
         free
     }
 
-    /// A request does not wait any more.
+    /// Releases an entry of the backlog.
     pub fn release(&mut self, id: ListenerId) {
         if let Some(listener) = self.get(id) {
             listener.waiting -= 1;
         }
     }
 
-    /// How many requests wait.
+    /// The number of occupied entries of all backlogs.
     pub fn waiting(&self) -> usize {
         self.of.values().flatten().map(|l| l.waiting).sum()
     }

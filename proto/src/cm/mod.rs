@@ -1,8 +1,8 @@
-//! Communication management (chapter 12): how two programs agree on a connection and on its end, and
-//! how one finds out which datagram queue pair another has for a service.
+//! Communication management (chapter 12): connection setup and teardown, and service ID resolution.
 //!
-//! [`Manager`] is the whole of it, for all devices of a process. MADs with their addresses, the calls
-//! of the program and the time go in; MADs, events and the next deadline come out:
+//! [`Manager`] is the sans-I/O communication manager of a process, for all its devices. MADs with
+//! their addresses, the calls of the program and the time go in; MADs, events and the next deadline
+//! come out:
 //!
 //! ```text
 //!            connect ->  REQ  -> Event::Request
@@ -13,13 +13,13 @@
 //! Event::Disconnected <- DREP <- disconnect
 //! ```
 //!
-//! What the peer does not answer is repeated; what came twice is answered as before; a connection that
-//! has ended waits until no packet of it can be under way. An identifier ceases to exist when its
-//! connection has come to its end, which the last event says.
+//! Unanswered messages are retransmitted, and duplicates get the same answer again. A connection
+//! that has ended stays in TimeWait until no packet of it can be in flight. The last event of an
+//! identifier marks its end.
 //!
 //! - [`wire`]: the messages.
-//! - `connection`: the state machine of one connection; `resolution`: of service ID resolution.
-//! - `manager`: the tables of identifiers, who a message is for, and what to say when it is for nobody.
+//! - `connection`: the state machine of one connection; `resolution`: service ID resolution.
+//! - `manager`: the tables of identifiers, and the dispatch of messages.
 
 mod connection;
 mod deadlines;
@@ -27,8 +27,8 @@ mod event;
 mod listener;
 mod manager;
 mod outbox;
-mod repeat;
 mod resolution;
+mod retransmission;
 #[cfg(test)]
 mod tests;
 pub mod timing;
@@ -44,8 +44,7 @@ pub use resolution::{Resolve, SidrAnswer};
 use crate::ids::{Gid, Qpn};
 use std::fmt;
 
-/// A communication ID of ours, which names a connection, or a resolution, to the program and to the
-/// peer (12.7.1).
+/// A local communication ID: names a connection or resolution to the program and the peer (12.7.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommId(pub u32);
 
@@ -61,25 +60,26 @@ impl fmt::Display for CommId {
     }
 }
 
-/// The way of a MAD between us and a peer, in either direction.
+/// The addresses of a MAD, in either direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// Our GID.
+    /// The local GID.
     pub local: Gid,
     /// The peer's GID.
     pub remote: Gid,
-    /// The peer's queue pair: [`Qpn::GSI`] unless it said otherwise.
+    /// The peer's queue pair: [`Qpn::GSI`] unless the peer redirected to another.
     pub remote_qpn: Qpn,
-    /// Traffic class, or type of service.
+    /// The traffic class or type of service.
     pub traffic_class: u8,
 }
 
-/// Where identifiers come from. They should be hard to guess: knowing them is what lets somebody end a
-/// connection.
+/// A source of identifiers.
+///
+/// They should be unpredictable: knowledge of them suffices to end a connection.
 pub trait Ids {
-    /// A communication ID. One that is 0 or in use is not taken, and another asked for.
+    /// Returns a communication ID. The manager calls again if it is 0 or in use.
     fn comm_id(&mut self) -> u32;
 
-    /// A transaction of a MAD.
+    /// Returns a transaction ID for a MAD.
     fn transaction(&mut self) -> u64;
 }

@@ -1,40 +1,40 @@
-//! What comes out: MADs to send, and events for the program.
+//! The output of the manager: MADs to send and events for the program.
 
 use super::wire::{Mad, Message};
 use super::{Address, Event};
 use std::collections::VecDeque;
 
-/// A MAD to send: from queue pair 1, with the queue key of the general service interface.
+/// A MAD to send from queue pair 1, with the queue key of the GSI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
-    /// Where it goes.
+    /// The destination.
     pub address: Address,
-    /// What it is.
+    /// The MAD.
     pub mad: Box<Mad>,
 }
 
-/// What happened so far.
+/// The counters of a manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// MADs sent, those sent again included.
+    /// MADs sent, retransmissions included.
     pub sent: u64,
-    /// MADs sent again because no answer came.
-    pub repeated: u64,
-    /// MADs received, those that follow included.
+    /// MADs retransmitted for lack of an answer.
+    pub retransmitted: u64,
+    /// MADs received, including those counted below.
     pub received: u64,
-    /// Not a MAD of communication management: dropped.
+    /// Dropped: not a valid MAD of communication management.
     pub malformed: u64,
-    /// Messages that had come before.
+    /// Duplicate messages.
     pub duplicates: u64,
-    /// Messages that belong to nothing that exists, or do not fit its state.
+    /// Messages without a connection, or unexpected in its state.
     pub unmatched: u64,
-    /// Requests dropped because their listener has as many as it wants; the peer repeats them.
+    /// Requests dropped because the backlog was full; the peer retransmits them.
     pub over_backlog: u64,
-    /// Requests that were rejected without asking the program.
+    /// Requests rejected by the manager itself.
     pub refused: u64,
 }
 
-/// MADs and events that wait to be taken.
+/// Queued MADs and events.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pub transmits: VecDeque<Transmit>,
@@ -43,12 +43,12 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Sends a message.
+    /// Queues a message for transmission.
     pub fn send(&mut self, address: Address, transaction: u64, message: &Message) {
         self.send_mad(address, Box::new(message.to_mad(transaction)));
     }
 
-    /// Sends a MAD.
+    /// Queues a MAD for transmission.
     pub fn send_mad(&mut self, address: Address, mad: Box<Mad>) {
         self.counters.sent += 1;
         self.transmits.push_back(Transmit { address, mad });

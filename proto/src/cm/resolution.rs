@@ -1,12 +1,12 @@
-//! Service ID resolution (12.11): which datagram queue pair has a service.
+//! Service ID resolution (12.11): finding the datagram queue pair of a service.
 //!
-//! Who asks repeats its request until the reply comes. Who is asked keeps its reply for a while, so
-//! that a request that is repeated because the reply was lost does not trouble the program again.
+//! The requester retransmits until the reply arrives. The responder caches its reply for a time, so
+//! that a retransmitted request is answered without asking the program again.
 
 use super::connection::CallError;
 use super::deadlines::Deadlines;
 use super::outbox::Outbox;
-use super::repeat::Repeat;
+use super::retransmission::Retransmission;
 use super::wire::private_data::{Info, PrivateData};
 use super::wire::{Mad, Message, ServiceId, SidrRep, SidrReq, SidrStatus, sidr};
 use super::{Address, Awaited, CommId, Event, ListenerId, timing};
@@ -14,38 +14,38 @@ use crate::ids::{Gid, PKey, QKey, Qpn};
 use crate::time::Time;
 use std::collections::{HashMap, VecDeque};
 
-/// A service whose queue pair a program wants to know.
+/// The parameters of a service ID resolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolve {
-    /// Whom to ask.
+    /// The path to the peer.
     pub address: Address,
     /// The service.
     pub service: ServiceId,
-    /// How soon the peer should answer: 4.096 us x 2^n for n to 31.
+    /// The response timeout of the peer: 4.096 us x 2^n, n up to 31.
     pub response_timeout: u8,
-    /// How often the request is repeated.
+    /// The most retransmissions of the request.
     pub max_retries: u8,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub private_data: PrivateData<{ sidr::REQ_PRIVATE_DATA }>,
 }
 
-/// What a program says to a resolution.
+/// A program's answer to a resolution request.
 #[derive(Clone, Copy, Debug)]
 pub struct SidrAnswer {
-    /// What becomes of it.
+    /// The status.
     pub status: SidrStatus,
-    /// More about it.
+    /// Additional information.
     pub info: Info,
-    /// The queue pair that has the service.
+    /// The queue pair of the service.
     pub qpn: Qpn,
-    /// Its key.
+    /// The queue key of that queue pair.
     pub qkey: QKey,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub private_data: PrivateData<{ sidr::REP_PRIVATE_DATA }>,
 }
 
 impl SidrAnswer {
-    /// An answer that gives no queue pair.
+    /// Returns an answer without a queue pair.
     pub fn refusal(status: SidrStatus) -> Self {
         SidrAnswer {
             status,
@@ -57,30 +57,31 @@ impl SidrAnswer {
     }
 }
 
-/// How many answers are kept.
-const MOST_KEPT: usize = 1024;
-/// How long an answer is kept: twice as long as the RDMA CM waits before it asks again.
-const KEPT_FOR: u8 = timing::RESPONSE_TIMEOUT + 1;
+/// The most cached replies.
+const MAX_CACHED_REPLIES: usize = 1024;
+/// The lifetime of a cached reply, 8.6 s as a time exponent: twice the retransmission interval of
+/// the RDMA CM.
+const REPLY_LIFETIME: u8 = timing::RESPONSE_TIMEOUT + 1;
 
-/// Who asked, and the number that it gave its request.
+/// The requester of a resolution, and its request ID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Asker {
+struct Requester {
     gid: Gid,
     request_id: u32,
 }
 
 #[derive(Debug)]
 enum Role {
-    /// We ask.
-    Asking(Repeat),
-    /// We are asked, and the program has the question.
-    Asked {
-        asker: Asker,
-        /// Who listened, until the program takes the request up.
+    /// Active: request sent.
+    Active(Retransmission),
+    /// Passive: request reported to the program.
+    Passive {
+        requester: Requester,
+        /// The listener whose backlog the request occupies.
         listener: Option<ListenerId>,
     },
-    /// We were asked, and this is what we said.
-    Answered { asker: Asker, mad: Box<Mad> },
+    /// Passive: replied; the reply is cached.
+    Replied { requester: Requester, mad: Box<Mad> },
 }
 
 #[derive(Debug)]
@@ -95,40 +96,40 @@ struct Resolution {
 #[derive(Debug, Default)]
 pub(super) struct Resolutions {
     of: HashMap<CommId, Resolution>,
-    askers: HashMap<Asker, CommId>,
-    /// Answers that are kept, the oldest first.
-    kept: VecDeque<CommId>,
+    requesters: HashMap<Requester, CommId>,
+    /// Cached replies, oldest first.
+    cached: VecDeque<CommId>,
     deadlines: Deadlines,
 }
 
 impl Resolutions {
-    /// Whether `id` is taken.
+    /// Whether `id` is in use.
     pub fn contains(&self, id: CommId) -> bool {
         self.of.contains_key(&id)
     }
 
-    /// Those that are open: all but kept answers.
+    /// The identifiers of open resolutions: all except cached replies.
     pub fn ids(&self) -> impl Iterator<Item = CommId> {
         self.of.keys().copied().filter(|id| self.is_open(*id))
     }
 
-    /// Whether there is one that has not been answered.
+    /// Whether `id` is a resolution that has not been answered.
     pub fn is_open(&self, id: CommId) -> bool {
         let found = self.of.get(&id);
-        found.is_some_and(|r| !matches!(r.role, Role::Answered { .. }))
+        found.is_some_and(|r| !matches!(r.role, Role::Replied { .. }))
     }
 
-    /// How many answers are kept.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// The number of cached replies.
+    pub fn cached(&self) -> usize {
+        self.cached.len()
     }
 
-    /// When to look at the clock.
+    /// The time at which to call [`Self::handle_timeout`].
     pub fn deadline(&self) -> Time {
         self.deadlines.first()
     }
 
-    /// Asks.
+    /// Starts a resolution: sends a SIDR_REQ.
     pub fn resolve(
         &mut self,
         id: CommId,
@@ -145,11 +146,11 @@ impl Resolutions {
         });
         let mad = Box::new(message.to_mad(transaction));
         let interval = timing::duration(wanted.response_timeout);
-        let repeat = Repeat::new(mad, wanted.max_retries, interval, now);
-        out.send_mad(wanted.address, repeat.mad());
-        self.deadlines.set(id, repeat.due());
+        let retransmission = Retransmission::new(mad, wanted.max_retries, interval, now);
+        out.send_mad(wanted.address, retransmission.mad());
+        self.deadlines.set(id, retransmission.due());
         let resolution = Resolution {
-            role: Role::Asking(repeat),
+            role: Role::Active(retransmission),
             address: wanted.address,
             transaction,
             service: wanted.service,
@@ -157,20 +158,20 @@ impl Resolutions {
         self.of.insert(id, resolution);
     }
 
-    /// Whether a request has come before. If it was answered, it is answered again.
+    /// Returns whether a request is a duplicate. If it has been answered, resends the reply.
     pub fn is_duplicate(&self, address: &Address, req: &SidrReq, out: &mut Outbox) -> bool {
-        let found = self.askers.get(&asker(address, req));
+        let found = self.requesters.get(&requester(address, req));
         let Some(resolution) = found.and_then(|id| self.of.get(id)) else {
             return false;
         };
         out.counters.duplicates += 1;
-        if let Role::Answered { mad, .. } = &resolution.role {
+        if let Role::Replied { mad, .. } = &resolution.role {
             out.send_mad(resolution.address, mad.clone());
         }
         true
     }
 
-    /// A request that has not come before, for somebody who listens.
+    /// Handles a new request for a service that has a listener.
     pub fn on_req(
         &mut self,
         id: CommId,
@@ -180,10 +181,10 @@ impl Resolutions {
         req: &SidrReq,
         out: &mut Outbox,
     ) {
-        let asker = asker(&address, req);
+        let requester = requester(&address, req);
         let resolution = Resolution {
-            role: Role::Asked {
-                asker,
+            role: Role::Passive {
+                requester,
                 listener: Some(listener),
             },
             address,
@@ -191,7 +192,7 @@ impl Resolutions {
             service: req.service,
         };
         self.of.insert(id, resolution);
-        self.askers.insert(asker, id);
+        self.requesters.insert(requester, id);
         out.events.push_back(Event::ResolutionRequest {
             listener,
             id,
@@ -200,11 +201,11 @@ impl Resolutions {
         });
     }
 
-    /// A reply.
+    /// Handles a SIDR_REP.
     pub fn on_rep(&mut self, address: &Address, rep: &SidrRep, out: &mut Outbox) {
         let id = CommId(rep.request_id);
         let expected = self.of.get(&id).is_some_and(|resolution| {
-            matches!(resolution.role, Role::Asking(_))
+            matches!(resolution.role, Role::Active(_))
                 && resolution.address.remote == address.remote
                 && resolution.address.local == address.local
         });
@@ -217,15 +218,15 @@ impl Resolutions {
         out.events.push_back(Event::Resolved { id, rep });
     }
 
-    /// The program takes a request up. Returns who listened for it, if it waited.
+    /// Releases the backlog of the listener. Returns the listener if the request still occupied it.
     pub fn take_up(&mut self, id: CommId) -> Option<ListenerId> {
         match &mut self.of.get_mut(&id)?.role {
-            Role::Asked { listener, .. } => listener.take(),
+            Role::Passive { listener, .. } => listener.take(),
             _ => None,
         }
     }
 
-    /// Answers a request. Returns who listened for it, if it waited.
+    /// Answers a request. Returns the listener if the request still occupied its backlog.
     pub fn answer(
         &mut self,
         now: Time,
@@ -234,49 +235,54 @@ impl Resolutions {
         out: &mut Outbox,
     ) -> Result<Option<ListenerId>, CallError> {
         let resolution = self.of.get_mut(&id).ok_or(CallError::Unknown(id))?;
-        let Role::Asked { asker, listener } = resolution.role else {
+        let Role::Passive {
+            requester,
+            listener,
+        } = resolution.role
+        else {
             return Err(CallError::Unknown(id));
         };
-        let message = reply(asker.request_id, resolution.service, answer);
+        let message = reply(requester.request_id, resolution.service, answer);
         let mad = Box::new(message.to_mad(resolution.transaction));
         out.send_mad(resolution.address, mad.clone());
-        resolution.role = Role::Answered { asker, mad };
-        self.deadlines.set(id, now + timing::duration(KEPT_FOR));
-        self.keep(id);
+        resolution.role = Role::Replied { requester, mad };
+        self.deadlines
+            .set(id, now + timing::duration(REPLY_LIFETIME));
+        self.cache(id);
         Ok(listener)
     }
 
-    /// The program has no more to do with one. Returns who listened for it, if it waited.
+    /// Detaches the program. Returns the listener if a request still occupied its backlog.
     pub fn abandon(&mut self, now: Time, id: CommId, out: &mut Outbox) -> Option<ListenerId> {
         match self.of.get(&id)?.role {
-            Role::Asking(_) => {
+            Role::Active(_) => {
                 self.remove(id);
                 None
             }
-            Role::Asked { .. } => {
+            Role::Passive { .. } => {
                 let refusal = SidrAnswer::refusal(SidrStatus::REJECTED);
                 self.answer(now, id, &refusal, out).ok().flatten()
             }
-            Role::Answered { .. } => None,
+            Role::Replied { .. } => None,
         }
     }
 
-    /// Looks at the clock.
+    /// Handles all deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
         while let Some(id) = self.deadlines.pop(now) {
             let Some(resolution) = self.of.get_mut(&id) else {
                 continue;
             };
-            let Role::Asking(repeat) = &mut resolution.role else {
-                self.kept.retain(|kept| *kept != id);
+            let Role::Active(retransmission) = &mut resolution.role else {
+                self.cached.retain(|cached| *cached != id);
                 self.remove(id);
                 continue;
             };
-            match repeat.again(now) {
+            match retransmission.retransmit(now) {
                 Some(mad) => {
-                    out.counters.repeated += 1;
+                    out.counters.retransmitted += 1;
                     out.send_mad(resolution.address, mad);
-                    self.deadlines.set(id, repeat.due());
+                    self.deadlines.set(id, retransmission.due());
                 }
                 None => {
                     self.remove(id);
@@ -287,11 +293,11 @@ impl Resolutions {
         }
     }
 
-    /// Keeps one more answer, and no more than [`MOST_KEPT`].
-    fn keep(&mut self, id: CommId) {
-        self.kept.push_back(id);
-        if self.kept.len() > MOST_KEPT
-            && let Some(oldest) = self.kept.pop_front()
+    /// Caches one more reply, at most [`MAX_CACHED_REPLIES`].
+    fn cache(&mut self, id: CommId) {
+        self.cached.push_back(id);
+        if self.cached.len() > MAX_CACHED_REPLIES
+            && let Some(oldest) = self.cached.pop_front()
         {
             self.remove(oldest);
         }
@@ -300,28 +306,28 @@ impl Resolutions {
     fn remove(&mut self, id: CommId) {
         self.deadlines.set(id, Time::NEVER);
         let removed = self.of.remove(&id).map(|resolution| resolution.role);
-        if let Some(Role::Asked { asker, .. } | Role::Answered { asker, .. }) = removed {
-            self.askers.remove(&asker);
+        if let Some(Role::Passive { requester, .. } | Role::Replied { requester, .. }) = removed {
+            self.requesters.remove(&requester);
         }
     }
 
-    /// Whether nothing is left, kept answers included.
+    /// Whether there are neither resolutions nor cached replies.
     pub fn is_empty(&self) -> bool {
         self.of.is_empty()
-            && self.askers.is_empty()
-            && self.kept.is_empty()
+            && self.requesters.is_empty()
+            && self.cached.is_empty()
             && self.deadlines.is_empty()
     }
 }
 
-fn asker(address: &Address, req: &SidrReq) -> Asker {
-    Asker {
+fn requester(address: &Address, req: &SidrReq) -> Requester {
+    Requester {
         gid: address.remote,
         request_id: req.request_id,
     }
 }
 
-/// The reply to a request.
+/// Returns the SIDR_REP for an answer.
 pub(super) fn reply(request_id: u32, service: ServiceId, answer: &SidrAnswer) -> Message {
     Message::SidrRep(SidrRep {
         request_id,

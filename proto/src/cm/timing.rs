@@ -1,49 +1,49 @@
-//! How long to wait: times of 4.096 us x 2^n, the values that the RDMA CM uses, and their limits.
+//! Timeouts of the CM: the time exponents of its messages, the values of the RDMA CM, and limits.
 
 use std::time::Duration;
 
-/// How soon a CM answers, in the RDMA CM's messages: 4.3 s.
+/// The CM response timeout in the RDMA CM's messages, as an exponent: 4.3 s.
 pub const RESPONSE_TIMEOUT: u8 = 20;
-/// How often the RDMA CM repeats a message.
+/// The number of retransmissions of the RDMA CM.
 pub const MAX_RETRIES: u8 = 15;
-/// How long a packet may be under way, in the RDMA CM's paths over RoCE: 268 ms.
+/// The packet lifetime of RDMA CM paths over RoCE, as an exponent: 268 ms.
 pub const PACKET_LIFE_TIME: u8 = 16;
-/// How long the RDMA CM's MRAs say that a program may take: 69 s.
+/// The service timeout in the RDMA CM's MRAs, as an exponent: 69 s.
 pub const SERVICE_TIMEOUT: u8 = 24;
 
 /// The unit of time exponents (12.7.4).
 const UNIT: Duration = Duration::from_nanos(4096);
-/// The largest exponent that is taken from a peer, 69 s: what it says must not keep us waiting for
-/// hours.
-const MOST_FROM_PEER: u8 = 24;
-/// The shortest time between repetitions, whatever the peer says.
-const LEAST_INTERVAL: Duration = Duration::from_millis(1);
-/// The largest ACK timeout that a queue pair takes (9.7.6.1.3).
-const MOST_ACK_TIMEOUT: u8 = 31;
+/// The largest exponent accepted from a peer: 69 s. Larger values would block for hours.
+const MAX_PEER_EXPONENT: u8 = 24;
+/// The shortest retransmission interval, whatever the peer requests.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+/// The largest ACK timeout exponent of a queue pair (9.7.6.1.3).
+const MAX_ACK_TIMEOUT: u8 = 31;
 
-/// The time that `exponent` stands for, for exponents to 31.
+/// Returns the duration of `exponent`, clamped to 31.
 pub fn duration(exponent: u8) -> Duration {
     UNIT * (1 << exponent.min(31))
 }
 
-/// The time that an exponent from a peer stands for, within limits.
+/// Returns the duration of an exponent from a peer, clamped to the limits.
 pub(super) fn from_peer(exponent: u8) -> Duration {
-    duration(exponent.min(MOST_FROM_PEER)).max(LEAST_INTERVAL)
+    duration(exponent.min(MAX_PEER_EXPONENT)).max(MIN_INTERVAL)
 }
 
-/// How long to wait for an answer: twice the way, and what the peer takes (12.7.4).
+/// Returns the response timeout: a round trip and the peer's response time (12.7.4).
 pub(super) fn response(packet_life_time: u8, response_timeout: u8) -> Duration {
     let wait = duration(packet_life_time) * 2 + duration(response_timeout);
-    wait.max(LEAST_INTERVAL)
+    wait.max(MIN_INTERVAL)
 }
 
-/// The ACK timeout of a queue pair: twice the way, and the peer's delay (12.7.34). It is the larger of
-/// both exponents, and one more where the other is so near that the sum matters.
+/// Returns the ACK timeout exponent: a round trip and the peer's ACK delay (12.7.34).
+///
+/// It is the larger of both exponents, plus one where the smaller is close enough to matter.
 pub fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     let way = packet_life_time.saturating_add(1);
     let (larger, smaller) = (way.max(ack_delay), way.min(ack_delay));
     let near = smaller.saturating_add(1) >= larger;
-    larger.saturating_add(u8::from(near)).min(MOST_ACK_TIMEOUT)
+    larger.saturating_add(u8::from(near)).min(MAX_ACK_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -51,20 +51,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_4096_ns_times_a_power_of_two() {
+    fn unit_of_time_exponents_is_4096_ns() {
         assert_eq!(duration(0), Duration::from_nanos(4096));
         assert_eq!(duration(20), Duration::from_nanos(4096 << 20));
         assert_eq!(duration(255), Duration::from_nanos(4096 << 31));
     }
 
     #[test]
-    fn a_peer_can_neither_hurry_us_nor_keep_us_for_hours() {
+    fn durations_from_a_peer_are_clamped() {
         assert_eq!(from_peer(0), Duration::from_millis(1));
         assert_eq!(from_peer(31), duration(24));
     }
 
     #[test]
-    fn the_ack_timeout_covers_the_way_there_and_back_and_the_delay() {
+    fn ack_timeout_covers_the_round_trip_and_the_ack_delay() {
         for delay in 0..=31u8 {
             for life in 0..=29u8 {
                 let timeout = ack_timeout(delay, life);

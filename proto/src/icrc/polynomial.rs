@@ -1,15 +1,15 @@
-//! Arithmetic on polynomials over GF(2) modulo that of CRC-32, and the tables that come from it.
+//! Arithmetic on polynomials over GF(2) modulo the CRC-32 polynomial, and the tables built from it.
 //!
-//! As in the CRC itself, the bits are in reflected order: the highest one is the coefficient of
-//! x^0, the lowest one of x^31. All but [`multiply`] runs at compile time.
+//! As in the CRC, bits are in reflected order: the highest bit is the coefficient of x^0, the
+//! lowest that of x^31. Everything but [`multiply`] is evaluated at compile time.
 
-/// The polynomial, without its x^32.
+/// The CRC-32 polynomial, without its x^32 term.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The polynomial 1.
 pub(super) const ONE: u32 = 1 << 31;
 /// The polynomial x.
 pub(super) const X: u32 = 1 << 30;
-/// The power of x that is 1 again. The polynomial is primitive, so it is the number of all others.
+/// The order of x. The polynomial is primitive, so every nonzero polynomial is a power of x.
 pub(super) const ORDER: u64 = u32::MAX as u64;
 
 /// The product of two polynomials.
@@ -24,7 +24,7 @@ pub(super) const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// x to a power.
+/// Returns x to a power.
 pub(super) const fn x_to_the(mut power: u64) -> u32 {
     let mut result = ONE;
     let mut square = X;
@@ -38,8 +38,8 @@ pub(super) const fn x_to_the(mut power: u64) -> u32 {
     result
 }
 
-/// The powers of x^-`step`, from the 0th.
-pub(super) const fn back_steps<const N: usize>(step: u64) -> [u32; N] {
+/// Returns the powers of x^-`step`, from the 0th.
+pub(super) const fn inverse_powers<const N: usize>(step: u64) -> [u32; N] {
     let one_step = x_to_the(ORDER - step);
     let mut steps = [ONE; N];
     let mut i = 1;
@@ -50,16 +50,17 @@ pub(super) const fn back_steps<const N: usize>(step: u64) -> [u32; N] {
     steps
 }
 
-/// What each value of a byte does to the CRC.
+/// The contribution of each value of a byte to the CRC.
 pub(super) type Table = [u32; 256];
 
-/// The table of a byte that is followed by `after` bytes.
+/// Builds the table of a byte that `after` bytes follow.
 const fn table(after: usize) -> Table {
     let shift = x_to_the(8 * (after as u64 + 1));
     let mut table = [0; 256];
     let mut value = 1;
     while value < table.len() {
-        // The lowest set bit on its own, and the others, which have been done.
+        // Linearity: combine the entry of the lowest set bit with that of the others, computed
+        // before.
         let lowest = value & value.wrapping_neg();
         table[value] = if lowest == value {
             multiply(value as u32, shift)
@@ -71,7 +72,7 @@ const fn table(after: usize) -> Table {
     table
 }
 
-/// The tables of a field of `N` bytes that is followed by `after` bytes.
+/// Builds the tables of a field of `N` bytes that `after` bytes follow.
 pub(super) const fn tables<const N: usize>(after: usize) -> [Table; N] {
     let mut tables = [[0; 256]; N];
     let mut i = 0;

@@ -1,4 +1,4 @@
-//! Against vectors that others made, and against the definition, byte by byte.
+//! Tests of the ICRC against independent vectors, and against the definition byte by byte.
 
 use super::polynomial::{ONE, ORDER, X, x_to_the};
 use super::*;
@@ -21,7 +21,7 @@ fn v4(src: [u8; 4], dst: [u8; 4], src_port: u16) -> Flow {
     }
 }
 
-/// The ICRC as the annex defines it: the headers written out, masked, and summed bit by bit.
+/// The ICRC by the annex's definition: headers written out, masked, and processed bit by bit.
 fn by_definition(flow: &Flow, id: IpId, packet: &[u8]) -> [u8; LEN] {
     let udp_len = (8 + packet.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];
@@ -82,7 +82,7 @@ fn seal(flow: &Flow, id: IpId, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn uc_send_only_of_scapy_has_its_icrc() {
+fn icrc_of_uc_send_only_matches_scapy() {
     let flow = v4([192, 168, 0, 7], [192, 168, 0, 7], 49152);
     let payload = [
         0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01, 0xbe,
@@ -100,7 +100,7 @@ fn uc_send_only_of_scapy_has_its_icrc() {
     assert_eq!(compute(&flow, 1144, DF, &bytes), [0x78, 0xf3, 0x53, 0xf3]);
 }
 
-/// A CNP that a ConnectX-4 Lx sent: the whole Ethernet frame, from scapy's test/contrib/roce.uts.
+/// A CNP sent by a ConnectX-4 Lx: the whole Ethernet frame, from scapy's test/contrib/roce.uts.
 const CNP_FRAME: &str = "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a00\
     1201000012b7002800008100ffff40000118000000000000000000000000000000000000000082fd002a";
 
@@ -120,7 +120,7 @@ fn cnp_datagram() -> (Flow, Vec<u8>) {
 }
 
 #[test]
-fn cnp_of_a_connectx_4_verifies_with_its_id_and_gives_it_back_without() {
+fn cnp_of_a_connectx_4_verifies_and_its_id_is_recovered() {
     let (flow, datagram) = cnp_datagram();
     let truth = IpId {
         id: 0x718c,
@@ -145,9 +145,10 @@ fn cnp_of_a_connectx_4_verifies_with_its_id_and_gives_it_back_without() {
     assert!(packet.payload.is_empty());
 }
 
-/// Datagrams that scapy 2.8 made, ICRC included: `scapy.contrib.roce`, an implementation of its own.
+/// Datagrams with their ICRC made by scapy 2.8 (`scapy.contrib.roce`), an independent
+/// implementation.
 #[test]
-fn datagrams_that_scapy_made_are_ours_byte_by_byte() {
+fn datagrams_match_those_of_scapy_byte_by_byte() {
     // IPv6(tc=0x5a, fl=0x12345, hlim=7)/UDP(sport=50001)/BTH(opcode='RC_SEND_ONLY', migreq=1,
     // padcount=1, dqpn=0x123456, psn=0xabcdef, ackreq=1)/Raw(b'urxe 7!\0')
     let flow = Flow::V6 {
@@ -202,7 +203,7 @@ fn datagrams_that_scapy_made_are_ours_byte_by_byte() {
 }
 
 #[test]
-fn our_cnp_is_that_of_a_connectx_4_but_for_migreq() {
+fn cnp_matches_that_of_a_connectx_4_apart_from_migreq() {
     let (flow, datagram) = cnp_datagram();
     let mut header = Header::cnp(Qpn::new(0x118));
     header.bth.mig_req = false;
@@ -221,20 +222,20 @@ fn x_has_the_order_of_a_primitive_polynomial() {
     assert_eq!(multiply(x_to_the(ORDER - 1), X), ONE);
 }
 
-/// The largest packet of RoCE: payload 4096, XRCETH and AtomicETH as the longest headers.
+/// The longest packet of RoCE: payload 4096, with XRCETH and AtomicETH as the longest headers.
 const LONGEST_PACKET: usize = Bth::LEN + 32 + 4096;
 
 #[test]
-fn no_single_wrong_bit_passes_for_another_id() {
-    // An error of one bit is, carried back to the identification, a power of x; it passes only if
-    // that is a difference of identifications.
-    let x_back = x_to_the(ORDER - 1);
+fn single_bit_errors_that_pass_as_another_id_are_known() {
+    // A single-bit error, multiplied back to the position of the identification, is a power of x.
+    // It passes only if that equals a difference of identifications.
+    let x_inverse = x_to_the(ORDER - 1);
     let mut error = ONE;
     let mut pass_with_another_df = Vec::new();
-    // The word that holds the identification ends at x^0. After it: the rest of the IPv4 and UDP
-    // headers, the packet and its ICRC.
+    // The word that holds the identification ends at x^0. After it come the rest of the IPv4 and
+    // UDP headers, the packet and its ICRC.
     for bit in 0..8 * (12 + 8 + LONGEST_PACKET + LEN) {
-        error = multiply(error, x_back);
+        error = multiply(error, x_inverse);
         let [.., flags, offset] = error.to_le_bytes();
         if offset != 0 || flags & !DONT_FRAGMENT != 0 {
             continue;
@@ -246,7 +247,7 @@ fn no_single_wrong_bit_passes_for_another_id() {
 }
 
 #[test]
-fn variant_byte_does_not_count_and_its_neighbours_do() {
+fn only_the_variant_byte_of_the_bth_is_excluded() {
     let (flow, mut datagram) = cnp_datagram();
     let truth = IpId {
         id: 0x718c,
@@ -254,15 +255,15 @@ fn variant_byte_does_not_count_and_its_neighbours_do() {
     };
     datagram[Bth::VARIANT_BYTE] ^= 0x80;
     assert_eq!(verify(&flow, &datagram, truth), Ok(truth));
-    for neighbour in [Bth::VARIANT_BYTE - 1, Bth::VARIANT_BYTE + 1] {
+    for adjacent in [Bth::VARIANT_BYTE - 1, Bth::VARIANT_BYTE + 1] {
         let mut datagram = datagram.clone();
-        datagram[neighbour] ^= 0x80;
+        datagram[adjacent] ^= 0x80;
         assert!(verify(&flow, &datagram, truth).is_err());
     }
 }
 
 #[test]
-fn lengths_that_no_packet_has_are_refused() {
+fn invalid_packet_lengths_are_refused() {
     let (flow, datagram) = cnp_datagram();
     for len in [0, 1, 4, 12, 15, 17, 30] {
         let short = &datagram[..len.min(datagram.len())];
@@ -285,7 +286,7 @@ fn lengths_that_no_packet_has_are_refused() {
 }
 
 #[test]
-fn random_damage_passes_for_an_unknown_id_about_once_in_2_to_the_15() {
+fn random_damage_passes_for_an_unknown_id_with_probability_2_to_the_minus_15() {
     let mut rng = StdRng::seed_from_u64(17);
     let (flow, mut datagram) = cnp_datagram();
     let flow = FlowIcrc::new(&flow);
@@ -295,12 +296,12 @@ fn random_damage_passes_for_an_unknown_id_about_once_in_2_to_the_15() {
         datagram[28..].copy_from_slice(&rng.random::<[u8; 4]>());
         passed += u32::from(flow.verify(&datagram, IpId::default()).is_ok());
     }
-    // 32 are expected, with a standard deviation below 6.
+    // Expected: 32, with a standard deviation below 6.
     assert!((8..=64).contains(&passed), "{passed} of {tries}");
 }
 
 #[test]
-fn mapped_addresses_are_ipv4_and_families_do_not_mix() {
+fn mapped_addresses_are_ipv4_and_mixed_families_have_no_flow() {
     let v4: SocketAddr = "192.0.2.1:49152".parse().unwrap();
     let mapped: SocketAddr = "[::ffff:192.0.2.1]:49152".parse().unwrap();
     let v6: SocketAddr = "[2001:db8::1]:4791".parse().unwrap();
@@ -333,7 +334,7 @@ fn any_id() -> impl Strategy<Value = IpId> {
     any::<(u16, bool)>().prop_map(|(id, dont_fragment)| IpId { id, dont_fragment })
 }
 
-/// Bytes with the length of a packet: the ICRC does not look into them.
+/// Random bytes of the length of a packet; the ICRC does not depend on their meaning.
 fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     let words = prop_oneof![
         20 => 3usize..40,
@@ -351,7 +352,7 @@ fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn tables_give_what_the_definition_gives(
+    fn tables_match_the_definition(
         flow in any_flow(), id in any_id(), packet in any_packet(),
     ) {
         prop_assert_eq!(
@@ -361,7 +362,7 @@ proptest! {
     }
 
     #[test]
-    fn any_id_comes_back_from_any_guess(
+    fn any_id_is_recovered_from_any_guess(
         flow in any_flow(), id in any_id(), guess in any_id(), packet in any_packet(),
     ) {
         let datagram = seal(&flow, id, &packet);
@@ -379,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn any_wrong_bit_of_a_known_sender_is_found_whatever_the_guess(
+    fn any_single_bit_error_from_a_known_sender_is_detected_whatever_the_guess(
         flow in any_flow(), id in any_id(), guessed_id: u16,
         words in 3usize..=LONGEST_PACKET / 4, seed: u64,
         at in any::<prop::sample::Index>(), bit in 0u32..8,
@@ -393,14 +394,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_judged_without_panic(
+    fn verify_never_panics(
         flow in any_flow(), guess in any_id(), bytes in vec(any::<u8>(), 0..200),
     ) {
         let _ = verify(&flow, &bytes, guess);
     }
 
     #[test]
-    fn another_flow_has_another_icrc(id in any_id(), packet in any_packet(), src: [u8; 4]) {
+    fn different_flows_have_different_icrcs(id in any_id(), packet in any_packet(), src: [u8; 4]) {
         let flow = v4([192, 0, 2, 1], [192, 0, 2, 2], 49152);
         let other = v4(src, [192, 0, 2, 2], 49152);
         prop_assume!(flow != other);

@@ -1,4 +1,4 @@
-//! What is counted for each queue pair, whatever its service.
+//! The counters of a queue pair, for all services.
 
 use crate::wire::NakCode;
 use crate::work::SendOp;
@@ -6,14 +6,14 @@ use std::ops::AddAssign;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What happened on a queue pair, counted since its creation.
+        /// The counters of a queue pair, since its creation.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// Every counter's name and value, in the order of the struct.
+            /// Iterates over the names and values of all counters, in declaration order.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -30,88 +30,89 @@ macro_rules! counters {
 counters! {
     /// Packets sent.
     sent_packets,
-    /// Sends that were done without an error, RDMA operations not counted.
+    /// SENDs completed successfully; RDMA operations are not counted.
     sends_done,
-    /// Receives that a message completed without an error.
+    /// Receives completed successfully.
     receives_done,
-    /// WRITEs without immediate data that were carried out for the peer: nothing tells the program of them.
+    /// RDMA WRITEs without immediate data executed for the peer. The program gets no completion for
+    /// them.
     writes_done,
-    /// Packets received that were for this queue pair.
+    /// Packets received and accepted for this queue pair.
     received_packets,
-    /// Request packets sent again.
+    /// Request packets retransmitted.
     retransmitted,
-    /// Requests that came again.
+    /// Duplicate requests received.
     duplicates,
-    /// Requests that came after a hole.
+    /// Requests received after a gap in PSNs.
     out_of_sequence,
-    /// Requests that came after a hole and were carried out when it had closed.
-    held,
+    /// Requests received after a gap, queued, and executed once the gap was filled.
+    out_of_order_executed,
     /// RNR NAKs sent.
     rnr_naks_sent,
     /// RNR NAKs received.
     rnr_naks_received,
-    /// NAKs for a hole received.
+    /// PSN sequence error NAKs received.
     sequence_naks_received,
-    /// NAKs received that end the connection.
+    /// NAKs received that are fatal to the connection.
     fatal_naks_received,
-    /// NAKs sent that end the connection: the request made no sense, or could not be served.
+    /// Fatal NAKs sent with the code invalid request.
     invalid_request_naks_sent,
-    /// NAKs sent that end the connection: no right to the memory.
+    /// Fatal NAKs sent with the code remote access error.
     remote_access_naks_sent,
-    /// NAKs sent that end the connection: this end failed.
+    /// Fatal NAKs sent with the code remote operational error.
     remote_operation_naks_sent,
-    /// Times that answers were more than could go out at once, and the others had to wait.
-    answers_deferred,
-    /// Single packets sent again because nothing was heard for some round trips.
+    /// Times that responses exceeded what could be sent at once, so that the rest was deferred.
+    responses_deferred,
+    /// Probe packets: single retransmissions after some round trips without an acknowledgement.
     probes,
-    /// Timers that led to sending again.
+    /// Timeouts that led to a retransmission.
     timeouts,
-    /// Times that the peer went past a READ or an atomic whose response had not come.
+    /// Times that an acknowledgement covered a READ or atomic whose response was missing.
     responses_lost,
-    /// Times that `retry_cnt` was used up.
+    /// Times that `retry_cnt` was exhausted.
     retries_exceeded,
-    /// Times that `rnr_retry` was used up.
+    /// Times that `rnr_retry` was exhausted.
     rnr_retries_exceeded,
-    /// Responses of the past, or to what was never asked.
+    /// Responses received that match no outstanding request.
     stale_responses,
-    /// Packets received that had met congestion.
+    /// Packets received with a congestion mark (ECN CE).
     ecn_marked,
-    /// Congestion notifications sent.
+    /// CNPs sent.
     cnps_sent,
-    /// Congestion notifications received.
+    /// CNPs received.
     cnps_received,
-    /// Packets that made no sense for this queue pair.
+    /// Packets dropped because their opcode or length is invalid for this queue pair.
     malformed,
-    /// Packets from somebody who is not the peer.
-    foreign,
-    /// Packets of another partition.
+    /// Packets dropped because their source address is not the peer's.
+    wrong_source,
+    /// Packets dropped because of their partition key.
     bad_pkey,
-    /// Packets dropped because of the state.
+    /// Packets dropped because of the queue pair's state.
     dropped_in_state,
-    /// Datagrams with another queue key.
+    /// Datagrams dropped because of their queue key.
     bad_qkey,
-    /// Messages of unreliable services for which there was no receive.
+    /// Messages of unreliable services dropped for lack of a receive.
     no_receive,
     /// Messages of unreliable services that were longer than the receive.
     receive_too_small,
-    /// WRITEs of an unreliable connection without the right to the memory.
+    /// RDMA WRITEs of an unreliable connection dropped for lack of access to the memory.
     access_violations,
-    /// Messages of an unreliable connection of which packets were missing.
+    /// Messages of an unreliable connection dropped because packets were missing.
     incomplete_messages,
-    /// Marks in an unreliable connection that the peer did not answer in time.
-    marks_unanswered,
-    /// Datagrams that were not sent, being longer than the port's MTU.
+    /// Flow-control probes of an unreliable connection without an echo in time.
+    flow_probes_unanswered,
+    /// Datagrams not sent because they exceed the port's MTU.
     oversized_datagrams,
 }
 
 impl Counters {
-    /// A send work request was done without an error.
+    /// Counts a send work request that completed successfully.
     pub(crate) fn count_send_done(&mut self, op: SendOp) {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
         self.sends_done += u64::from(is_send);
     }
 
-    /// A NAK that ends the connection was sent.
+    /// Counts a fatal NAK that was sent.
     pub(crate) fn count_fatal_nak(&mut self, code: NakCode) {
         match code {
             NakCode::RemoteAccess => self.remote_access_naks_sent += 1,
@@ -120,15 +121,15 @@ impl Counters {
         }
     }
 
-    /// Whether packets of the connection were lost, duplicated or reordered, as far as this end can know.
-    pub(crate) fn tell_of_loss(&self) -> bool {
+    /// Whether the counters show loss, duplication or reordering of packets.
+    pub(crate) fn indicate_loss(&self) -> bool {
         self.duplicates > 0
             || self.out_of_sequence > 0
             || self.retransmitted > 0
             || self.responses_lost > 0
     }
 
-    /// How many NAKs were sent that end the connection.
+    /// The number of fatal NAKs sent.
     pub fn fatal_naks_sent(&self) -> u64 {
         self.invalid_request_naks_sent
             + self.remote_access_naks_sent

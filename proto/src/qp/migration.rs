@@ -1,32 +1,38 @@
-//! Automatic path migration (17.2.8): a connection that has a second path to its peer goes over to it
-//! when the first one fails.
+//! Automatic path migration (17.2.8): a connection with an alternate path switches to it when the
+//! primary path fails.
 //!
-//! Each end has a state of its own, and tells it with every packet: MigReq is 1 in *migrated*, and 0
-//! in the others. The program loads an alternate path and asks for *rearm*; a packet with MigReq 0 says that the
-//! peer has done so too, which makes it *armed*. From there an end migrates when its program says so, when its peer has
-//! migrated - a packet with MigReq 1 comes by the alternate path - or when its retries are used up. Whoever never loads an
-//! alternate path stays in *migrated*, where MigReq is not looked at: Linux's rxe always sends 0.
+//! Each side has a migration state and signals it in every packet: MigReq is 1 in MIGRATED and 0 in
+//! REARM and ARMED. The program loads an alternate path and requests REARM. A packet with MigReq 0
+//! shows that the peer has done so too, and the state becomes ARMED. In ARMED a connection migrates
+//! in three cases: its program requests it, a packet with MigReq 1 arrives on the alternate path,
+//! or its retries are exhausted. A connection that never loads an alternate path stays in MIGRATED
+//! and ignores MigReq: Linux rxe always sends 0.
 
 use super::{AttrMask, PathMigState, QpAttr, QpState, QpType, TransitionError};
 use crate::host::{Completions, QpEvent};
 use crate::ids::Gid;
 
-/// What there is to know about the paths of a connection beside its attributes.
+/// The path migration state of a connection, apart from its attributes.
 #[derive(Debug, Default)]
 pub(crate) struct Migration {
-    /// An alternate path was loaded that has not become the path yet.
+    /// Whether an alternate path is loaded and has not become the primary path.
     loaded: bool,
-    /// The peer's address on the path before this one. What it sent before it knew of the migration
-    /// comes from there; its first packet by the new path ends that.
-    former: Option<Gid>,
-    /// The program was told that a request of the peer's to migrate cannot be followed.
-    refused: bool,
-    /// It has migrated since [`Migration::take_migrated`] was asked.
+    /// The peer's address on the previous path.
+    ///
+    /// Packets that the peer sent before it learned of the migration come from there. The peer's
+    /// first packet on the new path clears it.
+    previous_peer: Option<Gid>,
+    /// Whether a migration request that cannot be followed has been reported.
+    refusal_reported: bool,
+    /// Whether the connection has migrated since the last [`Migration::take_migrated`].
     migrated: bool,
 }
 
 impl Migration {
-    /// As [`QpAttr::change`], with what follows for the paths.
+    /// Like [`QpAttr::change`], with the rules and effects of path migration.
+    ///
+    /// # Errors
+    /// [`TransitionError`]; nothing changes then.
     pub(crate) fn change<C: Completions>(
         &mut self,
         attr: &mut QpAttr,
@@ -52,24 +58,24 @@ impl Migration {
         match (before, attr.path_mig_state) {
             (Armed, Migrated) => self.migrate(attr, host),
             (_, Rearm) => {
-                self.former = None;
-                self.refused = false;
+                self.previous_peer = None;
+                self.refusal_reported = false;
             }
             _ => {}
         }
         Ok(states)
     }
 
-    /// Whether the peer sends from this address.
-    pub(crate) fn knows(&self, attr: &QpAttr, from: Gid, mig_req: bool) -> bool {
+    /// Whether `from` is an address of the peer, given the migration state.
+    pub(crate) fn accepts_source(&self, attr: &QpAttr, from: Gid, mig_req: bool) -> bool {
         let armed = attr.path_mig_state == PathMigState::Armed;
         from == attr.av.dgid
-            || self.former == Some(from)
+            || self.previous_peer == Some(from)
             || armed && mig_req && from == attr.alt_av.dgid
     }
 
-    /// A packet of the peer's came. True when that made the connection migrate.
-    pub(crate) fn heard<C: Completions>(
+    /// Updates the migration state for an accepted packet. Returns whether the connection migrated.
+    pub(crate) fn packet_accepted<C: Completions>(
         &mut self,
         attr: &mut QpAttr,
         from: Gid,
@@ -77,30 +83,29 @@ impl Migration {
         host: &mut C,
     ) -> bool {
         match attr.path_mig_state {
-            PathMigState::Migrated if mig_req && from == attr.av.dgid => self.former = None,
+            PathMigState::Migrated if mig_req && from == attr.av.dgid => self.previous_peer = None,
             PathMigState::Rearm if !mig_req => attr.path_mig_state = PathMigState::Armed,
             PathMigState::Armed if mig_req && from == attr.alt_av.dgid => {
                 self.migrate(attr, host);
-                // It has migrated before this end.
-                self.former = None;
+                // The peer migrated first, so it sends nothing more on the previous path.
+                self.previous_peer = None;
                 return true;
             }
-            PathMigState::Armed if mig_req => self.refuse(attr, host),
+            PathMigState::Armed if mig_req => self.report_refusal(attr, host),
             _ => {}
         }
         false
     }
 
-    /// The peer asks to migrate to a path that is not the alternate one: the program learns of it,
-    /// once.
-    pub(crate) fn refuse<C: Completions>(&mut self, attr: &QpAttr, host: &mut C) {
+    /// Reports, once, that the peer requests migration to a path that is not the alternate one.
+    pub(crate) fn report_refusal<C: Completions>(&mut self, attr: &QpAttr, host: &mut C) {
         let wanted = attr.path_mig_state != PathMigState::Migrated;
-        if wanted && !std::mem::replace(&mut self.refused, true) {
+        if wanted && !std::mem::replace(&mut self.refusal_reported, true) {
             host.event(QpEvent::PathMigrationRefused);
         }
     }
 
-    /// The peer does not answer by this path. False when there is no other.
+    /// Migrates because the primary path failed. Returns false when there is no alternate path.
     pub(crate) fn fail_over<C: Completions>(&mut self, attr: &mut QpAttr, host: &mut C) -> bool {
         let armed = attr.path_mig_state == PathMigState::Armed;
         if armed {
@@ -109,14 +114,15 @@ impl Migration {
         armed
     }
 
-    /// Whether it has migrated since this was last asked: packets go another way then.
+    /// Returns whether the connection has migrated since the last call; the caller must update its
+    /// path.
     pub(crate) fn take_migrated(&mut self) -> bool {
         std::mem::take(&mut self.migrated)
     }
 
-    /// The alternate path becomes the path.
+    /// Makes the alternate path the primary path.
     fn migrate<C: Completions>(&mut self, attr: &mut QpAttr, host: &mut C) {
-        self.former = Some(attr.av.dgid);
+        self.previous_peer = Some(attr.av.dgid);
         attr.av = attr.alt_av;
         attr.pkey_index = attr.alt_pkey_index;
         attr.port = attr.alt_port;
@@ -152,7 +158,7 @@ mod tests {
         }
     }
 
-    /// A connection in RTS: the peer is 1, and 2 by the alternate path.
+    /// A connection in RTS: the peer is address 1, and address 2 on the alternate path.
     struct End {
         migration: Migration,
         attr: QpAttr,
@@ -190,19 +196,21 @@ mod tests {
         fn armed() -> Self {
             let mut end = Self::new();
             end.ask(Rearm, LOADED).unwrap();
-            end.hear(1, false);
+            end.receive(1, false);
             assert_eq!(end.attr.path_mig_state, Armed);
             end
         }
 
-        fn knows(&self, from: u8, mig_req: bool) -> bool {
-            self.migration.knows(&self.attr, gid(from), mig_req)
+        fn accepts(&self, from: u8, mig_req: bool) -> bool {
+            self.migration
+                .accepts_source(&self.attr, gid(from), mig_req)
         }
 
-        fn hear(&mut self, from: u8, mig_req: bool) -> bool {
-            assert!(self.knows(from, mig_req));
+        fn receive(&mut self, from: u8, mig_req: bool) -> bool {
+            assert!(self.accepts(from, mig_req));
             let (attr, host) = (&mut self.attr, &mut self.host);
-            self.migration.heard(attr, gid(from), mig_req, host)
+            self.migration
+                .packet_accepted(attr, gid(from), mig_req, host)
         }
 
         fn assert_migrated(&mut self) {
@@ -215,30 +223,30 @@ mod tests {
     }
 
     #[test]
-    fn in_migrated_the_peers_mig_req_is_not_looked_at() {
+    fn mig_req_is_ignored_in_migrated() {
         let mut end = End::new();
         for mig_req in [true, false, true] {
-            assert!(!end.hear(1, mig_req));
+            assert!(!end.receive(1, mig_req));
             assert_eq!(end.attr.path_mig_state, Migrated);
         }
         assert!(end.host.events.is_empty());
     }
 
     #[test]
-    fn rearm_becomes_armed_with_a_packet_that_has_mig_req_0() {
+    fn packet_with_mig_req_0_moves_rearm_to_armed() {
         let mut end = End::new();
         end.ask(Rearm, LOADED).unwrap();
-        end.hear(1, true);
+        end.receive(1, true);
         assert_eq!(end.attr.path_mig_state, Rearm);
-        end.hear(1, false);
+        end.receive(1, false);
         assert_eq!(end.attr.path_mig_state, Armed);
-        end.hear(1, false);
+        end.receive(1, false);
         assert_eq!(end.attr.path_mig_state, Armed);
         assert!(end.host.events.is_empty());
     }
 
     #[test]
-    fn the_alternate_path_may_be_loaded_before() {
+    fn alternate_path_may_be_loaded_before_rearm() {
         let mut end = End::new();
         end.ask(Migrated, AttrMask::ALT_PATH).unwrap();
         assert_eq!(end.attr.path_mig_state, Migrated);
@@ -252,14 +260,14 @@ mod tests {
         let refused = Err(TransitionError::NoAlternatePath);
         assert_eq!(end.ask(Rearm, STATE), refused);
         assert_eq!(end.attr.path_mig_state, Migrated);
-        // It is used up by migrating.
+        // Migration consumes the alternate path.
         let mut end = End::armed();
         end.ask(Migrated, STATE).unwrap();
         assert_eq!(end.ask(Rearm, STATE), refused);
     }
 
     #[test]
-    fn only_the_peer_makes_it_armed() {
+    fn program_cannot_set_armed() {
         let mut end = End::new();
         assert_eq!(end.ask(Armed, LOADED), Err(TransitionError::ArmedByProgram));
         assert_eq!(end.attr, End::new().attr);
@@ -269,23 +277,23 @@ mod tests {
     }
 
     #[test]
-    fn an_alternate_path_needs_a_gid_and_a_port() {
-        type Spoil = fn(&mut QpAttr);
-        let spoils: [Spoil; 5] = [
+    fn alternate_path_needs_a_gid_and_a_port() {
+        type Invalidate = fn(&mut QpAttr);
+        let invalidations: [Invalidate; 5] = [
             |attr| attr.alt_av.is_global = false,
             |attr| attr.alt_av.dgid = Gid::default(),
             |attr| attr.alt_port = 2,
             |attr| attr.alt_pkey_index = 1,
             |attr| attr.alt_timeout = 32,
         ];
-        for spoil in spoils {
+        for invalidate in invalidations {
             let mut end = End::new();
             let mut new = QpAttr {
                 alt_av: to(2),
                 alt_port: 1,
                 ..QpAttr::default()
             };
-            spoil(&mut new);
+            invalidate(&mut new);
             let mask = AttrMask::ALT_PATH;
             let (attr, host) = (&mut end.attr, &mut end.host);
             assert_eq!(
@@ -296,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn armed_migrates_when_the_program_says_so() {
+    fn armed_migrates_when_the_program_requests_it() {
         let mut end = End::armed();
         end.ask(Migrated, STATE).unwrap();
         end.assert_migrated();
     }
 
     #[test]
-    fn the_program_cannot_make_it_migrate_before_it_is_armed() {
+    fn program_cannot_migrate_before_armed() {
         let mut end = End::new();
         end.ask(Rearm, LOADED).unwrap();
         let refused = end.ask(Migrated, STATE);
@@ -315,13 +323,13 @@ mod tests {
     #[test]
     fn armed_migrates_when_the_peer_has() {
         let mut end = End::armed();
-        assert!(end.hear(2, true));
+        assert!(end.receive(2, true));
         end.assert_migrated();
-        assert!(!end.knows(1, false), "the peer has left that path");
+        assert!(!end.accepts(1, false), "the peer no longer uses that path");
     }
 
     #[test]
-    fn armed_migrates_when_retries_are_used_up() {
+    fn armed_migrates_when_retries_are_exhausted() {
         let mut end = End::armed();
         assert!(end.migration.fail_over(&mut end.attr, &mut end.host));
         end.assert_migrated();
@@ -337,52 +345,52 @@ mod tests {
     }
 
     #[test]
-    fn the_alternate_path_is_heard_only_when_armed_and_asked_to_migrate() {
+    fn packets_on_the_alternate_path_are_accepted_only_in_armed_with_mig_req() {
         let mut end = End::new();
         end.ask(Rearm, LOADED).unwrap();
-        assert!(!end.knows(2, true) && !end.knows(2, false));
-        end.hear(1, false);
-        assert!(end.knows(2, true) && !end.knows(2, false));
+        assert!(!end.accepts(2, true) && !end.accepts(2, false));
+        end.receive(1, false);
+        assert!(end.accepts(2, true) && !end.accepts(2, false));
     }
 
     #[test]
-    fn what_the_peer_sent_before_it_knew_is_heard_until_it_comes_by_the_new_path() {
+    fn packets_on_the_previous_path_are_accepted_until_one_arrives_on_the_new_path() {
         let mut end = End::armed();
         end.ask(Migrated, STATE).unwrap();
-        assert!(end.knows(1, false));
-        end.hear(1, false);
-        end.hear(2, true);
-        assert!(!end.knows(1, false) && end.knows(2, true));
+        assert!(end.accepts(1, false));
+        end.receive(1, false);
+        end.receive(2, true);
+        assert!(!end.accepts(1, false) && end.accepts(2, true));
     }
 
     #[test]
-    fn a_request_to_migrate_elsewhere_is_told_once() {
+    fn refused_migration_request_is_reported_once() {
         let mut end = End::armed();
-        // By the path that is in use, which is not the alternate one.
-        end.hear(1, true);
-        assert!(!end.knows(3, true));
-        end.migration.refuse(&end.attr, &mut end.host);
+        // From the primary path, which is not the alternate one.
+        end.receive(1, true);
+        assert!(!end.accepts(3, true));
+        end.migration.report_refusal(&end.attr, &mut end.host);
         assert_eq!(end.host.events, [QpEvent::PathMigrationRefused]);
         assert_eq!(end.attr.path_mig_state, Armed);
-        // Anew for another alternate path.
+        // A new alternate path allows a new report.
         end.ask(Rearm, LOADED).unwrap();
-        end.migration.refuse(&end.attr, &mut end.host);
+        end.migration.report_refusal(&end.attr, &mut end.host);
         assert_eq!(end.host.events.len(), 2);
     }
 
     #[test]
-    fn strangers_cannot_tell_anything_to_who_has_no_alternate_path() {
+    fn migration_requests_are_not_reported_without_an_alternate_path() {
         let mut end = End::new();
-        end.migration.refuse(&end.attr, &mut end.host);
+        end.migration.report_refusal(&end.attr, &mut end.host);
         assert!(end.host.events.is_empty());
     }
 
     #[test]
-    fn it_can_be_armed_again_after_migrating() {
+    fn connection_can_be_armed_again_after_migration() {
         let mut end = End::armed();
-        end.hear(2, true);
+        end.receive(2, true);
         end.ask(Rearm, LOADED).unwrap();
-        end.hear(2, false);
+        end.receive(2, false);
         assert_eq!(end.attr.path_mig_state, Armed);
     }
 }

@@ -1,6 +1,6 @@
-//! Queue pairs: their states, what each state permits, and their attributes (10.3, 11.2.4).
+//! Queue pairs: states, attributes and transitions (10.3, 11.2.4).
 //!
-//! Which transition takes which attributes is one table, in `transition`.
+//! `transition` has the one table of the attributes that each transition requires and permits.
 
 mod counters;
 mod migration;
@@ -10,7 +10,7 @@ mod transition;
 
 pub use counters::Counters;
 pub(crate) use migration::Migration;
-pub use transition::{TransitionError, check_transition, way_to_rts};
+pub use transition::{TransitionError, check_transition, transitions_to_rts};
 
 use crate::host::Access;
 use crate::ids::{Gid, QKey, Qpn};
@@ -18,10 +18,10 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use bitflags::bitflags;
 
-/// The most READs and atomics that a queue pair keeps for answering duplicates.
+/// The most READs and atomics that a responder keeps for duplicate requests.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// The service a queue pair gives (9.7, 9.8).
+/// The transport service of a queue pair (9.7, 9.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpType {
     /// Reliable connection.
@@ -30,11 +30,12 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// The sending half of an extended reliable connection (annex A14).
+    /// The initiator of an extended reliable connection (annex A14).
     XrcIni,
-    /// Its receiving half.
+    /// The target of an extended reliable connection (annex A14).
     XrcTgt,
-    /// Ethernet frames as they are. The specification has no such service; the states are its own.
+    /// Raw Ethernet frames. The specification does not define this service; its states are the
+    /// same.
     RawPacket,
 }
 
@@ -42,7 +43,7 @@ pub enum QpType {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum QpState {
-    /// As created: nothing is kept, nothing goes in or out.
+    /// Initial state: nothing is queued, sent or received.
     #[default]
     Reset = 0,
     /// Receives may be posted.
@@ -51,16 +52,16 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// Send queue drained: new send requests wait.
+    /// Send queue drained: new send work requests are not started.
     Sqd = 4,
     /// Send queue error, of unreliable services.
     Sqe = 5,
-    /// Error: all that is outstanding is flushed.
+    /// Error: all outstanding work requests are flushed.
     Err = 6,
 }
 
 impl QpState {
-    /// All of them.
+    /// All states, in numerical order.
     pub const ALL: [QpState; 7] = [
         Self::Reset,
         Self::Init,
@@ -71,55 +72,55 @@ impl QpState {
         Self::Err,
     ];
 
-    /// The one with this `enum ibv_qp_state` number.
+    /// Returns the state with this `enum ibv_qp_state` number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Whether a receive may be posted.
-    pub const fn takes_receives(self) -> bool {
+    /// Whether receives may be posted.
+    pub const fn accepts_receives(self) -> bool {
         !matches!(self, Self::Reset)
     }
 
-    /// Whether a send may be posted.
-    pub const fn takes_sends(self) -> bool {
+    /// Whether sends may be posted.
+    pub const fn accepts_sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
     }
 
-    /// Whether incoming packets are handled, and receives therefore processed.
+    /// Whether incoming packets are processed.
     pub const fn handles_packets(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Whether packets of send requests go out. In SQD those of requests begun before do.
+    /// Whether request packets are sent. In SQD this applies only to work requests already started.
     pub const fn initiates(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
     }
 
-    /// Whether send requests are flushed as they are posted.
+    /// Whether send work requests are flushed when posted.
     pub const fn flushes_sends(self) -> bool {
         matches!(self, Self::Sqe | Self::Err)
     }
 
-    /// Whether receives are flushed as they are posted.
+    /// Whether receives are flushed when posted.
     pub const fn flushes_receives(self) -> bool {
         matches!(self, Self::Err)
     }
 }
 
 bitflags! {
-    /// Which attributes a call names; the bits of `enum ibv_qp_attr_mask`.
+    /// The attributes that a call sets; the bits of `enum ibv_qp_attr_mask`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct AttrMask: u32 {
-        /// The state to go to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// The state that the program believes it is in.
+        /// The current state, as the program expects it.
         const CUR_STATE = 1 << 1;
-        /// Whether an event tells when the send queue has drained.
+        /// Whether to report [`crate::host::QpEvent::SendQueueDrained`].
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// What the peer may do.
+        /// The rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
-        /// The partition.
+        /// The index of the partition key.
         const PKEY_INDEX = 1 << 4;
         /// The port.
         const PORT = 1 << 5;
@@ -131,47 +132,47 @@ bitflags! {
         const PATH_MTU = 1 << 8;
         /// The local ACK timeout.
         const TIMEOUT = 1 << 9;
-        /// How often to retry.
+        /// The retry count without an acknowledgement.
         const RETRY_CNT = 1 << 10;
-        /// How often to retry after RNR NAK.
+        /// The retry count after an RNR NAK.
         const RNR_RETRY = 1 << 11;
-        /// The first PSN that is expected.
+        /// The first expected PSN.
         const RQ_PSN = 1 << 12;
-        /// READs and atomics outstanding as requester.
+        /// The most outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// The alternate path.
         const ALT_PATH = 1 << 14;
-        /// The timer in the RNR NAKs sent.
+        /// The timer code of RNR NAKs sent.
         const MIN_RNR_TIMER = 1 << 15;
-        /// The first PSN that is sent.
+        /// The first PSN to send.
         const SQ_PSN = 1 << 16;
-        /// READs and atomics outstanding as responder.
+        /// The most outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// The state of path migration.
+        /// The path migration state.
         const PATH_MIG_STATE = 1 << 18;
         /// The capacities of the queues.
         const CAP = 1 << 19;
         /// The peer's queue pair.
         const DEST_QPN = 1 << 20;
-        /// A limit to the rate of packets.
+        /// The packet rate limit.
         const RATE_LIMIT = 1 << 25;
     }
 }
 
-/// How to reach a peer: an address vector (11.2.2.1), with what RoCE leaves unused kept as given.
+/// An address vector (11.2.2.1). Fields that RoCE does not use keep the given values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AddressVector {
     /// The peer's GID.
     pub dgid: Gid,
-    /// Which of the port's GIDs is the source.
+    /// The index of the source GID in the port's GID table.
     pub sgid_index: u8,
-    /// Flow label, 20 bits; it also picks the UDP source port (A17.9.3).
+    /// The flow label, 20 bits; it also determines the UDP source port (A17.9.3).
     pub flow_label: u32,
-    /// Time to live. 0 means the default.
+    /// The hop limit or time to live; 0 selects the default.
     pub hop_limit: u8,
-    /// Type of service, or traffic class.
+    /// The traffic class or type of service.
     pub traffic_class: u8,
-    /// Whether it has a GRH; in RoCE it must.
+    /// Whether the vector has a GRH; required in RoCE.
     pub is_global: bool,
     /// Service level.
     pub sl: u8,
@@ -186,8 +187,8 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
-    /// Whether it names anybody: RoCE has no LIDs, so without a GRH there is no address (A17.4).
-    pub fn names_peer(&self) -> bool {
+    /// Whether the vector has a destination. RoCE has no LIDs, so a GRH is required (A17.4).
+    pub fn has_destination(&self) -> bool {
         self.is_global && !self.dgid.is_zero()
     }
 }
@@ -196,12 +197,12 @@ impl AddressVector {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum PathMigState {
-    /// The initial state, and the one after a migration: there is one path.
+    /// The initial state and the state after a migration: there is no alternate path in use.
     #[default]
     Migrated = 0,
-    /// An alternate path is loaded, and the peer is asked whether it has one too.
+    /// An alternate path is loaded, and the peer has not yet confirmed one.
     Rearm = 1,
-    /// Both ends have one, and may migrate.
+    /// Both sides have an alternate path and may migrate.
     Armed = 2,
 }
 
@@ -210,53 +211,53 @@ pub enum PathMigState {
 pub struct QpAttr {
     /// The state.
     pub state: QpState,
-    /// The state that the program believes it is in.
+    /// The current state, as the program expects it.
     pub cur_state: QpState,
-    /// Whether [`crate::host::QpEvent::SendQueueDrained`] is wanted on the way to SQD.
+    /// Whether to report [`crate::host::QpEvent::SendQueueDrained`] on the transition to SQD.
     pub en_sqd_async_notify: bool,
-    /// Whether it is on that way still (only when queried).
+    /// Whether the send queue is still draining. Set by queries only.
     pub sq_draining: bool,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub access: Access,
-    /// Index of the partition key. RoCE has one, 0.
+    /// The index of the partition key. RoCE has only index 0.
     pub pkey_index: u16,
     /// The port, from 1.
     pub port: u8,
     /// The queue key.
     pub qkey: QKey,
-    /// The peer.
+    /// The primary path to the peer.
     pub av: AddressVector,
-    /// The other way to the peer.
+    /// The alternate path to the peer.
     pub alt_av: AddressVector,
-    /// Index of the partition key there.
+    /// The index of the partition key of the alternate path.
     pub alt_pkey_index: u16,
-    /// The port there.
+    /// The port of the alternate path.
     pub alt_port: u8,
-    /// The ACK timeout there.
+    /// The local ACK timeout of the alternate path.
     pub alt_timeout: u8,
     /// The path MTU.
     pub path_mtu: Mtu,
-    /// The local ACK timeout: 4.096 us x 2^n for n from 1 to 31, 0 for never (9.7.6.1.3).
+    /// The local ACK timeout: 4.096 us x 2^n for n from 1 to 31; 0 disables it (9.7.6.1.3).
     pub timeout: u8,
-    /// How often to retry without an answer: 0 to 7.
+    /// The retry count without an acknowledgement: 0 to 7.
     pub retry_cnt: u8,
-    /// How often to retry after RNR NAK: 0 to 6, 7 for ever (9.7.5.2.8).
+    /// The retry count after an RNR NAK: 0 to 6; 7 is unlimited (9.7.5.2.8).
     pub rnr_retry: u8,
-    /// The first PSN that is expected.
+    /// The first expected PSN.
     pub rq_psn: Psn,
-    /// The first PSN that is sent.
+    /// The first PSN to send.
     pub sq_psn: Psn,
-    /// READs and atomics outstanding as requester.
+    /// The most outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics outstanding as responder.
+    /// The most outstanding READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// The timer in the RNR NAKs sent: 0 to 31 (table 45).
+    /// The timer code of RNR NAKs sent: 0 to 31 (table 45).
     pub min_rnr_timer: u8,
-    /// The state of path migration.
+    /// The path migration state.
     pub path_mig_state: PathMigState,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
-    /// A limit to the rate of packets, in kbit/s; 0 for none.
+    /// The packet rate limit in kbit/s; 0 for none.
     pub rate_limit: u32,
 }
 
@@ -293,13 +294,13 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
-    /// Takes from `new` what `mask` names, the state included, if a queue pair of `service` may do
-    /// so (11.2.4.2). Returns the state that it was in, and the one that it is in now. Nothing
-    /// changes when it is refused.
+    /// Sets the attributes in `mask`, the state included, to those of `new` (11.2.4.2).
+    ///
+    /// Returns the previous and the new state. Nothing changes on an error.
     ///
     /// # Errors
-    /// When it is not in the state that `new` says, there is no such transition, or an attribute is
-    /// missing, does not belong there, or is out of range.
+    /// [`TransitionError`] when `new.cur_state` is wrong, the transition does not exist for
+    /// `service`, or an attribute is missing, not permitted, or out of range.
     pub fn change(
         &mut self,
         service: QpType,
@@ -325,7 +326,7 @@ impl QpAttr {
         Ok((from, to))
     }
 
-    /// Whether what `mask` names is in range.
+    /// Checks the ranges of the attributes in `mask`.
     fn check_ranges(&self, mask: AttrMask) -> Result<(), TransitionError> {
         let checks = [
             (AttrMask::RETRY_CNT, self.retry_cnt <= 7),
@@ -342,10 +343,10 @@ impl QpAttr {
             ),
             (AttrMask::PKEY_INDEX, self.pkey_index == 0),
             (AttrMask::PORT, self.port == 1),
-            (AttrMask::AV, self.av.names_peer()),
+            (AttrMask::AV, self.av.has_destination()),
             (
                 AttrMask::ALT_PATH,
-                self.alt_av.names_peer()
+                self.alt_av.has_destination()
                     && self.alt_pkey_index == 0
                     && self.alt_port == 1
                     && self.alt_timeout <= 31,
@@ -359,7 +360,7 @@ impl QpAttr {
         Ok(())
     }
 
-    /// Takes from `new` what `mask` names, the state aside.
+    /// Sets the attributes in `mask`, except the state, to those of `new`, without checks.
     pub fn merge(&mut self, new: &QpAttr, mask: AttrMask) {
         let has = |bit| mask.contains(bit);
         if has(AttrMask::EN_SQD_ASYNC_NOTIFY) {

@@ -1,4 +1,4 @@
-//! The table of states against the specification's.
+//! Tests of the transition table against the specification.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const RC_INIT: AttrMask = AttrMask::PKEY_INDEX
     .union(AttrMask::ACCESS_FLAGS);
 
 #[test]
-fn the_usual_path_of_rc_is_legal() {
+fn transitions_of_rc_from_reset_to_rts_and_back_are_legal() {
     let rtr = AttrMask::AV
         | AttrMask::PATH_MTU
         | AttrMask::DEST_QPN
@@ -35,25 +35,25 @@ fn the_usual_path_of_rc_is_legal() {
         );
     }
     let way = [0, 1, 2].map(|step: usize| (path[step].1, path[step].2 | AttrMask::STATE));
-    assert_eq!(way_to_rts(QpType::Rc), way);
+    assert_eq!(transitions_to_rts(QpType::Rc), way);
 }
 
 #[test]
-fn a_missing_attribute_is_named() {
+fn error_names_the_missing_attribute() {
     let mask = RC_INIT - AttrMask::PORT;
     let result = check_transition(QpType::Rc, QpState::Reset, QpState::Init, mask);
     assert_eq!(result, Err(TransitionError::Missing(AttrMask::PORT)));
 }
 
 #[test]
-fn an_attribute_that_does_not_belong_is_named() {
+fn error_names_the_attribute_that_is_not_permitted() {
     let mask = RC_INIT | AttrMask::QKEY;
     let result = check_transition(QpType::Rc, QpState::Reset, QpState::Init, mask);
     assert_eq!(result, Err(TransitionError::Unexpected(AttrMask::QKEY)));
 }
 
 #[test]
-fn every_state_but_reset_goes_to_error_and_every_state_to_reset() {
+fn error_is_reached_from_every_state_but_reset_and_reset_from_every_state() {
     for from in QpState::ALL {
         let none = AttrMask::empty();
         assert_eq!(
@@ -98,12 +98,12 @@ fn send_queue_error_is_for_unreliable_services() {
     }
 }
 
-/// The table of what each state permits, row by row.
+/// The permissions of each state, from RESET to ERR.
 #[test]
-fn what_each_state_permits() {
+fn permissions_of_each_state() {
     let row = |permits: fn(QpState) -> bool| QpState::ALL.map(|s| u8::from(permits(s)));
-    assert_eq!(row(QpState::takes_receives), [0, 1, 1, 1, 1, 1, 1]);
-    assert_eq!(row(QpState::takes_sends), [0, 0, 0, 1, 1, 1, 1]);
+    assert_eq!(row(QpState::accepts_receives), [0, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(row(QpState::accepts_sends), [0, 0, 0, 1, 1, 1, 1]);
     assert_eq!(row(QpState::handles_packets), [0, 0, 1, 1, 1, 1, 0]);
     assert_eq!(row(QpState::initiates), [0, 0, 0, 1, 1, 0, 0]);
     assert_eq!(row(QpState::flushes_sends), [0, 0, 0, 0, 0, 1, 1]);

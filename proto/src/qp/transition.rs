@@ -1,47 +1,49 @@
-//! The table of transitions: which are legal, and the attributes that each requires and permits for
-//! each service (10.3.1, 11.2.4.2, table 91).
+//! The transition table: for each transition and service, the required and the optional attributes
+//! (10.3.1, 11.2.4.2, table 91).
 
 use super::{AttrMask, QpState, QpType};
 
-/// Why a modification was refused. Verbs programs see EINVAL for each.
+/// Why a change of state or attributes was refused. Verbs programs get EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TransitionError {
-    /// The queue pair is not in the state that the call named as the current one.
-    #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
+    /// The queue pair is not in the state that the call gives as the current one.
+    #[error("the queue pair is in state {actual:?}, not in {claimed:?}")]
     NotInState {
-        /// Where it is.
+        /// The state of the queue pair.
         actual: QpState,
-        /// Where the call said it was.
+        /// The state that the call gave.
         claimed: QpState,
     },
-    /// No such transition exists.
+    /// The transition does not exist.
     #[error("there is no transition from {from:?} to {to:?}")]
     Illegal {
-        /// Where it is.
+        /// The current state.
         from: QpState,
-        /// Where it was to go.
+        /// The requested state.
         to: QpState,
     },
-    /// Attributes that the transition needs are missing.
-    #[error("the transition needs {0:?}")]
+    /// The transition requires these attributes.
+    #[error("the transition requires {0:?}")]
     Missing(AttrMask),
-    /// Attributes were given that the transition does not take.
-    #[error("the transition does not take {0:?}")]
+    /// The transition does not permit these attributes.
+    #[error("the transition does not permit {0:?}")]
     Unexpected(AttrMask),
-    /// An attribute's value is out of range.
+    /// The value of an attribute is out of range.
     #[error("{0:?} is out of range")]
     OutOfRange(AttrMask),
-    /// There is no path to migrate to (17.2.8).
+    /// No alternate path is loaded (17.2.8).
     #[error(
-        "there is no alternate path to rearm: load one before, or with the same call, and a new one \
-         after each migration"
+        "there is no alternate path for REARM: load one before or with this call, and again after \
+         each migration"
     )]
     NoAlternatePath,
-    /// There is no second path that the peer is known to have, too (17.2.8).
-    #[error("a connection migrates from ARMED only: it is in REARM until its peer is ready")]
+    /// The migration state is not ARMED (17.2.8).
+    #[error(
+        "a connection migrates only from ARMED: it stays in REARM until its peer is in REARM too"
+    )]
     NotArmed,
-    /// The state ARMED comes about by the peer's consent (17.2.8).
-    #[error("path migration is armed by the peer: ask for REARM and let both sides send")]
+    /// Only the peer can cause the transition to ARMED (17.2.8).
+    #[error("a program cannot set ARMED: set REARM, and the peer's next packet leads to ARMED")]
     ArmedByProgram,
 }
 
@@ -49,7 +51,7 @@ type Row = (QpState, QpState, &'static [(QpType, AttrMask, AttrMask)]);
 
 const NONE: AttrMask = AttrMask::empty();
 
-/// `|` for constants.
+/// The union of attribute masks, as a constant expression.
 const fn all<const N: usize>(bits: [AttrMask; N]) -> AttrMask {
     let mut union = NONE;
     let mut i = 0;
@@ -101,8 +103,10 @@ const DRAINED_REQUESTER: AttrMask = all([
 ]);
 const DRAINED_RESPONDER: AttrMask = all([DRAINED, AttrMask::PORT, AttrMask::TIMEOUT, RESPOND]);
 
-/// From, to, and for each service: required, optional. A service without an entry has no such
-/// transition. Those to RESET and ERR take no attributes and are not in the table.
+/// From, to, and for each service the required and optional attributes.
+///
+/// A service without an entry does not have the transition. Transitions to RESET and ERR take no
+/// attributes and are not in the table.
 const TABLE: &[Row] = {
     use QpState::*;
     use QpType::*;
@@ -220,8 +224,11 @@ const TABLE: &[Row] = {
 };
 
 /// Checks that a queue pair of `service` may go from `from` to `to` with the attributes in `mask`.
-/// [`AttrMask::STATE`] itself is always permitted; [`AttrMask::RATE_LIMIT`] wherever the transition
-/// leads to or stays in RTS.
+///
+/// [`AttrMask::STATE`] is always permitted, and [`AttrMask::RATE_LIMIT`] in transitions to RTS.
+///
+/// # Errors
+/// [`TransitionError::Illegal`], [`TransitionError::Missing`] or [`TransitionError::Unexpected`].
 pub fn check_transition(
     service: QpType,
     from: QpState,
@@ -241,9 +248,10 @@ pub fn check_transition(
     Ok(())
 }
 
-/// The way from RESET to RTS: each state on it, with the attributes that it takes to get there and no others,
-/// [`AttrMask::STATE`] among them.
-pub fn way_to_rts(service: QpType) -> [(QpState, AttrMask); 3] {
+/// Returns the transitions from RESET to RTS: each new state with its required attributes.
+///
+/// [`AttrMask::STATE`] is included in each mask.
+pub fn transitions_to_rts(service: QpType) -> [(QpState, AttrMask); 3] {
     use QpState::*;
     [(Reset, Init), (Init, Rtr), (Rtr, Rts)].map(|(from, to)| {
         let required = attributes(service, from, to).map_or(NONE, |(required, _)| required);

@@ -27,7 +27,7 @@ use crate::host::{Completions, Host, QpEvent, Transmit};
 use crate::ids::{Qpn, Source};
 use crate::qp::{AttrMask, Migration, QpAttr, QpState, QpType, TransitionError};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
-use crate::service::{Context, discard_receives, flush_receives, hears};
+use crate::service::{Context, accepts_packet, discard_receives, flush_receives};
 use crate::time::Time;
 use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
@@ -132,7 +132,7 @@ impl RcQp {
         if self.attr.state.handles_packets() {
             attr.rq_psn = self.responder.expected();
         }
-        if self.attr.state.takes_sends() {
+        if self.attr.state.accepts_sends() {
             attr.sq_psn = self.requester.next_psn();
         }
         attr
@@ -196,11 +196,11 @@ impl RcQp {
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !self.attr.state.takes_sends() {
+        if !self.attr.state.accepts_sends() {
             return Err(PostError::State);
         }
         match self.config.service {
-            service if !wr.op.is_of(service) => return Err(PostError::Operation),
+            service if !wr.op.is_supported_by(service) => return Err(PostError::Operation),
             QpType::XrcIni if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() => {
                 return Err(PostError::Destination);
             }
@@ -234,7 +234,7 @@ impl RcQp {
     ) {
         let bth = &packet.header.bth;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if !hears(attr, migration, &mut self.counters, from.gid, bth, host) {
+        if !accepts_packet(attr, migration, &mut self.counters, from.gid, bth, host) {
             return;
         }
         let info = bth.opcode.info();
@@ -257,7 +257,7 @@ impl RcQp {
         }
         self.counters.received_packets += 1;
         let (attr, migration) = (&mut self.attr, &mut self.migration);
-        if migration.heard(attr, from.gid, bth.mig_req, host) {
+        if migration.packet_accepted(attr, from.gid, bth.mig_req, host) {
             let window = window(&self.config, &self.attr);
             self.requester.path_changed(&self.attr, window);
         }
@@ -441,7 +441,7 @@ impl RcQp {
     /// goes out more than once, with the next [`RcQp::poll_answers`].
     pub fn say_farewell(&mut self) {
         let is_responder = self.config.service != QpType::XrcIni;
-        if is_responder && self.attr.state.handles_packets() && self.counters.tell_of_loss() {
+        if is_responder && self.attr.state.handles_packets() && self.counters.indicate_loss() {
             self.responder.say_farewell();
         }
     }

@@ -272,7 +272,7 @@ impl Requester {
             if matches!(wqe.op, SendOp::LocalInv(_)) && self.cursor != self.queue.head() {
                 return Step::Wait;
             }
-            if let Err(status) = wqe.op.carry_out(host) {
+            if let Err(status) = wqe.op.execute_local(host) {
                 self.unsendable = Some((self.cursor, status));
                 return Step::Wait;
             }
@@ -322,7 +322,7 @@ impl Requester {
     /// Whether the peer is not known to have a receive for this message (9.7.7.2).
     fn lacks_credit(&self, wqe: &SendWqe) -> bool {
         let over = |limit: u32| (wqe.receives.wrapping_sub(limit) as i32) > 0;
-        wqe.op.takes_receive() && self.receive_limit.is_some_and(over)
+        wqe.op.consumes_receive() && self.receive_limit.is_some_and(over)
     }
 
     fn send_data<M: Memory, T: Transmit>(

@@ -207,7 +207,7 @@ impl Responder {
         let mut any = false;
         while let Some(kept) = self.out_of_order.take(self.expected) {
             any = true;
-            cx.counters.held += 1;
+            cx.counters.out_of_order_executed += 1;
             outcome = self.carry_out(cx, &kept.packet(), host);
             if self.told != Told::Nothing || outcome != Outcome::Continue {
                 self.out_of_order.clear();
@@ -266,7 +266,7 @@ impl Responder {
             match self.replies.transmit(cx, host, out) {
                 Sent::All => return (false, outcome),
                 Sent::Full => {
-                    cx.counters.answers_deferred += 1;
+                    cx.counters.responses_deferred += 1;
                     return (true, outcome);
                 }
                 Sent::AccessLost => {
@@ -312,7 +312,7 @@ impl Responder {
         host: &mut H,
     ) {
         // In the error state a repeated request is dropped in silence (10.3.1.7).
-        if cx.counters.tell_of_loss() {
+        if cx.counters.indicate_loss() {
             self.replies.repeat_last(FAREWELLS);
         }
         if !self.receive.end(cx.qpn, status, host) {

@@ -1,18 +1,20 @@
-//! The headers before datagrams. Between queue pairs one tells the sender's address and port; over UDP one
-//! tells the number of the sender's queue pair, until both ends know the other's.
+//! Headers of rsocket datagrams.
+//!
+//! Between queue pairs a header carries the sender's address and port. Over UDP it carries the
+//! number of the sender's queue pair, until both sides know the other's.
 
 use super::wire::array;
 use crate::ids::Qpn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// What begins a datagram over UDP that is ours.
+/// The first 4 bytes of an rsocket datagram over UDP.
 const TAG: u32 = 0x5555_5555;
 const V4: u8 = 4;
 const V6: u8 = 6;
 const OP_DATA: u8 = 0;
 const OP_CONTROL: u8 = 7;
 
-/// A header of at most [`Header::MOST`] bytes.
+/// An encoded header of at most [`Header::MOST`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     bytes: [u8; Header::MOST],
@@ -20,10 +22,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// The longest.
+    /// The length of the longest header, in bytes.
     pub const MOST: usize = 28;
 
-    /// Its bytes.
+    /// The encoded bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -41,12 +43,12 @@ impl Header {
     }
 }
 
-/// The length of a header between queue pairs, by the version of the address.
+/// The length of a header between queue pairs, for an IP version.
 const fn source_len(version: u8) -> usize {
     if version == V4 { 8 } else { 24 }
 }
 
-/// The header between queue pairs, which tells where a datagram comes from.
+/// Encodes the header between queue pairs: the source address of the datagram.
 pub fn source_header(source: SocketAddr) -> Header {
     let port = source.port().to_be_bytes();
     match source {
@@ -54,14 +56,16 @@ pub fn source_header(source: SocketAddr) -> Header {
         SocketAddr::V6(v6) => Header::of(&[
             &[V6, 24],
             &port,
-            // As it stands in the sender's address, whatever its order there is.
+            // The flow information is copied as stored, in whatever byte order.
             &v6.flowinfo().to_ne_bytes(),
             &v6.ip().octets(),
         ]),
     }
 }
 
-/// Where a datagram between queue pairs comes from, and how long its header is. `None` when it has none.
+/// Parses the header of a datagram between queue pairs; returns the source and the header length.
+///
+/// `None` when the header is invalid.
 pub fn parse_source(datagram: &[u8]) -> Option<(SocketAddr, usize)> {
     let [version @ (V4 | V6), len, ..] = *datagram else {
         return None;
@@ -82,24 +86,24 @@ pub fn parse_source(datagram: &[u8]) -> Option<(SocketAddr, usize)> {
     Some((source, expected))
 }
 
-/// What a datagram over UDP says before its data.
+/// The header of a datagram over UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Introduction {
+pub struct UdpHeader {
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// The sender's address, as the sender has it.
+    /// The sender's address, as configured at the sender.
     pub address: IpAddr,
-    /// Whether data follows; otherwise it only answers one with data.
+    /// Whether data follows. A header without data answers one with data.
     pub data: bool,
 }
 
-/// The length of a header over UDP, by the version of the address.
-const fn introduction_len(version: u8) -> usize {
+/// The length of a header over UDP, for an IP version.
+const fn udp_header_len(version: u8) -> usize {
     if version == V4 { 16 } else { 28 }
 }
 
-impl Introduction {
-    /// As it goes over UDP.
+impl UdpHeader {
+    /// Encodes the header.
     pub fn header(&self) -> Header {
         let op = if self.data { OP_DATA } else { OP_CONTROL };
         let (tag, qpn) = (TAG.to_be_bytes(), self.qpn.get().to_be_bytes());
@@ -109,12 +113,14 @@ impl Introduction {
         }
     }
 
-    /// What a datagram over UDP says, and how long that is. `None` when it is none of ours.
+    /// Parses the header of a datagram over UDP; returns it and its length.
+    ///
+    /// `None` when it is not an rsocket datagram.
     pub fn parse(datagram: &[u8]) -> Option<(Self, usize)> {
         let [_, _, _, _, version @ (V4 | V6), op, len, ..] = *datagram else {
             return None;
         };
-        let expected = introduction_len(version);
+        let expected = udp_header_len(version);
         let fits = usize::from(len) == expected && datagram.len() >= expected;
         if !fits || u32::from_be_bytes(array(datagram, 0)) != TAG {
             return None;
@@ -129,7 +135,7 @@ impl Introduction {
             _ => Ipv6Addr::from(array::<16>(datagram, 12)).into(),
         };
         let qpn = Qpn::new(u32::from_be_bytes(array(datagram, 8)));
-        Some((Introduction { qpn, address, data }, expected))
+        Some((UdpHeader { qpn, address, data }, expected))
     }
 }
 
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_a_datagram_survives_its_header() {
+    fn source_header_round_trips() {
         for source in addresses() {
             let datagram = [source_header(source).bytes(), b"data"].concat();
             assert_eq!(
@@ -160,26 +166,26 @@ mod tests {
     }
 
     #[test]
-    fn an_introduction_survives_udp() {
+    fn udp_header_round_trips() {
         for source in addresses() {
             for data in [false, true] {
-                let said = Introduction {
+                let peer_data = UdpHeader {
                     qpn: Qpn::new(0x12_3456),
                     address: source.ip(),
                     data,
                 };
-                let header = said.header();
+                let header = peer_data.header();
                 assert_eq!(
-                    Introduction::parse(header.bytes()),
-                    Some((said, header.bytes().len()))
+                    UdpHeader::parse(header.bytes()),
+                    Some((peer_data, header.bytes().len()))
                 );
                 for cut in 0..header.bytes().len() {
-                    assert_eq!(Introduction::parse(&header.bytes()[..cut]), None);
+                    assert_eq!(UdpHeader::parse(&header.bytes()[..cut]), None);
                 }
                 let mut other = [0; Header::MOST];
                 other[..header.bytes().len()].copy_from_slice(header.bytes());
                 other[0] = 0;
-                assert_eq!(Introduction::parse(&other), None);
+                assert_eq!(UdpHeader::parse(&other), None);
             }
         }
     }

@@ -1,47 +1,50 @@
-//! One end of a stream. It decides what is written where; memory, queue pair and waiting are its owner's.
+//! The state machine of one side of a stream.
 //!
-//! The receive buffer is two halves, each told to the peer as a target when it is empty. The peer fills
-//! a target from its start to its end, then the next. What is written is told by messages, for which the
-//! peer needs credit; messages about the connection need none, and are few.
+//! It decides where data is written. Memory, queue pair and blocking belong to its owner.
+//!
+//! The receive buffer has two halves. Each half is advertised to the peer as a target when it is
+//! empty. The peer fills a target from start to end, then the next one. Each write carries a
+//! message in its immediate data, for which the peer needs a credit. Control messages need no
+//! credit; their number is limited.
 
 use super::wire::{Area, ConnData, Control, IomapEntry, Message, Order, TARGETS};
 use crate::ids::RKey;
 use std::collections::VecDeque;
 
-/// How many messages about the connection may be outstanding. They need no credit of the peer's.
+/// The most outstanding control messages. They need no credit from the peer.
 pub const CONTROL_SLOTS: u16 = 4;
 
-/// Sending begins only when so many bytes of the send buffer are free.
+/// The free bytes of the send buffer that a send requires.
 pub const LOW_WATER: u32 = 2048;
 
-/// The most bytes of one transfer.
+/// The most bytes of one RDMA WRITE.
 pub const MAX_TRANSFER: u32 = 65_536;
 
-/// The sizes of an end.
+/// The sizes of a stream's queues and buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Work requests of its send queue, more than [`CONTROL_SLOTS`].
+    /// Work requests of the send queue, more than [`CONTROL_SLOTS`].
     pub send_queue: u16,
-    /// Receives of its receive queue, at least 2.
+    /// Receives of the receive queue, at least 2.
     pub receive_queue: u16,
-    /// Bytes of its send buffer, at least [`LOW_WATER`].
+    /// Bytes of the send buffer, at least [`LOW_WATER`].
     pub send_buffer: u32,
-    /// Bytes of its receive buffer, at least 2.
+    /// Bytes of the receive buffer, at least 2.
     pub receive_buffer: u32,
-    /// Entries of its list of mapped memory.
+    /// Entries of the list of mapped memory.
     pub iomap_entries: u16,
 }
 
-/// Where an end's memory is, as its peer names it.
+/// The address and remote key of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// The first byte.
+pub struct RemoteBuffer {
+    /// The address of the first byte.
     pub addr: u64,
-    /// The key.
+    /// The remote key.
     pub key: RKey,
 }
 
-impl Place {
+impl RemoteBuffer {
     fn area(self, offset: u32, len: u32) -> Area {
         Area {
             addr: self.addr.wrapping_add(offset.into()),
@@ -51,166 +54,169 @@ impl Place {
     }
 }
 
-/// The list of targets in memory, which the peer writes.
+/// The list of targets in local memory, which the peer writes.
 pub trait Targets {
-    /// What an entry says.
+    /// Reads an entry.
     fn entry(&self, index: usize) -> Area;
 }
 
-/// A piece of a buffer.
+/// A contiguous part of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Piece {
-    /// Its first byte.
+    /// The offset of the first byte.
     pub offset: u32,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
-/// Where data for the peer lies meanwhile.
+/// The place of outgoing data until its work request completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Staging {
-    /// Nowhere: the work request takes it along.
+    /// Inline in the work request.
     Inline,
-    /// In the send buffer, in one piece or, around its end, in two; the second may be empty.
+    /// In the send buffer, in one piece or, wrapping around its end, in two; the second may be
+    /// empty.
     Buffer([Piece; 2]),
 }
 
-/// An RDMA WRITE that is to be posted. The other one is posted after it.
+/// An RDMA WRITE of data, to be posted in the order in which writes are returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
-    /// The number for its work request, for [`Stream::completed`].
+    /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,
-    /// Where to.
+    /// The remote address.
     pub addr: u64,
-    /// The peer's key for it.
+    /// The remote key.
     pub key: RKey,
-    /// Its message; without one it takes no receive of the peer's.
+    /// The immediate data; without it the write consumes no receive of the peer.
     pub imm: Option<u32>,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
-    /// Where they are to be put before.
+    /// The place to which the data must be copied before posting.
     pub staging: Staging,
 }
 
-/// An RDMA WRITE about the connection or its buffers.
+/// An RDMA WRITE with a control message or an entry of the target list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Notice {
-    /// The number for its work request, for [`Stream::completed`].
+pub struct ControlWrite {
+    /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,
-    /// Where to.
+    /// The remote address.
     pub addr: u64,
-    /// The peer's key for it.
+    /// The remote key.
     pub key: RKey,
-    /// Its message, if it has one.
+    /// The immediate data, if any.
     pub imm: Option<u32>,
-    /// The entry that it writes, if it does.
+    /// The entry to write, if any.
     pub entry: Option<[u8; Area::BYTES]>,
 }
 
-/// Why an end cannot go on.
+/// A violation of the protocol by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The peer says that it has written more than there is room for.
-    #[error("the peer claims to have written {0} bytes, more than it was given room for")]
+    /// The peer reports more data than it was given room for.
+    #[error("the peer reports a write of {0} bytes, more than it was given room for")]
     TooMuch(u32),
-    /// More messages than the peer has credit for.
+    /// The peer sent more messages than it was given credits for.
     #[error("the peer sent more messages than it was given credit for")]
     TooMany,
-    /// A message that this version of the protocol does not have.
+    /// The message is not defined in this version of the protocol.
     #[error("the peer sent an unknown message, {0:#010x}")]
     Unknown(u32),
 }
 
-/// What is left of a connection.
+/// The state of a stream's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// It is there.
+    /// The connection is established.
     Connected,
-    /// It was ended by both, or by one.
+    /// The connection was closed by either side.
     Disconnected,
-    /// It broke.
+    /// The connection failed.
     Failed,
 }
 
-/// Which way is to be shut down.
+/// The direction of a shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
-    /// What comes.
+    /// Receiving.
     Read,
-    /// What goes.
+    /// Sending.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// The number of a work request: its kind, and the bytes of the send buffer that it holds.
+/// Work request IDs: flags in the upper half, the bytes of the send buffer in use in the lower
+/// half.
 const NUMBER_CONTROL: u64 = 1 << 62;
 const NUMBER_DISCONNECT: u64 = 1 << 61;
 
-/// What goes out.
+/// The sending direction.
 #[derive(Debug)]
 struct Sending {
     /// Free work requests for data.
     slots: u16,
-    /// All of them.
+    /// All work requests for data.
     all_slots: u16,
-    /// The size of the send buffer, and where the next byte goes.
+    /// The send buffer: its size, the offset of the next byte, and the free bytes.
     size: u32,
     at: u32,
     free: u32,
-    /// Messages with data that were sent, modulo 2^16, and up to which they may be.
+    /// The data messages sent, and the limit up to which credits allow, both modulo 2^16.
     sent: u16,
     granted: u16,
-    /// Where the peer wants data: what is left of each target, and which is next.
+    /// The rest of each of the peer's targets, and the index of the current one.
     targets: [Area; TARGETS as usize],
     next: usize,
-    /// The entry that the peer tells next.
-    told: usize,
+    /// The index of the entry that the peer writes next.
+    next_entry: usize,
 }
 
-/// What comes in.
+/// The receiving direction.
 #[derive(Debug)]
 struct Receiving {
-    /// The size of the receive buffer, and where the next byte is read.
+    /// The receive buffer: its size, and the offset of the next byte to read.
     size: u32,
     at: u32,
-    /// What was written there and not read: the bytes of each message.
+    /// The unread bytes of each message, in order.
     messages: VecDeque<u32>,
     /// Bytes that the peer may still write.
     room: u32,
-    /// Bytes that were read since the last half was told, and where that half begins.
+    /// Bytes read since the last half was advertised, and the offset of the next half to advertise.
     freed: u32,
     next_half: u32,
-    /// Messages that were read, modulo 2^16, and when it is time to tell.
+    /// Messages read, modulo 2^16, and the count at which to send credits; the size of the receive
+    /// queue.
     read: u16,
-    tell_at: u16,
+    send_credits_at: u16,
     queue: u16,
 }
 
-/// What is known of the peer.
+/// The parameters of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     data: ConnData,
-    /// The entry of its list that is to be written next.
+    /// The index of the entry in the peer's target list to write next.
     entry: u32,
 }
 
-/// One end of a stream.
+/// One side of a stream.
 #[derive(Debug)]
 pub struct Stream {
     sending: Sending,
     receiving: Receiving,
-    buffer: Place,
+    buffer: RemoteBuffer,
     peer: Peer,
-    /// Messages about the connection that are outstanding.
+    /// Outstanding control messages.
     control: u16,
     phase: Phase,
     readable: bool,
     writable: bool,
 }
 
-/// What an end says of itself in private data.
-pub fn introduce(sizes: &Sizes, buffer: Place, targets: Place) -> ConnData {
+/// Returns the private data with which a side announces its parameters.
+pub fn connection_data(sizes: &Sizes, buffer: RemoteBuffer, targets: RemoteBuffer) -> ConnData {
     ConnData {
         order: Order::NATIVE,
         credits: sizes.receive_queue,
@@ -221,8 +227,8 @@ pub fn introduce(sizes: &Sizes, buffer: Place, targets: Place) -> ConnData {
 }
 
 impl Stream {
-    /// An end whose connection is there, with the receive buffer at `buffer`.
-    pub fn new(sizes: &Sizes, buffer: Place, peer: ConnData) -> Self {
+    /// Returns a connected stream with the receive buffer at `buffer`.
+    pub fn new(sizes: &Sizes, buffer: RemoteBuffer, peer: ConnData) -> Self {
         let slots = sizes.send_queue.saturating_sub(CONTROL_SLOTS);
         let half = sizes.receive_buffer / 2;
         Stream {
@@ -236,7 +242,7 @@ impl Stream {
                 granted: peer.credits,
                 targets: [peer.buffer, Area::default()],
                 next: 0,
-                told: 1 % TARGETS as usize,
+                next_entry: 1 % TARGETS as usize,
             },
             receiving: Receiving {
                 size: 2 * half,
@@ -246,11 +252,11 @@ impl Stream {
                 freed: half,
                 next_half: half,
                 read: 0,
-                tell_at: sizes.receive_queue / 2,
+                send_credits_at: sizes.receive_queue / 2,
                 queue: sizes.receive_queue,
             },
             buffer,
-            // Its first entry stands for the buffer that its private data tells.
+            // Entry 0 is the buffer announced in the private data.
             peer: Peer {
                 data: peer,
                 entry: 1 % peer.targets.len,
@@ -262,27 +268,27 @@ impl Stream {
         }
     }
 
-    /// What is left of the connection.
+    /// The state of the connection.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether more may come than what is there.
+    /// Whether more data may arrive.
     pub fn is_readable(&self) -> bool {
         self.readable && self.phase == Phase::Connected
     }
 
-    /// Whether sending makes sense at all.
+    /// Whether data can ever be sent again.
     pub fn is_writable(&self) -> bool {
         self.writable && self.phase == Phase::Connected
     }
 
-    /// Whether something can be read.
+    /// Whether data can be read.
     pub fn has_data(&self) -> bool {
         !self.receiving.messages.is_empty()
     }
 
-    /// Whether something can be sent now.
+    /// Whether data can be sent now.
     pub fn can_send(&self) -> bool {
         self.is_writable()
             && self.has_send_room()
@@ -290,19 +296,20 @@ impl Stream {
             && self.sending.targets[self.sending.next].len > 0
     }
 
-    /// Whether a work request and a part of the send buffer are free.
+    /// Whether a work request and enough of the send buffer are free.
     fn has_send_room(&self) -> bool {
         self.sending.slots > 0 && self.sending.free >= LOW_WATER.min(self.sending.size)
     }
 
-    /// Whether all that was sent has arrived, or will never.
+    /// Whether all data sent has been acknowledged, or never will be.
     pub fn is_drained(&self) -> bool {
         self.phase != Phase::Connected
             || self.control == 0 && self.sending.slots == self.sending.all_slots
     }
 
-    /// Sends up to `wanted` bytes, those up to `inline` without the send buffer. `None` unless
-    /// [`Stream::can_send`].
+    /// Prepares a write of up to `wanted` bytes. Up to `inline` bytes bypass the send buffer.
+    ///
+    /// `None` unless [`Stream::can_send`]. The caller must post the write.
     pub fn send(&mut self, wanted: u32, inline: u32) -> Option<Write> {
         if wanted == 0 || !self.can_send() {
             return None;
@@ -329,8 +336,9 @@ impl Stream {
         })
     }
 
-    /// Writes up to `wanted` bytes to memory that the peer has mapped. `None` when there is no room for
-    /// them now.
+    /// Prepares a write of up to `wanted` bytes to memory that the peer has mapped.
+    ///
+    /// `None` unless [`Stream::can_send_directly`]. The caller must post the write.
     pub fn send_directly(
         &mut self,
         addr: u64,
@@ -352,20 +360,20 @@ impl Stream {
         })
     }
 
-    /// Whether there is room to write to memory that the peer has mapped.
+    /// Whether data can be written to memory that the peer has mapped.
     pub fn can_send_directly(&self) -> bool {
         self.is_writable() && self.has_send_room()
     }
 
-    /// How many entries the peer's list of mapped memory has.
+    /// The number of entries of the peer's list of mapped memory.
     pub fn peer_iomap_entries(&self) -> u16 {
         self.peer.data.iomap_entries
     }
 
-    /// Tells the peer of memory that is mapped for it. `None` when there is no room for that now.
+    /// Prepares the advertisement of memory mapped for the peer. `None` when it cannot be sent now.
     ///
-    /// It counts against no credit: the peer never gives back one for it.
-    pub fn tell_iomap(&mut self, index: u16, entry: &IomapEntry) -> Option<IomapWrite> {
+    /// It uses no credit, because the peer never returns one for it.
+    pub fn advertise_iomap(&mut self, index: u16, entry: &IomapEntry) -> Option<IomapWrite> {
         if !self.can_send_directly() || index >= self.peer.data.iomap_entries {
             return None;
         }
@@ -382,24 +390,24 @@ impl Stream {
         })
     }
 
-    /// A message has come, with so many bytes, as the completion of its receive says.
+    /// Handles the completion of a receive: immediate data `imm` and `written` bytes.
     ///
     /// # Errors
-    /// When the peer does not keep to the protocol; the stream has failed then.
+    /// [`StreamError`] when the peer violates the protocol; the stream has failed then.
     pub fn received(
         &mut self,
         imm: u32,
         written: u32,
         targets: &impl Targets,
     ) -> Result<(), StreamError> {
-        let taken = self.take_message(imm, written, targets);
+        let taken = self.handle_message(imm, written, targets);
         if taken.is_err() {
             self.fail();
         }
         taken
     }
 
-    fn take_message(
+    fn handle_message(
         &mut self,
         imm: u32,
         written: u32,
@@ -418,11 +426,12 @@ impl Stream {
             Message::Credits(upto) => {
                 let sending = &mut self.sending;
                 sending.granted = upto;
-                // With bytes, they are the next entry. It is read for its own message and no sooner: only
-                // then is the peer done with writing it.
+                // With data, the next entry of the target list has been written. It must not be
+                // read before its own message arrives, because only then is the peer's write
+                // complete.
                 if written > 0 {
-                    sending.targets[sending.told] = targets.entry(sending.told);
-                    sending.told = (sending.told + 1) % sending.targets.len();
+                    sending.targets[sending.next_entry] = targets.entry(sending.next_entry);
+                    sending.next_entry = (sending.next_entry + 1) % sending.targets.len();
                 }
             }
             Message::Iomap(_) | Message::Control(Control::KeepAlive) => {}
@@ -435,13 +444,13 @@ impl Stream {
         Ok(())
     }
 
-    /// What can be read next, in one piece. `None` when there is nothing.
+    /// The next contiguous bytes to read, or `None`.
     pub fn next_piece(&self) -> Option<Piece> {
         let len = *self.receiving.messages.front()?;
         Some(self.receiving.piece(self.receiving.at, len))
     }
 
-    /// What can be read, for whoever only looks: pieces in their order, up to `most` bytes.
+    /// The unread pieces in order, up to `most` bytes, for peeking.
     pub fn pieces(&self, most: u64) -> Vec<Piece> {
         let mut left = most;
         let mut at = self.receiving.at;
@@ -459,7 +468,7 @@ impl Stream {
         pieces
     }
 
-    /// So many bytes of [`Stream::next_piece`] were read.
+    /// Removes `len` bytes of [`Stream::next_piece`] after they were read.
     pub fn consumed(&mut self, len: u32) {
         let receiving = &mut self.receiving;
         let Some(message) = receiving.messages.front_mut() else {
@@ -475,20 +484,25 @@ impl Stream {
         receiving.freed += len;
     }
 
-    /// What the peer must be told of room and credit, if it is time. To be called again until there is
-    /// nothing more.
-    pub fn credit_notice(&mut self) -> Option<Notice> {
+    /// Prepares a message with new credits and targets, if one is due.
+    ///
+    /// The caller must post it, and call again until it returns `None`.
+    pub fn credit_update(&mut self) -> Option<ControlWrite> {
         let half = self.receiving.size / 2;
         let has_room = self.receiving.freed >= half;
-        // Modulo 2^16.
-        let due = self.receiving.read.wrapping_sub(self.receiving.tell_at) as i16 >= 0;
+        // A serial comparison, modulo 2^16.
+        let due = self
+            .receiving
+            .read
+            .wrapping_sub(self.receiving.send_credits_at) as i16
+            >= 0;
         if !(has_room || due) || !self.has_control_slot() {
             return None;
         }
         let receiving = &mut self.receiving;
-        receiving.tell_at = receiving.read.wrapping_add(receiving.queue / 2);
+        receiving.send_credits_at = receiving.read.wrapping_add(receiving.queue / 2);
         let credits = Message::Credits(receiving.read.wrapping_add(receiving.queue)).to_imm();
-        let mut notice = Notice {
+        let mut write = ControlWrite {
             number: NUMBER_CONTROL,
             addr: 0,
             key: RKey(0),
@@ -502,21 +516,22 @@ impl Stream {
             receiving.next_half = (receiving.next_half + half) % receiving.size;
             let list = self.peer.data.targets;
             let offset = u64::from(self.peer.entry) * Area::BYTES as u64;
-            notice.addr = list.addr.wrapping_add(offset);
-            notice.key = list.key;
-            notice.entry = Some(area.to_bytes(self.peer.data.order));
+            write.addr = list.addr.wrapping_add(offset);
+            write.key = list.key;
+            write.entry = Some(area.to_bytes(self.peer.data.order));
             self.peer.entry = (self.peer.entry + 1) % list.len;
         }
         self.control += 1;
-        Some(notice)
+        Some(write)
     }
 
-    /// Whether a message about the connection can be sent.
+    /// Whether a control message can be sent.
     pub fn has_control_slot(&self) -> bool {
         self.phase == Phase::Connected && self.control < CONTROL_SLOTS
     }
 
-    /// Shuts it down; what the peer must be told of that, for [`Stream::tell`].
+    /// Shuts down one or both directions; returns the control message to send with
+    /// [`Stream::send_control`].
     pub fn shut_down(&mut self, how: Shutdown) -> Option<Control> {
         if self.phase != Phase::Connected {
             return None;
@@ -540,8 +555,9 @@ impl Stream {
         }
     }
 
-    /// Tells the peer of the connection. `None` when too much is told already, or nobody is there.
-    pub fn tell(&mut self, control: Control) -> Option<Notice> {
+    /// Prepares a control message. `None` when too many are outstanding, or the connection has
+    /// ended.
+    pub fn send_control(&mut self, control: Control) -> Option<ControlWrite> {
         if !self.has_control_slot() {
             return None;
         }
@@ -549,10 +565,10 @@ impl Stream {
         let (number, imm) = match control {
             Control::Disconnect => (NUMBER_CONTROL | NUMBER_DISCONNECT, Some(control)),
             Control::Shutdown => (NUMBER_CONTROL, Some(control)),
-            // That the peer's queue pair acknowledges it is all that matters.
+            // A keepalive only needs the acknowledgement of the peer's queue pair.
             Control::KeepAlive => (NUMBER_CONTROL, None),
         };
-        Some(Notice {
+        Some(ControlWrite {
             number,
             addr: 0,
             key: RKey(0),
@@ -561,13 +577,13 @@ impl Stream {
         })
     }
 
-    /// The work request of this number has ended, well or not.
+    /// Handles the completion of a work request, by its ID.
     pub fn completed(&mut self, number: u64, success: bool) {
         if number & NUMBER_CONTROL != 0 {
             self.control = self.control.saturating_sub(1);
         } else {
             self.sending.slots += 1;
-            // The lower half of the number.
+            // The lower half of the ID.
             self.sending.free += number as u32;
         }
         if !success && self.phase == Phase::Connected {
@@ -577,14 +593,14 @@ impl Stream {
         }
     }
 
-    /// The connection has ended.
+    /// Marks the connection as closed.
     pub fn disconnect(&mut self) {
         if self.phase == Phase::Connected {
             self.phase = Phase::Disconnected;
         }
     }
 
-    /// The connection broke.
+    /// Marks the connection as failed.
     pub fn fail(&mut self) {
         self.phase = Phase::Failed;
     }
@@ -593,19 +609,19 @@ impl Stream {
 /// An RDMA WRITE of an entry of the peer's list of mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IomapWrite {
-    /// The number for its work request, for [`Stream::completed`].
+    /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,
-    /// Where to.
+    /// The remote address.
     pub addr: u64,
-    /// The peer's key for it.
+    /// The remote key.
     pub key: RKey,
-    /// Its message.
+    /// The immediate data.
     pub imm: u32,
-    /// What to write.
+    /// The entry.
     pub entry: [u8; IomapEntry::BYTES],
 }
 
-/// How many bytes of the send buffer a write holds until it is done.
+/// The bytes of the send buffer that a write occupies until it completes.
 fn staged(staging: Staging) -> u64 {
     match staging {
         Staging::Inline => 0,
@@ -614,7 +630,7 @@ fn staged(staging: Staging) -> u64 {
 }
 
 impl Sending {
-    /// Takes a work request, and room for as many of `len` bytes as there is room for.
+    /// Takes a work request and up to `len` bytes of the send buffer.
     fn stage(&mut self, len: u32, inline: u32) -> (u32, Staging) {
         self.slots -= 1;
         if len <= inline {
@@ -639,7 +655,7 @@ impl Sending {
 }
 
 impl Receiving {
-    /// The piece from `at` on, up to the end of the buffer.
+    /// The piece of up to `len` bytes from `at`, which ends at the end of the buffer.
     fn piece(&self, at: u32, len: u32) -> Piece {
         Piece {
             offset: at,

@@ -1,30 +1,32 @@
-//! What the two ends of a stream tell each other: private data while they connect, then messages of 32 bits
-//! in the immediate data of RDMA WRITEs, and entries that one writes into lists of the other.
+//! The wire format of rsocket streams.
+//!
+//! It has three parts: private data at connection setup, 32-bit messages in the immediate data of
+//! RDMA WRITEs, and list entries that a side writes into the peer's memory.
 
 use crate::ids::RKey;
 
 /// The version of the protocol.
 pub const VERSION: u8 = 1;
 
-/// How many entries our list of targets has.
+/// The number of entries of the local target list.
 pub const TARGETS: u32 = 2;
 
-/// Set by a host that is big-endian: entries in its memory are so, too.
+/// Set by a big-endian host: entries in its memory are big-endian too.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// Set by one that knows mapped memory; `target_iomap_size` counts then.
+/// Set by a host that supports mapped memory; `target_iomap_size` is valid then.
 const FLAG_IOMAP: u8 = 2;
 
-/// The byte order of a host's memory.
+/// The byte order of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// The lowest byte first.
+    /// Little-endian.
     Little,
-    /// The highest byte first.
+    /// Big-endian.
     Big,
 }
 
 impl Order {
-    /// That of this host.
+    /// The byte order of this host.
     pub const NATIVE: Order = if cfg!(target_endian = "big") {
         Order::Big
     } else {
@@ -60,29 +62,29 @@ impl Order {
     }
 }
 
-/// The `N` bytes from `at` on.
+/// Copies `N` bytes from offset `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
     array
 }
 
-/// A piece of an end's memory, as the other names it.
+/// A range of one side's memory, as the other side accesses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Area {
-    /// Where it begins.
+    /// The address of the first byte.
     pub addr: u64,
-    /// The key for it.
+    /// The remote key.
     pub key: RKey,
-    /// Bytes; of the list of targets: entries.
+    /// The length in bytes; for the list of targets, in entries.
     pub len: u32,
 }
 
 impl Area {
-    /// How many bytes one takes in memory and in private data.
+    /// The encoded size, in bytes.
     pub const BYTES: usize = 16;
 
-    /// As it lies in the memory of a host of this order.
+    /// Encodes the area in the byte order of a host.
     pub fn to_bytes(self, order: Order) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&order.u64(self.addr));
@@ -91,7 +93,7 @@ impl Area {
         bytes
     }
 
-    /// What lies in the memory of a host of this order.
+    /// Decodes an area in the byte order of a host.
     pub fn from_bytes(bytes: &[u8; Self::BYTES], order: Order) -> Self {
         Area {
             addr: order.read_u64(array(bytes, 0)),
@@ -101,20 +103,20 @@ impl Area {
     }
 }
 
-/// An entry of the list of memory that the other end has mapped.
+/// An entry of the list of memory that the peer has mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IomapEntry {
-    /// By what offset this end names its first byte.
+    /// The offset by which the local side addresses the first byte.
     pub offset: u64,
-    /// Where it is.
+    /// The mapped memory.
     pub area: Area,
 }
 
 impl IomapEntry {
-    /// How many bytes one takes in memory.
+    /// The encoded size, in bytes.
     pub const BYTES: usize = 8 + Area::BYTES;
 
-    /// As it lies in the memory of a host of this order.
+    /// Encodes the entry in the byte order of a host.
     pub fn to_bytes(self, order: Order) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&order.u64(self.offset));
@@ -122,7 +124,7 @@ impl IomapEntry {
         bytes
     }
 
-    /// What lies in the memory of a host of this order.
+    /// Decodes an entry in the byte order of a host.
     pub fn from_bytes(bytes: &[u8; Self::BYTES], order: Order) -> Self {
         IomapEntry {
             offset: order.read_u64(array(bytes, 0)),
@@ -130,48 +132,50 @@ impl IomapEntry {
         }
     }
 
-    /// Whether the byte of this offset lies in it.
-    pub fn has(&self, offset: u64) -> bool {
+    /// Whether `offset` is within the entry.
+    pub fn contains(&self, offset: u64) -> bool {
         offset
             .checked_sub(self.offset)
             .is_some_and(|at| at < u64::from(self.area.len))
     }
 }
 
-/// Why an end cannot be spoken to.
+/// Why a peer's private data is not acceptable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WireError {
-    /// The private data is too short to be one of a stream socket.
+    /// The private data is too short.
     #[error("the peer's private data is not that of an rsocket")]
     Short,
-    /// Another version of the protocol.
-    #[error("the peer speaks version {0} of the rsocket protocol, and this is version {VERSION}")]
+    /// The version of the protocol is not supported.
+    #[error(
+        "the peer uses version {0} of the rsocket protocol; only version {VERSION} is supported"
+    )]
     Version(u8),
-    /// The peer has no list of targets, so it could never be told of a buffer.
+    /// The peer has no target list, so no buffer could be advertised to it.
     #[error("the peer's list of targets has no entries")]
     NoTargets,
 }
 
-/// What an end says of itself in the private data of its request or reply.
+/// The parameters of a side, in the private data of its request or reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnData {
-    /// The order of its memory.
+    /// The byte order of its memory.
     pub order: Order,
-    /// How many messages with data it takes at first.
+    /// The initial credits.
     pub credits: u16,
-    /// How many entries its list of mapped memory has. It follows its list of targets.
+    /// The number of entries of its list of mapped memory, which follows the target list.
     pub iomap_entries: u16,
-    /// Its list of targets; its length counts entries.
+    /// Its target list; the length is in entries.
     pub targets: Area,
     /// Its first receive buffer.
     pub buffer: Area,
 }
 
 impl ConnData {
-    /// How many bytes it takes.
+    /// The encoded size, in bytes.
     pub const BYTES: usize = 8 + 2 * Area::BYTES;
 
-    /// For private data: numbers are in network order here.
+    /// Encodes the parameters as private data, in network byte order.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = VERSION;
@@ -187,10 +191,10 @@ impl ConnData {
         bytes
     }
 
-    /// What is in private data, which may be followed by zeros.
+    /// Decodes private data, which may have trailing zeroes.
     ///
     /// # Errors
-    /// See [`WireError`].
+    /// [`WireError`] when the data is not acceptable.
     pub fn parse(data: &[u8]) -> Result<Self, WireError> {
         let bytes: &[u8; Self::BYTES] = data.first_chunk().ok_or(WireError::Short)?;
         if bytes[0] != VERSION {
@@ -216,10 +220,10 @@ impl ConnData {
     }
 }
 
-/// Up to 128 a number stands for itself; above, for its upper bits.
+/// The flag of scaled counts: up to 128 a count is encoded as itself, above by its upper bits.
 const SCALED: u8 = 0x80;
 
-/// A number of entries as a byte.
+/// Encodes a count of entries as a byte.
 pub fn to_scale(value: u16) -> u8 {
     match u8::try_from(value) {
         Ok(small) if small <= SCALED => small,
@@ -227,7 +231,7 @@ pub fn to_scale(value: u16) -> u8 {
     }
 }
 
-/// The number of entries that a byte stands for.
+/// Decodes a count of entries.
 pub fn from_scale(scaled: u8) -> u16 {
     match scaled <= SCALED {
         true => scaled.into(),
@@ -235,32 +239,32 @@ pub fn from_scale(scaled: u8) -> u16 {
     }
 }
 
-/// What an end does to the connection.
+/// A control message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// It neither sends nor receives any more.
+    /// The sender neither sends nor receives any more.
     Disconnect,
-    /// It is there.
+    /// The sender is still connected.
     KeepAlive,
-    /// It does not send any more.
+    /// The sender sends no more data.
     Shutdown,
 }
 
 /// A message in immediate data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// So many bytes were written to the next place.
+    /// This many bytes were written to the current target.
     Data(u32),
-    /// Up to this number, modulo 2^16, messages with data may be sent; and the list of targets may
-    /// have a new entry.
+    /// Data messages may be sent up to this number, modulo 2^16. A new target may have been written
+    /// too.
     Credits(u16),
     /// This entry of the list of mapped memory was written.
     Iomap(u32),
-    /// The connection.
+    /// A control message.
     Control(Control),
 }
 
-/// The type of a message is in its upper three bits.
+/// The upper three bits are the message type.
 const TYPE_SHIFT: u32 = 29;
 const VALUE: u32 = (1 << TYPE_SHIFT) - 1;
 const DATA: u32 = 0;
@@ -269,7 +273,7 @@ const IOMAP: u32 = 6;
 const CONTROL: u32 = 7;
 
 impl Message {
-    /// As immediate data.
+    /// Encodes the message as immediate data.
     pub fn to_imm(self) -> u32 {
         let (kind, value) = match self {
             Message::Data(len) => (DATA, len),
@@ -287,12 +291,12 @@ impl Message {
         kind << TYPE_SHIFT | value & VALUE
     }
 
-    /// What immediate data says; `None` for what this version does not know.
+    /// Decodes immediate data; `None` when the message is not defined in this version.
     pub fn from_imm(imm: u32) -> Option<Self> {
         let value = imm & VALUE;
         Some(match imm >> TYPE_SHIFT {
             DATA => Message::Data(value),
-            // The lower 16 bits count.
+            // Only the lower 16 bits count.
             CREDITS => Message::Credits(value as u16),
             IOMAP => Message::Iomap(value),
             CONTROL => Message::Control(match value {
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_is_in_network_order_and_survives() {
+    fn private_data_is_in_network_order_and_round_trips() {
         let bytes = conn_data().to_bytes();
         assert_eq!(bytes[..8], [1, 2, 1, 0x80, 0, 0, 0, 128]);
         assert_eq!(bytes[8..16], [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -338,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rsocket_is_refused() {
+    fn invalid_private_data_is_refused() {
         let bytes = conn_data().to_bytes();
         assert_eq!(ConnData::parse(&bytes[..39]), Err(WireError::Short));
         let mut other = bytes;
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_lie_in_the_order_of_their_host() {
+    fn entries_are_in_the_byte_order_of_their_host() {
         for order in [Order::Little, Order::Big] {
             let entry = IomapEntry {
                 offset: 99,
@@ -364,17 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_the_offsets_of_its_memory() {
+    fn entry_contains_the_offsets_of_its_memory() {
         let entry = IomapEntry {
             offset: 100,
             area: Area { len: 10, ..AREA },
         };
-        assert!(entry.has(100) && entry.has(109));
-        assert!(!entry.has(99) && !entry.has(110));
+        assert!(entry.contains(100) && entry.contains(109));
+        assert!(!entry.contains(99) && !entry.contains(110));
     }
 
     #[test]
-    fn messages_are_told_by_their_upper_bits() {
+    fn message_type_is_in_the_upper_bits() {
         let all = [
             Message::Data(0x1fff_ffff),
             Message::Credits(0xfffe),
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_of_entries_are_told_roughly() {
+    fn large_counts_of_entries_are_rounded_down() {
         assert_eq!(from_scale(to_scale(128)), 128);
         assert_eq!(from_scale(to_scale(1000)), 768);
         assert_eq!(to_scale(0xffff), 0xff);

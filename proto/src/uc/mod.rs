@@ -1,13 +1,16 @@
-//! Unreliable connection (9.8.2): SEND and WRITE to one peer, without acknowledgements.
+//! Unreliable connection (9.8.2): SEND and RDMA WRITE to one peer, without acknowledgements.
 //!
-//! A message of which a packet is lost is lost as a whole, and neither end is told. The requester
-//! is that of all unreliable services; `responder` decides what becomes of what comes in.
+//! A message that loses a packet is dropped as a whole, and neither side is notified. The requester
+//! is shared by all unreliable services; `responder` processes incoming packets.
 //!
-//! Between two processes of a host nothing holds the sender back, and no wire loses packets but the
-//! receiver's socket buffer, which a fast sender overruns. So there, and only if it is told to
-//! ([`UcQp::mark_every`]), it sends a *mark* now and then, in an opcode of its own that the specification
-//! leaves to manufacturers (9.2.1), which the peer sends back when it has read so far; until then it
-//! does not go on for much longer. A peer that does not know marks drops them, and after a while it gets none.
+//! # Flow control between same-host peers
+//!
+//! Between two processes of a host nothing limits the sender. Packets are lost only when a fast
+//! sender overruns the receiver's socket buffer. Against that the sender can use flow control
+//! ([`UcQp::set_probe_interval`]). After every so many bytes it sends a *probe*, with a manufacturer
+//! specific opcode (9.2.1). The peer echoes it after it has read all packets before it. With two
+//! probes outstanding, the sender stops at the next one until an echo arrives. A peer that does not
+//! know probes drops them. After ten consecutive timeouts of 100 ms the sender stops sending them.
 
 mod responder;
 #[cfg(test)]
@@ -18,39 +21,39 @@ use crate::ids::{Gid, Qpn};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState, QpType};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
-use crate::service::hears;
+use crate::service::accepts_packet;
 use crate::time::Time;
-use crate::unreliable::marks::Marks;
+use crate::unreliable::flow_control::FlowControl;
 use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::{Operation, Packet, Transport};
 use crate::work::SendWr;
 use responder::{Outcome, Responder};
 
-/// What an unreliable connected queue pair is created with.
+/// The parameters of an unreliable connected queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct UcConfig {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// Its send queue.
+    /// The limits of the send queue.
     pub send: SendQueueSize,
-    /// Whether every send makes a completion.
+    /// Whether every work request generates a completion.
     pub signal_all: bool,
 }
 
 /// An unreliable connected queue pair.
 pub type UcQp = UnreliableQp<Uc>;
 
-/// Unreliable connection: what comes from the peer, and how far it has come.
+/// The unreliable connection service: responder and flow control.
 #[derive(Debug, Default)]
 pub struct Uc {
     responder: Responder,
-    marks: Marks,
-    /// Whether the first packet in RTR was announced.
+    flow_control: FlowControl,
+    /// Whether the first packet in RTR has been reported.
     established: bool,
 }
 
 impl Service for Uc {
-    /// It goes to the peer, whatever it says.
+    /// Removes the destination: a connection has only one.
     fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
         Ok(SendWr { dest: None, ..*wr })
     }
@@ -59,11 +62,11 @@ impl Service for Uc {
         Some(self.responder.expected())
     }
 
-    fn marks(&mut self) -> Option<&mut Marks> {
-        Some(&mut self.marks)
+    fn flow_control(&mut self) -> Option<&mut FlowControl> {
+        Some(&mut self.flow_control)
     }
 
-    fn entered(&mut self, attr: &QpAttr) {
+    fn state_changed(&mut self, attr: &QpAttr) {
         match attr.state {
             QpState::Rtr => self.responder = Responder::expecting(attr.rq_psn),
             QpState::Reset | QpState::Err => *self = Uc::default(),
@@ -73,10 +76,10 @@ impl Service for Uc {
 }
 
 impl UnreliableQp<Uc> {
-    /// A queue pair in RESET.
+    /// Returns a queue pair in RESET.
     ///
     /// # Errors
-    /// [`NoMemory`] for its send queue.
+    /// [`NoMemory`] when the send queue could not be allocated.
     pub fn new(config: UcConfig) -> Result<Self, NoMemory> {
         Ok(UnreliableQp {
             core: Core::new(
@@ -91,34 +94,41 @@ impl UnreliableQp<Uc> {
         })
     }
 
-    /// Whether it has gone over to its alternate path since this was last asked: its packets go another
-    /// way then (17.2.8).
+    /// Returns whether the connection has migrated to its alternate path since the last call
+    /// (17.2.8).
+    ///
+    /// The caller must then send to the new path.
     pub fn take_migrated(&mut self) -> bool {
         self.core.migration.take_migrated()
     }
 
-    /// From now on a mark goes out after so many bytes, 0 being for none, and twice as many more at most
-    /// before it is answered.
-    pub fn mark_every(&mut self, bytes: u32) {
-        self.service.marks.set_every(bytes);
+    /// Sets the number of bytes between flow-control probes; 0 disables them.
+    ///
+    /// At most twice as many further bytes are sent before a probe is echoed.
+    pub fn set_probe_interval(&mut self, bytes: u32) {
+        self.service.flow_control.set_interval(bytes);
     }
 
-    /// When to call [`UcQp::handle_timeout`]: the peer may not answer.
+    /// The time at which to call [`UcQp::handle_timeout`]; [`Time::NEVER`] while no probe blocks
+    /// sends.
     pub fn deadline(&self) -> Time {
         match self.core.has_sends() {
-            true => self.service.marks.deadline(),
+            true => self.service.flow_control.deadline(),
             false => Time::NEVER,
         }
     }
 
-    /// The deadline has come.
+    /// Handles the deadline: an echo is missing. Call [`UcQp::poll_transmit`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.service.marks.handle_timeout(now) {
-            self.core.counters.marks_unanswered += 1;
+        if self.service.flow_control.handle_timeout(now) {
+            self.core.counters.flow_probes_unanswered += 1;
         }
     }
 
-    /// Handles a packet for this queue pair whose ICRC was right. `from` is its source address.
+    /// Handles a packet for this queue pair whose ICRC is valid. `from` is its source address.
+    ///
+    /// Call [`UcQp::poll_transmit`] afterwards: an echo may be due, or sends may no longer be
+    /// blocked.
     pub fn handle_packet<H: Host>(
         &mut self,
         now: Time,
@@ -129,24 +139,24 @@ impl UnreliableQp<Uc> {
         let bth = &packet.header.bth;
         let core = &mut self.core;
         let (attr, migration) = (&mut core.attr, &mut core.migration);
-        if !hears(attr, migration, &mut core.counters, from, bth, host) {
+        if !accepts_packet(attr, migration, &mut core.counters, from, bth, host) {
             return;
         }
         let info = bth.opcode.info();
-        if !matches!(info.transport, Transport::Uc | Transport::Own) {
+        if !matches!(info.transport, Transport::Uc | Transport::Manufacturer) {
             core.counters.malformed += 1;
             return;
         }
         core.counters.received_packets += 1;
-        if info.transport == Transport::Own {
+        if info.transport == Transport::Manufacturer {
             match info.operation {
-                Operation::Mark => self.service.marks.owe(bth.psn),
-                _ => self.service.marks.seen(bth.psn),
+                Operation::FlowProbe => self.service.flow_control.probe_received(bth.psn),
+                _ => self.service.flow_control.echo_received(bth.psn),
             }
             return;
         }
         core.migration
-            .heard(&mut core.attr, from, bth.mig_req, host);
+            .packet_accepted(&mut core.attr, from, bth.mig_req, host);
         if core.attr.state == QpState::Rtr && !self.service.established {
             self.service.established = true;
             host.event(QpEvent::CommunicationEstablished);
@@ -158,7 +168,7 @@ impl UnreliableQp<Uc> {
             .handle(&mut cx, packet, receive, host)
         {
             Outcome::Continue => {}
-            Outcome::Failed => core.end(now, host),
+            Outcome::Failed => core.enter_error(now, host),
         }
     }
 }

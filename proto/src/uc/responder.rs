@@ -1,9 +1,8 @@
-//! The responder: carries out messages whose packets all come, and drops the others (9.8.2.2,
-//! 9.9.3).
+//! The responder: executes messages that arrive completely, and drops the others (9.8.2.2, 9.9.3).
 //!
-//! There is nobody to tell of an error. A packet that does not fit ends the message under way, and
-//! the next first packet, whatever its PSN, begins another. The receive that the dropped message
-//! had taken is kept for it.
+//! Errors are not reported to the peer. An unexpected packet ends the message in progress. The next
+//! first packet, whatever its PSN, starts another one. A receive taken for a dropped message is
+//! kept for the next.
 
 use crate::held_receive::HeldReceive;
 use crate::host::{Access, Host};
@@ -13,36 +12,38 @@ use crate::service::Context;
 use crate::wire::{OpcodeInfo, Operation, Packet};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 
-/// Whether the queue pair can go on.
+/// Whether the queue pair remains operational.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(super) enum Outcome {
-    /// It can.
+    /// The queue pair remains operational.
     Continue,
-    /// A receive ended in error: the queue pair goes to the error state.
+    /// A receive completed with an error: the queue pair enters the error state.
     Failed,
 }
 
-/// Why a packet is not carried out.
+/// Why a packet is not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
-    /// The message is dropped, for a reason that was counted.
+    /// The message is dropped; the reason has been counted.
     Drop,
-    /// The receive ends with this status, and the queue pair with it (9.9.3, class A).
+    /// The receive completes with this status, and the queue pair enters the error state (9.9.3,
+    /// class A).
     Fatal(WcStatus),
 }
 
-/// The receiving half of an unreliable connection.
+/// The responder of an unreliable connection.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     expected: Psn,
     inbound: Option<Inbound>,
-    /// What comes up to the next first or last packet is of a message that was dropped, and counted.
+    /// Packets up to the next first or last one belong to a dropped message, which has been
+    /// counted.
     skipping: bool,
 }
 
 impl Responder {
-    /// Ready to receive: expects the first PSN.
+    /// Returns a responder that expects `psn` first.
     pub(super) fn expecting(psn: Psn) -> Self {
         Responder {
             expected: psn,
@@ -50,7 +51,7 @@ impl Responder {
         }
     }
 
-    /// The PSN that is expected next.
+    /// The expected PSN.
     pub(super) fn expected(&self) -> Psn {
         self.expected
     }
@@ -71,9 +72,9 @@ impl Responder {
             cx.counters.out_of_sequence += 1;
         }
         if !in_sequence || !Inbound::permits(self.inbound, info) {
-            let cut_short = self.inbound.take().is_some();
-            let beheaded = !cut_short && !self.skipping && !info.position.starts();
-            if cut_short || beheaded {
+            let truncated = self.inbound.take().is_some();
+            let headless = !truncated && !self.skipping && !info.position.starts();
+            if truncated || headless {
                 cx.counters.incomplete_messages += 1;
             }
             self.skipping = true;
@@ -171,7 +172,7 @@ impl Responder {
             return Err(Refusal::Drop);
         }
         let mut permitted = cx.attr.access.contains(Access::REMOTE_WRITE);
-        // A write of nothing needs no right to memory (9.7.4.1.5).
+        // A WRITE of zero length needs no access right (9.7.4.1.5).
         if info.position.starts() && write.len > 0 {
             let len = u64::from(write.len);
             let access = Access::REMOTE_WRITE;

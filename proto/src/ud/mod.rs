@@ -1,8 +1,8 @@
-//! Unreliable datagram (9.8.3): messages of one packet to and from any queue pair that shares a
-//! queue key.
+//! Unreliable datagram (9.8.3): single-packet messages between queue pairs that share a queue key.
 //!
-//! The path belongs to the work request, by its address handle. Handles are the caller's: it asks
-//! where the next datagram goes ([`UdQp::next_destination`]) and hands in a sink for that path.
+//! The path belongs to the work request, by its address handle. The caller resolves handles: it
+//! queries the handle of the next datagram ([`UdQp::next_destination`]) and passes a sink for that
+//! path.
 
 mod network;
 #[cfg(test)]
@@ -16,36 +16,38 @@ use crate::mtu::Mtu;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, Service, Told, UnreliableQp};
+use crate::unreliable::{Core, MessageInfo, Service, UnreliableQp};
 use crate::wire::{Packet, Transport};
 use crate::work::{Destination, Extra, SendWr};
 
-/// The bytes of a UDP header.
+/// The length of a UDP header, in bytes.
 const UDP_LEN: usize = 8;
 
-/// What a datagram queue pair is created with.
+/// The parameters of a datagram queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct UdConfig {
-    /// Its number; [`Qpn::GSI`] for the general service interface.
+    /// The queue pair number; [`Qpn::GSI`] for the general service interface.
     pub qpn: Qpn,
-    /// Its send queue.
+    /// The limits of the send queue.
     pub send: SendQueueSize,
-    /// Whether every send makes a completion.
+    /// Whether every work request generates a completion.
     pub signal_all: bool,
-    /// The port's MTU, which no message is longer than.
+    /// The port's MTU: the limit of a message.
     pub mtu: Mtu,
 }
 
 /// A datagram queue pair.
 pub type UdQp = UnreliableQp<Ud>;
 
-/// Unreliable datagram: no message leaves anything behind.
+/// The unreliable datagram service. It has no state between messages.
 #[derive(Debug)]
 pub struct Ud;
 
 impl Service for Ud {
-    /// Refuses what does not say where it goes ([`PostError::Destination`]). A message that is longer
-    /// than the MTU is taken, and completes without being sent or an error (C10-93.1.1).
+    /// Checks that the work request has a datagram destination ([`PostError::Destination`]).
+    ///
+    /// A message longer than the MTU is accepted, and completes successfully without being sent
+    /// (C10-93.1.1).
     fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
         if wr.dest.and_then(Destination::datagram).is_none() {
             return Err(PostError::Destination);
@@ -55,10 +57,10 @@ impl Service for Ud {
 }
 
 impl UnreliableQp<Ud> {
-    /// A queue pair in RESET.
+    /// Returns a queue pair in RESET.
     ///
     /// # Errors
-    /// [`NoMemory`] for its send queue.
+    /// [`NoMemory`] when the send queue could not be allocated.
     pub fn new(config: UdConfig) -> Result<Self, NoMemory> {
         let initial = QpAttr {
             path_mtu: config.mtu,
@@ -77,8 +79,10 @@ impl UnreliableQp<Ud> {
         })
     }
 
-    /// Handles a packet for this queue pair, or for a multicast group that it is in, whose ICRC was
-    /// right. Whatever is not for it is dropped in silence (9.6.1, 9.8.3.2).
+    /// Handles a packet for this queue pair, or for a multicast group it is attached to.
+    ///
+    /// The ICRC must be valid. Packets that fail a check are dropped silently and counted (9.6.1,
+    /// 9.8.3.2).
     pub fn handle_packet<H: Host>(
         &mut self,
         now: Time,
@@ -112,17 +116,18 @@ impl UnreliableQp<Ud> {
         }
         let udp_len = UDP_LEN + packet.len() + crate::icrc::LEN;
         let grh = network.bytes(udp_len as u16);
-        let told = Told {
+        let message = MessageInfo {
             src_qp: deth.src_qp,
             extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
             grh: Some(network.ip_version()),
             solicited: bth.solicited,
         };
-        core.receive_whole(now, &[&grh, payload], told, host);
+        core.deliver_message(now, &[&grh, payload], message, host);
     }
 
-    /// The address handle of the datagram that [`UdQp::poll_transmit`] sends next; `None` when
-    /// there is nothing to send.
+    /// The address handle of the next datagram that [`UdQp::poll_transmit`] will send.
+    ///
+    /// `None` when there is nothing to send.
     pub fn next_destination(&self) -> Option<u64> {
         self.core.next_destination().map(|dest| dest.handle)
     }

@@ -1,32 +1,31 @@
-//! What the network layer knows of a datagram, and the 40 bytes in which its receiver finds it.
+//! The network header of a received datagram, and its 40-byte form at the start of the receive.
 
 use crate::ids::Gid;
 use crate::wire::Grh;
 use crate::work::IpVersion;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Where in the 40 bytes an IPv4 header lies: at their end. What is before it has no meaning
-/// (A17.4.5).
+/// The offset of an IPv4 header in the 40 bytes. The bytes before it are undefined (A17.4.5).
 const IPV4_AT: usize = Grh::LEN - IPV4_LEN;
 /// The length of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// Version 4, and the header's length in units of 4 bytes.
+/// Version 4 and a header length of 5 words.
 const IPV4_VERSION_IHL: u8 = 0x45;
-/// The flag that forbids fragments, which RoCEv2 requires (A17.3.1.1).
+/// The «don't fragment» flag, which RoCEv2 requires (A17.3.1.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What is known of a datagram below UDP.
+/// The network layer properties of a received datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkHeader {
-    /// The sender.
+    /// The source GID.
     pub source: Gid,
-    /// The receiver: an address of this port, or a multicast group.
+    /// The destination GID: an address of this port, or a multicast group.
     pub destination: Gid,
-    /// IPv6 traffic class, or IPv4 type of service.
+    /// The IPv6 traffic class, or the IPv4 type of service.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits; 0 where it is not known.
+    /// The IPv6 flow label, 20 bits; 0 if unknown.
     pub flow_label: u32,
-    /// IPv6 hop limit, or IPv4 time to live, as it arrived.
+    /// The received IPv6 hop limit, or IPv4 time to live.
     pub hop_limit: u8,
 }
 
@@ -39,10 +38,11 @@ impl NetworkHeader {
         }
     }
 
-    /// The first 40 bytes of the receive of a datagram that was carried in `udp_len` bytes, the UDP
-    /// header included: the IPv6 header, or 20 zeroes and an IPv4 header. The latter's checksum is
-    /// right, since it is how programs tell the two apart; the identification, which was not seen,
-    /// is 0.
+    /// Returns the first 40 bytes of the receive of a datagram.
+    ///
+    /// `udp_len` is the length in bytes from the UDP header on. The result is the IPv6 header, or
+    /// 20 zeroes and an IPv4 header. The checksum of the latter is valid, because programs
+    /// recognise IPv4 by it. Its identification is 0, because it is unknown.
     pub fn bytes(&self, udp_len: u16) -> [u8; Grh::LEN] {
         let mut bytes = [0; Grh::LEN];
         match (self.source.to_ip(), self.destination.to_ip()) {
@@ -66,8 +66,10 @@ impl NetworkHeader {
         bytes
     }
 
-    /// What the first 40 bytes of a datagram's receive say; `None` when they are no header. An IPv4
-    /// header is told by its checksum, for what is before it may be anything (A17.4.5).
+    /// Parses the first 40 bytes of the receive of a datagram; `None` when they hold no header.
+    ///
+    /// An IPv4 header is recognised by its checksum, because the bytes before it are undefined
+    /// (A17.4.5).
     pub fn parse(bytes: &[u8; Grh::LEN]) -> Option<NetworkHeader> {
         if let Some(header) = bytes.last_chunk::<IPV4_LEN>()
             && header[0] == IPV4_VERSION_IHL
@@ -112,7 +114,7 @@ impl NetworkHeader {
     }
 }
 
-/// The sum of 16-bit words that the checksums of IP are made of (RFC 1071).
+/// The one's complement sum of 16-bit words, for the IP header checksum (RFC 1071).
 fn ones_complement_sum(bytes: &[u8; IPV4_LEN]) -> u16 {
     let words = bytes.chunks_exact(2);
     let sum: u32 = words
@@ -127,9 +129,9 @@ mod tests {
     use super::*;
     use std::net::Ipv6Addr;
 
-    /// A header of a UDP datagram of 115 bytes whose checksum is well known to be b861.
+    /// A known header of a UDP datagram of 115 bytes, with checksum b861.
     #[test]
-    fn an_ipv4_header_has_the_checksum_of_a_known_one() {
+    fn ipv4_header_has_a_valid_checksum() {
         let network = NetworkHeader {
             source: Gid::from(Ipv4Addr::new(192, 168, 0, 1)),
             destination: Gid::from(Ipv4Addr::new(192, 168, 0, 199)),
@@ -145,7 +147,7 @@ mod tests {
         ];
         assert_eq!(bytes[20..], expected);
         assert_eq!(NetworkHeader::parse(&bytes), Some(network));
-        // Whatever is before it.
+        // The bytes before the IPv4 header do not matter.
         let mut bytes = bytes;
         bytes[0] = 0x60;
         assert_eq!(NetworkHeader::parse(&bytes), Some(network));
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_header_fills_the_40_bytes() {
+    fn ipv6_header_fills_the_40_bytes() {
         let network = NetworkHeader {
             source: Gid::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
             destination: Gid::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)),

@@ -1,5 +1,4 @@
-//! Scenarios, named after the rules that they check. The test is whoever sends to the queue pair,
-//! and whoever it sends to.
+//! Scenarios for unreliable datagram, named after the rules they check. The test plays the peer.
 
 use super::*;
 use crate::host::QpEvent;
@@ -108,7 +107,7 @@ fn to(handle: u64) -> UdDestination {
     }
 }
 
-/// A datagram for the queue pair.
+/// The headers of a datagram to the queue pair.
 fn datagram(opcode: Opcode) -> Header {
     Header::new(opcode, Qpn::new(0x11), Psn::new(77)).with_deth(Deth {
         qkey: QKEY,
@@ -118,7 +117,7 @@ fn datagram(opcode: Opcode) -> Header {
 
 /// 9.8.3.1 and 10.2.5.
 #[test]
-fn a_datagram_says_who_sent_it_and_carries_the_queue_key() {
+fn datagram_carries_source_queue_pair_and_queue_key() {
     let mut end = End::new();
     let sges = [sge(LOCAL, 1, 3), sge(LOCAL, 9, 2)];
     end.try_post(1, SendOp::SendImm(5), Some(to(1)), &sges)
@@ -147,7 +146,7 @@ fn a_datagram_says_who_sent_it_and_carries_the_queue_key() {
 }
 
 #[test]
-fn one_call_sends_to_one_address_handle() {
+fn poll_transmit_sends_to_one_address_handle() {
     let mut end = End::new();
     assert_eq!(end.qp.next_destination(), None);
     for (wr_id, handle) in [(1, 7), (2, 7), (3, 8), (4, 7)] {
@@ -171,7 +170,7 @@ fn one_call_sends_to_one_address_handle() {
 
 /// C10-93.1.1.
 #[test]
-fn what_exceeds_the_mtu_is_done_without_a_packet_or_an_error() {
+fn oversized_datagram_completes_without_a_packet_or_an_error() {
     let mut end = End::new();
     end.post(1, 1, MTU);
     end.post(2, 1, MTU + 1);
@@ -185,7 +184,7 @@ fn what_exceeds_the_mtu_is_done_without_a_packet_or_an_error() {
 }
 
 #[test]
-fn only_sends_with_a_destination_are_taken() {
+fn only_sends_with_a_destination_are_supported() {
     let mut end = End::new();
     let nowhere = end.try_post(1, SendOp::Send, None, &[]);
     assert_eq!(nowhere, Err(PostError::Destination));
@@ -205,7 +204,7 @@ fn only_sends_with_a_destination_are_taken() {
 
 /// 10.3.1.6.
 #[test]
-fn a_local_error_ends_in_sqe_from_where_rts_is_reached() {
+fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
     let mut end = End::new();
     end.try_post(1, SendOp::Send, Some(to(1)), &[sge(NO_KEY, 0, 4)])
         .unwrap();
@@ -245,7 +244,7 @@ fn sqd_sends_nothing_and_is_drained_at_once() {
 
 /// 11.4.2.1 and A17.4.5.
 #[test]
-fn the_message_follows_40_bytes_that_tell_where_it_came_from() {
+fn received_message_follows_40_bytes_of_network_header() {
     let mut end = End::new();
     end.receive(1, GRH + MTU);
     let mut header = datagram(UdSendOnlyImm).with_imm(0xabcd_ef01);
@@ -265,7 +264,7 @@ fn the_message_follows_40_bytes_that_tell_where_it_came_from() {
     assert_eq!(end.host.bytes(LOCAL, GRH + 5, 1), [pattern(LOCAL, GRH + 5)]);
     let ip = end.host.bytes(LOCAL, 20, 20);
     assert_eq!((ip[0], ip[1], ip[8], ip[9]), (0x45, 0x20, 61, 17));
-    // IP, UDP, BTH, DETH, ImmDt, payload with its pad, ICRC.
+    // IP, UDP, BTH, DETH, ImmDt, payload with pad, ICRC.
     let total = 20 + 8 + 12 + 8 + 4 + 8 + 4;
     assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), total);
     assert_eq!(ip[12..16], Ipv4Addr::new(192, 0, 2, 9).octets());
@@ -275,7 +274,7 @@ fn the_message_follows_40_bytes_that_tell_where_it_came_from() {
 
 /// 9.6.1.
 #[test]
-fn what_is_not_for_the_queue_pair_is_dropped_and_counted() {
+fn packets_that_fail_a_check_are_dropped_and_counted() {
     let mut end = End::new();
     end.receive(1, GRH + 2 * MTU);
     let mut key = datagram(UdSendOnly);
@@ -294,7 +293,7 @@ fn what_is_not_for_the_queue_pair_is_dropped_and_counted() {
     assert_eq!(end.qp.counters().malformed, 2);
     assert_eq!(end.qp.counters().received_packets, 0);
     assert_eq!(end.received(), []);
-    // Multicast, and a limited member of the partition.
+    // A multicast packet, with a partition key of limited membership.
     let mut group = datagram(UdSendOnly);
     group.bth.dest_qp = Qpn::MULTICAST;
     group.bth.pkey = PKey(0x7fff);
@@ -303,7 +302,7 @@ fn what_is_not_for_the_queue_pair_is_dropped_and_counted() {
 }
 
 #[test]
-fn without_a_receive_a_datagram_is_lost() {
+fn datagram_without_a_receive_is_dropped() {
     let mut end = End::new();
     end.give(datagram(UdSendOnly), &[1]);
     assert_eq!(end.qp.counters().no_receive, 1);
@@ -315,7 +314,7 @@ fn without_a_receive_a_datagram_is_lost() {
 
 /// 9.9.3, classes D and E.
 #[test]
-fn a_receive_without_room_for_grh_and_message_waits_or_ends_if_it_was_shared() {
+fn too_small_receive_is_kept_or_completes_with_an_error_if_shared() {
     for shared in [false, true] {
         let mut end = End::new();
         end.host.shared = shared;
@@ -335,7 +334,7 @@ fn a_receive_without_room_for_grh_and_message_waits_or_ends_if_it_was_shared() {
 
 /// 9.9.3, class A.
 #[test]
-fn a_receive_in_memory_that_is_gone_ends_the_queue_pair() {
+fn receive_in_deregistered_memory_moves_the_queue_pair_to_error() {
     let mut end = End::new();
     end.receive(1, 64);
     end.receive(2, 64);
@@ -350,7 +349,7 @@ fn a_receive_in_memory_that_is_gone_ends_the_queue_pair() {
 }
 
 #[test]
-fn sends_are_taken_from_rts_on_and_datagrams_from_rtr_on() {
+fn sends_are_accepted_from_rts_and_datagrams_from_rtr() {
     let mut end = End::reset();
     end.go(QpState::Init, INIT, &attributes());
     end.receive(1, 64);
@@ -367,7 +366,7 @@ fn sends_are_taken_from_rts_on_and_datagrams_from_rtr_on() {
 }
 
 #[test]
-fn error_and_reset_leave_nothing() {
+fn error_flushes_and_reset_discards() {
     let mut end = End::new();
     end.receive(1, 64);
     end.post(2, 1, 4);

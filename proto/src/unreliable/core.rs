@@ -1,4 +1,4 @@
-//! The states and the send queue of an unreliable queue pair, whichever its service is.
+//! The state and the send queue of an unreliable queue pair of any service.
 
 use super::requester::{Requester, Sent};
 use crate::held_receive::HeldReceive;
@@ -13,8 +13,8 @@ use crate::wire::Transport;
 use crate::work::{Completion, Extra, IpVersion, SendWr, UdDestination, WcOpcode, WcStatus};
 use std::ops::RangeInclusive;
 
-/// What a completion tells of a message beside its length.
-pub(crate) struct Told {
+/// The fields of a receive completion other than its length.
+pub(crate) struct MessageInfo {
     pub(crate) src_qp: Qpn,
     pub(crate) extra: Extra,
     /// The version of the IP header that the receive begins with, if it does.
@@ -22,7 +22,7 @@ pub(crate) struct Told {
     pub(crate) solicited: bool,
 }
 
-/// What an unreliable queue pair has beside its responder.
+/// The parts of an unreliable queue pair that do not depend on its service.
 #[derive(Debug)]
 pub(crate) struct Core {
     qpn: Qpn,
@@ -30,11 +30,11 @@ pub(crate) struct Core {
     transport: Transport,
     pub(crate) attr: QpAttr,
     pub(crate) migration: Migration,
-    /// The attributes in RESET.
+    /// The attributes in the RESET state.
     initial: QpAttr,
     requester: Requester,
     pub(crate) receive: HeldReceive,
-    /// Whether the end of draining is to be announced.
+    /// Whether to report [`QpEvent::SendQueueDrained`] when the send queue is drained.
     draining: bool,
     pub(crate) counters: Counters,
 }
@@ -77,7 +77,7 @@ impl Core {
         if let Some(expected) = expected.filter(|_| attr.state.handles_packets()) {
             attr.rq_psn = expected;
         }
-        if attr.state.takes_sends() {
+        if attr.state.accepts_sends() {
             attr.sq_psn = self.requester.next_psn();
         }
         attr
@@ -110,21 +110,21 @@ impl Core {
             (QpState::Sqd, QpState::Rts) => self.draining = false,
             (QpState::Rts, QpState::Sqd) => {
                 self.draining = self.attr.en_sqd_async_notify;
-                self.announce_drained(host);
+                self.report_drained(host);
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes a send work request; in SQE and ERR it is flushed at once.
+    /// Posts a send work request; in SQE and ERR it is flushed at once.
     pub(crate) fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !self.attr.state.takes_sends() {
+        if !self.attr.state.accepts_sends() {
             return Err(PostError::State);
         }
         self.requester.post(wr, &self.attr)?;
@@ -141,12 +141,12 @@ impl Core {
         }
     }
 
-    /// Where the next datagram goes.
+    /// The destination of the next datagram.
     pub(crate) fn next_destination(&self) -> Option<UdDestination> {
         self.requester.next(self.attr.state)?.dest?.datagram()
     }
 
-    /// Whether there is something to send that may go.
+    /// Whether a work request is queued that the state allows to send.
     pub(crate) fn has_sends(&self) -> bool {
         self.requester.next(self.attr.state).is_some()
     }
@@ -159,10 +159,11 @@ impl Core {
     ) -> bool {
         let (mut cx, requester, _) = self.parts(now);
         let sent = requester.transmit(&mut cx, host, out);
-        self.sent(sent, host)
+        self.after_transmit(sent, host)
     }
 
-    /// The same for requests whose data are whole frames, of the lengths in `frames`.
+    /// Like [`Self::poll_transmit`], for work requests that are whole frames of lengths in
+    /// `frames`.
     pub(crate) fn poll_frames<H: Host, T: Transmit>(
         &mut self,
         now: Time,
@@ -172,28 +173,28 @@ impl Core {
     ) -> bool {
         let (mut cx, requester, _) = self.parts(now);
         let sent = requester.transmit_frames(&mut cx, frames, host, out);
-        self.sent(sent, host)
+        self.after_transmit(sent, host)
     }
 
-    /// What follows from how sending went; whether there is more to send.
-    fn sent<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
+    /// Applies the result of sending to the state. Returns whether more is to be sent.
+    fn after_transmit<H: Host>(&mut self, sent: Sent, host: &mut H) -> bool {
         if sent == Sent::Failed {
             self.attr.state = QpState::Sqe;
             self.draining = false;
         }
-        self.announce_drained(host);
+        self.report_drained(host);
         sent == Sent::Part
     }
 
-    /// A receive met an error that ends the queue pair: it has completed already (9.9.3, class A).
-    pub(crate) fn end<H: Host>(&mut self, now: Time, host: &mut H) {
+    /// Enters the error state after a receive error; the receive has completed (9.9.3, class A).
+    pub(crate) fn enter_error<H: Host>(&mut self, now: Time, host: &mut H) {
         self.attr.state = QpState::Err;
         self.flush(now, host);
     }
 
     pub(crate) fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state != QpState::Reset && self.attr.state != QpState::Err {
-            self.end(now, host);
+            self.enter_error(now, host);
             host.event(QpEvent::Fatal);
         }
     }
@@ -209,13 +210,15 @@ impl Core {
         (cx, &mut self.requester, &mut self.receive)
     }
 
-    /// A message has come in one packet: puts its `pieces`, one after the other, into a receive.
-    /// Without one that it fits, it is dropped.
-    pub(crate) fn receive_whole<H: Host>(
+    /// Places a single-packet message, the concatenation of `pieces`, into a receive and completes
+    /// it.
+    ///
+    /// The message is dropped, and counted, when no receive fits.
+    pub(crate) fn deliver_message<H: Host>(
         &mut self,
         now: Time,
         pieces: &[&[u8]],
-        told: Told,
+        message: MessageInfo,
         host: &mut H,
     ) {
         let (mut cx, _, receive) = self.parts(now);
@@ -238,7 +241,7 @@ impl Core {
         });
         if scattered.is_err() {
             receive.end(cx.qpn, WcStatus::LocProtErr, host);
-            self.end(now, host);
+            self.enter_error(now, host);
             return;
         }
         cx.counters.receives_done += 1;
@@ -248,21 +251,21 @@ impl Core {
             opcode: WcOpcode::Recv,
             byte_len: total as u32,
             qpn: cx.qpn,
-            src_qp: told.src_qp,
-            extra: told.extra,
-            grh: told.grh,
+            src_qp: message.src_qp,
+            extra: message.extra,
+            grh: message.grh,
         };
-        receive.complete(completion, told.solicited, host);
+        receive.complete(completion, message.solicited, host);
     }
 
-    fn announce_drained<H: Completions>(&mut self, host: &mut H) {
+    fn report_drained<H: Completions>(&mut self, host: &mut H) {
         if self.draining && self.requester.is_drained() {
             self.draining = false;
             host.event(QpEvent::SendQueueDrained);
         }
     }
 
-    /// Ends all that is outstanding, sends first.
+    /// Flushes all outstanding work requests, sends first.
     fn flush<H: Host>(&mut self, now: Time, host: &mut H) {
         self.draining = false;
         let (cx, requester, receive) = self.parts(now);
@@ -271,7 +274,7 @@ impl Core {
         flush_receives(self.qpn, host);
     }
 
-    /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
+    /// Returns to the initial state without completing outstanding work requests (10.3.1.1).
     fn reset<H: Host>(&mut self, host: &mut H) {
         self.attr = self.initial;
         self.migration = Migration::default();

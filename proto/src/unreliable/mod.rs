@@ -1,9 +1,10 @@
-//! What the unreliable services, [`crate::uc`], [`crate::ud`] and [`crate::raw`], have in common: a
-//! send queue whose requests are done when they have gone out, and whose errors end in SQE
-//! (10.3.1.6). How each of them receives is its own.
+//! The common part of the unreliable services [`crate::uc`], [`crate::ud`] and [`crate::raw`].
+//!
+//! A work request completes when its last packet is sent, and a send error leads to SQE (10.3.1.6).
+//! Each service implements reception itself.
 
 mod core;
-pub(crate) mod marks;
+pub(crate) mod flow_control;
 mod requester;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -17,33 +18,33 @@ use crate::time::Time;
 use crate::work::SendWr;
 use std::ops::RangeInclusive;
 
-pub(crate) use self::core::{Core, Told};
-use marks::Marks;
+pub(crate) use self::core::{Core, MessageInfo};
+use flow_control::FlowControl;
 
-/// What sets one unreliable service apart from the others, and the state that only it has.
+/// The properties and the state that distinguish one unreliable service from the others.
 pub trait Service {
-    /// A work request, of an operation that the service has, as it is queued.
+    /// Returns the work request as it is to be queued. Its operation is supported by the service.
     ///
     /// # Errors
-    /// When it does not say something that the service needs.
+    /// [`PostError`] when the work request lacks something that the service requires.
     fn prepare<'a>(wr: &SendWr<'a>) -> Result<SendWr<'a>, PostError> {
         Ok(*wr)
     }
 
-    /// The PSN that is expected next, where packets are expected in order.
+    /// The expected PSN, where the service has one.
     fn expected(&self) -> Option<Psn> {
         None
     }
 
-    /// The queue pair has come to `attr.state`.
-    fn entered(&mut self, _attr: &QpAttr) {}
+    /// Called when the queue pair has entered `attr.state`.
+    fn state_changed(&mut self, _attr: &QpAttr) {}
 
-    /// What keeps it from overrunning its peer, where anything does.
-    fn marks(&mut self) -> Option<&mut Marks> {
+    /// The flow control of the service, if it has one.
+    fn flow_control(&mut self) -> Option<&mut FlowControl> {
         None
     }
 
-    /// The lengths that work requests may have, where each is a whole frame.
+    /// The permitted lengths of work requests that are whole frames.
     fn frames(&self) -> Option<RangeInclusive<usize>> {
         None
     }
@@ -57,42 +58,45 @@ pub struct UnreliableQp<S> {
 }
 
 impl<S: Service> UnreliableQp<S> {
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn()
     }
 
-    /// Its state.
+    /// The current state.
     pub fn state(&self) -> QpState {
         self.core.attr.state
     }
 
-    /// What happened so far.
+    /// The counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.core.counters
     }
 
-    /// Its attributes now, the PSNs being the next that is sent and, on a connection, the next that
-    /// is expected.
+    /// The current attributes.
+    ///
+    /// `sq_psn` is the PSN of the next packet to send and, on a connection, `rq_psn` the expected
+    /// PSN.
     pub fn attributes(&self) -> QpAttr {
         self.core.attributes(self.service.expected())
     }
 
-    /// What its send queue was made for.
+    /// The limits of the send queue.
     pub fn send_queue_size(&self) -> SendQueueSize {
         self.core.send_queue_size()
     }
 
-    /// How many more work requests its send queue holds.
+    /// The number of work requests that can still be posted to the send queue.
     pub fn send_queue_room(&self) -> u32 {
         self.core.send_queue_room()
     }
 
-    /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
-    /// refused.
+    /// Changes attributes, and the state if `mask` contains [`AttrMask::STATE`] (11.2.4.2).
+    ///
+    /// Nothing changes on an error. Call [`Self::poll_transmit`] afterwards.
     ///
     /// # Errors
-    /// As [`QpAttr::change`].
+    /// As for [`QpAttr::change`].
     pub fn modify<H: Host>(
         &mut self,
         new: &QpAttr,
@@ -103,38 +107,43 @@ impl<S: Service> UnreliableQp<S> {
         let before = self.core.attr.state;
         self.core.modify(new, mask, now, host)?;
         if self.core.attr.state != before {
-            self.service.entered(&self.core.attr);
+            self.service.state_changed(&self.core.attr);
         }
         Ok(())
     }
 
-    /// Takes a send work request. In SQE and in the error state it is flushed at once (10.3.1.6,
-    /// 10.3.1.7).
+    /// Posts a send work request. Call [`Self::poll_transmit`] to send it.
+    ///
+    /// In SQE and in the error state it is flushed at once (10.3.1.6, 10.3.1.7).
     ///
     /// # Errors
-    /// [`PostError::Operation`] for what the service does not have ([`crate::work::SendOp::is_of`]), those of its
-    /// [`Service::prepare`], and those of the queue.
+    /// [`PostError::Operation`] when the service does not support the operation
+    /// ([`crate::work::SendOp::is_supported_by`]), and the errors of [`Service::prepare`] and of
+    /// the queue.
     pub fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !wr.op.is_of(self.core.service()) {
+        if !wr.op.is_supported_by(self.core.service()) {
             return Err(PostError::Operation);
         }
         self.core.post_send(&S::prepare(wr)?, now, host)
     }
 
-    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
-    /// once.
+    /// Must be called after a receive was posted to the queue pair's own receive queue.
+    ///
+    /// In the error state the receive is flushed at once.
     pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
         self.core.receive_posted(host);
     }
 
-    /// Sends what there is to send; work requests complete as their last packets are taken.
-    /// Returns true when there is more: the sink was full, or the next datagram goes to another
-    /// destination.
+    /// Stages packets until nothing remains or the sink is full.
+    ///
+    /// A work request completes when its last packet is committed. Returns true when more remains:
+    /// the sink was full, or the next datagram has another address handle. Call again when the sink
+    /// has room, and for datagrams with a sink for [`crate::ud::UdQp::next_destination`].
     pub fn poll_transmit<H: Host, T: Transmit>(
         &mut self,
         now: Time,
@@ -145,14 +154,16 @@ impl<S: Service> UnreliableQp<S> {
             return self.core.poll_frames(now, frames, host, out);
         }
         let UnreliableQp { core, service } = self;
-        match service.marks() {
+        match service.flow_control() {
             None => core.poll_transmit(now, host, out),
-            Some(marks) => marks.poll_transmit(core, now, host, out),
+            Some(flow_control) => flow_control.poll_transmit(core, now, host, out),
         }
     }
 
-    /// An error of the completion queue, or of the device: the queue pair goes to error without a
-    /// completion of its own (10.9.3).
+    /// Handles a fatal error of the completion queue or the device (10.9.3).
+    ///
+    /// The queue pair enters the error state, flushes its queues and reports
+    /// [`crate::host::QpEvent::Fatal`].
     pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
         self.core.fail(now, host);
     }

@@ -1,5 +1,5 @@
-//! The requester of the unreliable services: packets go out once, and a work request is done when
-//! its last packet has gone (9.8.2.1, 9.8.3.1).
+//! The requester of the unreliable services. Each packet is sent once, and a work request completes
+//! when its last packet is sent (9.8.2.1, 9.8.3.1).
 
 use crate::host::{Completions, Host, Transmit};
 use crate::psn::Psn;
@@ -10,27 +10,27 @@ use crate::wire::{Deth, Header, Position};
 use crate::work::{Destination, Payload, SendFlags, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
 
-/// Bit 31 of the queue key of a work request: the queue pair's own goes out in its place (10.2.5).
+/// Bit 31 of the queue key of a work request: the queue pair's own key is sent instead (10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// How sending went.
+/// The result of a call to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Sent {
-    /// There is nothing more to send.
+    /// Nothing remains to be sent.
     All,
-    /// The sink is full, or what follows goes another way.
+    /// The sink is full, or the next datagram has another address handle.
     Part,
-    /// A work request ended in error, and the others were flushed.
+    /// A work request failed, and the others were flushed.
     Failed,
 }
 
-/// The sending half of an unreliable service.
+/// The requester of an unreliable queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: SendQueue,
     signal_all: bool,
-    /// The next packet of the oldest work request.
+    /// The index of the next packet of the oldest work request.
     packet: u32,
     next_psn: Psn,
 }
@@ -45,7 +45,7 @@ impl Requester {
         })
     }
 
-    /// Starts afresh with an empty queue: the transition to RTS, or to RESET.
+    /// Empties the queue, at the transition to RTS or RESET.
     pub(crate) fn reset(&mut self, psn: Psn) {
         self.queue.reset(psn);
         self.packet = 0;
@@ -56,7 +56,7 @@ impl Requester {
         self.queue.size()
     }
 
-    /// How many more work requests the queue holds.
+    /// The number of work requests that can still be posted.
     pub(crate) fn queue_room(&self) -> u32 {
         let used = (self.queue.tail() - self.queue.head()) as u32;
         self.queue.size().max_wr - used
@@ -67,7 +67,7 @@ impl Requester {
         self.next_psn
     }
 
-    /// Whether no message is under way, which is what SQD waits for (10.3.1.5).
+    /// Whether no message is partly sent, which is the condition of SQD (10.3.1.5).
     pub(crate) fn is_drained(&self) -> bool {
         self.packet == 0
     }
@@ -76,7 +76,7 @@ impl Requester {
         self.queue.post(wr, attr.path_mtu)
     }
 
-    /// The work request of the next packet. In SQD no message is begun.
+    /// The work request of the next packet. In SQD no further message is started.
     pub(crate) fn next(&self, state: QpState) -> Option<&SendWqe> {
         let may_send = match state {
             QpState::Sqd => self.packet > 0,
@@ -86,7 +86,7 @@ impl Requester {
         oldest.filter(|_| may_send)
     }
 
-    /// Sends what may be sent, as far as it all goes to the same address handle.
+    /// Sends packets as far as they have the same address handle.
     pub(crate) fn transmit<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -101,13 +101,13 @@ impl Requester {
                 return Sent::Part;
             }
             if wqe.dest.is_some() && wqe.packets > 1 {
-                // It is done without a packet, and without an error (C10-93.1.1).
+                // An oversized datagram completes successfully without being sent (C10-93.1.1).
                 cx.counters.oversized_datagrams += 1;
                 self.complete(cx, host);
                 continue;
             }
             if wqe.op.is_local() {
-                if let Err(status) = wqe.op.carry_out(host) {
+                if let Err(status) = wqe.op.execute_local(host) {
                     return self.fail(cx, status, host);
                 }
                 self.complete(cx, host);
@@ -129,7 +129,7 @@ impl Requester {
         Sent::All
     }
 
-    /// The same for requests whose data are whole frames, of the lengths in `frames`.
+    /// Like [`Self::transmit`], for work requests that are whole frames of lengths in `frames`.
     pub(crate) fn transmit_frames<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -174,7 +174,7 @@ impl Requester {
         let position = Position::new(index == 0, index + 1 == wqe.packets);
         let mut header = cx.data_header(wqe, position, self.next_psn);
         if let Some(dest) = wqe.dest.and_then(Destination::datagram) {
-            header = addressed(cx, header, &dest);
+            header = with_destination(cx, header, &dest);
         }
         let mtu = cx.attr.path_mtu;
         let payload = self.queue.payload(self.queue.head(), wqe);
@@ -189,7 +189,7 @@ impl Requester {
         )
     }
 
-    /// The oldest work request ends with `status`, the others are flushed.
+    /// Completes the oldest work request with `status` and flushes the others.
     fn fail<H: Completions>(&mut self, cx: &Context<'_>, status: WcStatus, host: &mut H) -> Sent {
         if let Some(wqe) = self.queue.pop() {
             host.send_completed(cx.completion(&wqe, status));
@@ -198,7 +198,7 @@ impl Requester {
         Sent::Failed
     }
 
-    /// The oldest work request is done.
+    /// Completes the oldest work request successfully.
     fn complete<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.packet = 0;
         if let Some(wqe) = self.queue.pop() {
@@ -209,8 +209,7 @@ impl Requester {
         }
     }
 
-    /// Ends all that is in the queue, in order (10.3.1.6, 10.3.1.7). The PSNs go on from the last
-    /// packet that was sent.
+    /// Flushes the queue, in order (10.3.1.6, 10.3.1.7). PSNs continue after the last packet sent.
     pub(crate) fn flush<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
         while let Some(wqe) = self.queue.pop() {
             host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
@@ -219,8 +218,8 @@ impl Requester {
     }
 }
 
-/// The headers of a datagram to `dest`.
-fn addressed(cx: &Context<'_>, mut header: Header, dest: &UdDestination) -> Header {
+/// Adds the destination of a datagram to its headers.
+fn with_destination(cx: &Context<'_>, mut header: Header, dest: &UdDestination) -> Header {
     let qkey = if dest.qkey.0 & OWN_QKEY != 0 {
         cx.attr.qkey
     } else {

@@ -1,4 +1,4 @@
-//! One end, for tests in which the test is the other.
+//! A queue pair with its host, for tests that play the peer themselves.
 
 use super::{Service, UnreliableQp};
 use crate::qp::{AttrMask, QpAttr, QpState};
@@ -48,13 +48,13 @@ impl<S: Service> End<S> {
         packets
     }
 
-    /// What completed at the send queue since last asked.
+    /// Takes the send completions since the last call.
     pub(crate) fn done(&mut self) -> Vec<(u64, WcStatus)> {
         let taken = std::mem::take(&mut self.host.sends);
         taken.iter().map(|c| (c.wr_id, c.status)).collect()
     }
 
-    /// The same at the receive queue.
+    /// Takes the receive completions since the last call.
     pub(crate) fn received(&mut self) -> Vec<(u64, WcStatus)> {
         let taken = std::mem::take(&mut self.host.receptions);
         taken.iter().map(|(c, _)| (c.wr_id, c.status)).collect()

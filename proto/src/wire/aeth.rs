@@ -1,4 +1,4 @@
-//! The acknowledge extended transport header: how a request went (9.3, 9.7.5.2).
+//! The acknowledge extended transport header, AETH (9.3, 9.7.5.2).
 
 use super::layout::{LOW_24, Layout};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use zerocopy::network_endian::U32;
 /// The acknowledge extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// How the request went.
+    /// The outcome of the request.
     pub syndrome: Syndrome,
-    /// How many messages the responder has completed, modulo 2^24 (9.7.7).
+    /// The message sequence number: messages completed by the responder, modulo 2^24 (9.7.7).
     pub msn: u32,
 }
 
 impl Default for Aeth {
-    /// An acknowledgement without credits, of no message: all zeroes on the wire.
+    /// An acknowledgement with 0 credits and MSN 0: all zeroes on the wire.
     fn default() -> Self {
         Aeth {
             syndrome: Syndrome::Ack(Credits::from_count(0)),
@@ -43,17 +43,18 @@ impl Layout for Aeth {
     }
 }
 
-/// How a request went (9.7.5.2). On the wire its top 3 bits tell the kind, its low 5
-/// bits the value.
+/// The outcome of a request (9.7.5.2).
+///
+/// On the wire the top 3 bits are the kind and the low 5 bits the value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// Well. It says how many more messages the responder has receives for.
+    /// ACK, with the responder's end-to-end credits.
     Ack(Credits),
-    /// No receive was there: try again after this time.
+    /// RNR NAK: no receive was posted; retry after this time.
     RnrNak(RnrTimer),
-    /// It was refused.
+    /// NAK: the request was refused.
     Nak(NakCode),
-    /// A byte that the specification reserves, whole.
+    /// A reserved syndrome: the whole byte.
     Reserved(u8),
 }
 
@@ -64,7 +65,7 @@ const KIND_RNR_NAK: u8 = 0x20;
 const KIND_NAK: u8 = 0x60;
 
 impl Syndrome {
-    /// The syndrome of a byte from the wire.
+    /// Decodes a byte from the wire.
     #[inline]
     pub const fn from_byte(byte: u8) -> Self {
         let value = byte & VALUE;
@@ -76,7 +77,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte for the wire.
+    /// Encodes the syndrome as a byte for the wire.
     #[inline]
     pub const fn to_byte(self) -> u8 {
         match self {
@@ -88,25 +89,25 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused (9.7.5.2).
+/// The reason of a NAK (9.7.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// Packets before it were lost. The PSN of the NAK is that of the first one missing.
+    /// PSN sequence error: earlier packets were lost. The PSN of the NAK is the first missing one.
     PsnSequence,
-    /// The request makes no sense, or cannot be served.
+    /// The request is invalid, or not supported.
     InvalidRequest,
-    /// Key, range or permission of the memory were wrong.
+    /// The key, range or permission of the memory is invalid.
     RemoteAccess,
-    /// Something in the responder failed.
+    /// The responder failed to complete the request.
     RemoteOperational,
     /// Reliable datagrams only.
     InvalidRd,
-    /// A code that the specification reserves: 5 to 31.
+    /// A reserved code: 5 to 31.
     Reserved(u8),
 }
 
 impl NakCode {
-    /// The code of the low 5 bits of a syndrome.
+    /// Decodes the low 5 bits of a syndrome.
     #[inline]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -119,7 +120,7 @@ impl NakCode {
         }
     }
 
-    /// The low 5 bits of its syndrome.
+    /// Encodes the code as the low 5 bits of a syndrome.
     #[inline]
     pub const fn code(self) -> u8 {
         match self {
@@ -133,28 +134,27 @@ impl NakCode {
     }
 }
 
-/// End-to-end credits: how many messages the responder has receives for, as a code of 5 bits
-/// (9.7.7).
+/// End-to-end credits: the number of receives posted at the responder, as a 5-bit code (9.7.7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Credits(u8);
 
-/// What the credit codes below 31 stand for: each power of two, and what lies halfway to the next.
+/// The counts of codes 0 to 30: each power of two, and the midpoint to the next.
 const CREDIT_COUNTS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
 impl Credits {
-    /// The responder does not count its receives: they are shared, or it does not care to.
+    /// The responder does not report credits, for example because its receives are shared.
     pub const INVALID: Credits = Credits(31);
 
-    /// The code for at most `count` receives; what lies between two codes is rounded down.
+    /// Encodes `count` receives, rounded down to the nearest code.
     pub const fn from_count(count: u32) -> Self {
         match count {
             0..=3 => Credits(count as u8),
             32768.. => Credits(30),
             _ => {
-                // A code for each power of two, and one for each bit below the highest.
+                // Two codes for each power of two: the second bit selects the midpoint.
                 let log = count.ilog2();
                 let half = (count >> (log - 1)) & 1;
                 Credits((2 * log + half) as u8)
@@ -162,7 +162,7 @@ impl Credits {
         }
     }
 
-    /// How many receives it stands for; `None` when the responder does not count them.
+    /// The number of receives; `None` when the responder does not report credits.
     pub const fn count(self) -> Option<u32> {
         if self.0 == Self::INVALID.0 {
             None
@@ -177,12 +177,11 @@ impl Credits {
     }
 }
 
-/// How long a requester waits after an RNR NAK, as a code of 5 bits (9.7.5.2.8); the
-/// `min_rnr_timer` of verbs.
+/// The delay after an RNR NAK, as a 5-bit code (9.7.5.2.8); `min_rnr_timer` in verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct RnrTimer(u8);
 
-/// What the timer codes stand for, in units of 10 microseconds.
+/// The delays of the codes, in units of 10 microseconds.
 const RNR_TIMER_10US: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -202,7 +201,7 @@ impl RnrTimer {
         self.0
     }
 
-    /// The time it stands for. Code 0 is the longest, not the shortest.
+    /// The delay. Code 0 is the longest, not the shortest.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(10 * RNR_TIMER_10US[self.0 as usize] as u64)
     }
@@ -214,14 +213,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_byte_is_a_syndrome_and_comes_back() {
+    fn every_byte_decodes_to_a_syndrome_and_encodes_back() {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
         }
     }
 
     #[test]
-    fn kinds_are_those_of_the_specification() {
+    fn syndrome_kinds_match_the_specification() {
         assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack(Credits::INVALID));
         assert_eq!(
             Syndrome::from_byte(0x2c),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn each_credit_code_comes_back_from_its_count() {
+    fn credit_codes_round_trip_through_their_counts() {
         for code in 0..31 {
             let credits = Credits(code);
             assert_eq!(Credits::from_count(credits.count().unwrap()), credits);
@@ -278,8 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn rnr_timers_are_those_of_the_specification() {
-        // Hundredths of a millisecond, as the specification prints them.
+    fn rnr_timers_match_the_specification() {
+        // Hundredths of a millisecond, as printed in the specification.
         let table = [
             "655.36", "0.01", "0.02", "0.03", "0.04", "0.06", "0.08", "0.12", "0.16", "0.24",
             "0.32", "0.48", "0.64", "0.96", "1.28", "1.92", "2.56", "3.84", "5.12", "7.68",

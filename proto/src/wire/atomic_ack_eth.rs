@@ -1,9 +1,9 @@
-//! The atomic acknowledge extended transport header: what an atomic found (9.3).
+//! The atomic acknowledge extended transport header, AtomicAckETH (9.3).
 
 use super::layout::Layout;
 use zerocopy::network_endian::U64;
 
-/// The atomic acknowledge extended transport header: the 8 bytes before the operation, as a number.
+/// The atomic acknowledge extended transport header: the original value of the 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AtomicAckEth(pub u64);
 

@@ -1,4 +1,4 @@
-//! The atomic extended transport header: operands of compare-and-swap and fetch-and-add (9.3).
+//! The atomic extended transport header, AtomicETH: the operands of CmpSwap and FetchAdd (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;
@@ -8,13 +8,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The atomic extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AtomicEth {
-    /// Where the 8 bytes lie, in the responder's address space.
+    /// The address of the 8 bytes, in the responder's address space.
     pub addr: u64,
-    /// The responder's key for them.
+    /// The responder's key.
     pub rkey: RKey,
-    /// What a compare-and-swap puts there, or what a fetch-and-add adds.
+    /// The new value of CmpSwap, or the addend of FetchAdd.
     pub swap_or_add: u64,
-    /// What a compare-and-swap expects there; a fetch-and-add ignores it.
+    /// The expected value of CmpSwap; ignored by FetchAdd.
     pub compare: u64,
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn field_offsets_match_the_specification() {
         let bytes: [u8; 28] = std::array::from_fn(|i| i as u8);
         let (atomic, _) = AtomicEth::parse(&bytes).unwrap();
         assert_eq!(atomic.addr, 0x0001_0203_0405_0607);

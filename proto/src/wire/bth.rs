@@ -1,4 +1,4 @@
-//! The base transport header, with which every packet starts (9.2).
+//! The base transport header, BTH: the first header of every packet (9.2).
 
 use super::{Opcode, ParseError};
 use crate::ids::{PKey, Qpn};
@@ -9,25 +9,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The base transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
-    /// What the packet is.
+    /// The opcode.
     pub opcode: Opcode,
-    /// The receiver's completion shall raise an event (9.2).
+    /// Solicited event: the receiver's completion raises an event (9.2).
     pub solicited: bool,
-    /// The sender's path is migrated: what NICs always say (17.2.8).
+    /// Migration request: the sender's path is in MIGRATED. NICs always set it (17.2.8).
     pub mig_req: bool,
-    /// How many bytes after the payload round its length up to a multiple of 4: 0 to 3 (9.2).
+    /// Pad count: bytes after the payload that round its length up to a multiple of 4, 0 to 3
+    /// (9.2).
     pub pad: u8,
-    /// The partition.
+    /// The partition key.
     pub pkey: PKey,
-    /// The packet met congestion. RoCEv2 uses the IP header's ECN bits instead (A17.9.3).
+    /// Forward congestion notification. RoCEv2 uses the ECN bits of the IP header instead
+    /// (A17.9.3).
     pub fecn: bool,
-    /// Packets of the other direction met congestion: set in a CNP.
+    /// Backward congestion notification: set in a CNP.
     pub becn: bool,
-    /// The queue pair that the packet goes to.
+    /// The destination queue pair.
     pub dest_qp: Qpn,
-    /// The responder shall acknowledge now (9.7).
+    /// The responder must acknowledge this packet (9.7).
     pub ack_req: bool,
-    /// Its sequence number.
+    /// The packet sequence number.
     pub psn: Psn,
 }
 
@@ -54,26 +56,26 @@ const FECN: u32 = 1 << 31;
 const BECN: u32 = 1 << 30;
 const ACK_REQ: u32 = 1 << 31;
 
-/// `bit` if `on`.
+/// Returns `bit` if `on`, else zero.
 fn flag<T: Default>(on: bool, bit: T) -> T {
     if on { bit } else { T::default() }
 }
 
 impl Bth {
-    /// Its length on the wire, in bytes.
+    /// The length of the BTH, in bytes.
     pub const LEN: usize = size_of::<Raw>();
 
-    /// The only version of the transport header that there is (9.2).
+    /// The transport header version; 0 is the only one (9.2).
     pub const TRANSPORT_VERSION: u8 = 0;
 
-    /// Where in the header the byte with FECN and BECN lies, which the ICRC leaves out (A17.3.3).
+    /// The offset of the byte with FECN and BECN, which the ICRC does not cover (A17.3.3).
     pub const VARIANT_BYTE: usize = 4;
 
-    /// Reads it from the start of `bytes`; returns it and what follows it.
+    /// Reads the header from the start of `bytes`; returns it and the rest.
     ///
     /// # Errors
-    /// When `bytes` are too short, the transport version is not 0, or the opcode is not in the
-    /// table.
+    /// [`ParseError`] when `bytes` are too short, the transport version is not 0, or the opcode is
+    /// not in the table.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Ok((raw, rest)) = Raw::ref_from_prefix(bytes) else {
@@ -101,7 +103,7 @@ impl Bth {
         Ok((bth, rest))
     }
 
-    /// Writes it to the start of `out`. Of `pad`, the low two bits go out.
+    /// Writes the header to the start of `out`. Only the low two bits of `pad` are written.
     ///
     /// # Panics
     /// When `out` is shorter than [`Bth::LEN`].
@@ -121,8 +123,9 @@ impl Bth {
     }
 }
 
-/// The destination queue pair of what may be a packet: all that a receiver needs to find who is
-/// responsible for it. `None` when it is shorter than a BTH.
+/// Returns the destination queue pair of a packet without parsing the rest of it.
+///
+/// `None` when `bytes` are shorter than a BTH.
 #[inline]
 pub fn dest_qp(bytes: &[u8]) -> Option<Qpn> {
     let (raw, _) = Raw::ref_from_prefix(bytes).ok()?;
@@ -133,7 +136,7 @@ pub fn dest_qp(bytes: &[u8]) -> Option<Qpn> {
 mod tests {
     use super::*;
 
-    /// The BTH of the CNP that a ConnectX-4 Lx sent (scapy's test/contrib/roce.uts).
+    /// The BTH of a CNP sent by a ConnectX-4 Lx (scapy's test/contrib/roce.uts).
     const CNP: [u8; 12] = [0x81, 0, 0xff, 0xff, 0x40, 0, 1, 0x18, 0, 0, 0, 0];
 
     #[test]
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn short_bytes_have_no_queue_pair() {
+    fn short_input_has_no_destination_queue_pair() {
         assert_eq!(dest_qp(&CNP[..11]), None);
         assert_eq!(
             Bth::parse(&CNP[..11]),

@@ -1,4 +1,4 @@
-//! What follows the BTH of a congestion notification packet (A17.9.3).
+//! The reserved bytes after the BTH of a congestion notification packet (A17.9.3).
 
 use super::layout::Layout;
 

@@ -1,4 +1,4 @@
-//! The datagram extended transport header: who sent a datagram, and its key (9.3).
+//! The datagram extended transport header, DETH: queue key and source queue pair (9.3).
 
 use super::layout::Layout;
 use crate::ids::{QKey, Qpn};
@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The datagram extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Deth {
-    /// The key that the receiving queue pair must have.
+    /// The queue key of the destination queue pair.
     pub qkey: QKey,
-    /// The sender's queue pair.
+    /// The source queue pair.
     pub src_qp: Qpn,
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn field_offsets_match_the_specification() {
         let bytes = [0x80, 0x01, 0, 0, 0, 0x12, 0x34, 0x56, 0xee];
         let (deth, rest) = Deth::parse(&bytes).unwrap();
         assert_eq!(deth.qkey, QKey(0x8001_0000));

@@ -1,20 +1,21 @@
-//! The flush extended transport header: how far a FLUSH goes (A19).
+//! The flush extended transport header, FETH: placement and selectivity of a FLUSH (A19).
 
 use super::layout::Layout;
 use bitflags::bitflags;
 use zerocopy::network_endian::U32;
 
 bitflags! {
-    /// The flush extended transport header: where data shall get to, and which data.
+    /// The flush extended transport header: placement type and selectivity level.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct Feth: u32 {
-        /// Placement: visible to all of the responder's processors.
+        /// Placement: globally visible to the responder's processors.
         const GLOBAL_VISIBILITY = 1 << 0;
         /// Placement: persistent.
         const PERSISTENCE = 1 << 1;
-        /// Selection, two bits at bit 4: all of the memory region, not only the range in the RETH.
+        /// Selectivity, two bits at bit 4: the whole memory region instead of the range in the
+        /// RETH.
         const WHOLE_REGION = 1 << 4;
-        // What a newer annex may define is kept, so that the responder can refuse it.
+        // Unknown bits are kept, so that the responder can refuse them.
         const _ = !0;
     }
 }

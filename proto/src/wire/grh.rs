@@ -1,38 +1,38 @@
-//! The global route header (8.3).
+//! The global route header, GRH (8.3).
 //!
-//! RoCEv2 has an IP header in its place. The receive of a datagram still starts with 40 bytes for
-//! a GRH: the IPv6 header, or an IPv4 header in the last 20 of them (A17.4.5).
+//! RoCEv2 replaces it by an IP header. The receive of a datagram still starts with 40 bytes for a
+//! GRH: the IPv6 header, or an IPv4 header in the last 20 of them (A17.4.5).
 
 use crate::ids::Gid;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The global route header, which has the layout of an IPv6 header.
+/// The global route header. Its layout is that of an IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Grh {
     /// The traffic class.
     pub traffic_class: u8,
     /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes that follow this header.
+    /// Bytes after this header.
     pub payload_len: u16,
-    /// What follows: UDP in RoCEv2, [`Grh::NEXT_IBA`] in InfiniBand and RoCEv1.
+    /// The next header: UDP in RoCEv2, [`Grh::NEXT_IBA`] in InfiniBand and RoCEv1.
     pub next_header: u8,
-    /// How many more hops.
+    /// The remaining hops.
     pub hop_limit: u8,
-    /// The sender.
+    /// The source GID.
     pub sgid: Gid,
-    /// The receiver.
+    /// The destination GID.
     pub dgid: Gid,
 }
 
-/// What is wrong with bytes that should be a GRH.
+/// Why bytes are not a valid GRH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrhError {
-    /// They are too few.
-    #[error("a GRH takes {} bytes, there are {have}", Grh::LEN)]
+    /// There are too few bytes.
+    #[error("{have} bytes are too short for a GRH, which takes {}", Grh::LEN)]
     TooShort {
-        /// How many there are.
+        /// The number of bytes.
         have: usize,
     },
     /// The version is not 6.
@@ -56,19 +56,19 @@ struct Raw {
 const FLOW_LABEL: u32 = 0xf_ffff;
 
 impl Grh {
-    /// Its length on the wire, in bytes.
+    /// The length of the GRH, in bytes.
     pub const LEN: usize = size_of::<Raw>();
-    /// The IP version whose layout it has (8.3).
+    /// The IP version (8.3).
     pub const VERSION: u8 = 6;
-    /// The next header where a BTH follows at once (8.3).
+    /// The next header value of a BTH (8.3).
     pub const NEXT_IBA: u8 = 0x1b;
-    /// The next header where UDP follows.
+    /// The next header value of UDP.
     pub const NEXT_UDP: u8 = 17;
 
-    /// Reads it from the start of `bytes`; returns it and what follows it.
+    /// Reads the header from the start of `bytes`; returns it and the rest.
     ///
     /// # Errors
-    /// When `bytes` are too short, or the version is not 6.
+    /// [`GrhError`] when `bytes` are too short, or the version is not 6.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), GrhError> {
         let Ok((raw, rest)) = Raw::ref_from_prefix(bytes) else {
             return Err(GrhError::TooShort { have: bytes.len() });
@@ -90,7 +90,7 @@ impl Grh {
         Ok((grh, rest))
     }
 
-    /// Writes it to the start of `out`.
+    /// Writes the header to the start of `out`.
     ///
     /// # Panics
     /// When `out` is shorter than [`Grh::LEN`].
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_where_ipv6_has_them() {
+    fn field_offsets_match_ipv6() {
         let mut bytes = [0u8; 40];
         bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0x01, 0x02, 17, 64]);
         bytes[8] = 0xfe;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn short_or_of_another_version_is_refused() {
+    fn short_input_and_other_versions_are_refused() {
         assert_eq!(
             Grh::parse(&[0x60; 39]),
             Err(GrhError::TooShort { have: 39 })

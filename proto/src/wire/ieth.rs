@@ -1,10 +1,10 @@
-//! The invalidate extended transport header: a key that the receiver shall take back (9.3).
+//! The invalidate extended transport header, IETH (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;
 use zerocopy::network_endian::U32;
 
-/// The invalidate extended transport header: one of the receiver's own remote keys.
+/// The invalidate extended transport header: the receiver's remote key to invalidate.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Ieth(pub RKey);
 

@@ -1,9 +1,9 @@
-//! Immediate data: 32 bits that the receiver's completion shows (9.3).
+//! The immediate data header, ImmDt: 32 bits for the receiver's completion (9.3).
 
 use super::layout::Layout;
 use zerocopy::network_endian::U32;
 
-/// Immediate data, as a number in the host's byte order.
+/// Immediate data, in host byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ImmDt(pub u32);
 

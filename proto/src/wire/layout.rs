@@ -1,38 +1,38 @@
-//! What all header files have in common: a raw layout, a plain representation, and the way
-//! between the two.
+//! The trait of all headers: conversion between wire layout and plain representation.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A header in its plain representation.
 ///
-/// Reserved bits are sent as zero and ignored on receipt (9.2, 9.3), so each raw layout of the
-/// right length is a header, and parsing can fail by shortness alone. The BTH and the GRH, which
-/// have more to check, have a `parse` of their own.
+/// Reserved bits are sent as zero and ignored on receipt (9.2, 9.3). Any bytes of the right length
+/// are therefore a valid header, and parsing fails only on short input. The BTH and the GRH have
+/// more to check and parse functions of their own.
 pub trait Layout: Sized {
     /// The layout on the wire.
     type Raw: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + 'static;
 
-    /// The specification's name for it.
+    /// The name in the specification.
     const NAME: &'static str;
 
-    /// Its length on the wire, in bytes.
+    /// The length on the wire, in bytes.
     const LEN: usize = size_of::<Self::Raw>();
 
-    /// From the layout on the wire.
+    /// Converts from the wire layout.
     fn from_raw(raw: &Self::Raw) -> Self;
 
-    /// To the layout on the wire.
+    /// Converts to the wire layout.
     fn to_raw(&self) -> Self::Raw;
 
-    /// Reads it from the start of `bytes`; returns it and what follows it. `None` when `bytes`
-    /// are too short.
+    /// Reads the header from the start of `bytes`; returns it and the rest.
+    ///
+    /// `None` when `bytes` are too short.
     #[inline]
     fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (raw, rest) = Self::Raw::ref_from_prefix(bytes).ok()?;
         Some((Self::from_raw(raw), rest))
     }
 
-    /// Writes it to the start of `out`.
+    /// Writes the header to the start of `out`.
     ///
     /// # Panics
     /// When `out` is shorter than [`Layout::LEN`].

@@ -1,12 +1,12 @@
-//! Wire formats: what the bytes of a packet mean (chapter 9; annexes A14, A17, A19).
+//! Wire formats of packets (chapter 9; annexes A14, A17, A19).
 //!
-//! There is a file a header, each with the layout on the wire, a plain representation, and the way
-//! between the two. [`opcode`] is the table that says which headers a packet has; [`packet`] puts
-//! them together, from the BTH to the pad. The ICRC, which covers what lies below UDP too, is in
+//! Each header has a file with its wire layout, its plain representation and the conversions.
+//! [`opcode`] is the table of the headers that each packet type has. [`packet`] parses and emits
+//! whole packets, from the BTH to the pad. The ICRC also covers the IP and UDP headers; it is in
 //! [`crate::icrc`].
 //!
-//! Everything that a packet alone can tell is checked here. What depends on the queue pair - its
-//! path MTU, the state of a message, who may send to it - is for the state machines to check.
+//! These modules check everything that a packet alone determines. Checks that depend on the queue
+//! pair, such as path MTU, message state and source address, belong to the state machines.
 
 pub mod aeth;
 pub mod atomic_ack_eth;
@@ -42,5 +42,5 @@ pub use rdeth::Rdeth;
 pub use reth::Reth;
 pub use xrceth::Xrceth;
 
-/// The UDP port that RoCEv2 packets go to (A17).
+/// The UDP destination port of RoCEv2 (A17).
 pub const UDP_PORT: u16 = 4791;

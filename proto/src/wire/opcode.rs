@@ -1,16 +1,15 @@
-//! The one table of opcodes (9.2.1; annexes A14, A17.9.3 and A19).
+//! The table of opcodes (9.2.1; annexes A14, A17.9.3 and A19).
 //!
-//! Everything that must know what a packet is - the parser, the requester, the responder, a
-//! capture - asks this table. A row says which transport and operation an opcode belongs to, where
-//! in its message the packet stands, which headers follow the BTH, and what data it may carry.
+//! Parser, requester, responder and capture all use this table. A row gives an opcode's transport
+//! and operation, the packet's position in its message, the headers after the BTH, and the payload
+//! rule.
 
 use super::Layout;
 use bitflags::bitflags;
 use std::fmt;
 
 bitflags! {
-    /// The headers that follow a BTH (9.3). Where several do, they follow in the order in which
-    /// they are listed here.
+    /// The extended headers after a BTH (9.3). They follow in the order of this list.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
     pub struct Headers: u16 {
         /// Datagram extended transport header.
@@ -37,7 +36,7 @@ bitflags! {
 }
 
 impl Headers {
-    /// How many bytes these headers take together.
+    /// The total length of these headers, in bytes.
     pub const fn bytes(self) -> usize {
         let mut len = 0;
         let mut i = 0;
@@ -64,7 +63,7 @@ const HEADER_LENGTHS: [(Headers, usize); 10] = [
     (Headers::CNP, super::Cnp::LEN),
 ];
 
-/// The transport service of an opcode: its top three bits, but for the CNP (9.2.1).
+/// The transport service of an opcode: its top three bits, except for the CNP (9.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transport {
     /// Reliable connection.
@@ -75,48 +74,48 @@ pub enum Transport {
     Ud,
     /// Extended reliable connection (A14).
     Xrc,
-    /// Congestion notification, which belongs to no transport (A17.9.3).
+    /// Congestion notification: not part of any transport (A17.9.3).
     Cnp,
-    /// What the specification leaves to manufacturers (9.2.1): urxe's own, between processes of a host.
-    Own,
+    /// Manufacturer specific opcodes (9.2.1): urxe's flow-control probes between same-host peers.
+    Manufacturer,
 }
 
-/// What a packet does.
+/// The operation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
-    /// A piece of a message for the peer's next receive.
+    /// Part of a SEND.
     Send,
-    /// A piece of data for the peer's memory.
+    /// Part of an RDMA WRITE.
     Write,
-    /// Asks for a piece of the peer's memory.
+    /// An RDMA READ request.
     ReadRequest,
-    /// A piece of what a READ asked for. It also answers FLUSH and ATOMIC WRITE, without data.
+    /// Part of an RDMA READ response; without data, the response to FLUSH or ATOMIC WRITE.
     ReadResponse,
-    /// Acknowledges, or refuses, a request.
+    /// An ACK or a NAK.
     Ack,
-    /// Answers an atomic.
+    /// The response to an atomic.
     AtomicAck,
     /// Compare-and-swap of 8 bytes.
     CompareSwap,
     /// Fetch-and-add of 8 bytes.
     FetchAdd,
-    /// Makes what was written visible or persistent (A19).
+    /// FLUSH: makes earlier writes globally visible or persistent (A19).
     Flush,
-    /// Writes 8 bytes at once (A19).
+    /// ATOMIC WRITE: writes 8 bytes atomically (A19).
     AtomicWrite,
-    /// Says that packets of a flow met congestion.
+    /// A congestion notification.
     Cnp,
-    /// Asks the peer of an unreliable connection to say that it has read all up to here; see [`crate::uc`].
-    Mark,
-    /// Says so.
-    MarkSeen,
-    /// What the specification keeps for later: a request, for all that a responder of today can tell, and one
-    /// that it refuses (9.9.3). What follows the BTH counts as data.
+    /// A flow-control probe of an unreliable connection; see [`crate::uc`].
+    FlowProbe,
+    /// The echo of a flow-control probe.
+    FlowProbeEcho,
+    /// A reserved opcode. The responder treats it as an unsupported request (9.9.3); all bytes
+    /// after the BTH count as payload.
     Reserved,
 }
 
 impl Operation {
-    /// Whether a requester sends it, and a responder receives it.
+    /// Whether a requester sends it and a responder receives it.
     pub const fn is_request(self) -> bool {
         matches!(
             self,
@@ -131,27 +130,28 @@ impl Operation {
         )
     }
 
-    /// Whether a responder sends it, and a requester receives it.
+    /// Whether a responder sends it and a requester receives it.
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
     }
 }
 
-/// Where in its message a packet stands (9.7.4). What is never cut in pieces is [`Position::Only`].
+/// The position of a packet in its message (9.7.4). Single-packet operations are
+/// [`Position::Only`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Position {
-    /// The first of several.
+    /// The first of several packets.
     First,
     /// Neither the first nor the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last,
-    /// The whole message.
+    /// The only packet.
     Only,
 }
 
 impl Position {
-    /// The position of a packet that does, or does not, start and end its message.
+    /// Returns the position of a packet that starts and ends its message as given.
     pub const fn new(starts: bool, ends: bool) -> Self {
         match (starts, ends) {
             (true, true) => Self::Only,
@@ -161,34 +161,34 @@ impl Position {
         }
     }
 
-    /// Whether a message starts with this packet.
+    /// Whether the packet starts a message.
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends with this packet.
+    /// Whether the packet ends a message.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
 }
 
-/// How much data a packet carries, the pad not counted (9.7.4, 9.7.5).
+/// The payload lengths that a packet may have, without the pad (9.7.4, 9.7.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PayloadRule {
-    /// Nothing.
+    /// No payload.
     None,
     /// Exactly the path MTU.
     FullMtu,
-    /// At least a byte, at most the path MTU.
+    /// From one byte to the path MTU.
     AtLeastOne,
-    /// At most the path MTU.
+    /// From no bytes to the path MTU.
     UpToMtu,
     /// Exactly this many bytes.
     Fixed(u16),
 }
 
 impl PayloadRule {
-    /// Whether a packet may carry `len` bytes on a path with a payload of `mtu` bytes.
+    /// Whether a packet may carry `len` bytes at a path MTU of `mtu` bytes.
     pub const fn accepts(self, len: usize, mtu: usize) -> bool {
         match self {
             Self::None => len == 0,
@@ -200,34 +200,35 @@ impl PayloadRule {
     }
 }
 
-/// A row of the table.
+/// A row of the opcode table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpcodeInfo {
-    /// The opcode itself.
+    /// The opcode.
     pub opcode: Opcode,
-    /// The specification's name for it.
+    /// The name in the specification.
     pub name: &'static str,
-    /// The transport that it belongs to.
+    /// The transport.
     pub transport: Transport,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
-    /// Where in its message it stands.
+    /// The position in the message.
     pub position: Position,
-    /// What follows the BTH.
+    /// The headers after the BTH.
     pub headers: Headers,
-    /// How many bytes `headers` take.
+    /// The length of `headers`, in bytes.
     pub headers_len: usize,
-    /// What data it may carry.
+    /// The permitted payload.
     pub payload: PayloadRule,
 }
 
-/// Makes the enum and its table from one list, so that no opcode lacks its row.
+/// Defines the enum and its table from one list, so that every opcode has a row.
 macro_rules! opcodes {
     ($($value:literal $variant:ident $name:literal
         $transport:ident $operation:ident $position:ident [$($header:ident)*] $payload:ident $(($size:literal))?;)*) => {
-        /// An opcode of a transport that is spoken here. Those that the specification reserves are there for reliable
-        /// connections, which answer them; elsewhere they are dropped, like those of other manufacturers and of reliable
-        /// datagrams.
+        /// An opcode of a supported transport.
+        ///
+        /// The reserved opcodes of RC are included, because a responder answers them with a NAK.
+        /// Packets with any other opcode are dropped.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Opcode {
@@ -325,17 +326,17 @@ opcodes! {
     0xb6 XrcSendLastInv "XRC SEND Last with Invalidate" Xrc Send Last [XRCETH IETH] AtLeastOne;
     0xb7 XrcSendOnlyInv "XRC SEND Only with Invalidate" Xrc Send Only [XRCETH IETH] UpToMtu;
 
-    0xc0 Mark "urxe's mark" Own Mark Only [] None;
-    0xc1 MarkSeen "urxe's mark, seen" Own MarkSeen Only [] None;
+    0xc0 FlowProbe "urxe flow-control probe" Manufacturer FlowProbe Only [] None;
+    0xc1 FlowProbeEcho "urxe flow-control probe echo" Manufacturer FlowProbeEcho Only [] None;
 }
 
-/// The rows in memory; [`ROW_OF`] and [`LOOKUP`] point into them.
+/// The table in memory; [`ROW_OF`] indexes it.
 static TABLE: &[OpcodeInfo] = ROWS;
 
-/// In [`ROW_OF`]: no such opcode.
+/// The value in [`ROW_OF`] of a byte that is not an opcode.
 const NO_ROW: u8 = u8::MAX;
 
-/// Which row an opcode byte has.
+/// The row index of each opcode byte.
 static ROW_OF: [u8; 256] = {
     let mut row_of = [NO_ROW; 256];
     let mut i = 0;
@@ -357,10 +358,10 @@ static DECODE: [Option<Opcode>; 256] = {
     decode
 };
 
-const TRANSPORTS: usize = Transport::Own as usize + 1;
+const TRANSPORTS: usize = Transport::Manufacturer as usize + 1;
 const OPERATIONS: usize = Operation::Reserved as usize + 1;
 const POSITIONS: usize = Position::Only as usize + 1;
-/// Nothing, immediate data, or a key to invalidate.
+/// No extra header, ImmDt, or IETH.
 const EXTRAS: usize = 3;
 
 /// The opcode of each combination, for [`Opcode::of`].
@@ -370,7 +371,7 @@ static LOOKUP: [[[[Option<Opcode>; EXTRAS]; POSITIONS]; OPERATIONS]; TRANSPORTS]
     while i < ROWS.len() {
         let row = &ROWS[i];
         i += 1;
-        // Nobody builds these.
+        // Reserved opcodes are never sent.
         if matches!(row.operation, Operation::Reserved) {
             continue;
         }
@@ -380,7 +381,7 @@ static LOOKUP: [[[[Option<Opcode>; EXTRAS]; POSITIONS]; OPERATIONS]; TRANSPORTS]
         };
         let slot = &mut lookup[row.transport as usize][row.operation as usize]
             [row.position as usize][extra];
-        assert!(slot.is_none(), "two opcodes do the same");
+        assert!(slot.is_none(), "two opcodes have the same fields");
         *slot = Some(row.opcode);
     }
     lookup
@@ -399,24 +400,24 @@ const fn extra_index(extra: Headers) -> Option<usize> {
 }
 
 impl Opcode {
-    /// The headers that make two opcodes out of what is otherwise one; see [`Opcode::of`].
+    /// The headers that distinguish otherwise equal opcodes; see [`Opcode::of`].
     pub const EXTRA: Headers = Headers::IMMDT.union(Headers::IETH);
 
-    /// The opcode of a byte from the wire; `None` when it is of a transport that is not spoken here, or one that the
-    /// transport does not have.
+    /// Decodes an opcode byte; `None` when the transport is not supported or has no such opcode.
     #[inline]
     pub fn from_u8(byte: u8) -> Option<Opcode> {
         DECODE[usize::from(byte)]
     }
 
-    /// The opcode's row in the table.
+    /// Returns the row of the opcode.
     #[inline]
     pub fn info(self) -> &'static OpcodeInfo {
         &TABLE[usize::from(ROW_OF[self as usize])]
     }
 
-    /// The opcode for building a packet. `extra` is [`Headers::IMMDT`], [`Headers::IETH`] or
-    /// nothing. `None` when the transport has no such packet.
+    /// Returns the opcode for building a packet; `None` when the transport has no such packet.
+    ///
+    /// `extra` is [`Headers::IMMDT`], [`Headers::IETH`] or empty.
     #[inline]
     pub fn of(
         transport: Transport,
@@ -428,7 +429,7 @@ impl Opcode {
         LOOKUP[transport as usize][operation as usize][position as usize][extra]
     }
 
-    /// All of them, in the order of their numbers.
+    /// Iterates over all opcodes, in ascending order.
     pub fn all() -> impl Iterator<Item = Opcode> {
         TABLE.iter().map(|row| row.opcode)
     }
@@ -445,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_found_by_its_byte_and_by_what_it_does() {
+    fn every_row_is_found_by_its_byte_and_by_its_fields() {
         let mut known = 0;
         for byte in 0..=u8::MAX {
             let Some(opcode) = Opcode::from_u8(byte) else {
@@ -460,7 +461,7 @@ mod tests {
             let is_built = info.operation != Operation::Reserved;
             assert_eq!(found, is_built.then_some(opcode));
         }
-        // 25 of RC and its 7 reserved ones, 12 of UC, 2 of UD, 23 of XRC, the CNP, and 2 of urxe's own.
+        // RC: 25 and 7 reserved; UC: 12; UD: 2; XRC: 23; the CNP; and urxe's 2.
         assert_eq!(known, 72);
         assert_eq!(Opcode::all().count(), known);
     }
@@ -474,7 +475,7 @@ mod tests {
                 3 => Transport::Ud,
                 4 => Transport::Cnp,
                 5 => Transport::Xrc,
-                6 => Transport::Own,
+                6 => Transport::Manufacturer,
                 other => panic!("{opcode:?} is of transport {other}"),
             };
             assert_eq!(opcode.info().transport, expected, "{opcode:?}");
@@ -493,7 +494,7 @@ mod tests {
             assert_eq!(info.position, rc.position, "{opcode:?}");
             assert_eq!(info.payload, rc.payload, "{opcode:?}");
             assert_eq!(info.headers - Headers::XRCETH, rc.headers, "{opcode:?}");
-            // Annex A14: each request of XRC names the shared receive queue, no response does.
+            // Annex A14: every XRC request names the shared receive queue, no response does.
             assert_eq!(
                 info.headers.contains(Headers::XRCETH),
                 info.transport == Transport::Xrc && info.operation.is_request(),
@@ -503,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_ends_a_message_has_immediate_data_or_invalidates() {
+    fn only_the_last_packet_has_immediate_data_or_a_key_to_invalidate() {
         for opcode in Opcode::all() {
             let info = opcode.info();
             if info.headers.intersects(Opcode::EXTRA) {
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_rules_bound_what_a_packet_carries() {
+    fn payload_rules_bound_the_payload_length() {
         assert!(PayloadRule::None.accepts(0, 256) && !PayloadRule::None.accepts(1, 256));
         for (len, ok) in [(0, false), (255, false), (256, true), (257, false)] {
             assert_eq!(PayloadRule::FullMtu.accepts(len, 256), ok);
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_no_opcode_has_are_none() {
+    fn combinations_without_an_opcode_are_none() {
         use Operation::*;
         let none = Headers::empty();
         let of = Opcode::of;

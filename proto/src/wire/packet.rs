@@ -1,5 +1,4 @@
-//! A whole packet: the BTH, the headers that its opcode calls for, the payload and its pad. The
-//! ICRC that follows on the wire is not part of it.
+//! Whole packets: BTH, extended headers, payload and pad, without the ICRC.
 
 use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Feth, Headers, Ieth, ImmDt, Layout, Opcode,
@@ -8,103 +7,105 @@ use super::{
 use crate::ids::{PKey, Qpn, RKey, Srqn};
 use crate::psn::Psn;
 
-/// Packets are whole multiples of this many bytes (9.2).
+/// The granularity of packet lengths, in bytes (9.2).
 const ALIGNMENT: usize = 4;
 
-/// How many bytes of pad follow a payload of `payload_len` bytes: 0 to 3 (9.2).
+/// Returns the pad count of a payload of `payload_len` bytes: 0 to 3 (9.2).
 #[inline]
 pub const fn pad_of(payload_len: usize) -> u8 {
     (payload_len.wrapping_neg() % ALIGNMENT) as u8
 }
 
-/// The length of a packet from the BTH to the end of the pad, in bytes.
+/// Returns the length of a packet from the BTH to the end of the pad, in bytes.
 #[inline]
 pub const fn packet_len(header_len: usize, payload_len: usize) -> usize {
     header_len + payload_len + pad_of(payload_len) as usize
 }
 
-/// The rule that some bytes break, so that they are no packet. All of these are dropped silently
-/// (9.6.1): who would get an answer is not known.
+/// The rule that a malformed packet violates.
+///
+/// Such packets are dropped silently (9.6.1), because the queue pair to answer is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// There is no whole BTH.
+    /// The BTH is incomplete.
     #[error("{have} bytes are too short for a BTH, which takes {}", Bth::LEN)]
     TooShort {
-        /// How many bytes there are.
+        /// The number of bytes.
         have: usize,
     },
     /// The transport header version is not 0 (9.2).
     #[error("the transport header has version {0}, not 0")]
     TransportVersion(u8),
-    /// The opcode is of a transport that is not spoken here, or reserved in one that does not answer such (9.2.1).
+    /// The opcode is reserved, or its transport is not supported (9.2.1).
     #[error("the opcode {0:#04x} is reserved or of an unsupported transport")]
     ReservedOpcode(u8),
     /// The length is not a multiple of 4 (9.2).
     #[error("the length of {0} bytes is not a multiple of {ALIGNMENT}")]
     Unaligned(usize),
-    /// A header that the opcode calls for is not wholly there (9.3).
+    /// An extended header is incomplete (9.3).
     #[error("{opcode}: {have} bytes are too short for the {header}, which takes {need}")]
     Truncated {
         /// The opcode.
         opcode: Opcode,
         /// The header.
         header: &'static str,
-        /// How many bytes the header takes.
+        /// The length of the header, in bytes.
         need: usize,
-        /// How many bytes were left for it.
+        /// The bytes left for it.
         have: usize,
     },
-    /// The pad is longer than all that follows the headers (9.2).
+    /// The pad is longer than the bytes after the headers (9.2).
     #[error("{opcode}: a pad of {pad} bytes in {have} bytes of payload")]
     Pad {
         /// The opcode.
         opcode: Opcode,
-        /// The length of the pad.
+        /// The pad count.
         pad: u8,
-        /// How many bytes follow the headers.
+        /// The bytes after the headers.
         have: usize,
     },
-    /// There is data where the opcode has none (9.4).
-    #[error("{opcode}: {len} bytes of data, where there can be none")]
+    /// The packet has a payload, but its opcode permits none (9.4).
+    #[error("{opcode}: {len} bytes of payload, where none is permitted")]
     UnexpectedPayload {
         /// The opcode.
         opcode: Opcode,
-        /// Bytes of data, the pad included.
+        /// The length of the payload in bytes, pad included.
         len: usize,
     },
 }
 
 /// The headers of a packet.
 ///
-/// Which of the fields are there is for the opcode to say ([`super::OpcodeInfo::headers`]): parsing
+/// The opcode determines which optional fields are set ([`super::OpcodeInfo::headers`]). Parsing
 /// fills exactly those, and emitting writes exactly those.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The base transport header.
     pub bth: Bth,
-    /// Who sent a datagram, and its key.
+    /// Queue key and source queue pair of a datagram.
     pub deth: Option<Deth>,
-    /// The shared receive queue that a request of XRC is for.
+    /// The shared receive queue of an XRC request.
     pub xrceth: Option<Xrceth>,
-    /// How far a FLUSH goes.
+    /// Placement and selectivity of a FLUSH.
     pub feth: Option<Feth>,
-    /// The remote memory of a WRITE, READ, FLUSH or ATOMIC WRITE.
+    /// The remote memory range of an RDMA WRITE, READ, FLUSH or ATOMIC WRITE.
     pub reth: Option<Reth>,
     /// The operands of an atomic.
     pub atomic: Option<AtomicEth>,
-    /// How a request went.
+    /// The acknowledgement.
     pub aeth: Option<Aeth>,
-    /// What an atomic found.
+    /// The original value that an atomic returns.
     pub atomic_ack: Option<u64>,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// A key of the receiver's that it shall invalidate.
+    /// The receiver's remote key to invalidate.
     pub ieth: Option<RKey>,
 }
 
 impl Header {
-    /// A header with this opcode, for the default partition, from a migrated path (as NICs send
-    /// it), and without pad. The headers that the opcode calls for are to be added.
+    /// Returns a header with defaults: the default partition, MigReq set (as NICs do), no pad.
+    ///
+    /// The caller must add the extended headers of the opcode.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Header {
@@ -132,115 +133,114 @@ impl Header {
         }
     }
 
-    /// An acknowledgement, or a NAK, of the connected transport of `opcode`, which is
-    /// [`Opcode::RcAck`] or [`Opcode::XrcAck`].
+    /// Returns an ACK or NAK. `opcode` is [`Opcode::RcAck`] or [`Opcode::XrcAck`].
     #[inline]
     pub const fn ack(opcode: Opcode, dest_qp: Qpn, psn: Psn, syndrome: Syndrome, msn: u32) -> Self {
         Self::new(opcode, dest_qp, psn).with_aeth(Aeth { syndrome, msn })
     }
 
-    /// A congestion notification for `dest_qp` (A17.9.3).
+    /// Returns a congestion notification for `dest_qp` (A17.9.3).
     #[inline]
     pub const fn cnp(dest_qp: Qpn) -> Self {
         let mut header = Self::new(Opcode::Cnp, dest_qp, Psn::new(0));
         header.bth.becn = true;
-        // As NICs have it: it is no packet of either path.
+        // NICs clear MigReq in CNPs.
         header.bth.mig_req = false;
         header
     }
 
-    /// With this DETH.
+    /// Sets the DETH.
     #[inline]
     pub const fn with_deth(mut self, deth: Deth) -> Self {
         self.deth = Some(deth);
         self
     }
 
-    /// With this XRCETH.
+    /// Sets the XRCETH.
     #[inline]
     pub const fn with_xrceth(mut self, xrceth: Xrceth) -> Self {
         self.xrceth = Some(xrceth);
         self
     }
 
-    /// With this FETH.
+    /// Sets the FETH.
     #[inline]
     pub const fn with_feth(mut self, feth: Feth) -> Self {
         self.feth = Some(feth);
         self
     }
 
-    /// With this RETH.
+    /// Sets the RETH.
     #[inline]
     pub const fn with_reth(mut self, reth: Reth) -> Self {
         self.reth = Some(reth);
         self
     }
 
-    /// With this AtomicETH.
+    /// Sets the AtomicETH.
     #[inline]
     pub const fn with_atomic(mut self, atomic: AtomicEth) -> Self {
         self.atomic = Some(atomic);
         self
     }
 
-    /// With this AETH.
+    /// Sets the AETH.
     #[inline]
     pub const fn with_aeth(mut self, aeth: Aeth) -> Self {
         self.aeth = Some(aeth);
         self
     }
 
-    /// With this AtomicAckETH.
+    /// Sets the AtomicAckETH.
     #[inline]
     pub const fn with_atomic_ack(mut self, original: u64) -> Self {
         self.atomic_ack = Some(original);
         self
     }
 
-    /// With this immediate data.
+    /// Sets the immediate data.
     #[inline]
     pub const fn with_imm(mut self, imm: u32) -> Self {
         self.imm = Some(imm);
         self
     }
 
-    /// With this key to invalidate.
+    /// Sets the key to invalidate.
     #[inline]
     pub const fn with_ieth(mut self, rkey: RKey) -> Self {
         self.ieth = Some(rkey);
         self
     }
 
-    /// With the pad that a payload of `len` bytes takes.
+    /// Sets the pad count for a payload of `len` bytes.
     #[inline]
     pub const fn with_payload_len(mut self, len: usize) -> Self {
         self.bth.pad = pad_of(len);
         self
     }
 
-    /// With, or without, a request to acknowledge.
+    /// Sets the AckReq bit.
     #[inline]
     pub const fn with_ack_req(mut self, ack_req: bool) -> Self {
         self.bth.ack_req = ack_req;
         self
     }
 
-    /// From a migrated path, or from one that may migrate (17.2.8).
+    /// Sets the MigReq bit (17.2.8).
     #[inline]
     pub const fn with_mig_req(mut self, mig_req: bool) -> Self {
         self.bth.mig_req = mig_req;
         self
     }
 
-    /// With, or without, a solicited event.
+    /// Sets the solicited event bit.
     #[inline]
     pub const fn with_solicited(mut self, solicited: bool) -> Self {
         self.bth.solicited = solicited;
         self
     }
 
-    /// The shared receive queue that a request of XRC is for.
+    /// The shared receive queue that an XRC request names.
     #[inline]
     pub const fn srq(&self) -> Option<Srqn> {
         match self.xrceth {
@@ -249,14 +249,14 @@ impl Header {
         }
     }
 
-    /// How many bytes the headers take on the wire.
+    /// The length of the headers on the wire, in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         Bth::LEN + self.bth.opcode.info().headers_len
     }
 
-    /// Reads the headers from the start of `bytes`; returns them and what follows.
+    /// Reads the headers from the start of `bytes`; returns them and the rest.
     #[inline]
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (bth, mut rest) = Bth::parse(bytes)?;
@@ -300,9 +300,10 @@ impl Header {
         Ok((header, rest))
     }
 
-    /// Writes the headers to the start of `out` and returns how many bytes they took. A header
-    /// that the opcode calls for but that was not given goes out as zeroes, so that what is sent is
-    /// well-formed in any case; in a debug build that is a panic.
+    /// Writes the headers to the start of `out` and returns their length in bytes.
+    ///
+    /// A header that the opcode requires but that is not set is written as zeroes, so that the
+    /// packet is well-formed in any case. Debug builds panic instead.
     ///
     /// # Panics
     /// When `out` is shorter than [`Header::len`].
@@ -346,7 +347,7 @@ impl Header {
         len
     }
 
-    /// The headers whose fields are filled.
+    /// The headers whose fields are set.
     fn given(&self) -> Headers {
         let mut given = Headers::empty();
         given.set(Headers::DETH, self.deth.is_some());
@@ -362,7 +363,7 @@ impl Header {
     }
 }
 
-/// Takes a header that `opcode` calls for off the start of `rest`.
+/// Removes one header from the start of `rest`.
 #[inline]
 fn take<H: Layout>(opcode: Opcode, rest: &mut &[u8]) -> Result<H, ParseError> {
     let Some((header, after)) = H::parse(rest) else {
@@ -377,31 +378,30 @@ fn take<H: Layout>(opcode: Opcode, rest: &mut &[u8]) -> Result<H, ParseError> {
     Ok(header)
 }
 
-/// Puts a header at the start of `out` and returns what follows it.
+/// Writes one header to the start of `out` and returns the rest.
 #[inline]
 fn put<H: Layout>(header: H, out: &mut [u8]) -> &mut [u8] {
     header.emit(out);
     &mut out[H::LEN..]
 }
 
-/// A packet, its payload where it arrived.
+/// A packet, borrowing its payload from the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
-    /// Its headers.
+    /// The headers.
     pub header: Header,
-    /// Its data, without the pad.
+    /// The payload, without the pad.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet: all of `bytes`, from the BTH to the end of the pad, the ICRC taken off. It
-    /// takes the same time whatever they are.
+    /// Parses a packet: all of `bytes`, from the BTH to the end of the pad, without the ICRC.
     ///
-    /// The length of the payload is not held against a path MTU, which a packet does not tell:
-    /// [`PayloadRule::accepts`] does that.
+    /// The time is constant. The payload length is not checked against the path MTU, which depends
+    /// on the queue pair; see [`PayloadRule::accepts`].
     ///
     /// # Errors
-    /// The first rule that the bytes break. Such a packet is to be dropped.
+    /// The first [`ParseError`] found. Such a packet must be dropped.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) = Header::parse(bytes)?;
@@ -436,8 +436,9 @@ impl<'a> Packet<'a> {
         packet_len(self.header.len(), self.payload.len())
     }
 
-    /// Writes the packet to the start of `out`, with the pad that its payload takes whatever the
-    /// header says, and returns how many bytes it took.
+    /// Writes the packet to the start of `out` and returns its length in bytes.
+    ///
+    /// The pad is that of the payload, whatever the header says.
     ///
     /// # Panics
     /// When `out` is shorter than [`Packet::len`].

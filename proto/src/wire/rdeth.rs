@@ -1,7 +1,7 @@
-//! The reliable datagram extended transport header (9.3).
+//! The reliable datagram extended transport header, RDETH (9.3).
 //!
-//! RoCE has no reliable datagrams, and the table of opcodes none of theirs: the header is here for
-//! tools that show foreign packets.
+//! RoCE has no reliable datagrams, and the opcode table has none of theirs. The header is for tools
+//! that decode InfiniBand packets.
 
 use super::layout::{LOW_24, Layout};
 use zerocopy::network_endian::U32;

@@ -1,4 +1,4 @@
-//! The RDMA extended transport header: which remote memory a WRITE or READ means (9.3).
+//! The RDMA extended transport header, RETH: a range of remote memory (9.3).
 
 use super::layout::Layout;
 use crate::ids::RKey;
@@ -8,11 +8,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The RDMA extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Reth {
-    /// The first byte, in the responder's address space.
+    /// The address of the first byte, in the responder's address space.
     pub addr: u64,
-    /// The responder's key for it.
+    /// The responder's key.
     pub rkey: RKey,
-    /// Bytes of the whole message, 0 to 2^31.
+    /// The length of the whole message in bytes, 0 to 2^31.
     pub length: u32,
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_specification_puts_them() {
+    fn field_offsets_match_the_specification() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
         let (reth, _) = Reth::parse(&bytes).unwrap();
         assert_eq!(reth.addr, 0x0102_0304_0506_0708);

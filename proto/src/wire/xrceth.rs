@@ -1,4 +1,4 @@
-//! The XRC extended transport header: which shared receive queue a request is for (A14).
+//! The XRC extended transport header, XRCETH: the shared receive queue of a request (A14).
 
 use super::layout::Layout;
 use crate::ids::Srqn;
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The XRC extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Xrceth {
-    /// The shared receive queue.
+    /// The number of the shared receive queue.
     pub srqn: Srqn,
 }
 

@@ -15,7 +15,8 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::rsocket::stream::{
-    IomapWrite, Notice, Phase, Piece, Place, Sizes, Staging, Stream, Targets, Write, introduce,
+    ControlWrite, IomapWrite, Phase, Piece, RemoteBuffer, Sizes, Staging, Stream, Targets, Write,
+    connection_data,
 };
 use urxe_proto::rsocket::wire::{Area, ConnData, IomapEntry, Order, TARGETS};
 use urxe_proto::work::{Completion, Extra, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
@@ -135,7 +136,7 @@ impl End {
     /// What the peer must know of this end.
     pub fn introduction(&self) -> ConnData {
         let parts = &self.parts;
-        introduce(
+        connection_data(
             &parts.sizes,
             place(&parts.receive_buffer),
             place(&parts.lists),
@@ -196,14 +197,14 @@ impl End {
     /// Tells the peer of memory that is mapped for it.
     pub fn tell_iomap(&mut self, index: u16, entry: &IomapEntry) {
         if let Some(stream) = &mut self.stream
-            && let Some(write) = stream.tell_iomap(index, entry)
+            && let Some(write) = stream.advertise_iomap(index, entry)
         {
             self.parts.post_iomap(stream, &write);
         }
     }
 
     /// Posts what the state machine wants the peer to know.
-    pub fn tell(&mut self, notice: impl FnOnce(&mut Stream) -> Option<Notice>) {
+    pub fn tell(&mut self, notice: impl FnOnce(&mut Stream) -> Option<ControlWrite>) {
         if let Some(stream) = &mut self.stream
             && let Some(notice) = notice(stream)
         {
@@ -245,7 +246,7 @@ impl End {
                 Err(_) => IomapEntry::default(),
             }
         });
-        entries.find(|entry| entry.has(offset))
+        entries.find(|entry| entry.contains(offset))
     }
 }
 
@@ -314,12 +315,12 @@ impl Parts {
 
     /// Tells the peer of room and credit.
     fn notify_peer(&self, stream: &mut Stream) {
-        while let Some(notice) = stream.credit_notice() {
+        while let Some(notice) = stream.credit_update() {
             self.post_notice(stream, &notice);
         }
     }
 
-    fn post_notice(&self, stream: &mut Stream, notice: &Notice) {
+    fn post_notice(&self, stream: &mut Stream, notice: &ControlWrite) {
         let entry = notice.entry.as_ref();
         let payload = Payload::Inline(entry.map_or(&[], |entry| &entry[..]));
         let op = write_op(notice.addr, notice.key, notice.imm);
@@ -375,8 +376,8 @@ impl Parts {
     }
 }
 
-fn place(region: &OwnedRegion) -> Place {
-    Place {
+fn place(region: &OwnedRegion) -> RemoteBuffer {
+    RemoteBuffer {
         addr: region.mr().addr(),
         key: region.mr().rkey(),
     }

@@ -300,7 +300,7 @@ impl Link {
             let mut end = self.wait(false, |stream| {
                 stream.has_control_slot() || stream.phase() != Phase::Connected
             })?;
-            end.tell(|stream| stream.tell(control));
+            end.tell(|stream| stream.send_control(control));
         }
         drop(self.wait(false, Stream::is_drained)?);
         self.waiters.wake();
@@ -311,7 +311,7 @@ impl Link {
     pub fn keep_alive(&self) {
         let mut end = lock(&self.end);
         self.waiters.process(&mut *end);
-        end.tell(|stream| stream.tell(Control::KeepAlive));
+        end.tell(|stream| stream.send_control(Control::KeepAlive));
     }
 
     /// How many entries the peer has for memory that is mapped here.

@@ -17,7 +17,7 @@ use urxe_proto::host::{Access, Transmit};
 use urxe_proto::ids::{Gid, Qpn, RKey, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, QpAttr, QpType, way_to_rts};
+use urxe_proto::qp::{AddressVector, QpAttr, QpType, transitions_to_rts};
 use urxe_proto::queue::{RecvQueue, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -453,7 +453,7 @@ impl End {
             dest_qpn: qpn(peer),
             ..QpAttr::default()
         };
-        for (state, mask) in way_to_rts(QpType::Rc) {
+        for (state, mask) in transitions_to_rts(QpType::Rc) {
             let attr = QpAttr { state, ..attr };
             end.qp
                 .modify(&attr, mask, Time(0), &mut end.host)

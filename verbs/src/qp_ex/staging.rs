@@ -206,7 +206,7 @@ impl Staged {
 
     /// Finds what posting would refuse of a request, before any is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
-        if !request.op.is_of(pair.service()) {
+        if !request.op.is_supported_by(pair.service()) {
             return Err(PostError::Operation);
         }
         if !request.to.suits(pair, request.op) {

@@ -59,7 +59,7 @@ impl Directory {
     pub(super) fn find(&self, service: ServiceId, address: Gid) -> Option<u8> {
         let look = || -> io::Result<Option<u8>> {
             let lookup = Lookup::new()?;
-            for at in [ListenAt::One(address), ListenAt::all_like(address)] {
+            for at in [ListenAt::One(address), ListenAt::wildcard_for(address)] {
                 if lookup.is_taken(&self.name(service, at))? {
                     return self.slot_of(&lookup, service, at);
                 }

@@ -450,7 +450,7 @@ impl Gsi {
     /// Tells those peers again.
     pub(crate) fn repeat_ends(&self) {
         let mut inner = lock(&self.inner);
-        inner.manager.repeat_dreqs();
+        inner.manager.retransmit_dreqs();
         self.settle(inner);
     }
 
@@ -472,7 +472,7 @@ impl Gsi {
                 return Some(rejected.arrived);
             }
             // Whoever got it from the network hands it to all.
-            Ok(Addressee::Anybody) if !arrived.passed_on => match shared.neighbours() {
+            Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.neighbours() {
                 Ok(slots) => {
                     for slot in slots {
                         arrived.hand_on(shared, slot);

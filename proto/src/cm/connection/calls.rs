@@ -1,4 +1,4 @@
-//! What the program does to a connection.
+//! Calls of the program on a connection.
 
 use super::super::wire::path::LID_PERMISSIVE;
 use super::super::wire::{
@@ -13,116 +13,116 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
 
-/// A connection that a program wants.
+/// The parameters of an active connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct Connect {
-    /// Where to.
+    /// The path of the CM messages.
     pub address: Address,
-    /// What for.
+    /// The service ID to connect to.
     pub service: ServiceId,
-    /// The GUID of our channel adapter.
+    /// The GUID of the local channel adapter.
     pub ca_guid: u64,
-    /// The service of the connection.
+    /// The transport service of the connection.
     pub transport: Transport,
-    /// Our queue pair.
+    /// The local queue pair.
     pub qpn: Qpn,
-    /// The first PSN that we receive; better not one that can be guessed.
+    /// The first PSN to be received. It should not be predictable.
     pub starting_psn: Psn,
-    /// READs and atomics of the peer that we take at once.
+    /// The most incoming READs and atomics outstanding at once.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have outstanding.
+    /// The most outgoing READs and atomics outstanding at once.
     pub initiator_depth: u8,
-    /// Whether our queue pair has end-to-end flow control.
+    /// Whether the local queue pair implements end-to-end flow control.
     pub flow_control: bool,
-    /// How often both sides retry without an answer: 0 to 7.
+    /// The transport retry count of both sides: 0 to 7.
     pub retry_count: u8,
-    /// How often the peer retries after RNR NAK: 0 to 7, which is for ever.
+    /// The peer's retry count after an RNR NAK: 0 to 6; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// Whether our queue pair has a shared receive queue.
+    /// Whether the local queue pair has a shared receive queue.
     pub srq: bool,
     /// The path MTU.
     pub path_mtu: Mtu,
     /// The static rate; the numbers of `enum ibv_rate`.
     pub packet_rate: u8,
-    /// Flow label of the connection's packets, 20 bits.
+    /// The flow label of the connection's packets, 20 bits.
     pub flow_label: u32,
-    /// Hop limit of the connection's packets. At most 1 says that there is no router.
+    /// The hop limit of the connection's packets. At most 1 declares the path subnet-local.
     pub hop_limit: u8,
-    /// Service level, to 15.
+    /// The service level, 0 to 15.
     pub sl: u8,
-    /// How long a packet may be under way: 4.096 us x 2^n.
+    /// The packet lifetime: 4.096 us x 2^n.
     pub packet_life_time: u8,
-    /// The delay of our own acknowledgments: 4.096 us x 2^n.
+    /// The local ACK delay: 4.096 us x 2^n.
     pub ack_delay: u8,
-    /// How soon the peer should answer: 4.096 us x 2^n for n to 31.
+    /// The response timeout of the peer's CM: 4.096 us x 2^n, n up to 31.
     pub remote_response_timeout: u8,
-    /// How soon we answer: 4.096 us x 2^n for n to 31.
+    /// The response timeout of the local CM: 4.096 us x 2^n, n up to 31.
     pub local_response_timeout: u8,
-    /// How often messages are repeated: 0 to 15.
+    /// The most retransmissions of a CM message: 0 to 15.
     pub max_cm_retries: u8,
-    /// Our vendor's options.
+    /// The local vendor options.
     pub ece: Ece,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub private_data: PrivateData<{ req::PRIVATE_DATA }>,
 }
 
-/// What a program says to a request that it accepts.
+/// The parameters with which a program accepts a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept {
-    /// The GUID of our channel adapter.
+    /// The GUID of the local channel adapter.
     pub ca_guid: u64,
-    /// Our queue pair.
+    /// The local queue pair.
     pub qpn: Qpn,
-    /// The first PSN that we receive; better not one that can be guessed.
+    /// The first PSN to be received. It should not be predictable.
     pub starting_psn: Psn,
-    /// READs and atomics of the peer that we take at once.
+    /// The most incoming READs and atomics outstanding at once.
     pub responder_resources: u8,
-    /// READs and atomics that we will have outstanding.
+    /// The most outgoing READs and atomics outstanding at once.
     pub initiator_depth: u8,
-    /// The delay of our acknowledgments: 4.096 us x 2^n.
+    /// The local ACK delay: 4.096 us x 2^n.
     pub ack_delay: u8,
-    /// Whether our queue pair has end-to-end flow control.
+    /// Whether the local queue pair implements end-to-end flow control.
     pub flow_control: bool,
-    /// How often the peer retries after RNR NAK: 0 to 7, which is for ever.
+    /// The peer's retry count after an RNR NAK: 0 to 6; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// Whether our queue pair has a shared receive queue.
+    /// Whether the local queue pair has a shared receive queue.
     pub srq: bool,
-    /// Our vendor's options.
+    /// The local vendor options.
     pub ece: Ece,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub private_data: PrivateData<{ rep::PRIVATE_DATA }>,
 }
 
-/// When an MRA goes out.
+/// The time at which an MRA is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MraWhen {
-    /// At once.
+    /// Immediately.
     Now,
-    /// When the peer repeats its message: until then it need not know.
+    /// When the peer retransmits its message, and not otherwise.
     IfRepeated,
 }
 
-/// Why a call is refused: EINVAL.
+/// Why a call was refused. Verbs programs get EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
-    /// The identifier does not exist, or not any more.
-    #[error("there is no communication {0}: it has come to its end, or never was")]
+    /// The identifier does not exist, or no longer exists.
+    #[error("there is no communication {0}: it has ended or never existed")]
     Unknown(CommId),
-    /// The connection is not in a state for this.
-    #[error("communication {id} is in state {state:?}, where this cannot be done")]
+    /// The state of the connection does not allow the call.
+    #[error("communication {id} is in state {state:?}, which does not allow this call")]
     State {
         /// The connection.
         id: CommId,
-        /// Its state.
+        /// The state of the connection.
         state: State,
     },
 }
 
-/// What became of an alternate path that was asked for (12.7.26): we have none.
+/// The failover status of a REP when alternate paths are not supported (12.7.26).
 const FAILOVER_NOT_SUPPORTED: u8 = 1;
 
 impl Connection {
-    /// A connection that begins with a REQ.
+    /// Starts an active connection: sends a REQ.
     pub fn active(
         id: CommId,
         transaction: u64,
@@ -162,7 +162,7 @@ impl Connection {
             packet_life_time: wanted.packet_life_time,
             response: timing::response(wanted.packet_life_time, wanted.remote_response_timeout),
             max_retries: wanted.max_cm_retries,
-            repeat: None,
+            retransmission: None,
             answer: None,
             time_wait_ends: Time::NEVER,
         };
@@ -171,7 +171,7 @@ impl Connection {
         connection
     }
 
-    /// Accepts: sends a REP.
+    /// Accepts a request: sends a REP.
     pub fn accept(
         &mut self,
         now: Time,
@@ -212,7 +212,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Rejects what has come, or takes back what was sent.
+    /// Rejects a request or a reply, or withdraws a message sent: sends a REJ.
     pub fn reject(
         &mut self,
         now: Time,
@@ -229,7 +229,7 @@ impl Connection {
             | State::RepReceived
             | State::MraRepSent => {
                 self.send_rej(reason, info, private_data, out);
-                self.settle_in(State::Idle);
+                self.enter(State::Idle);
                 Ok(())
             }
             State::RepSent | State::MraRepReceived => {
@@ -237,11 +237,11 @@ impl Connection {
                 self.enter_time_wait(now);
                 Ok(())
             }
-            _ => Err(self.misplaced()),
+            _ => Err(self.wrong_state()),
         }
     }
 
-    /// Our queue pair is ready: sends an RTU.
+    /// Declares the local queue pair ready: sends an RTU.
     pub fn ready(
         &mut self,
         private_data: PrivateData<{ rtu::PRIVATE_DATA }>,
@@ -253,20 +253,21 @@ impl Connection {
             remote_comm_id: self.remote_comm_id(),
             private_data,
         };
-        self.settle_in(State::Established);
+        self.enter(State::Established);
         self.send_answer(&Message::Rtu(rtu), out);
         Ok(())
     }
 
-    /// The peer's first packet has come before its RTU, or in its place (12.9.7.2).
+    /// Establishes the connection on the peer's first packet, before or instead of its RTU
+    /// (12.9.7.2).
     pub fn establish(&mut self, out: &mut Outbox) -> Result<(), CallError> {
         self.expect(&[State::RepSent, State::MraRepReceived])?;
-        self.settle_in(State::Established);
-        self.tell(Event::Established { id: self.id }, out);
+        self.enter(State::Established);
+        self.report(Event::Established { id: self.id }, out);
         Ok(())
     }
 
-    /// Tells the peer that the answer takes a while.
+    /// Announces to the peer that the answer is delayed: sends an MRA.
     pub fn delay(
         &mut self,
         service_timeout: u8,
@@ -277,7 +278,7 @@ impl Connection {
         let (answered, state) = match self.state {
             State::ReqReceived => (Answered::Req, State::MraReqSent),
             State::RepReceived => (Answered::Rep, State::MraRepSent),
-            _ => return Err(self.misplaced()),
+            _ => return Err(self.wrong_state()),
         };
         let mra = Message::Mra(Mra {
             local_comm_id: self.id.0,
@@ -294,7 +295,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection, or agrees that the peer ends it.
+    /// Disconnects, or answers the peer's DREQ.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -317,27 +318,28 @@ impl Connection {
             State::DreqReceived => {
                 let mut longer = PrivateData::default();
                 longer.0[..private_data.len()].copy_from_slice(&private_data);
-                self.agree_to_end(now, longer, out);
+                self.send_drep(now, longer, out);
                 Ok(())
             }
-            _ => Err(self.misplaced()),
+            _ => Err(self.wrong_state()),
         }
     }
 
-    /// The peer is gone, or as good as that: it is told so in case it is not. True when there was a
-    /// connection.
+    /// Handles the loss of the peer: reports it, and sends a DREQ in case the peer still exists.
+    ///
+    /// Returns false when the connection was not established.
     pub fn lose(&mut self, now: Time, transaction: u64, out: &mut Outbox) -> bool {
         if self.state != State::Established {
             return false;
         }
-        self.tell(Event::PeerLost { id: self.id }, out);
-        // That state takes it.
+        self.report(Event::PeerLost { id: self.id }, out);
+        // Infallible: the state is Established.
         let _ = self.disconnect(now, transaction, PrivateData::default(), out);
         true
     }
 
-    /// Sends a DREP, and waits until no packet is under way.
-    pub(super) fn agree_to_end(
+    /// Sends a DREP and enters TimeWait.
+    pub(super) fn send_drep(
         &mut self,
         now: Time,
         private_data: PrivateData<{ disconnect::DREP_PRIVATE_DATA }>,
@@ -348,17 +350,16 @@ impl Connection {
         self.send_answer(&drep, out);
     }
 
-    /// The program has no more to do with it. It ends in the manner of its state, without a word to
-    /// the program.
+    /// Detaches the program: the connection ends as its state requires, without further events.
     pub fn abandon(&mut self, now: Time, transaction: u64, out: &mut Outbox) {
         self.abandoned = true;
         match self.state {
             State::ReqSent | State::MraReqReceived => {
                 self.send_timeout_rej(out);
-                self.settle_in(State::Idle);
+                self.enter(State::Idle);
             }
             State::Established | State::DreqReceived => {
-                // Both states take it.
+                // Infallible: both states allow it.
                 let _ = self.disconnect(now, transaction, PrivateData::default(), out);
             }
             State::ReqReceived
@@ -368,7 +369,7 @@ impl Connection {
             | State::RepSent
             | State::MraRepReceived => {
                 let (info, private_data) = (Info::default(), PrivateData::default());
-                // All of these states take it.
+                // Infallible: all of these states allow it.
                 let _ = self.reject(now, RejectReason::CONSUMER, info, private_data, out);
             }
             State::Idle | State::DreqSent | State::TimeWait => {}
@@ -379,11 +380,11 @@ impl Connection {
         if states.contains(&self.state) {
             Ok(())
         } else {
-            Err(self.misplaced())
+            Err(self.wrong_state())
         }
     }
 
-    fn misplaced(&self) -> CallError {
+    fn wrong_state(&self) -> CallError {
         CallError::State {
             id: self.id,
             state: self.state,
@@ -392,10 +393,10 @@ impl Connection {
 }
 
 fn req_of(id: CommId, wanted: &Connect, ack_timeout: u8) -> Req {
-    // With a router in between nobody knows the other's LID; RoCE, which has none, says the same.
+    // Across a router the LIDs are unknown. RoCE, which has none, is encoded in the same way.
     let subnet_local = wanted.hop_limit <= 1;
     let lid = if subnet_local { 0 } else { LID_PERMISSIVE };
-    // The XRC queue pair that asks only sends (A14.5.1).
+    // The XRC queue pair of the active side only sends (A14.5.1).
     let receives = wanted.transport != Transport::Xrc;
     Req {
         local_comm_id: id.0,

@@ -1,4 +1,4 @@
-//! What the peer does to a connection.
+//! Messages of the peer to a connection.
 
 use super::super::wire::{
     Answered, ApStatus, Apr, Drep, Dreq, Info, Lap, Message, Mra, PrivateData, Rej, RejectReason,
@@ -9,7 +9,7 @@ use super::{Connection, Outbox, Peer, State};
 use crate::ids::Qpn;
 use crate::time::Time;
 
-/// Where the queue pair of a peer of an XRC connection is in its REP.
+/// Returns the queue pair that a REP names; over XRC it is in another field.
 pub(in super::super) fn qpn_of(rep: &Rep, transport: Transport) -> Qpn {
     match transport {
         Transport::Xrc => Qpn::new(rep.eecn),
@@ -18,12 +18,12 @@ pub(in super::super) fn qpn_of(rep: &Rep, transport: Transport) -> Qpn {
 }
 
 impl Connection {
-    /// Whether a REP can be its first.
+    /// Whether the first REP is expected.
     pub fn awaits_rep(&self) -> bool {
         matches!(self.state, State::ReqSent | State::MraReqReceived)
     }
 
-    /// The REP that it waits for.
+    /// Handles the expected REP.
     pub fn on_rep(&mut self, rep: &Rep, out: &mut Outbox) {
         let qpn = qpn_of(rep, self.parameters.transport);
         self.peer = Some(Peer {
@@ -38,30 +38,30 @@ impl Connection {
         parameters.responder_resources = rep.initiator_depth;
         parameters.rnr_retry_count = rep.rnr_retry_count;
         parameters.ack_timeout = timing::ack_timeout(rep.target_ack_delay, self.packet_life_time);
-        self.settle_in(State::RepReceived);
+        self.enter(State::RepReceived);
         let rep = Box::new(*rep);
-        self.tell(Event::Reply { id: self.id, rep }, out);
+        self.report(Event::Reply { id: self.id, rep }, out);
     }
 
-    /// The REP came again: the RTU is lost, or the MRA was kept until now.
+    /// Handles a retransmitted REP: the RTU was lost, or the MRA was deferred until now.
     pub fn on_duplicate_rep(&mut self, out: &mut Outbox) {
         out.counters.duplicates += 1;
         if matches!(self.state, State::Established | State::MraRepSent) {
-            self.answer_again(out);
+            self.resend_answer(out);
         }
     }
 
-    /// The REQ came again: its answer is lost, or the MRA was kept until now.
+    /// Handles a retransmitted REQ: its answer was lost, or the MRA was deferred until now.
     pub fn on_duplicate_req(&mut self, out: &mut Outbox) {
         out.counters.duplicates += 1;
         match self.state {
-            State::MraReqSent => self.answer_again(out),
+            State::MraReqSent => self.resend_answer(out),
             State::RepSent | State::MraRepReceived => {
-                if let Some(repeat) = &self.repeat {
-                    out.send_mad(self.address, repeat.mad());
+                if let Some(retransmission) = &self.retransmission {
+                    out.send_mad(self.address, retransmission.mad());
                 }
             }
-            // It was under way for long, or its sender is confused: that connection is over.
+            // A long delayed duplicate, or a faulty peer: the connection has ended.
             State::TimeWait => {
                 let (info, private_data) = (Info::default(), PrivateData::default());
                 let rej = Rej {
@@ -78,20 +78,22 @@ impl Connection {
         }
     }
 
-    /// The peer is ready.
+    /// Handles an RTU.
     pub fn on_rtu(&mut self, rtu: &Rtu, out: &mut Outbox) {
         if !matches!(self.state, State::RepSent | State::MraRepReceived) {
             out.counters.duplicates += 1;
             return;
         }
-        self.settle_in(State::Established);
+        self.enter(State::Established);
         let private_data = Box::new(rtu.private_data);
         let id = self.id;
-        self.tell(Event::Ready { id, private_data }, out);
+        self.report(Event::Ready { id, private_data }, out);
     }
 
-    /// The peer has our message, and takes a while. That counts once for each time that we send it, so
-    /// that a peer cannot put us off for ever.
+    /// Handles an MRA: extends the timeout of the message that it answers.
+    ///
+    /// Only one MRA counts for each transmission of the message, so that a peer cannot delay for
+    /// ever.
     pub fn on_mra(&mut self, now: Time, mra: &Mra, out: &mut Outbox) {
         let state = match (self.state, mra.answered) {
             (State::ReqSent, Answered::Req) => State::MraReqReceived,
@@ -107,8 +109,8 @@ impl Connection {
         };
         let more =
             timing::from_peer(mra.service_timeout) + timing::from_peer(self.parameters.ack_timeout);
-        if let Some(repeat) = &mut self.repeat {
-            repeat.extend(now, more);
+        if let Some(retransmission) = &mut self.retransmission {
+            retransmission.extend(now, more);
         }
         self.state = state;
         let event = Event::Delayed {
@@ -116,10 +118,10 @@ impl Connection {
             service_timeout: mra.service_timeout,
             private_data: Box::new(mra.private_data),
         };
-        self.tell(event, out);
+        self.report(event, out);
     }
 
-    /// The peer does not want it.
+    /// Handles a REJ.
     pub fn on_rej(&mut self, now: Time, rej: &Rej, out: &mut Outbox) {
         match self.state {
             State::ReqSent
@@ -131,7 +133,7 @@ impl Connection {
                 if rej.reason == RejectReason::STALE_CONNECTION {
                     self.enter_time_wait(now);
                 } else {
-                    self.settle_in(State::Idle);
+                    self.enter(State::Idle);
                 }
             }
             State::RepReceived | State::MraRepSent | State::Established | State::DreqSent => {
@@ -149,10 +151,10 @@ impl Connection {
             private_data: Box::new(rej.private_data),
             last: self.state == State::Idle,
         };
-        self.tell(event, out);
+        self.report(event, out);
     }
 
-    /// The peer ends it. Whether the DREQ is for our queue pair is checked here.
+    /// Handles a DREQ; drops it unless it names the local queue pair.
     pub fn on_dreq(&mut self, now: Time, transaction: u64, dreq: &Dreq, out: &mut Outbox) {
         if self.parameters.local_qpn != Some(dreq.remote_qpn) {
             out.counters.unmatched += 1;
@@ -161,29 +163,29 @@ impl Connection {
         match self.state {
             State::Established | State::RepSent | State::MraRepReceived => {
                 self.transaction = transaction;
-                self.settle_in(State::DreqReceived);
+                self.enter(State::DreqReceived);
                 let private_data = Box::new(dreq.private_data);
                 let id = self.id;
                 if self.abandoned {
-                    self.agree_to_end(now, PrivateData::default(), out);
+                    self.send_drep(now, PrivateData::default(), out);
                 } else {
-                    self.tell(Event::DisconnectRequest { id, private_data }, out);
+                    self.report(Event::DisconnectRequest { id, private_data }, out);
                 }
             }
-            // Both end it at once, so both agree.
+            // Both sides disconnect at once: both send a DREP.
             State::DreqSent => {
                 self.transaction = transaction;
-                self.agree_to_end(now, PrivateData::default(), out);
+                self.send_drep(now, PrivateData::default(), out);
                 let event = Event::Disconnected {
                     id: self.id,
                     private_data: Box::default(),
                 };
-                self.tell(event, out);
+                self.report(event, out);
             }
             State::TimeWait => {
                 out.counters.duplicates += 1;
                 match &self.answer {
-                    Some(_) => self.answer_again(out),
+                    Some(_) => self.resend_answer(out),
                     None => {
                         self.transaction = transaction;
                         let drep = self.drep(PrivateData::default());
@@ -196,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// The peer agrees that it is ended.
+    /// Handles a DREP.
     pub fn on_drep(&mut self, now: Time, drep: &Drep, out: &mut Outbox) {
         if self.state != State::DreqSent {
             out.counters.unmatched += 1;
@@ -207,17 +209,17 @@ impl Connection {
             id: self.id,
             private_data: Box::new(drep.private_data),
         };
-        self.tell(event, out);
+        self.report(event, out);
     }
 
-    /// The peer wants an alternate path, which RoCE does not have.
+    /// Refuses a LAP: RoCE has no alternate paths at the CM.
     pub fn on_lap(&self, address: Address, transaction: u64, lap: &Lap, out: &mut Outbox) {
         let apr = refusal(lap, ApStatus::UNSUPPORTED);
         out.send(address, transaction, &apr);
     }
 }
 
-/// The answer to a LAP that is not followed.
+/// Returns the APR that refuses a LAP.
 pub(in super::super) fn refusal(lap: &Lap, status: ApStatus) -> Message {
     Message::Apr(Apr {
         local_comm_id: lap.remote_comm_id,

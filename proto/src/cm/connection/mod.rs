@@ -1,8 +1,8 @@
-//! One connection: its states, and what leads from one to another (12.9.5 to 12.9.8).
+//! The state machine of one connection (12.9.5 to 12.9.8).
 //!
-//! `calls` is what the program does to it, `messages` what the peer does, `time` what the clock does.
-//! A connection does not know of others: who a message is for, and whether it may be, is settled
-//! before.
+//! `calls` has the calls of the program, `messages` the messages of the peer, `time` the timeouts.
+//! A connection does not know the others. The manager finds the connection that a message is for,
+//! and checks its source.
 
 mod calls;
 mod messages;
@@ -12,7 +12,7 @@ pub use calls::{Accept, CallError, Connect, MraWhen};
 pub(super) use messages::{qpn_of, refusal};
 
 use super::outbox::Outbox;
-use super::repeat::Repeat;
+use super::retransmission::Retransmission;
 use super::wire::path::Path;
 use super::wire::private_data::{Info, PrivateData};
 use super::wire::{Answered, Drep, Mad, Message, Rej, RejectReason, Req, Transport};
@@ -23,62 +23,61 @@ use crate::psn::Psn;
 use crate::time::Time;
 use std::time::Duration;
 
-/// The states of a connection (12.9.5, 12.9.6). Listening is not one: listeners are a table of their
-/// own.
+/// The states of a connection (12.9.5, 12.9.6). Listeners are in a table of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// Nothing is left of it.
+    /// Ended; the identifier is free.
     Idle,
-    /// Active: a REQ is sent.
+    /// Active: REQ sent.
     ReqSent,
-    /// Active: the peer has the REQ, and takes a while.
+    /// Active: the peer acknowledged the REQ with an MRA.
     MraReqReceived,
-    /// Active: a REP has come, and the program has it.
+    /// Active: REP received and reported to the program.
     RepReceived,
-    /// Active: the peer was told that the RTU takes a while.
+    /// Active: MRA for the REP sent.
     MraRepSent,
-    /// Passive: a REQ has come, and the program has it.
+    /// Passive: REQ received and reported to the program.
     ReqReceived,
-    /// Passive: the peer was told that the REP takes a while.
+    /// Passive: MRA for the REQ sent.
     MraReqSent,
-    /// Passive: a REP is sent.
+    /// Passive: REP sent.
     RepSent,
-    /// Passive: the peer has the REP, and takes a while.
+    /// Passive: the peer acknowledged the REP with an MRA.
     MraRepReceived,
-    /// The connection may be used.
+    /// Established.
     Established,
-    /// A DREQ is sent.
+    /// DREQ sent.
     DreqSent,
-    /// A DREQ has come, and the program has it.
+    /// DREQ received and reported to the program.
     DreqReceived,
-    /// It has ended, and packets of it may be under way (12.9.8.4).
+    /// Ended, while packets may still be in flight (12.9.8.4).
     TimeWait,
 }
 
-/// What a queue pair needs to know of its connection, from the side that asks.
+/// The parameters of a queue pair that a connection determines, from the local side's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionParameters {
-    /// The service.
+    /// The transport service.
     pub transport: Transport,
-    /// Our queue pair; of a request that is not accepted, none.
+    /// The local queue pair; `None` until a request is accepted.
     pub local_qpn: Option<Qpn>,
     /// The peer's queue pair, once it is known.
     pub remote_qpn: Option<Qpn>,
-    /// The first PSN that we receive.
+    /// The first PSN to be received.
     pub rq_psn: Psn,
-    /// The first PSN that we send.
+    /// The first PSN to send.
     pub sq_psn: Psn,
     /// The path MTU.
     pub path_mtu: Mtu,
-    /// READs and atomics of the peer that we take at once.
+    /// The most incoming READs and atomics outstanding at once.
     pub responder_resources: u8,
-    /// READs and atomics that we may have outstanding.
+    /// The most outgoing READs and atomics outstanding at once.
     pub initiator_depth: u8,
-    /// How often to retry without an answer.
+    /// The retry count without an acknowledgement.
     pub retry_count: u8,
-    /// How often to retry after RNR NAK.
+    /// The retry count after an RNR NAK.
     pub rnr_retry_count: u8,
-    /// The ACK timeout: 4.096 us x 2^n.
+    /// The local ACK timeout: 4.096 us x 2^n.
     pub ack_timeout: u8,
     /// The GID of the peer's queue pair.
     pub remote_gid: Gid,
@@ -92,14 +91,14 @@ pub struct ConnectionParameters {
     pub sl: u8,
 }
 
-/// What is known of the other side.
+/// The identity of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Peer {
-    /// Its communication ID.
+    /// The peer's communication ID.
     pub comm_id: u32,
-    /// Its channel adapter.
+    /// The GUID of the peer's channel adapter.
     pub ca_guid: u64,
-    /// Its queue pair.
+    /// The peer's queue pair.
     pub qpn: Qpn,
 }
 
@@ -108,31 +107,31 @@ pub(super) struct Peer {
 pub(super) struct Connection {
     id: CommId,
     state: State,
-    /// The program has forgotten it: it goes on alone to its end, and tells nobody.
+    /// Whether the program is detached: the connection ends without further events.
     abandoned: bool,
     address: Address,
-    /// The transaction of the message that is answered next, or was sent last.
+    /// The transaction ID of the next answer, or of the last request sent.
     transaction: u64,
     ca_guid: u64,
     peer: Option<Peer>,
-    /// Who listened, until the program takes the request up.
+    /// The listener whose backlog the request occupies; `None` once it no longer does.
     listener: Option<ListenerId>,
-    /// Whether the peer asked for an alternate path too.
+    /// Whether the REQ proposed an alternate path.
     alternate: bool,
     parameters: ConnectionParameters,
     packet_life_time: u8,
-    /// How soon the peer answers.
+    /// The response timeout of the peer.
     response: Duration,
     max_retries: u8,
-    /// The message that waits for an answer.
-    repeat: Option<Repeat>,
-    /// What is said again when the peer repeats itself.
+    /// The message to retransmit until it is answered.
+    retransmission: Option<Retransmission>,
+    /// The answer to resend when the peer retransmits its message.
     answer: Option<Box<Mad>>,
     time_wait_ends: Time,
 }
 
 impl Connection {
-    /// The connection that a REQ asks for. `None` when its path MTU means nothing.
+    /// Creates the connection for a REQ; `None` if its path MTU is invalid.
     pub fn passive(
         id: CommId,
         listener: ListenerId,
@@ -184,43 +183,43 @@ impl Connection {
             packet_life_time: local_ack_timeout.saturating_sub(1),
             response: timing::from_peer(req.local_response_timeout),
             max_retries: req.max_cm_retries,
-            repeat: None,
+            retransmission: None,
             answer: None,
             time_wait_ends: Time::NEVER,
         })
     }
 
-    /// Its state.
+    /// The state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What its queue pair needs to know.
+    /// The parameters of the queue pair.
     pub fn parameters(&self) -> &ConnectionParameters {
         &self.parameters
     }
 
-    /// What is known of the peer.
+    /// The peer's identity, once it is known.
     pub fn peer(&self) -> Option<Peer> {
         self.peer
     }
 
-    /// The way to the peer.
+    /// The path of the CM messages.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Whether a message that came this way can be its peer's.
+    /// Whether the addresses of a message are those of this connection.
     pub fn is_from_peer(&self, address: &Address) -> bool {
         (address.local, address.remote) == (self.address.local, self.address.remote)
     }
 
-    /// The program takes the request up. Who listened, if it waited.
+    /// Releases the backlog of the listener. Returns the listener if the request still occupied it.
     pub fn take_up(&mut self) -> Option<ListenerId> {
         self.listener.take()
     }
 
-    /// Who listened, once the request does not wait for the program any more.
+    /// Like [`Self::take_up`], once the program has answered the request.
     pub fn take_listener(&mut self) -> Option<ListenerId> {
         match self.state {
             State::ReqReceived | State::MraReqSent => None,
@@ -228,57 +227,57 @@ impl Connection {
         }
     }
 
-    /// When it wants to look at the clock.
+    /// The time at which to call [`Self::on_timeout`].
     pub fn deadline(&self) -> Time {
-        match &self.repeat {
-            Some(repeat) => repeat.due(),
+        match &self.retransmission {
+            Some(retransmission) => retransmission.due(),
             None => self.time_wait_ends,
         }
     }
 
-    /// Goes to `state`, where nothing waits for an answer.
-    fn settle_in(&mut self, state: State) {
+    /// Enters `state`, in which no message awaits an answer.
+    fn enter(&mut self, state: State) {
         self.state = state;
-        self.repeat = None;
+        self.retransmission = None;
     }
 
-    /// Its end, while packets may be under way.
+    /// Enters TimeWait for the time that packets may be in flight.
     fn enter_time_wait(&mut self, now: Time) {
-        self.settle_in(State::TimeWait);
+        self.enter(State::TimeWait);
         self.answer = None;
         self.time_wait_ends = now + timing::from_peer(self.parameters.ack_timeout);
     }
 
-    /// Sends a message, and repeats it until there is an answer.
+    /// Sends a message and retransmits it until it is answered.
     fn send_repeatedly(&mut self, now: Time, state: State, message: &Message, out: &mut Outbox) {
         let mad = Box::new(message.to_mad(self.transaction));
-        let repeat = Repeat::new(mad, self.max_retries, self.response, now);
-        out.send_mad(self.address, repeat.mad());
+        let retransmission = Retransmission::new(mad, self.max_retries, self.response, now);
+        out.send_mad(self.address, retransmission.mad());
         self.state = state;
-        self.repeat = Some(repeat);
+        self.retransmission = Some(retransmission);
     }
 
-    /// Sends a message that is said again when the peer repeats itself.
+    /// Sends a message and keeps it to resend when the peer retransmits its own.
     fn send_answer(&mut self, message: &Message, out: &mut Outbox) {
         let mad = Box::new(message.to_mad(self.transaction));
         out.send_mad(self.address, mad.clone());
         self.answer = Some(mad);
     }
 
-    /// Says the last answer again.
-    fn answer_again(&self, out: &mut Outbox) {
+    /// Resends the last answer.
+    fn resend_answer(&self, out: &mut Outbox) {
         if let Some(mad) = &self.answer {
             out.send_mad(self.address, mad.clone());
         }
     }
 
-    fn tell(&self, event: Event, out: &mut Outbox) {
+    fn report(&self, event: Event, out: &mut Outbox) {
         if !self.abandoned {
             out.events.push_back(event);
         }
     }
 
-    /// The peer's communication ID, 0 while there is none.
+    /// The peer's communication ID; 0 while it is unknown.
     fn remote_comm_id(&self) -> u32 {
         self.peer.map_or(0, |peer| peer.comm_id)
     }
@@ -295,7 +294,7 @@ impl Connection {
             State::RepReceived | State::MraRepSent => Answered::Rep,
             _ => Answered::Other,
         };
-        // The peer of a REQ that was never answered does not know our ID.
+        // Without an earlier answer to its REQ, the peer does not know the local ID.
         let local_comm_id = match self.state {
             State::ReqReceived => 0,
             _ => self.id.0,
@@ -311,8 +310,10 @@ impl Connection {
         out.send(self.address, self.transaction, &Message::Rej(rej));
     }
 
-    /// Tells the peer that we gave up waiting for it. Our GUID lets it find the connection even when
-    /// we do not know its ID (12.6.7.2).
+    /// Sends a REJ with the reason timeout.
+    ///
+    /// It carries the local GUID, by which the peer finds the connection even when its
+    /// communication ID is not known here (12.6.7.2).
     fn send_timeout_rej(&self, out: &mut Outbox) {
         let guid = Info::from(self.ca_guid.to_be_bytes());
         self.send_rej(RejectReason::TIMEOUT, guid, PrivateData::default(), out);

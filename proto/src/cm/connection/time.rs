@@ -1,23 +1,23 @@
-//! What the clock does to a connection.
+//! Timeouts of a connection.
 
 use super::super::{Awaited, Event};
 use super::{Connection, Outbox, State};
 use crate::time::Time;
 
 impl Connection {
-    /// Its deadline has passed.
+    /// Handles the deadline: retransmits, gives up, or leaves TimeWait.
     pub fn on_timeout(&mut self, now: Time, out: &mut Outbox) {
         if self.state == State::TimeWait {
             self.state = State::Idle;
-            self.tell(Event::TimeWaitExit { id: self.id }, out);
+            self.report(Event::TimeWaitExit { id: self.id }, out);
             return;
         }
-        let Some(repeat) = &mut self.repeat else {
+        let Some(retransmission) = &mut self.retransmission else {
             return;
         };
-        match repeat.again(now) {
+        match retransmission.retransmit(now) {
             Some(mad) => {
-                out.counters.repeated += 1;
+                out.counters.retransmitted += 1;
                 out.send_mad(self.address, mad);
                 self.state = match self.state {
                     State::MraReqReceived => State::ReqSent,
@@ -25,29 +25,31 @@ impl Connection {
                     other => other,
                 };
             }
-            None => self.give_up(now, out),
+            None => self.retries_exhausted(now, out),
         }
     }
 
-    /// Sends a DREQ that has no answer yet again, before its time and not counted as a retry. True when
-    /// there is one.
-    pub fn repeat_dreq(&self, out: &mut Outbox) -> bool {
-        match &self.repeat {
-            Some(repeat) if self.state == State::DreqSent => {
-                out.counters.repeated += 1;
-                out.send_mad(self.address, repeat.mad());
+    /// Retransmits an unanswered DREQ before its timeout, not counted as a retry.
+    ///
+    /// Returns whether there is one.
+    pub fn retransmit_dreq(&self, out: &mut Outbox) -> bool {
+        match &self.retransmission {
+            Some(retransmission) if self.state == State::DreqSent => {
+                out.counters.retransmitted += 1;
+                out.send_mad(self.address, retransmission.mad());
                 true
             }
             _ => false,
         }
     }
 
-    /// The peer does not answer. It is told, in case it hears.
-    fn give_up(&mut self, now: Time, out: &mut Outbox) {
+    /// Ends the connection after the last retransmission, with a REJ in case the peer still
+    /// receives.
+    fn retries_exhausted(&mut self, now: Time, out: &mut Outbox) {
         let awaited = match self.state {
             State::ReqSent | State::MraReqReceived => {
                 self.send_timeout_rej(out);
-                self.settle_in(State::Idle);
+                self.enter(State::Idle);
                 Awaited::Rep
             }
             State::RepSent | State::MraRepReceived => {
@@ -61,6 +63,6 @@ impl Connection {
             }
         };
         let id = self.id;
-        self.tell(Event::TimedOut { id, awaited }, out);
+        self.report(Event::TimedOut { id, awaited }, out);
     }
 }

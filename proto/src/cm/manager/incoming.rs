@@ -1,4 +1,4 @@
-//! What peers send: whose each message is, and what to say when it is nobody's.
+//! Messages of peers: finding the connection of a message, and answers to messages without one.
 
 use super::{Manager, NoCommId, RemoteId, qp_of};
 use crate::cm::connection::{Connection, State, qpn_of, refusal};
@@ -14,7 +14,7 @@ use crate::ids::{Gid, Qpn};
 use crate::mtu::Mtu;
 use crate::time::Time;
 
-/// Who a message is from.
+/// The source of a message.
 #[derive(Clone, Copy, Debug)]
 struct Source {
     address: Address,
@@ -22,13 +22,16 @@ struct Source {
 }
 
 impl<I: Ids> Manager<I> {
-    /// Handles what came to queue pair 1 with the right queue key: a MAD, or not.
+    /// Handles a datagram that arrived at queue pair 1 with the queue key of the GSI.
+    ///
+    /// The bytes need not be a valid MAD. Call [`Self::poll_transmit`] and [`Self::poll_event`]
+    /// until they return `None`, and query [`Self::deadline`] afterwards.
     pub fn handle_mad(&mut self, now: Time, address: Address, bytes: &[u8]) {
         self.out.counters.received += 1;
         let (transaction, message) = match Message::parse(bytes) {
             Ok(parsed) => parsed,
             Err(error) => {
-                tracing::debug!(%error, "dropped what is no message of communication management");
+                tracing::debug!(%error, "dropped a datagram that is not a valid CM message");
                 self.out.counters.malformed += 1;
                 return;
             }
@@ -55,7 +58,7 @@ impl<I: Ids> Manager<I> {
             Message::SidrReq(req) => self.on_sidr_req(from, &req),
             Message::SidrRep(rep) => self.resolutions.on_rep(&address, &rep, &mut self.out),
             Message::Lap(lap) => self.on_lap(from, &lap),
-            // We send no LAP.
+            // LAPs are never sent.
             Message::Apr(_) => self.out.counters.unmatched += 1,
         }
     }
@@ -71,13 +74,13 @@ impl<I: Ids> Manager<I> {
             self.deliver(Some(id), Connection::on_duplicate_req);
             return;
         }
-        if let Some((reason, info)) = objection(&from.address, req) {
+        if let Some((reason, info)) = check_req(&from.address, req) {
             self.refuse_req(from, req, reason, info);
             return;
         }
-        if let Some(id) = self.peer_has(gid, req.ca_guid, req.qpn) {
+        if let Some(id) = self.connection_of_qp(gid, req.ca_guid, req.qpn) {
             self.refuse_req(from, req, RejectReason::STALE_CONNECTION, Info::default());
-            self.end_stale(now, id);
+            self.disconnect_stale(now, id);
             return;
         }
         let Some(listener) = self.listeners.find(req.service, from.address.local) else {
@@ -106,7 +109,7 @@ impl<I: Ids> Manager<I> {
             address: from.address,
             req: Box::new(*req),
         });
-        self.settle(id);
+        self.update_tables(id);
     }
 
     fn on_rep(&mut self, now: Time, from: Source, rep: &Rep) {
@@ -138,9 +141,9 @@ impl<I: Ids> Manager<I> {
             self.out.counters.unmatched += 1;
             return;
         }
-        if let Some(stale) = self.peer_has(gid, rep.ca_guid, qpn) {
+        if let Some(stale) = self.connection_of_qp(gid, rep.ca_guid, qpn) {
             self.refuse_rep(from, rep, RejectReason::STALE_CONNECTION);
-            self.end_stale(now, stale);
+            self.disconnect_stale(now, stale);
             return;
         }
         self.remote_ids.insert(remote_id, id);
@@ -149,7 +152,7 @@ impl<I: Ids> Manager<I> {
     }
 
     fn on_mra(&mut self, now: Time, from: Source, mra: &Mra) {
-        // Who answers a REQ has an ID that we do not know yet.
+        // An MRA for a REQ comes from an ID that is not yet known here.
         let local = (mra.answered != Answered::Req).then_some(mra.local_comm_id);
         let to = self.find(&from, mra.remote_comm_id, local);
         self.deliver(to, |connection, out| connection.on_mra(now, mra, out));
@@ -157,7 +160,7 @@ impl<I: Ids> Manager<I> {
 
     fn on_rej(&mut self, now: Time, from: Source, rej: &Rej) {
         let to = if rej.reason == RejectReason::TIMEOUT {
-            // The peer may not know our ID, but says who it is (12.6.7.2).
+            // The peer may not know the local ID; it then identifies itself by its GUID (12.6.7.2).
             rej.info.first_chunk().and_then(|guid| {
                 let id = RemoteId {
                     gid: from.address.remote,
@@ -179,7 +182,7 @@ impl<I: Ids> Manager<I> {
             Some(id) => self.deliver(Some(id), |connection, out| {
                 connection.on_dreq(now, transaction, dreq, out);
             }),
-            // What does not exist is ended, and the peer may know it (12.9.8.3).
+            // A DREQ for an unknown connection is answered with a DREP (12.9.8.3).
             None => {
                 self.out.counters.unmatched += 1;
                 let drep = Message::Drep(Drep {
@@ -237,7 +240,7 @@ impl<I: Ids> Manager<I> {
         }
     }
 
-    /// Who a message is for: our ID `local`, with the peer's ID `remote`, or with none yet.
+    /// Finds the connection of a message by the local ID, and checks the remote ID, or its absence.
     fn find(&self, from: &Source, local: u32, remote: Option<u32>) -> Option<CommId> {
         let id = CommId(local);
         let connection = self.connections.get(&id)?;
@@ -245,28 +248,27 @@ impl<I: Ids> Manager<I> {
         (peer == remote && connection.is_from_peer(&from.address)).then_some(id)
     }
 
-    /// Gives a message to who it is for.
+    /// Passes a message to its connection; counts it as unmatched if there is none.
     fn deliver(&mut self, to: Option<CommId>, give: impl FnOnce(&mut Connection, &mut Outbox)) {
         let found = to.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         match found {
             Some((id, connection)) => {
                 give(connection, &mut self.out);
-                self.settle(id);
+                self.update_tables(id);
             }
             None => self.out.counters.unmatched += 1,
         }
     }
 
-    /// The connection of a peer's queue pair.
-    fn peer_has(&self, gid: Gid, ca_guid: u64, qpn: Qpn) -> Option<CommId> {
+    /// Returns the connection of a peer's queue pair.
+    fn connection_of_qp(&self, gid: Gid, ca_guid: u64, qpn: Qpn) -> Option<CommId> {
         self.remote_qps.get(&qp_of(gid, ca_guid, qpn)).copied()
     }
 
-    /// The peer uses its queue pair for another connection: this one is over, and its own program
-    /// should hear of it (12.9.8.3.1).
-    fn end_stale(&mut self, now: Time, id: CommId) {
+    /// Disconnects a connection whose peer uses its queue pair for another one (12.9.8.3.1).
+    fn disconnect_stale(&mut self, now: Time, id: CommId) {
         if self.state(id) == State::Established {
-            // That state takes it.
+            // Infallible: the state is Established.
             let _ = self.disconnect(now, id, &PrivateData::default());
         }
     }
@@ -280,7 +282,7 @@ impl<I: Ids> Manager<I> {
         self.refuse(from, Answered::Rep, ids, reason, Info::default());
     }
 
-    /// Rejects a message for which there is no connection.
+    /// Rejects a message that has no connection.
     fn refuse(
         &mut self,
         from: Source,
@@ -302,8 +304,8 @@ impl<I: Ids> Manager<I> {
     }
 }
 
-/// What is wrong with a request, and what would have been right (12.6.7.2).
-fn objection(address: &Address, req: &Req) -> Option<(RejectReason, Info)> {
+/// Returns the reason to reject a REQ, and the valid value for the REJ (12.6.7.2).
+fn check_req(address: &Address, req: &Req) -> Option<(RejectReason, Info)> {
     if matches!(req.transport, Transport::Rd | Transport::Extended(_)) {
         return Some((RejectReason::INVALID_TRANSPORT, Info::default()));
     }

@@ -1,5 +1,6 @@
-//! The tables: all connections, resolutions and listeners of a process, and the calls of its program.
-//! What its peers send is in `incoming`.
+//! The tables of connections, resolutions and listeners of a process, and the calls of its program.
+//!
+//! `incoming` handles messages of peers.
 
 mod incoming;
 
@@ -17,16 +18,20 @@ use crate::ids::{Gid, Qpn};
 use crate::time::Time;
 use std::collections::HashMap;
 
-/// How often an identifier is asked for before there is none.
-const TRIES: usize = 64;
+/// The most attempts to find a free identifier.
+const MAX_ID_ATTEMPTS: usize = 64;
 
-/// There is no communication ID that is not in use.
+/// No free communication ID was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{TRIES} communication IDs were in use already: end some communication first")]
+#[error(
+    "no free communication ID was found in {MAX_ID_ATTEMPTS} attempts: close some connections first"
+)]
 pub struct NoCommId;
 
-/// A peer's communication ID. Which adapter it belongs to, the peer says itself; so its GID, which it
-/// cannot choose freely, is part of the name.
+/// A peer's communication ID.
+///
+/// The peer states its channel adapter itself. Its GID, which it cannot choose freely, is therefore
+/// part of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct RemoteId {
     gid: Gid,
@@ -42,16 +47,15 @@ struct RemoteQp {
     qpn: Qpn,
 }
 
-/// All communication of a process.
+/// The communication manager of a process.
 #[derive(Debug)]
 pub struct Manager<I> {
     ids: I,
     listeners: Listeners,
     connections: HashMap<CommId, Connection>,
-    /// Connections by the peer's ID, as long as they exist: how a REQ is known to have come before.
+    /// Connections by the peer's ID, for the detection of duplicate REQs.
     remote_ids: HashMap<RemoteId, CommId>,
-    /// Connections by the peer's queue pair, which can have one at a time: how one is known to be
-    /// stale.
+    /// Connections by the peer's queue pair, for the detection of stale connections.
     remote_qps: HashMap<RemoteQp, CommId>,
     deadlines: Deadlines,
     resolutions: Resolutions,
@@ -59,7 +63,7 @@ pub struct Manager<I> {
 }
 
 impl<I: Ids> Manager<I> {
-    /// A manager of nothing.
+    /// Returns a manager without connections or listeners.
     pub fn new(ids: I) -> Self {
         Manager {
             ids,
@@ -73,23 +77,22 @@ impl<I: Ids> Manager<I> {
         }
     }
 
-    /// What happened so far.
+    /// The counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.out.counters
     }
 
-    /// How many connections and resolutions there are, those included that the program has forgotten
-    /// and that have not come to their end.
+    /// The number of connections and unanswered resolutions, abandoned ones included.
     pub fn open(&self) -> usize {
         self.connections.len() + self.resolutions.ids().count()
     }
 
-    /// How many answers to resolutions are kept for requests that are repeated.
-    pub fn kept_answers(&self) -> usize {
-        self.resolutions.kept()
+    /// The number of cached replies to resolution requests.
+    pub fn cached_replies(&self) -> usize {
+        self.resolutions.cached()
     }
 
-    /// The state of a connection; [`State::Idle`] when there is none.
+    /// The state of a connection; [`State::Idle`] when it does not exist.
     pub fn state(&self, id: CommId) -> State {
         self.connections
             .get(&id)
@@ -102,16 +105,18 @@ impl<I: Ids> Manager<I> {
         Some(CommId(peer.comm_id))
     }
 
-    /// What the queue pair of a connection needs to know.
+    /// The parameters of a connection's queue pair.
     pub fn parameters(&self, id: CommId) -> Option<&ConnectionParameters> {
         self.connections.get(&id).map(Connection::parameters)
     }
 
-    /// Listens for requests for `service`. While `backlog` of them wait for the program to take them up
-    /// ([`Manager::take_up`]) or to answer them, more are dropped; the peer repeats them.
+    /// Listens for requests for `service` at the addresses `at`.
+    ///
+    /// While `backlog` requests are neither taken up ([`Manager::take_up`]) nor answered, further
+    /// ones are dropped; the peer retransmits them.
     ///
     /// # Errors
-    /// When somebody listens there.
+    /// [`ListenError::InUse`] when an address has a listener for the service.
     pub fn listen(
         &mut self,
         service: ServiceId,
@@ -121,30 +126,30 @@ impl<I: Ids> Manager<I> {
         self.listeners.add(service, at, backlog)
     }
 
-    /// Whether somebody listens for `service` at an address of ours.
+    /// Whether `service` has a listener at a local address.
     pub fn listens(&self, service: ServiceId, address: Gid) -> bool {
         self.listeners.find(service, address).is_some()
     }
 
-    /// Listens no more. What has been asked already may still be answered.
+    /// Closes a listener. Requests already reported may still be answered.
     pub fn close(&mut self, listener: ListenerId) {
         self.listeners.remove(listener);
     }
 
-    /// Asks for a connection.
+    /// Requests a connection: sends a REQ.
     ///
     /// # Errors
-    /// When there is no identifier for it.
+    /// [`NoCommId`] when no identifier is free.
     pub fn connect(&mut self, now: Time, wanted: &Connect) -> Result<CommId, NoCommId> {
         let id = self.new_id()?;
         let transaction = self.ids.transaction();
         let connection = Connection::active(id, transaction, wanted, now, &mut self.out);
         self.connections.insert(id, connection);
-        self.settle(id);
+        self.update_tables(id);
         Ok(id)
     }
 
-    /// The program takes a request up: from now on it does not count against the backlog, answered or not.
+    /// Takes a request out of its listener's backlog, whether it is answered or not.
     pub fn take_up(&mut self, id: CommId) {
         let listener = match self.connections.get_mut(&id) {
             Some(connection) => connection.take_up(),
@@ -155,18 +160,18 @@ impl<I: Ids> Manager<I> {
         }
     }
 
-    /// Accepts a request.
+    /// Accepts a request: sends a REP.
     ///
     /// # Errors
-    /// When there is none.
+    /// [`CallError`] when there is no request to accept.
     pub fn accept(&mut self, now: Time, id: CommId, accept: &Accept) -> Result<(), CallError> {
         self.call(id, |connection, out| connection.accept(now, accept, out))
     }
 
-    /// Rejects a request, or a reply; or takes back one of ours.
+    /// Rejects a request or a reply, or withdraws a message sent: sends a REJ.
     ///
     /// # Errors
-    /// When there is none, or it is too late.
+    /// [`CallError`] when there is nothing to reject, or the connection is established.
     pub fn reject(
         &mut self,
         now: Time,
@@ -180,11 +185,10 @@ impl<I: Ids> Manager<I> {
         })
     }
 
-    /// Our queue pair is ready for the connection that the peer accepted, which is established
-    /// thereby.
+    /// Declares the queue pair of an accepted connection ready: sends an RTU and establishes it.
     ///
     /// # Errors
-    /// When the peer has not accepted.
+    /// [`CallError`] when no REP has been received.
     pub fn ready(
         &mut self,
         id: CommId,
@@ -193,19 +197,19 @@ impl<I: Ids> Manager<I> {
         self.call(id, |connection, out| connection.ready(*private_data, out))
     }
 
-    /// A packet of the connection that we accepted has come: it is established, though the peer has
-    /// not said so (12.9.7.2).
+    /// Establishes a connection because a packet of it arrived before the RTU (12.9.7.2).
     ///
     /// # Errors
-    /// When we have not accepted, or it is established.
+    /// [`CallError`] when no REP has been sent, or the connection is established.
     pub fn establish(&mut self, id: CommId) -> Result<(), CallError> {
         self.call(id, |connection, out| connection.establish(out))
     }
 
-    /// Tells the peer that the answer to its REQ or REP may take 4.096 us x 2^`service_timeout`.
+    /// Announces that the answer to a REQ or REP may take 4.096 us x 2^`service_timeout`: sends an
+    /// MRA.
     ///
     /// # Errors
-    /// When there is nothing to answer.
+    /// [`CallError`] when there is nothing to answer.
     pub fn delay(
         &mut self,
         id: CommId,
@@ -218,10 +222,10 @@ impl<I: Ids> Manager<I> {
         })
     }
 
-    /// Ends a connection, or agrees that the peer ends it.
+    /// Disconnects, or answers the peer's DREQ.
     ///
     /// # Errors
-    /// When it is not established.
+    /// [`CallError`] when the connection is not established.
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -234,22 +238,23 @@ impl<I: Ids> Manager<I> {
         })
     }
 
-    /// The peer of a connection is gone, as the caller knows: no message of it will tell. False when the
-    /// connection is not established any more.
+    /// Declares the peer of a connection lost, as the caller has detected by other means.
+    ///
+    /// Returns false when the connection is not established.
     pub fn lose(&mut self, now: Time, id: CommId) -> bool {
         let transaction = self.ids.transaction();
         let Some(connection) = self.connections.get_mut(&id) else {
             return false;
         };
         let lost = connection.lose(now, transaction, &mut self.out);
-        self.settle(id);
+        self.update_tables(id);
         lost
     }
 
-    /// Asks for the queue pair of a service.
+    /// Requests the queue pair of a service: sends a SIDR_REQ.
     ///
     /// # Errors
-    /// When there is no identifier for it.
+    /// [`NoCommId`] when no identifier is free.
     pub fn resolve(&mut self, now: Time, wanted: &Resolve) -> Result<CommId, NoCommId> {
         let id = self.new_id()?;
         let transaction = self.ids.transaction();
@@ -258,10 +263,10 @@ impl<I: Ids> Manager<I> {
         Ok(id)
     }
 
-    /// Answers who asked for a queue pair. The identifier is no more.
+    /// Answers a resolution request. The identifier ceases to exist.
     ///
     /// # Errors
-    /// When nobody asked.
+    /// [`CallError::Unknown`] when there is no such request.
     pub fn answer(&mut self, now: Time, id: CommId, answer: &SidrAnswer) -> Result<(), CallError> {
         if let Some(listener) = self.resolutions.answer(now, id, answer, &mut self.out)? {
             self.listeners.release(listener);
@@ -269,19 +274,20 @@ impl<I: Ids> Manager<I> {
         Ok(())
     }
 
-    /// The program has no more to do with `id`: it gets no more events of it. A connection is brought
-    /// to its end in the manner of its state; a request is rejected.
+    /// Detaches the program from `id`: no more events follow.
+    ///
+    /// A connection ends as its state requires; a request is rejected.
     pub fn abandon(&mut self, now: Time, id: CommId) {
         let transaction = self.ids.transaction();
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.abandon(now, transaction, &mut self.out);
-            self.settle(id);
+            self.update_tables(id);
         } else if let Some(listener) = self.resolutions.abandon(now, id, &mut self.out) {
             self.listeners.release(listener);
         }
     }
 
-    /// The program has no more to do with anything.
+    /// Abandons all connections and resolutions.
     pub fn abandon_all(&mut self, now: Time) {
         let mut ids: Vec<_> = self.connections.keys().copied().collect();
         ids.extend(self.resolutions.ids());
@@ -290,59 +296,62 @@ impl<I: Ids> Manager<I> {
         }
     }
 
-    /// Sends each DREQ that has no answer yet again, before its time: for a process that ends, and will
-    /// not be there to repeat it. False when there is none.
-    pub fn repeat_dreqs(&mut self) -> bool {
+    /// Retransmits each unanswered DREQ before its timeout.
+    ///
+    /// For a process that is about to exit and cannot retransmit later. Returns whether there was
+    /// one.
+    pub fn retransmit_dreqs(&mut self) -> bool {
         let mut any = false;
         for connection in self.connections.values() {
-            any |= connection.repeat_dreq(&mut self.out);
+            any |= connection.retransmit_dreq(&mut self.out);
         }
         any
     }
 
-    /// Whether a DREQ has no answer yet.
+    /// Whether a DREQ is unanswered.
     pub fn awaits_drep(&self) -> bool {
         let mut connections = self.connections.values();
         connections.any(|connection| connection.state() == State::DreqSent)
     }
 
-    /// Whether there is such an identifier.
+    /// Whether the identifier exists.
     pub fn exists(&self, id: CommId) -> bool {
         self.connections.contains_key(&id) || self.resolutions.is_open(id)
     }
 
-    /// Whether [`Manager::poll_event`] has something.
+    /// Whether [`Manager::poll_event`] would return an event.
     pub fn has_events(&self) -> bool {
         !self.out.events.is_empty()
     }
 
-    /// The next MAD to send.
+    /// Returns the next MAD to send. Call until it returns `None`.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.out.transmits.pop_front()
     }
 
-    /// The next event for the program.
+    /// Returns the next event for the program. Call until it returns `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
     }
 
-    /// When [`Manager::handle_timeout`] should be called.
+    /// The time at which to call [`Manager::handle_timeout`]. It changes with every other call.
     pub fn deadline(&self) -> Time {
         self.deadlines.first().min(self.resolutions.deadline())
     }
 
-    /// Looks at the clock.
+    /// Handles all deadlines up to `now`. Call [`Self::poll_transmit`] and [`Self::poll_event`]
+    /// afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(id) = self.deadlines.pop(now) {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.on_timeout(now, &mut self.out);
-                self.settle(id);
+                self.update_tables(id);
             }
         }
         self.resolutions.handle_timeout(now, &mut self.out);
     }
 
-    /// Makes a call of the program.
+    /// Executes a call of the program on a connection.
     fn call(
         &mut self,
         id: CommId,
@@ -353,12 +362,12 @@ impl<I: Ids> Manager<I> {
             .get_mut(&id)
             .ok_or(CallError::Unknown(id))?;
         let made = make(connection, &mut self.out);
-        self.settle(id);
+        self.update_tables(id);
         made
     }
 
-    /// Brings the tables up to date with what became of a connection.
-    fn settle(&mut self, id: CommId) {
+    /// Updates the tables after a change of a connection.
+    fn update_tables(&mut self, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -371,7 +380,7 @@ impl<I: Ids> Manager<I> {
         if matches!(state, State::TimeWait | State::Idle)
             && let Some(peer) = peer
         {
-            // The peer's queue pair is free: whether it may be used is for the peer to know.
+            // The peer's queue pair is free here; whether it may be reused is the peer's decision.
             let qp = qp_of(gid, peer.ca_guid, peer.qpn);
             if self.remote_qps.get(&qp) == Some(&id) {
                 self.remote_qps.remove(&qp);
@@ -392,9 +401,9 @@ impl<I: Ids> Manager<I> {
         }
     }
 
-    /// A communication ID that is not in use.
+    /// Returns a free communication ID.
     fn new_id(&mut self) -> Result<CommId, NoCommId> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ID_ATTEMPTS {
             let id = CommId(self.ids.comm_id());
             let free = !self.connections.contains_key(&id) && !self.resolutions.contains(id);
             if id.0 != 0 && free {
@@ -404,7 +413,7 @@ impl<I: Ids> Manager<I> {
         Err(NoCommId)
     }
 
-    /// Whether nothing is left of anything: no table has an entry, nothing waits.
+    /// Whether no table has an entry and no output is queued.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
             && self.remote_ids.is_empty()

@@ -1,8 +1,8 @@
-//! What is bounded.
+//! Limits of tables and waiting times.
 
 use super::*;
 
-/// A REQ of another connection each time.
+/// Returns a REQ of another connection for each `n`.
 fn another(n: u32) -> Message {
     let mut req = req();
     req.local_comm_id = 0x8000 + n;
@@ -11,7 +11,7 @@ fn another(n: u32) -> Message {
 }
 
 #[test]
-fn requests_beyond_the_backlog_are_dropped_and_taken_when_they_are_repeated() {
+fn requests_beyond_the_backlog_are_dropped_and_accepted_when_retransmitted() {
     let mut pair = Pair::new();
     for n in 0..9 {
         pair.say(SERVER, &another(n));
@@ -31,7 +31,7 @@ fn requests_beyond_the_backlog_are_dropped_and_taken_when_they_are_repeated() {
 }
 
 #[test]
-fn a_request_that_the_program_takes_up_leaves_its_place_to_another() {
+fn request_taken_up_by_the_program_releases_the_backlog() {
     let mut pair = Pair::new();
     for n in 0..100 {
         pair.say(SERVER, &another(n));
@@ -43,7 +43,7 @@ fn a_request_that_the_program_takes_up_leaves_its_place_to_another() {
 }
 
 #[test]
-fn a_request_that_is_answered_or_taken_back_waits_no_more() {
+fn answered_or_withdrawn_request_releases_the_backlog() {
     let mut pair = Pair::new();
     for n in 0..100 {
         pair.say(SERVER, &another(n));
@@ -69,7 +69,7 @@ fn a_request_that_is_answered_or_taken_back_waits_no_more() {
 }
 
 #[test]
-fn a_listener_that_is_closed_leaves_its_requests_to_the_program() {
+fn requests_survive_the_close_of_their_listener() {
     let mut manager = Manager::new(Counting(1));
     let listener = manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
     let mad = Message::Req(req()).to_mad(1);
@@ -81,8 +81,8 @@ fn a_listener_that_is_closed_leaves_its_requests_to_the_program() {
 }
 
 #[test]
-fn identifiers_that_are_zero_or_in_use_are_not_taken() {
-    /// Says 0, then the same number for ever.
+fn identifiers_that_are_zero_or_in_use_are_skipped() {
+    /// Returns 0 first, then the same number.
     #[derive(Debug)]
     struct Stuck(bool);
     impl Ids for Stuck {
@@ -100,7 +100,7 @@ fn identifiers_that_are_zero_or_in_use_are_not_taken() {
     let mut manager = Manager::new(Stuck(false));
     assert_eq!(manager.connect(Time(0), &connect()), Ok(CommId(7)));
     assert_eq!(manager.connect(Time(0), &connect()), Err(NoCommId));
-    // A peer is told so.
+    // The peer gets a REJ.
     manager.listen(SERVICE, &[ListenAt::AllV4], 8).unwrap();
     while manager.poll_transmit().is_some() {}
     let mad = Message::Req(req()).to_mad(1);
@@ -113,7 +113,7 @@ fn identifiers_that_are_zero_or_in_use_are_not_taken() {
 }
 
 #[test]
-fn a_peer_does_not_choose_how_long_we_wait_for_hours() {
+fn timeouts_from_a_peer_are_clamped() {
     let mut pair = Pair::new();
     let mut req = req();
     req.local_response_timeout = 31;
@@ -133,7 +133,7 @@ fn a_peer_does_not_choose_how_long_we_wait_for_hours() {
 }
 
 #[test]
-fn a_thousand_connections_leave_nothing_behind() {
+fn thousand_connections_leave_the_tables_empty() {
     let mut pair = Pair::new();
     for n in 0..1000u32 {
         let wanted = Connect {

@@ -1,11 +1,11 @@
-//! The rules of communication management, one by one, between two managers.
+//! The rules of communication management, tested between two managers.
 
-mod endings;
+mod disconnect;
+mod fuzz;
 mod limits;
-mod noise;
-mod refusals;
-mod repetitions;
+mod rejections;
 mod resolution;
+mod retransmission;
 mod setup;
 
 use super::wire::{Ece, Message, PortSpace, PrivateData, RejectReason, Req, ServiceId, Transport};
@@ -17,7 +17,7 @@ use crate::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Identifiers that a test can know.
+/// Predictable identifiers.
 #[derive(Debug)]
 struct Counting(u32);
 
@@ -47,7 +47,7 @@ fn guid(side: usize) -> u64 {
     0xaaaa_0000 + side as u64
 }
 
-/// The way from `side` to the other.
+/// The addresses of a MAD from `side` to the other.
 fn address(side: usize) -> Address {
     Address {
         local: gid(side),
@@ -102,16 +102,16 @@ fn accept() -> Accept {
     }
 }
 
-/// Two managers, and the clock.
+/// Two managers and a clock.
 struct Pair {
     sides: [TestManager; 2],
     now: Time,
-    /// What was sent, oldest first, by whom.
+    /// MADs in flight, oldest first, with the sending side.
     sent: VecDeque<(usize, Transmit)>,
 }
 
 impl Pair {
-    /// The server listens.
+    /// Returns a pair in which the server listens.
     fn new() -> Self {
         let mut sides = [Manager::new(Counting(0x100)), Manager::new(Counting(0x200))];
         sides[SERVER]
@@ -132,7 +132,7 @@ impl Pair {
         }
     }
 
-    /// The next message that was sent, which is not delivered.
+    /// Removes the next message in flight.
     #[track_caller]
     fn take(&mut self) -> (usize, Message) {
         self.collect();
@@ -140,7 +140,7 @@ impl Pair {
         (side, Message::parse(&transmit.mad[..]).unwrap().1)
     }
 
-    /// All that was sent is lost. Returns how much it was.
+    /// Loses all messages in flight; returns their number.
     fn lose(&mut self) -> usize {
         self.collect();
         self.sent.drain(..).count()
@@ -152,7 +152,7 @@ impl Pair {
         assert!(self.sent.is_empty(), "{:?}", self.take());
     }
 
-    /// Delivers what was sent, and what is sent because of it.
+    /// Delivers all messages in flight, and those sent in response.
     fn deliver(&mut self) {
         self.collect();
         while let Some((side, transmit)) = self.sent.pop_front() {
@@ -161,7 +161,7 @@ impl Pair {
         }
     }
 
-    /// Bytes from the other side arrive.
+    /// Delivers bytes from the other side.
     fn arrive(&mut self, side: usize, mad: &[u8]) {
         let now = self.now;
         self.sides[side].handle_mad(now, address(side), mad);
@@ -184,7 +184,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until a side's next deadline, which is handled.
+    /// Advances the clock to a side's next deadline and handles it; returns the time advanced.
     #[track_caller]
     fn wait_for(&mut self, side: usize) -> Duration {
         let deadline = self.sides[side].deadline();
@@ -205,7 +205,7 @@ impl Pair {
         self.sides[CLIENT].connect(now, wanted).unwrap()
     }
 
-    /// The server's program gets the request.
+    /// Takes the request event of the server's program.
     #[track_caller]
     fn requested(&mut self) -> CommId {
         match self.event(SERVER) {
@@ -230,7 +230,7 @@ impl Pair {
         self.sides[CLIENT].ready(id, &private_data).unwrap();
     }
 
-    /// A connection as far as the server's REP, which is under way.
+    /// Returns a connection with the server's REP in flight.
     #[track_caller]
     fn accepted(&mut self) -> (CommId, CommId) {
         let client = self.connect();
@@ -240,7 +240,7 @@ impl Pair {
         (client, server)
     }
 
-    /// A connection that both sides may use.
+    /// Returns an established connection.
     #[track_caller]
     fn established(&mut self) -> (CommId, CommId) {
         let ids = self.accepted();
@@ -265,7 +265,7 @@ impl Pair {
         (self.state(CLIENT, client), self.state(SERVER, server))
     }
 
-    /// Lets all time pass that anybody waits for.
+    /// Advances the clock until neither side has a deadline.
     fn finish(&mut self) {
         loop {
             self.deliver();
@@ -280,7 +280,7 @@ impl Pair {
         }
     }
 
-    /// Nothing is left of anything.
+    /// Asserts that both managers are empty.
     #[track_caller]
     fn assert_empty(&mut self) {
         self.assert_no_event();
@@ -290,7 +290,7 @@ impl Pair {
     }
 }
 
-/// The REJ that `side` sent.
+/// Returns the REJ that `side` sent.
 #[track_caller]
 fn rej(pair: &mut Pair, side: usize) -> wire::Rej {
     match pair.take() {
@@ -299,7 +299,7 @@ fn rej(pair: &mut Pair, side: usize) -> wire::Rej {
     }
 }
 
-/// A REQ as the client sends it.
+/// Returns a REQ as the client sends it.
 fn req() -> Req {
     let mut pair = Pair::new();
     pair.connect();

@@ -29,7 +29,7 @@ fn resolve(pair: &mut Pair) -> CommId {
     pair.sides[CLIENT].resolve(now, &wanted()).unwrap()
 }
 
-/// The server's program gets the question.
+/// Takes the resolution request of the server's program.
 #[track_caller]
 fn asked(pair: &mut Pair) -> CommId {
     match pair.event(SERVER) {
@@ -41,7 +41,7 @@ fn asked(pair: &mut Pair) -> CommId {
     }
 }
 
-/// The client has asked, and the server's program has the question.
+/// Returns a resolution whose request the server's program has.
 #[track_caller]
 fn asking(pair: &mut Pair) -> (CommId, CommId) {
     let id = resolve(pair);
@@ -68,7 +68,7 @@ fn resolved(pair: &mut Pair, expected: CommId) -> SidrRep {
 }
 
 #[test]
-fn a_request_gets_the_queue_pair_and_its_key_12_11() {
+fn request_gets_the_queue_pair_and_its_key_12_11() {
     let mut pair = Pair::new();
     let (id, question) = asking(&mut pair);
     reply(&mut pair, question);
@@ -84,7 +84,7 @@ fn a_request_gets_the_queue_pair_and_its_key_12_11() {
 }
 
 #[test]
-fn a_request_for_a_service_that_nobody_has_is_answered_12_11_2() {
+fn request_for_an_unsupported_service_is_answered_12_11_2() {
     let mut pair = Pair::new();
     let now = pair.now;
     let wanted = Resolve {
@@ -98,7 +98,7 @@ fn a_request_for_a_service_that_nobody_has_is_answered_12_11_2() {
 }
 
 #[test]
-fn a_request_is_repeated_max_cm_retries_times() {
+fn request_is_retransmitted_max_cm_retries_times() {
     let mut pair = Pair::new();
     let id = resolve(&mut pair);
     for _ in 0..=15 {
@@ -119,10 +119,10 @@ fn a_request_is_repeated_max_cm_retries_times() {
 }
 
 #[test]
-fn a_repeated_request_gets_the_reply_again_and_troubles_nobody() {
+fn retransmitted_request_gets_the_cached_reply() {
     let mut pair = Pair::new();
     let (id, question) = asking(&mut pair);
-    // It is repeated while the program thinks, and when the reply is lost.
+    // The request is retransmitted before the answer, and after the loss of the reply.
     pair.wait_for(CLIENT);
     pair.deliver();
     pair.assert_no_event();
@@ -138,7 +138,7 @@ fn a_repeated_request_gets_the_reply_again_and_troubles_nobody() {
 }
 
 #[test]
-fn a_request_that_the_program_forgets_is_rejected() {
+fn abandoned_request_is_rejected() {
     let mut pair = Pair::new();
     let (id, question) = asking(&mut pair);
     pair.sides[SERVER].abandon(pair.now, question);
@@ -152,7 +152,7 @@ fn a_request_that_the_program_forgets_is_rejected() {
 }
 
 #[test]
-fn a_reply_for_nobody_is_dropped() {
+fn reply_for_an_unknown_id_is_dropped() {
     let mut pair = Pair::new();
     let (id, question) = asking(&mut pair);
     pair.sides[CLIENT].abandon(pair.now, id);
@@ -163,7 +163,7 @@ fn a_reply_for_nobody_is_dropped() {
 }
 
 #[test]
-fn questions_count_towards_the_backlog() {
+fn resolution_requests_count_towards_the_backlog() {
     let mut pair = Pair::new();
     for _ in 0..9 {
         resolve(&mut pair);
@@ -178,7 +178,7 @@ fn questions_count_towards_the_backlog() {
 }
 
 #[test]
-fn kept_answers_are_bounded() {
+fn cached_replies_are_bounded() {
     let mut pair = Pair::new();
     for _ in 0..1500 {
         let (id, question) = asking(&mut pair);
@@ -186,13 +186,13 @@ fn kept_answers_are_bounded() {
         pair.deliver();
         resolved(&mut pair, id);
     }
-    assert_eq!(pair.sides[SERVER].kept_answers(), 1024);
+    assert_eq!(pair.sides[SERVER].cached_replies(), 1024);
     pair.finish();
     pair.assert_empty();
 }
 
 #[test]
-fn a_request_that_the_program_takes_up_leaves_its_place_to_another() {
+fn request_taken_up_by_the_program_releases_the_backlog() {
     let mut pair = Pair::new();
     for n in 0..100 {
         resolve(&mut pair);

@@ -1,10 +1,10 @@
-//! How a connection comes about (12.9.7).
+//! Connection setup (12.9.7).
 
 use super::*;
 use crate::cm::wire::path::LID_PERMISSIVE;
 
 #[test]
-fn req_rep_and_rtu_make_a_connection_12_9_7() {
+fn req_rep_and_rtu_establish_a_connection_12_9_7() {
     let mut pair = Pair::new();
     let client = pair.connect();
     assert_eq!(pair.state(CLIENT, client), State::ReqSent);
@@ -45,14 +45,14 @@ fn req_rep_and_rtu_make_a_connection_12_9_7() {
 }
 
 #[test]
-fn each_side_learns_what_its_queue_pair_needs() {
+fn both_sides_get_matching_queue_pair_parameters() {
     let mut pair = Pair::new();
     let (client, server) = pair.established();
     let client = *pair.sides[CLIENT].parameters(client).unwrap();
     let server = *pair.sides[SERVER].parameters(server).unwrap();
     assert_eq!(client.local_qpn, server.remote_qpn);
     assert_eq!(client.remote_qpn, server.local_qpn);
-    // The starting PSN in a message is where its receiver begins to send (12.7.31).
+    // The starting PSN of a message is the first PSN that its receiver sends (12.7.31).
     assert_eq!(
         (client.rq_psn, client.sq_psn),
         (Psn::new(0x1111), Psn::new(0x2222))
@@ -61,10 +61,10 @@ fn each_side_learns_what_its_queue_pair_needs() {
         (server.rq_psn, server.sq_psn),
         (Psn::new(0x2222), Psn::new(0x1111))
     );
-    // What one initiates the other responds to.
+    // The initiator depth of one side is the responder resources of the other.
     assert_eq!((client.initiator_depth, client.responder_resources), (4, 3));
     assert_eq!((server.initiator_depth, server.responder_resources), (3, 4));
-    // Each retries after RNR NAK as often as the other said.
+    // Each side uses the RNR retry count that the other announced.
     assert_eq!((client.rnr_retry_count, server.rnr_retry_count), (5, 6));
     assert_eq!((client.retry_count, server.retry_count), (7, 7));
     assert_eq!(
@@ -75,9 +75,9 @@ fn each_side_learns_what_its_queue_pair_needs() {
     assert_eq!((client.ack_timeout, server.ack_timeout), (17, 17));
 }
 
-/// As the kernel's `cm_format_req` does it: over RoCE paths have a hop limit, and no LIDs.
+/// As in the kernel's `cm_format_req`: RoCE paths have a hop limit and no LIDs.
 #[test]
-fn a_req_for_roce_has_permissive_lids_and_is_not_subnet_local() {
+fn req_for_roce_has_permissive_lids_and_is_not_subnet_local() {
     let req = req();
     assert_eq!(req.primary.local_lid, LID_PERMISSIVE);
     assert_eq!(req.primary.remote_lid, LID_PERMISSIVE);
@@ -97,7 +97,7 @@ fn a_req_for_roce_has_permissive_lids_and_is_not_subnet_local() {
 }
 
 #[test]
-fn an_answer_has_the_transaction_of_its_request_13_4_6_4() {
+fn answer_has_the_transaction_of_its_request_13_4_6_4() {
     let mut pair = Pair::new();
     let transaction = |pair: &mut Pair| {
         pair.collect();
@@ -123,7 +123,7 @@ fn an_answer_has_the_transaction_of_its_request_13_4_6_4() {
 }
 
 #[test]
-fn data_before_the_rtu_establish_the_connection_12_9_7_2() {
+fn data_before_the_rtu_establishes_the_connection_12_9_7_2() {
     let mut pair = Pair::new();
     let ids = pair.accepted();
     pair.deliver();
@@ -132,7 +132,7 @@ fn data_before_the_rtu_establish_the_connection_12_9_7_2() {
     assert!(matches!(pair.event(SERVER), Event::Established { .. }));
     assert_eq!(pair.state(SERVER, ids.1), State::Established);
     assert_eq!(pair.sides[SERVER].deadline(), Time::NEVER);
-    // The RTU comes late, and says nothing new.
+    // The late RTU changes nothing.
     pair.ready(ids.0);
     pair.deliver();
     pair.assert_no_event();
@@ -147,7 +147,7 @@ fn data_before_the_rtu_establish_the_connection_12_9_7_2() {
 }
 
 #[test]
-fn an_xrc_reply_names_its_queue_pair_where_annex_14_puts_it() {
+fn xrc_rep_names_its_queue_pair_in_the_eecn_field_a14() {
     let mut pair = Pair::new();
     let wanted = Connect {
         transport: Transport::Xrc,
@@ -169,7 +169,7 @@ fn an_xrc_reply_names_its_queue_pair_where_annex_14_puts_it() {
 }
 
 #[test]
-fn a_process_can_connect_to_itself() {
+fn process_can_connect_to_itself() {
     let mut manager = Manager::new(Counting(1));
     let now = Time(0);
     manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
@@ -215,7 +215,7 @@ fn a_process_can_connect_to_itself() {
 }
 
 #[test]
-fn the_listener_of_an_address_comes_before_the_one_of_all() {
+fn listener_of_an_address_precedes_the_wildcard() {
     let mut pair = Pair::new();
     let now = pair.now;
     let exact = pair.sides[SERVER]
@@ -238,7 +238,7 @@ fn the_listener_of_an_address_comes_before_the_one_of_all() {
 }
 
 #[test]
-fn an_address_has_one_listener_for_a_service() {
+fn address_has_one_listener_for_a_service() {
     let mut pair = Pair::new();
     let server = &mut pair.sides[SERVER];
     assert_eq!(
@@ -263,7 +263,7 @@ fn an_address_has_one_listener_for_a_service() {
 }
 
 #[test]
-fn a_listener_for_all_addresses_is_for_one_ip_version_unless_it_says_both() {
+fn wildcard_listener_is_for_one_ip_version_unless_both_are_given() {
     let v6 = Gid("2001:db8::1"
         .parse::<std::net::Ipv6Addr>()
         .unwrap()
@@ -280,7 +280,7 @@ fn a_listener_for_all_addresses_is_for_one_ip_version_unless_it_says_both() {
 }
 
 #[test]
-fn a_message_says_whom_it_is_for() {
+fn addressee_of_each_message() {
     use crate::cm::wire::Addressee;
     let mut pair = Pair::new();
     let ids = pair.accepted();
@@ -296,5 +296,5 @@ fn a_message_says_whom_it_is_for() {
     let now = pair.now;
     pair.sides[CLIENT].abandon(now, client);
     let (_, rej) = pair.take();
-    assert_eq!(rej.addressee(), Addressee::Anybody);
+    assert_eq!(rej.addressee(), Addressee::AnyProcess);
 }

@@ -1,4 +1,4 @@
-//! LAP and APR: another path for a connection, and whether it is taken (12.8).
+//! LAP and APR: a proposed alternate path, and the response to it (12.8).
 
 use super::path::{LapRaw as PathRaw, Path};
 use super::{Info, PrivateData, join, split};
@@ -21,11 +21,11 @@ pub struct Lap {
     pub remote_comm_id: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// How soon the receiver should answer: 4.096 us x 2^n for n to 31.
+    /// The response timeout of the receiver: 4.096 us x 2^n, n up to 31.
     pub remote_response_timeout: u8,
-    /// The path.
+    /// The alternate path.
     pub alternate: Path,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<LAP_PRIVATE_DATA>,
 }
 
@@ -72,14 +72,14 @@ impl Layout for Lap {
     }
 }
 
-/// What became of a LAP (12.8.2, table 117).
+/// The status of an APR (12.8.2, table 117).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ApStatus(pub u8);
 
 impl ApStatus {
     /// The alternate path is loaded.
     pub const LOADED: ApStatus = ApStatus(0);
-    /// There is no such communication.
+    /// The connection does not exist.
     pub const INVALID_COMM_ID: ApStatus = ApStatus(1);
     /// Alternate paths are not supported.
     pub const UNSUPPORTED: ApStatus = ApStatus(2);
@@ -92,11 +92,11 @@ pub struct Apr {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// What became of the LAP.
+    /// The status.
     pub status: ApStatus,
-    /// More about it.
+    /// Additional information.
     pub info: Info,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<APR_PRIVATE_DATA>,
 }
 
@@ -109,7 +109,7 @@ pub struct AprRaw {
     info_len: u8,
     status: u8,
     reserved: U16,
-    info: [u8; Info::MOST],
+    info: [u8; Info::MAX_LEN],
     private_data: [u8; APR_PRIVATE_DATA],
 }
 

@@ -1,4 +1,4 @@
-//! DREQ and DREP: the end of communication, and that it is agreed (12.6.10, 12.6.11).
+//! DREQ and DREP: the request to disconnect, and its reply (12.6.10, 12.6.11).
 
 use super::{PrivateData, join, split};
 use crate::ids::Qpn;
@@ -20,7 +20,7 @@ pub struct Dreq {
     pub remote_comm_id: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<DREQ_PRIVATE_DATA>,
 }
 
@@ -65,7 +65,7 @@ pub struct Drep {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<DREP_PRIVATE_DATA>,
 }
 

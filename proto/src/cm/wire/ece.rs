@@ -1,22 +1,22 @@
-//! Enhanced connection establishment: what the vendors of two channel adapters have to tell each other.
+//! Enhanced connection establishment (ECE): vendor options of two channel adapters.
 //!
-//! The vendor is in bits of REQ and REP that were reserved, the options are in the MAD's attribute modifier, as
-//! the kernel has them.
+//! As in the kernel, the vendor ID is in formerly reserved bits of REQ and REP, and the options are
+//! in the MAD's attribute modifier.
 
-/// A vendor's options for a connection.
+/// Vendor options of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ece {
-    /// The vendor's IEEE number, 24 bits; 0 where there are no options.
+    /// The vendor's IEEE OUI, 24 bits; 0 if there are no options.
     pub vendor_id: u32,
-    /// What they mean is for the vendor to know.
+    /// The options; their meaning is defined by the vendor.
     pub options: u32,
 }
 
-/// The bits of a vendor's number.
+/// The mask of a vendor ID.
 const VENDOR_ID: u32 = 0xff_ffff;
 
 impl Ece {
-    /// The options of a vendor, without those that the MAD's header has.
+    /// Returns the vendor ID without options; those are in the MAD header.
     pub(super) fn of_vendor(vendor_id: u32) -> Self {
         Ece {
             vendor_id: vendor_id & VENDOR_ID,
@@ -24,7 +24,7 @@ impl Ece {
         }
     }
 
-    /// The vendor's number, as wide as its field.
+    /// The vendor ID, truncated to its field.
     pub(super) fn vendor(self) -> u32 {
         self.vendor_id & VENDOR_ID
     }

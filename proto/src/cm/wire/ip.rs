@@ -1,47 +1,47 @@
-//! The RDMA IP CM service (annex A11): programs say IP addresses and ports, and the service IDs and
-//! the private data of the CM carry them.
+//! The RDMA IP CM service (annex A11): IP addresses and ports in service IDs and private data.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A service, as a listener offers and a request names it (12.7.3).
+/// A service ID, which names the service of a listener or a request (12.7.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServiceId(pub u64);
 
-/// The port spaces of the RDMA CM; the numbers of `enum rdma_port_space`, and bits 16 to 31 of
-/// service IDs (A11.2).
+/// The port spaces of the RDMA CM.
+///
+/// The values are those of `enum rdma_port_space`, and bits 16 to 31 of service IDs (A11.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum PortSpace {
     /// IP over InfiniBand.
     IpoIb = 0x0002,
-    /// Reliable connections, with TCP's port numbers: protocol 6.
+    /// Reliable connections: protocol 6, TCP.
     Tcp = 0x0106,
-    /// Datagrams, with UDP's port numbers: protocol 17.
+    /// Datagrams: protocol 17, UDP.
     Udp = 0x0111,
-    /// InfiniBand addresses.
+    /// Native InfiniBand addresses.
     Ib = 0x013f,
 }
 
 impl PortSpace {
-    /// All of them.
+    /// All port spaces.
     pub const ALL: [PortSpace; 4] = [Self::IpoIb, Self::Tcp, Self::Udp, Self::Ib];
 
-    /// The one with this number.
+    /// Returns the port space with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|&p| p as u32 == number)
     }
 }
 
 impl ServiceId {
-    /// The service of a port.
+    /// Returns the service ID of a port.
     pub const fn of_port(space: PortSpace, port: u16) -> Self {
         ServiceId((space as u64) << 16 | port as u64)
     }
 
-    /// The port that it stands for, if it is one of this service.
+    /// Returns the port space and the port, if this is a service ID of the RDMA IP CM service.
     pub fn port(self) -> Option<(PortSpace, u16)> {
         let space = u32::try_from(self.0 >> 16).ok()?;
         Some((PortSpace::from_number(space)?, self.0 as u16))
@@ -57,25 +57,25 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// What precedes the program's private data in a REQ or SIDR_REQ (A11.4).
+/// The header before the program's private data in a REQ or SIDR_REQ (A11.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeader {
-    /// Who connects: its address and port.
+    /// The address and port of the requester.
     pub source: SocketAddr,
-    /// The address that it connects to; the port is in the service ID.
+    /// The destination address; its port is in the service ID.
     pub destination: IpAddr,
 }
 
-/// Why private data do not start with such a header.
+/// Why private data do not start with a valid header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IpHeaderError {
-    /// They are too few.
+    /// There are too few bytes.
     #[error(
-        "the RDMA IP CM header takes {} bytes, there are {have}",
+        "{have} bytes are too short for an RDMA IP CM header, which takes {}",
         IpHeader::LEN
     )]
     TooShort {
-        /// How many there are.
+        /// The number of bytes.
         have: usize,
     },
     /// The version of the header is not 0.0.
@@ -99,18 +99,18 @@ struct Raw {
     destination: [u8; 16],
 }
 
-/// Where in its 16 bytes an IPv4 address lies.
+/// The offset of an IPv4 address in its 16 bytes.
 const IPV4_AT: usize = 12;
 const VERSION: u8 = 0;
 
 impl IpHeader {
-    /// Its length, in bytes.
+    /// The length of the header, in bytes.
     pub const LEN: usize = size_of::<Raw>();
 
-    /// Reads it from the start of `bytes`; returns it and the program's private data.
+    /// Reads the header from the start of `bytes`; returns it and the program's private data.
     ///
     /// # Errors
-    /// When `bytes` are too short, or of another version.
+    /// [`IpHeaderError`] when `bytes` are too short, or of an unsupported version.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), IpHeaderError> {
         let Ok((raw, rest)) = Raw::ref_from_prefix(bytes) else {
             return Err(IpHeaderError::TooShort { have: bytes.len() });
@@ -130,7 +130,7 @@ impl IpHeader {
         Ok((header, rest))
     }
 
-    /// Its bytes. The source's version of IP is that of the header.
+    /// Encodes the header. Its IP version is that of the source address.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let ip_version = if self.source.is_ipv4() { 4 } else { 6 };
         let raw = Raw {
@@ -149,7 +149,7 @@ fn ipv4(bytes: [u8; 16]) -> IpAddr {
     IpAddr::from([a, b, c, d])
 }
 
-/// The 16 bytes of an address.
+/// Encodes an address in 16 bytes.
 fn field(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => {

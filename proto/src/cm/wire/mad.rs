@@ -1,10 +1,10 @@
-//! The management datagram: 256 bytes, of which the first 24 say what the rest is (13.4).
+//! The management datagram (MAD): 256 bytes, with a header of 24 bytes (13.4).
 
 use crate::ids::QKey;
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The length of every MAD, in bytes (13.4.2).
+/// The length of a MAD, in bytes (13.4.2).
 pub const LEN: usize = 256;
 
 /// The queue key of the general service interface (10.2.5).
@@ -15,14 +15,14 @@ pub type Mad = [u8; LEN];
 
 /// The base version of MADs (13.4.3).
 const BASE_VERSION: u8 = 1;
-/// The class of communication management (13.4.4).
+/// The management class of communication management (13.4.4).
 const CLASS: u8 = 0x07;
 /// The version of that class (12.6.2).
 const CLASS_VERSION: u8 = 2;
-/// The method of all its messages (16.7.1).
+/// The method of all CM messages (16.7.1).
 const METHOD_SEND: u8 = 0x03;
 
-/// Which message a MAD is: its attribute (16.7.2).
+/// The attribute of a MAD: its message type (16.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Attribute {
@@ -51,7 +51,7 @@ pub enum Attribute {
 }
 
 impl Attribute {
-    /// All of them.
+    /// All attributes, in ascending order.
     pub const ALL: [Attribute; 11] = [
         Self::Req,
         Self::Mra,
@@ -72,38 +72,39 @@ impl Attribute {
     }
 }
 
-/// Why bytes are no message of communication management. All of these are dropped: who would get
-/// an answer is not known.
+/// Why bytes are not a CM message.
+///
+/// Such datagrams are dropped, because the communication to answer is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MadError {
-    /// The length is not that of a MAD.
+    /// The length is not 256 bytes.
     #[error("a MAD has {LEN} bytes, not {0}")]
     Length(usize),
     /// The base version is not 1.
     #[error("the MAD has base version {0}, not {BASE_VERSION}")]
     BaseVersion(u8),
-    /// It is of another management class.
+    /// The management class is another one.
     #[error("the MAD is of class {0:#04x}, not communication management ({CLASS:#04x})")]
     Class(u8),
-    /// It is of another version of communication management.
+    /// The class version is not supported.
     #[error("the MAD has class version {0}, not {CLASS_VERSION}")]
     ClassVersion(u8),
     /// The method is not Send.
     #[error("the MAD has method {0:#04x}, not Send ({METHOD_SEND:#04x})")]
     Method(u8),
-    /// The attribute is not a message.
+    /// The attribute is not a CM message.
     #[error("the attribute {0:#06x} is not a message of communication management")]
     Attribute(u16),
 }
 
-/// What differs between the headers of such MADs.
+/// The variable fields of the MAD header of a CM message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadHeader {
-    /// Which message follows.
+    /// The message type.
     pub attribute: Attribute,
-    /// The transaction, which an answer repeats (13.4.6.4).
+    /// The transaction ID, which an answer repeats (13.4.6.4).
     pub transaction: u64,
-    /// The attribute modifier: a vendor's options, otherwise 0.
+    /// The attribute modifier: vendor options, or 0.
     pub modifier: u32,
 }
 
@@ -124,13 +125,13 @@ struct Raw {
 }
 
 impl MadHeader {
-    /// Its length on the wire, in bytes.
+    /// The length of the header, in bytes.
     pub const LEN: usize = size_of::<Raw>();
 
-    /// Reads it from a MAD; returns it and the message.
+    /// Reads the header of a MAD; returns it and the message body.
     ///
     /// # Errors
-    /// When `bytes` are not one MAD, or not one of communication management.
+    /// [`MadError`] when `bytes` are not a MAD of communication management.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), MadError> {
         if bytes.len() != LEN {
             return Err(MadError::Length(bytes.len()));
@@ -163,7 +164,7 @@ impl MadHeader {
         ))
     }
 
-    /// Writes it to the start of a MAD.
+    /// Writes the header to the start of a MAD.
     pub fn emit(&self, mad: &mut Mad) {
         let raw = Raw {
             base_version: BASE_VERSION,

@@ -1,4 +1,4 @@
-//! All messages as one type, and a whole MAD of each.
+//! A type for all messages, and conversion from and to MADs.
 
 use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
 use super::{
@@ -6,15 +6,15 @@ use super::{
 };
 use crate::wire::Layout;
 
-/// Whom a message is for.
+/// The addressee of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressee {
     /// The communication with this ID.
     CommId(u32),
-    /// Whoever has this service.
+    /// The listener for this service.
     Service(ServiceId),
-    /// The communication that the sender has in mind, whose ID it was never told.
-    Anybody,
+    /// A communication identified by the sender only: the sender never learned its ID.
+    AnyProcess,
 }
 
 /// A message of communication management.
@@ -34,7 +34,7 @@ pub enum Message {
     Apr(Apr),
 }
 
-/// Every message fills its MAD.
+/// Whether a message fills its MAD.
 const fn fills<L: Layout>() -> bool {
     MadHeader::LEN + size_of::<L::Raw>() == LEN
 }
@@ -54,10 +54,10 @@ const _: () = assert!(
 );
 
 impl Message {
-    /// Reads a MAD; returns its transaction and the message.
+    /// Parses a MAD; returns its transaction ID and the message.
     ///
     /// # Errors
-    /// When `bytes` are not one MAD of communication management.
+    /// [`MadError`] when `bytes` are not a MAD of communication management.
     pub fn parse(bytes: &[u8]) -> Result<(u64, Message), MadError> {
         let (header, body) = MadHeader::parse(bytes)?;
         let message = match header.attribute {
@@ -80,7 +80,7 @@ impl Message {
         Ok((header.transaction, message))
     }
 
-    /// The vendor's options, of which the header of the MAD has a part.
+    /// The vendor options, of which a part is in the MAD header.
     fn ece_mut(&mut self) -> Option<&mut Ece> {
         match self {
             Message::Req(req) => Some(&mut req.ece),
@@ -89,7 +89,7 @@ impl Message {
         }
     }
 
-    /// The attribute modifier of its MAD.
+    /// The attribute modifier of the MAD.
     fn modifier(&self) -> u32 {
         match self {
             Message::Req(req) => req.ece.options,
@@ -98,7 +98,7 @@ impl Message {
         }
     }
 
-    /// Which message it is.
+    /// The message type.
     pub fn attribute(&self) -> Attribute {
         match self {
             Message::Req(_) => Attribute::Req,
@@ -115,7 +115,7 @@ impl Message {
         }
     }
 
-    /// Whom it is for.
+    /// The addressee, as far as the message identifies it.
     pub fn addressee(&self) -> Addressee {
         match self {
             Message::Req(message) => Addressee::Service(message.service),
@@ -123,7 +123,7 @@ impl Message {
             Message::Rej(message)
                 if message.reason == RejectReason::TIMEOUT && message.remote_comm_id == 0 =>
             {
-                Addressee::Anybody
+                Addressee::AnyProcess
             }
             Message::Rej(message) => Addressee::CommId(message.remote_comm_id),
             Message::Mra(message) => Addressee::CommId(message.remote_comm_id),
@@ -137,7 +137,7 @@ impl Message {
         }
     }
 
-    /// The MAD that carries it.
+    /// Returns the MAD of the message.
     pub fn to_mad(&self, transaction: u64) -> Mad {
         let mut mad = [0; LEN];
         let header = MadHeader {

@@ -1,11 +1,10 @@
-//! The messages of communication management: what the bytes of their MADs mean (12.6 to 12.11).
+//! CM messages and their MADs (12.6 to 12.11).
 //!
-//! There is a file a message, or a pair of them, each with the layout on the wire, a plain
-//! representation, and the way between the two. [`mad`] is the header that they share, [`Message`]
-//! puts them together, and [`ip`] is what the RDMA IP CM service says in private data.
+//! Each message, or pair of messages, has a file with its wire layout, its plain representation and
+//! the conversions. [`mad`] is the common header, [`Message`] the type of all messages, and [`ip`]
+//! the header of the RDMA IP CM service in private data.
 //!
-//! Values that a field should not have are kept as they came: who answers them is for the state
-//! machines.
+//! Invalid field values are preserved. The state machines decide how to answer them.
 
 pub mod alternate;
 pub mod disconnect;
@@ -43,42 +42,42 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use zerocopy::network_endian::U32;
 
-/// Which message an MRA or a REJ answers (12.6.6, 12.6.7).
+/// The message that an MRA or a REJ answers (12.6.6, 12.6.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answered {
     /// A REQ.
     Req,
     /// A REP.
     Rep,
-    /// A LAP in an MRA; no message in particular in a REJ.
+    /// A LAP in an MRA; no specific message in a REJ.
     Other,
-    /// The number that means nothing.
+    /// The reserved value.
     Reserved,
 }
 
 impl Answered {
-    /// From the top two bits of a byte, the others being reserved.
+    /// Decodes the top two bits of a byte; the others are reserved.
     fn from_byte(byte: u8) -> Self {
         [Self::Req, Self::Rep, Self::Other, Self::Reserved][usize::from(byte >> 6)]
     }
 
-    /// To the top two bits of a byte.
+    /// Encodes the value as the top two bits of a byte.
     fn byte(self) -> u8 {
         (self as u8) << 6
     }
 }
 
-/// 24 bits and the byte below them.
+/// Splits a field into its high 24 bits and its low byte.
 fn split(field: U32) -> (u32, u8) {
     (field.get() >> 8, field.get() as u8)
 }
 
-/// The low 24 bits of `high`, with `low` below them.
+/// Joins the low 24 bits of `high` and the byte `low` below them.
 fn join(high: u32, low: u8) -> U32 {
     U32::new(high << 8 | u32::from(low))
 }
 
-/// The bits of `value` that fit a field of `width` bits.
+/// Returns the low `width` bits of `value`.
 const fn low_bits(value: u8, width: u32) -> u8 {
     value & ((1 << width) - 1)
 }

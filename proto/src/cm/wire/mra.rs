@@ -1,4 +1,4 @@
-//! MRA: a message has arrived, and its answer takes a while (12.6.6).
+//! MRA: a message has been received, and its answer is delayed (12.6.6).
 
 use super::{Answered, PrivateData};
 use crate::wire::Layout;
@@ -15,11 +15,11 @@ pub struct Mra {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// Which message arrived.
+    /// The message that was received.
     pub answered: Answered,
-    /// How long its answer may take: 4.096 us x 2^n for n to 31.
+    /// The delay of the answer: 4.096 us x 2^n, n up to 31.
     pub service_timeout: u8,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
 

@@ -1,18 +1,17 @@
-//! How the connection's packets shall travel: the primary path of a REQ, and alternate ones
-//! (12.7.12 to 12.7.34).
+//! The path of a connection: the primary path of a REQ, and alternate paths (12.7.12 to 12.7.34).
 
 use super::low_bits;
 use crate::ids::Gid;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The LID that means none in particular, where a router lies between: what RoCE says (4.1.3).
+/// The permissive LID, for paths through a router and for RoCE (4.1.3).
 pub const LID_PERMISSIVE: u16 = 0xffff;
 
-/// A path, as who sends it sees it.
+/// A path, from the sender's view.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Path {
-    /// The sender's LID. An alternate path without one is none.
+    /// The sender's LID. 0 in an alternate path means that there is none.
     pub local_lid: u16,
     /// The receiver's LID.
     pub remote_lid: u16,
@@ -20,19 +19,19 @@ pub struct Path {
     pub local_gid: Gid,
     /// The receiver's GID.
     pub remote_gid: Gid,
-    /// Flow label, 20 bits.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
     /// The static rate, 6 bits.
     pub packet_rate: u8,
-    /// Traffic class.
+    /// The traffic class.
     pub traffic_class: u8,
-    /// Hop limit.
+    /// The hop limit.
     pub hop_limit: u8,
-    /// Service level, 4 bits.
+    /// The service level, 4 bits.
     pub sl: u8,
-    /// Whether no router lies between.
+    /// Whether the path stays within the subnet.
     pub subnet_local: bool,
-    /// The sender's ACK timeout, 4.096 us x 2^n for n to 31.
+    /// The sender's ACK timeout: 4.096 us x 2^n, n up to 31.
     pub local_ack_timeout: u8,
 }
 
@@ -54,7 +53,7 @@ pub struct Raw {
     ack_timeout: u8,
 }
 
-/// The layout on the wire in a LAP, whose last fields are in another order.
+/// The layout on the wire in a LAP; its last fields are in another order.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LapRaw {

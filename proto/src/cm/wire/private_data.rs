@@ -1,24 +1,26 @@
-//! What the two programs tell each other: each message carries a number of bytes of its own size,
-//! of which the wire does not say how many were meant (12.7.35).
+//! Private data that the two programs exchange in CM messages.
+//!
+//! Each message type carries a fixed number of bytes. The wire format does not tell how many of
+//! them the program gave (12.7.35).
 
 use std::fmt;
 use std::ops::Deref;
 
-/// The private data of a message: `N` bytes, zeroes after what the program gave.
+/// The private data of a message: `N` bytes, padded with zeroes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData<const N: usize>(pub [u8; N]);
 
-/// Private data, or additional information, is longer than its message carries.
+/// The error of private data or additional information that exceeds the limit of its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{given} bytes are too long: this message carries at most {most}")]
+#[error("{given} bytes are too many: this message carries at most {most}")]
 pub struct TooLong {
-    /// How many bytes were given.
+    /// The number of bytes given.
     pub given: usize,
-    /// How many there may be.
+    /// The most bytes that the message carries.
     pub most: usize,
 }
 
-/// `bytes`, followed by zeroes.
+/// Returns `bytes` padded with zeroes.
 fn padded<const N: usize>(bytes: &[u8]) -> Result<[u8; N], TooLong> {
     let mut out = [0; N];
     out.get_mut(..bytes.len())
@@ -31,13 +33,13 @@ fn padded<const N: usize>(bytes: &[u8]) -> Result<[u8; N], TooLong> {
 }
 
 impl<const N: usize> PrivateData<N> {
-    /// How many bytes it holds.
+    /// The size, in bytes.
     pub const LEN: usize = N;
 
-    /// Private data that starts with `bytes`.
+    /// Returns private data that starts with `bytes`.
     ///
     /// # Errors
-    /// When they are more than the message carries.
+    /// [`TooLong`] when there are more bytes than the message carries.
     pub fn new(bytes: &[u8]) -> Result<Self, TooLong> {
         padded(bytes).map(PrivateData)
     }
@@ -63,22 +65,23 @@ impl<const N: usize> fmt::Debug for PrivateData<N> {
     }
 }
 
-/// Additional information, which comes with its length: why a message was rejected (12.6.7.2), why
-/// an alternate path was not taken (12.8.2), where else a service is (12.11.2).
+/// Additional information of a REJ (12.6.7.2), an APR (12.8.2) or a SIDR_REP (12.11.2).
+///
+/// Unlike private data it has an explicit length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     len: u8,
-    bytes: [u8; Info::MOST],
+    bytes: [u8; Info::MAX_LEN],
 }
 
 impl Info {
-    /// The most bytes that there may be.
-    pub const MOST: usize = 72;
+    /// The maximum length, in bytes.
+    pub const MAX_LEN: usize = 72;
 
-    /// Information of these bytes.
+    /// Returns information of these bytes.
     ///
     /// # Errors
-    /// When there are more than [`Info::MOST`].
+    /// [`TooLong`] when there are more than [`Info::MAX_LEN`].
     pub fn new(bytes: &[u8]) -> Result<Self, TooLong> {
         Ok(Info {
             bytes: padded(bytes)?,
@@ -86,19 +89,19 @@ impl Info {
         })
     }
 
-    /// The first `len` of `bytes`, or all of them when that says more.
-    pub(super) fn from_wire(len: u8, bytes: &[u8; Self::MOST]) -> Self {
-        let len = len.min(Self::MOST as u8);
+    /// Decodes the first `len` of `bytes`; all of them if `len` is larger.
+    pub(super) fn from_wire(len: u8, bytes: &[u8; Self::MAX_LEN]) -> Self {
+        let len = len.min(Self::MAX_LEN as u8);
         let mut info = Info {
             len,
-            bytes: [0; Self::MOST],
+            bytes: [0; Self::MAX_LEN],
         };
         info.bytes[..usize::from(len)].copy_from_slice(&bytes[..usize::from(len)]);
         info
     }
 
-    /// How many bytes there are, and the field that holds them.
-    pub(super) fn to_wire(self) -> (u8, [u8; Self::MOST]) {
+    /// Encodes the length and the field.
+    pub(super) fn to_wire(self) -> (u8, [u8; Self::MAX_LEN]) {
         (self.len, self.bytes)
     }
 }
@@ -107,15 +110,15 @@ impl Default for Info {
     fn default() -> Self {
         Info {
             len: 0,
-            bytes: [0; Self::MOST],
+            bytes: [0; Self::MAX_LEN],
         }
     }
 }
 
 impl<const N: usize> From<[u8; N]> for Info {
     fn from(given: [u8; N]) -> Self {
-        const { assert!(N <= Info::MOST) };
-        let mut bytes = [0; Self::MOST];
+        const { assert!(N <= Info::MAX_LEN) };
+        let mut bytes = [0; Self::MAX_LEN];
         bytes[..N].copy_from_slice(&given);
         Info {
             len: N as u8,
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_refused_and_the_rest_padded() {
+    fn data_is_padded_and_refused_beyond_the_limit() {
         let refused = PrivateData::<4>::new(&[1; 5]).unwrap_err();
         assert_eq!((refused.given, refused.most), (5, 4));
         assert_eq!(PrivateData::<4>::new(&[1, 2]).unwrap().0, [1, 2, 0, 0]);
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_field_means_the_whole_field() {
+    fn length_beyond_the_field_is_clamped() {
         let info = Info::from_wire(127, &[9; 72]);
         assert_eq!(&*info, [9; 72]);
         assert_eq!(&*Info::from_wire(2, &[9; 72]), [9; 2]);

@@ -1,12 +1,12 @@
-//! Why a message is rejected (12.6.7.2, table 109).
+//! Reasons of a REJ (12.6.7.2, table 109).
 
 use std::fmt;
 
-/// The reason in a REJ. Those without a name are kept: a program may see them.
+/// The reason of a REJ. Unnamed values are preserved for the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u16);
 
-/// A constant a reason, and the table of their names.
+/// Defines a constant for each reason, and the table of their names.
 macro_rules! reasons {
     ($($number:literal $constant:ident $name:literal,)*) => {
         impl RejectReason {
@@ -15,7 +15,7 @@ macro_rules! reasons {
                 pub const $constant: RejectReason = RejectReason($number);
             )*
 
-            /// All that have a name, with it.
+            /// All named reasons, with their names.
             pub const ALL: &[(RejectReason, &str)] = &[$((Self::$constant, $name)),*];
         }
     };
@@ -59,7 +59,7 @@ reasons! {
 }
 
 impl RejectReason {
-    /// Its name, if it has one.
+    /// The name of the reason, if it has one.
     pub fn name(self) -> Option<&'static str> {
         let found = Self::ALL.iter().find(|(reason, _)| *reason == self);
         found.map(|(_, name)| *name)

@@ -1,4 +1,4 @@
-//! REJ: no communication, and why (12.6.7).
+//! REJ: a rejection and its reason (12.6.7).
 
 use super::{Answered, Info, PrivateData, RejectReason};
 use crate::wire::Layout;
@@ -11,17 +11,17 @@ pub const PRIVATE_DATA: usize = 148;
 /// A reject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rej {
-    /// The sender's communication ID, 0 when it never had one.
+    /// The sender's communication ID; 0 if it has none.
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// Which message is rejected.
+    /// The message that is rejected.
     pub answered: Answered,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// More about it: what would have been right, or who rejects.
+    /// Additional information: the valid value, or the sender's GUID.
     pub info: Info,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
 
@@ -36,7 +36,7 @@ pub struct Raw {
     /// Reject info length (7 bits), reserved (1).
     info_len: u8,
     reason: U16,
-    info: [u8; Info::MOST],
+    info: [u8; Info::MAX_LEN],
     private_data: [u8; PRIVATE_DATA],
 }
 

@@ -1,4 +1,4 @@
-//! REP: the answer to a REQ that was accepted (12.6.8).
+//! REP: the acceptance of a REQ (12.6.8).
 
 use super::{Ece, PrivateData, join, low_bits, split};
 use crate::ids::{QKey, Qpn};
@@ -17,33 +17,33 @@ pub struct Rep {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// The queue key, for reliable datagrams.
+    /// The queue key; for reliable datagrams only.
     pub qkey: QKey,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// The sender's end-to-end context; in XRC it is the queue pair that receives (A14.5.2).
+    /// The sender's end-to-end context; over XRC the receiving queue pair (A14.5.2).
     pub eecn: u32,
-    /// The PSN with which the receiver shall begin to send (12.7.31).
+    /// The first PSN that the receiver must send (12.7.31).
     pub starting_psn: Psn,
-    /// READs and atomics that the sender's queue pair takes at once.
+    /// The most READs and atomics that the sender accepts at once.
     pub responder_resources: u8,
-    /// READs and atomics that the sender will have outstanding.
+    /// The most READs and atomics that the sender will have outstanding.
     pub initiator_depth: u8,
-    /// The sender's delay of acknowledgments: 4.096 us x 2^n for n to 31 (12.7.33).
+    /// The sender's ACK delay: 4.096 us x 2^n, n up to 31 (12.7.33).
     pub target_ack_delay: u8,
-    /// What became of the alternate path; 0 when it is taken.
+    /// The failover status; 0 means that the alternate path is accepted.
     pub failover_accepted: u8,
-    /// Whether the sender's queue pair has end-to-end flow control.
+    /// Whether the sender's queue pair implements end-to-end flow control.
     pub flow_control: bool,
-    /// How often the receiver shall retry after RNR NAK: 0 to 7, which is for ever.
+    /// The receiver's retry count after an RNR NAK: 0 to 6; 7 is unlimited.
     pub rnr_retry_count: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
-    /// The sender's channel adapter.
+    /// The GUID of the sender's channel adapter.
     pub ca_guid: u64,
-    /// The sender's vendor's options.
+    /// The sender's vendor options.
     pub ece: Ece,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
 

@@ -12,18 +12,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of private data in a REQ.
 pub const PRIVATE_DATA: usize = 92;
 
-/// The service that the connection shall have (12.7.6, A14.5).
+/// The transport service of the connection (12.7.6, A14.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transport {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram, which nobody has.
+    /// Reliable datagram; not supported.
     Rd,
     /// Extended reliable connection.
     Xrc,
-    /// An extended transport that is not known; its number, 3 bits.
+    /// An unknown extended transport; its number, 3 bits.
     Extended(u8),
 }
 
@@ -60,47 +60,47 @@ impl Transport {
 pub struct Req {
     /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The service that is asked for.
+    /// The requested service ID.
     pub service: ServiceId,
-    /// The sender's channel adapter.
+    /// The GUID of the sender's channel adapter.
     pub ca_guid: u64,
-    /// The queue key, for reliable datagrams.
+    /// The queue key; for reliable datagrams only.
     pub qkey: QKey,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// READs and atomics that the sender's queue pair takes at once.
+    /// The most READs and atomics that the sender accepts at once.
     pub responder_resources: u8,
-    /// READs and atomics that the sender wants to have outstanding.
+    /// The most READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
-    /// How soon the receiver should answer: 4.096 us x 2^n for n to 31 (12.7.4).
+    /// The response timeout of the receiver: 4.096 us x 2^n, n up to 31 (12.7.4).
     pub remote_response_timeout: u8,
-    /// The service of the connection.
+    /// The transport service.
     pub transport: Transport,
-    /// Whether the sender's queue pair has end-to-end flow control.
+    /// Whether the sender's queue pair implements end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN with which the receiver shall begin to send (12.7.31).
+    /// The first PSN that the receiver must send (12.7.31).
     pub starting_psn: Psn,
-    /// How soon the sender answers: 4.096 us x 2^n for n to 31 (12.7.5).
+    /// The response timeout of the sender: 4.096 us x 2^n, n up to 31 (12.7.5).
     pub local_response_timeout: u8,
-    /// How often the receiver shall retry without an answer: 0 to 7.
+    /// The receiver's transport retry count: 0 to 7.
     pub retry_count: u8,
-    /// The partition.
+    /// The partition key.
     pub pkey: PKey,
-    /// The path MTU, by its number; [`Req::mtu`] is the MTU.
+    /// The path MTU as encoded; see [`Req::mtu`].
     pub path_mtu: u8,
-    /// How often the receiver shall retry after RNR NAK: 0 to 7, which is for ever.
+    /// The receiver's retry count after an RNR NAK: 0 to 6; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// How often each CM repeats a message without an answer: 0 to 15.
+    /// The most retransmissions of a message by either CM: 0 to 15.
     pub max_cm_retries: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
-    /// How packets shall travel.
+    /// The primary path.
     pub primary: Path,
-    /// How else they may travel; zeroes when there is no other way.
+    /// The alternate path; zeroes if there is none.
     pub alternate: Path,
-    /// The sender's vendor's options.
+    /// The sender's vendor options.
     pub ece: Ece,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
 
@@ -137,7 +137,7 @@ pub struct Raw {
 const SRQ: u8 = 0x08;
 
 impl Req {
-    /// The path MTU, if the number means one.
+    /// The path MTU, if its encoding is valid.
     pub fn mtu(&self) -> Option<Mtu> {
         Mtu::from_number(self.path_mtu)
     }

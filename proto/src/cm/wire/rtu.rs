@@ -1,4 +1,4 @@
-//! RTU: the connection may be used (12.6.9).
+//! RTU: the sender is ready to use the connection (12.6.9).
 
 use super::PrivateData;
 use crate::wire::Layout;
@@ -15,7 +15,7 @@ pub struct Rtu {
     pub local_comm_id: u32,
     /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<PRIVATE_DATA>,
 }
 

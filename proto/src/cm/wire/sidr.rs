@@ -1,4 +1,4 @@
-//! SIDR_REQ and SIDR_REP: which datagram queue pair has a service (12.11).
+//! SIDR_REQ and SIDR_REP: service ID resolution (12.11).
 
 use super::{Info, PrivateData, ServiceId, join, split};
 use crate::ids::{PKey, QKey, Qpn};
@@ -15,13 +15,13 @@ pub const REP_PRIVATE_DATA: usize = 136;
 /// A service ID resolution request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrReq {
-    /// The sender's number for it, which the reply repeats.
+    /// The sender's ID of the request, which the reply repeats.
     pub request_id: u32,
-    /// The partition.
+    /// The partition key.
     pub pkey: PKey,
-    /// The service.
+    /// The requested service ID.
     pub service: ServiceId,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<REQ_PRIVATE_DATA>,
 }
 
@@ -60,20 +60,20 @@ impl Layout for SidrReq {
     }
 }
 
-/// What became of a SIDR_REQ (12.11.2.2).
+/// The status of a service ID resolution (12.11.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
     /// The queue pair and its key are valid.
     pub const VALID: SidrStatus = SidrStatus(0);
-    /// Nobody has this service.
+    /// The service is not supported.
     pub const UNSUPPORTED: SidrStatus = SidrStatus(1);
-    /// Who has the service does not want this request.
+    /// The request is rejected by the service provider.
     pub const REJECTED: SidrStatus = SidrStatus(2);
-    /// There is no queue pair for it.
+    /// No queue pair is available.
     pub const NO_QP: SidrStatus = SidrStatus(3);
-    /// The service is elsewhere.
+    /// The service is redirected to another port or queue pair.
     pub const REDIRECTED: SidrStatus = SidrStatus(4);
     /// The version is not supported.
     pub const UNSUPPORTED_VERSION: SidrStatus = SidrStatus(5);
@@ -82,11 +82,11 @@ impl SidrStatus {
 impl fmt::Display for SidrStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
-            Self::VALID => "it is there",
-            Self::UNSUPPORTED => "nobody has this service",
-            Self::REJECTED => "who has it does not want this request",
-            Self::NO_QP => "there is no queue pair for it",
-            Self::REDIRECTED => "it is elsewhere",
+            Self::VALID => "valid",
+            Self::UNSUPPORTED => "the service is not supported",
+            Self::REJECTED => "the service provider rejected the request",
+            Self::NO_QP => "no queue pair is available",
+            Self::REDIRECTED => "the service is redirected",
             Self::UNSUPPORTED_VERSION => "the version is not supported",
             SidrStatus(other) => return write!(f, "status {other}"),
         })
@@ -96,19 +96,19 @@ impl fmt::Display for SidrStatus {
 /// A service ID resolution reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrRep {
-    /// The number in the request.
+    /// The ID of the request.
     pub request_id: u32,
-    /// What became of it.
+    /// The status.
     pub status: SidrStatus,
-    /// More about it.
+    /// Additional information.
     pub info: Info,
     /// The queue pair that has the service.
     pub qpn: Qpn,
-    /// The service.
+    /// The service ID.
     pub service: ServiceId,
-    /// The key of the queue pair.
+    /// The queue key of the queue pair.
     pub qkey: QKey,
-    /// For the program.
+    /// Private data for the program.
     pub private_data: PrivateData<REP_PRIVATE_DATA>,
 }
 
@@ -124,7 +124,7 @@ pub struct RepRaw {
     qpn: U32,
     service: U64,
     qkey: U32,
-    info: [u8; Info::MOST],
+    info: [u8; Info::MAX_LEN],
     private_data: [u8; REP_PRIVATE_DATA],
 }
 

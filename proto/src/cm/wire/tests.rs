@@ -1,4 +1,4 @@
-//! The layouts of all messages.
+//! Tests of the message layouts.
 
 use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
 use super::*;
@@ -8,7 +8,7 @@ use crate::psn::Psn;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// A MAD of communication management with this body.
+/// Returns a CM MAD with this body.
 fn mad(attribute: Attribute, body: &[u8]) -> Mad {
     let mut mad = [0; LEN];
     let header = MadHeader {
@@ -22,9 +22,9 @@ fn mad(attribute: Attribute, body: &[u8]) -> Mad {
 }
 
 proptest! {
-    /// Reserved bits aside, which come out as zero, nothing is lost on the way.
+    /// Everything except reserved bits, which are sent as zero, survives a round trip.
     #[test]
-    fn each_message_survives_parse_and_emit(
+    fn messages_round_trip(
         body in prop::collection::vec(any::<u8>(), LEN - MadHeader::LEN),
         attribute in prop::sample::select(&Attribute::ALL[..]),
     ) {
@@ -36,13 +36,13 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn parse_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Message::parse(&bytes);
         let _ = IpHeader::parse(&bytes);
     }
 
     #[test]
-    fn an_ip_header_survives(v6: bool, port: u16, a: [u8; 16], b: [u8; 16]) {
+    fn ip_header_round_trips(v6: bool, port: u16, a: [u8; 16], b: [u8; 16]) {
         let address = |bytes: [u8; 16]| -> IpAddr {
             if v6 {
                 Ipv6Addr::from(bytes).into()
@@ -60,7 +60,7 @@ proptest! {
 }
 
 #[test]
-fn a_mad_is_of_the_right_length_version_class_method_and_attribute() {
+fn mads_of_other_length_version_class_method_or_attribute_are_refused() {
     let good = mad(Attribute::Rtu, &[0; 232]);
     let with = |at: usize, byte: u8| {
         let mut mad = good;
@@ -80,7 +80,7 @@ fn a_mad_is_of_the_right_length_version_class_method_and_attribute() {
 }
 
 #[test]
-fn the_header_of_a_mad_lies_where_the_specification_puts_it() {
+fn mad_header_matches_the_specification() {
     let mad = mad(Attribute::SidrReq, &[0; 232]);
     let expected = [
         1, 7, 2, 3, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0x17, 0, 0, 9, 10, 11, 12,
@@ -89,7 +89,7 @@ fn the_header_of_a_mad_lies_where_the_specification_puts_it() {
 }
 
 #[test]
-fn a_req_has_its_fields_where_table_106_puts_them() {
+fn req_fields_match_table_106() {
     let req = Req {
         local_comm_id: 0x1122_3344,
         service: ServiceId::of_port(PortSpace::Tcp, 7471),
@@ -157,7 +157,7 @@ fn a_req_has_its_fields_where_table_106_puts_them() {
 }
 
 #[test]
-fn a_rep_has_its_fields_where_table_110_puts_them() {
+fn rep_fields_match_table_110() {
     let rep = Rep {
         local_comm_id: 1,
         remote_comm_id: 2,
@@ -225,7 +225,7 @@ fn a_rep_has_its_fields_where_table_110_puts_them() {
 }
 
 #[test]
-fn a_lap_has_its_fields_where_table_115_puts_them() {
+fn lap_fields_match_table_115() {
     let lap = Lap {
         local_comm_id: 1,
         remote_comm_id: 2,
@@ -257,7 +257,7 @@ fn a_lap_has_its_fields_where_table_115_puts_them() {
 }
 
 #[test]
-fn the_lengths_of_private_data_are_those_of_the_kernel() {
+fn private_data_lengths_match_the_kernel() {
     let lengths = [
         req::PRIVATE_DATA,
         mra::PRIVATE_DATA,
@@ -279,7 +279,7 @@ fn the_lengths_of_private_data_are_those_of_the_kernel() {
 }
 
 #[test]
-fn an_ip_header_has_ipv4_addresses_in_the_last_four_of_sixteen_bytes() {
+fn ipv4_addresses_are_in_the_last_four_of_sixteen_bytes() {
     let header = IpHeader {
         source: "192.0.2.1:4660".parse().unwrap(),
         destination: IpAddr::from([192, 0, 2, 2]),
@@ -303,7 +303,7 @@ fn an_ip_header_has_ipv4_addresses_in_the_last_four_of_sixteen_bytes() {
 }
 
 #[test]
-fn a_service_of_a_port_says_so() {
+fn service_id_of_a_port_round_trips() {
     let service = ServiceId::of_port(PortSpace::Udp, 7174);
     assert_eq!(service.0, 0x0111_1c06);
     assert_eq!(service.port(), Some((PortSpace::Udp, 7174)));

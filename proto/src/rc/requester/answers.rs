@@ -240,7 +240,7 @@ impl Requester {
                 break;
             }
             self.queue.pop();
-            if wqe.op.takes_receive() {
+            if wqe.op.consumes_receive() {
                 self.receives_done = wqe.receives;
             }
             cx.counters.count_send_done(wqe.op);
@@ -265,7 +265,7 @@ impl Requester {
         let index = psn.diff(wqe.first_psn) as u32;
         let expected = match wqe.op {
             SendOp::Read { .. } => wqe.payload_of(index, cx.attr.path_mtu),
-            op if op.is_confirmed() => 0,
+            op if op.has_empty_response() => 0,
             _ => {
                 cx.counters.stale_responses += 1;
                 return Outcome::Continue;

@@ -93,7 +93,7 @@ fn notifications_of_strangers_are_not_obeyed() {
     end.qp
         .handle_packet(end.now, source(stranger), &packet, &mut end.host);
     assert_eq!(end.qp.counters().cnps_received, 0);
-    assert_eq!(end.qp.counters().foreign, 1);
+    assert_eq!(end.qp.counters().wrong_source, 1);
 }
 
 /// What a ConnectX-4 Lx sent, from the BTH to the ICRC, is what is sent from here byte by byte.

@@ -276,7 +276,7 @@ fn who_has_not_rearmed_hears_the_alternate_path_as_a_strangers() {
     end.poll();
     end.give_from(other_gid(), ack(0));
     assert!(end.done().is_empty());
-    assert_eq!(end.qp.counters().foreign, 1);
+    assert_eq!(end.qp.counters().wrong_source, 1);
     assert_eq!(end.events(), [QpEvent::PathMigrationRefused]);
 }
 

@@ -30,7 +30,7 @@ fn what_came_after_a_hole_is_carried_out_when_it_closes_and_not_before() {
     assert!(matches!(ack.syndrome(), Syndrome::Ack(_)));
     assert_eq!(ack.psn(), PEER_PSN + 2);
     assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
-    assert_eq!(end.qp.counters().held, 2);
+    assert_eq!(end.qp.counters().out_of_order_executed, 2);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_finds_no_room_is_reported_missing() {
     }
     assert_eq!(end.only().psn(), PEER_PSN);
     write(&mut end, 0);
-    let kept = end.qp.counters().held as u32;
+    let kept = end.qp.counters().out_of_order_executed as u32;
     assert!((1..4).contains(&kept));
     let nak = end.only();
     assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 1 + kept));
@@ -140,7 +140,7 @@ fn what_comes_far_after_a_hole_is_not_kept() {
     write(&mut end, 1025);
     end.poll();
     write(&mut end, 0);
-    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
     // It came, though: something is missing.
     assert_eq!(end.only().syndrome(), GAP);
 }
@@ -208,7 +208,7 @@ fn a_request_from_another_udp_port_is_not_kept() {
     assert_ne!(end.host.bytes(REMOTE, 2, 1), [99]);
     write(&mut end, 2);
     assert_eq!(end.host.bytes(REMOTE, 0, 3), [0, 1, 2]);
-    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
     assert_eq!(end.qp.counters().duplicates, 0);
 }
 
@@ -218,7 +218,7 @@ fn before_anything_came_in_order_the_request_that_closes_the_gap_names_the_port(
     end.forge(2, 99);
     write(&mut end, 1);
     write(&mut end, 0);
-    assert_eq!(end.qp.counters().held, 1);
+    assert_eq!(end.qp.counters().out_of_order_executed, 1);
     assert_ne!(end.host.bytes(REMOTE, 2, 1), [99]);
     // It is reported as missing, as it came.
     let answers = end.poll();
@@ -235,7 +235,7 @@ fn a_peer_that_changes_its_udp_port_is_kept_again_after_the_next_request_in_orde
     end.forge(1, 1);
     end.forge(3, 3);
     end.forge(2, 2);
-    assert_eq!(end.qp.counters().held, 1);
+    assert_eq!(end.qp.counters().out_of_order_executed, 1);
     assert_eq!(end.host.bytes(REMOTE, 0, 4), [0, 1, 2, 3]);
 }
 
@@ -248,7 +248,7 @@ fn what_is_not_filled_in_time_is_dropped_and_reported_missing() {
     end.wait_for_deadline();
     assert_eq!(end.qp.deadline(), Time::NEVER);
     write(&mut end, 1);
-    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
     let nak = end.only();
     assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 2));
     write(&mut end, 2);
@@ -269,7 +269,7 @@ fn each_request_is_kept_for_a_time_of_its_own() {
     // The first one comes again, and what it closes is still there.
     write(&mut end, 1);
     write(&mut end, 2);
-    assert_eq!(end.qp.counters().held, 1);
+    assert_eq!(end.qp.counters().out_of_order_executed, 1);
     assert_eq!(end.qp.deadline(), Time::NEVER);
 }
 
@@ -311,7 +311,7 @@ fn a_queue_pair_that_only_receives_drops_what_is_not_filled_in_time() {
     write(&mut end, 2);
     end.wait_for_deadline();
     write(&mut end, 1);
-    assert_eq!(end.qp.counters().held, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn queue_pairs_that_share_a_budget_keep_no_more_than_it_has() {
     let mut kept = 0;
     for end in &mut ends {
         write(end, 0);
-        kept += end.qp.counters().held;
+        kept += end.qp.counters().out_of_order_executed;
     }
     assert!((1..24).contains(&kept), "{kept}");
     assert_eq!(budget.used(), 0);
@@ -491,7 +491,7 @@ fn a_lost_packet_costs_one_packet_between_two_ends_that_keep() {
     assert_eq!(a.done(), [(1, Success)]);
     assert_eq!(a.qp.counters().retransmitted, 1);
     assert_eq!(b.qp.counters().duplicates, 0);
-    assert_eq!(b.qp.counters().held, 7);
+    assert_eq!(b.qp.counters().out_of_order_executed, 7);
     assert_eq!(
         b.host.bytes(REMOTE, 0, 12 * MTU),
         a.host.bytes(LOCAL, 0, 12 * MTU)

@@ -134,7 +134,7 @@ fn packets_of_others_are_dropped() {
     assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
     assert!(end.poll().is_empty());
     let counters = end.qp.counters();
-    assert_eq!((counters.foreign, counters.bad_pkey), (1, 1));
+    assert_eq!((counters.wrong_source, counters.bad_pkey), (1, 1));
     assert_eq!((counters.malformed, counters.received_packets), (1, 0));
 }
 

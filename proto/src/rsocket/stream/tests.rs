@@ -1,4 +1,4 @@
-//! Two ends whose memory is vectors, and a wire between them that delivers in order.
+//! Two streams over vectors, and a link between them that delivers in order.
 
 use super::*;
 use rand::rngs::SmallRng;
@@ -12,12 +12,12 @@ const SIZES: Sizes = Sizes {
     iomap_entries: 4,
 };
 
-/// Where each end says that its memory is.
-const BUFFER: Place = Place {
+/// The advertised addresses of each side's memory.
+const BUFFER: RemoteBuffer = RemoteBuffer {
     addr: 0x10_0000,
     key: RKey(1),
 };
-const TARGET_LIST: Place = Place {
+const TARGET_LIST: RemoteBuffer = RemoteBuffer {
     addr: 0x20_0000,
     key: RKey(2),
 };
@@ -31,7 +31,7 @@ impl Targets for List {
     }
 }
 
-/// What is under way: where it goes, its bytes, its message, its number.
+/// An RDMA WRITE in flight.
 struct Packet {
     addr: u64,
     key: RKey,
@@ -87,25 +87,25 @@ impl End {
     }
 
     fn notify(&mut self) {
-        while let Some(notice) = self.stream.credit_notice() {
-            self.post(notice);
+        while let Some(write) = self.stream.credit_update() {
+            self.post(write);
         }
     }
 
-    fn post(&mut self, notice: Notice) {
+    fn post(&mut self, write: ControlWrite) {
         self.out.push_back(Packet {
-            addr: notice.addr,
-            key: notice.key,
-            bytes: notice.entry.map_or(Vec::new(), |entry| entry.to_vec()),
-            imm: notice.imm,
-            number: notice.number,
+            addr: write.addr,
+            key: write.key,
+            bytes: write.entry.map_or(Vec::new(), |entry| entry.to_vec()),
+            imm: write.imm,
+            number: write.number,
         });
     }
 
     fn shut_down(&mut self, how: Shutdown) {
         if let Some(control) = self.stream.shut_down(how) {
-            let notice = self.stream.tell(control).unwrap();
-            self.post(notice);
+            let write = self.stream.send_control(control).unwrap();
+            self.post(write);
         }
     }
 
@@ -114,7 +114,7 @@ impl End {
             let (at, memory) = match packet.key {
                 RKey(1) => (packet.addr - BUFFER.addr, &mut self.receive_buffer),
                 RKey(2) => (packet.addr - TARGET_LIST.addr, &mut self.list.0),
-                other => panic!("a key that nobody told: {other:?}"),
+                other => panic!("an unknown key: {other:?}"),
             };
             memory[at as usize..][..packet.bytes.len()].copy_from_slice(&packet.bytes);
         }
@@ -138,15 +138,16 @@ impl End {
 }
 
 fn pair_of(sizes: &Sizes) -> [End; 2] {
-    let said = ConnData::parse(&introduce(sizes, BUFFER, TARGET_LIST).to_bytes()).unwrap();
-    [End::new(sizes, said), End::new(sizes, said)]
+    let peer_data =
+        ConnData::parse(&connection_data(sizes, BUFFER, TARGET_LIST).to_bytes()).unwrap();
+    [End::new(sizes, peer_data), End::new(sizes, peer_data)]
 }
 
 fn pair() -> [End; 2] {
     pair_of(&SIZES)
 }
 
-/// Delivers the oldest of `from` to `to`, and its completion back.
+/// Delivers the oldest write of `from` to `to`, and completes it.
 fn deliver([from, to]: [&mut End; 2]) -> bool {
     let Some(packet) = from.out.pop_front() else {
         return false;
@@ -156,7 +157,7 @@ fn deliver([from, to]: [&mut End; 2]) -> bool {
     true
 }
 
-/// Everybody is told everything.
+/// Delivers all writes, and those sent in response, until nothing is in flight.
 fn settle([a, b]: &mut [End; 2]) {
     loop {
         a.notify();
@@ -169,7 +170,7 @@ fn settle([a, b]: &mut [End; 2]) {
 }
 
 #[test]
-fn bytes_arrive_in_order_whatever_the_sizes() {
+fn bytes_arrive_in_order_for_any_sizes() {
     for seed in 0..60 {
         let mut random = SmallRng::seed_from_u64(seed);
         let sizes = Sizes {
@@ -185,17 +186,17 @@ fn bytes_arrive_in_order_whatever_the_sizes() {
         let mut steps = 0;
         while read.iter().any(|read| read.len() < data.len()) {
             steps += 1;
-            assert!(steps < 2_000_000, "seed {seed} does not get on");
-            let who = random.random_range(0..2);
+            assert!(steps < 2_000_000, "no progress with seed {seed}");
+            let side = random.random_range(0..2);
             let [a, b] = &mut ends;
-            let (me, other) = if who == 0 { (a, b) } else { (b, a) };
+            let (me, other) = if side == 0 { (a, b) } else { (b, a) };
             match random.random_range(0..4) {
                 0 => {
-                    let most = random.random_range(1..4000).min(data.len() - sent[who]);
+                    let most = random.random_range(1..4000).min(data.len() - sent[side]);
                     let inline = random.random_range(0..100);
-                    sent[who] += me.send(&data[sent[who]..][..most], inline);
+                    sent[side] += me.send(&data[sent[side]..][..most], inline);
                 }
-                1 => read[who].extend(me.read(random.random_range(1..4000))),
+                1 => read[side].extend(me.read(random.random_range(1..4000))),
                 2 => me.notify(),
                 _ => drop(deliver([me, other])),
             }
@@ -205,7 +206,7 @@ fn bytes_arrive_in_order_whatever_the_sizes() {
 }
 
 #[test]
-fn a_sender_stops_for_want_of_room_and_goes_on_when_the_peer_reads() {
+fn sender_stops_without_room_and_continues_when_the_peer_reads() {
     let mut ends = pair();
     settle(&mut ends);
     let mut sent = 0;
@@ -223,7 +224,7 @@ fn a_sender_stops_for_want_of_room_and_goes_on_when_the_peer_reads() {
 }
 
 #[test]
-fn a_sender_stops_for_want_of_credit() {
+fn sender_stops_without_credit() {
     let mut ends = pair();
     settle(&mut ends);
     let mut messages = 0;
@@ -238,7 +239,7 @@ fn a_sender_stops_for_want_of_credit() {
 }
 
 #[test]
-fn looking_takes_nothing() {
+fn peek_consumes_nothing() {
     let mut ends = pair();
     ends[0].send(b"hello", 64);
     ends[0].send(b" world", 64);
@@ -251,7 +252,7 @@ fn looking_takes_nothing() {
 }
 
 #[test]
-fn a_side_that_is_shut_down_is_read_to_its_end_while_the_other_goes_on() {
+fn shutdown_of_one_direction_delivers_its_data_and_leaves_the_other_open() {
     let mut ends = pair();
     ends[0].send(b"last words", 64);
     ends[0].shut_down(Shutdown::Write);
@@ -270,14 +271,14 @@ fn a_side_that_is_shut_down_is_read_to_its_end_while_the_other_goes_on() {
 }
 
 #[test]
-fn a_disconnect_ends_both_and_leaves_what_has_come() {
+fn disconnect_closes_both_directions_and_keeps_received_data() {
     let mut ends = pair();
     ends[0].send(b"data", 64);
     ends[0].shut_down(Shutdown::Both);
     assert_eq!(
         ends[0].stream.phase(),
         Phase::Connected,
-        "until it is arrived"
+        "until the message has arrived"
     );
     settle(&mut ends);
     for end in &ends {
@@ -288,7 +289,7 @@ fn a_disconnect_ends_both_and_leaves_what_has_come() {
 }
 
 #[test]
-fn a_failed_work_request_ends_it() {
+fn failed_work_request_fails_the_stream() {
     let [mut end, _] = pair();
     end.send(b"data", 64);
     let packet = end.out.pop_front().unwrap();
@@ -298,7 +299,7 @@ fn a_failed_work_request_ends_it() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_is_found_out() {
+fn protocol_violations_fail_the_stream() {
     let fails = |messages: &[u32]| {
         let [mut end, _] = pair();
         let results = messages
@@ -316,28 +317,28 @@ fn a_peer_that_breaks_the_rules_is_found_out() {
 }
 
 #[test]
-fn entries_are_written_in_the_order_of_the_peer() {
-    let mut said = introduce(&SIZES, BUFFER, TARGET_LIST);
-    said.order = Order::Big;
-    let mut end = End::new(&SIZES, said);
-    let notice = end.stream.credit_notice().unwrap();
-    let area = Area::from_bytes(&notice.entry.unwrap(), Order::Big);
+fn entries_are_written_in_the_byte_order_of_the_peer() {
+    let mut peer_data = connection_data(&SIZES, BUFFER, TARGET_LIST);
+    peer_data.order = Order::Big;
+    let mut end = End::new(&SIZES, peer_data);
+    let write = end.stream.credit_update().unwrap();
+    let area = Area::from_bytes(&write.entry.unwrap(), Order::Big);
     assert_eq!(
         (area.addr, area.len),
         (BUFFER.addr + 1500, 1500),
         "the second half"
     );
-    assert_eq!(notice.addr, TARGET_LIST.addr + 16, "the second entry");
+    assert_eq!(write.addr, TARGET_LIST.addr + 16, "the second entry");
 }
 
 #[test]
-fn a_target_is_read_when_its_own_message_comes() {
+fn target_is_read_when_its_own_message_arrives() {
     let [mut end, _] = pair();
     let bytes = Area::BYTES as u32;
     let credits = Message::Credits(100).to_imm();
     let at = |addr| BUFFER.area(addr, 1500).to_bytes(Order::NATIVE);
     assert_eq!(end.send(&[0; 1500], 1500), 1500);
-    // The peer is not done with the first entry when it tells of the second.
+    // The first entry is still incomplete when the message of the second arrives.
     end.list.0[..16].copy_from_slice(&at(77));
     end.list.0[16..32].copy_from_slice(&at(1500));
     end.stream.received(credits, bytes, &end.list).unwrap();
@@ -346,19 +347,19 @@ fn a_target_is_read_when_its_own_message_comes() {
     assert!(!end.stream.can_send());
     end.list.0[..16].copy_from_slice(&at(0));
     end.stream.received(credits, 0, &end.list).unwrap();
-    assert!(!end.stream.can_send(), "credit alone is no room");
+    assert!(!end.stream.can_send(), "credit alone gives no room");
     end.stream.received(credits, bytes, &end.list).unwrap();
     assert_eq!(end.send(&[0; 1500], 1500), 1500);
     assert_eq!(end.out.pop_back().unwrap().addr, BUFFER.addr);
 }
 
 #[test]
-fn mapped_memory_is_told_behind_the_targets_and_costs_no_credit() {
+fn mapped_memory_entries_follow_the_targets_and_use_no_credit() {
     let [mut end, _] = pair();
     let entry = IomapEntry::default();
-    let write = end.stream.tell_iomap(2, &entry).unwrap();
+    let write = end.stream.advertise_iomap(2, &entry).unwrap();
     assert_eq!(write.addr, TARGET_LIST.addr + 32 + 2 * 24);
-    assert_eq!(end.stream.tell_iomap(4, &entry), None);
+    assert_eq!(end.stream.advertise_iomap(4, &entry), None);
     let credit = (end.stream.sending.sent, end.stream.sending.granted);
     assert_eq!(credit, (0, 8));
     assert!(!end.stream.is_drained());
@@ -367,12 +368,12 @@ fn mapped_memory_is_told_behind_the_targets_and_costs_no_credit() {
 }
 
 #[test]
-fn a_keepalive_takes_nothing_of_the_peer() {
+fn keepalive_consumes_no_receive_of_the_peer() {
     let [mut end, _] = pair();
-    let notice = end.stream.tell(Control::KeepAlive).unwrap();
-    assert_eq!((notice.imm, notice.entry), (None, None));
+    let write = end.stream.send_control(Control::KeepAlive).unwrap();
+    assert_eq!((write.imm, write.entry), (None, None));
     for _ in 1..CONTROL_SLOTS {
-        end.stream.tell(Control::KeepAlive).unwrap();
+        end.stream.send_control(Control::KeepAlive).unwrap();
     }
-    assert_eq!(end.stream.tell(Control::KeepAlive), None);
+    assert_eq!(end.stream.send_control(Control::KeepAlive), None);
 }

@@ -1,5 +1,7 @@
-//! Two paths to one peer (17.2.8). Nothing is awaited on an unreliable connection, so it migrates when
-//! its program says so, or follows its peer.
+//! Path migration of an unreliable connection (17.2.8).
+//!
+//! It has no acknowledgements to time out, so it migrates when its program requests it or its peer
+//! does.
 
 use super::*;
 use crate::qp::{PathMigState, TransitionError};
@@ -34,7 +36,7 @@ fn ask_to_migrate(end: &mut End) -> Result<(), TransitionError> {
 }
 
 #[test]
-fn packets_have_mig_req_0_until_the_program_makes_it_migrate() {
+fn packets_have_mig_req_0_until_the_program_requests_migration() {
     let mut end = armed();
     end.post(1, SendOp::Send, 1);
     assert!(!end.poll()[0].header.bth.mig_req);
@@ -47,7 +49,7 @@ fn packets_have_mig_req_0_until_the_program_makes_it_migrate() {
 }
 
 #[test]
-fn a_message_by_the_alternate_path_is_received_and_followed() {
+fn message_on_the_alternate_path_is_received_and_causes_migration() {
     let mut end = armed();
     let message = packet(UcSendOnly, 1);
     let message = Packet {

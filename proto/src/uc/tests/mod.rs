@@ -1,9 +1,10 @@
-//! Scenarios, named after the rules that they check. The test is the peer, packet by packet, but
-//! for the one with random loss, where there are two ends.
+//! Scenarios for unreliable connection, named after the rules they check.
+//!
+//! The test plays the peer, packet by packet. Only the test with random loss has two queue pairs.
 
-mod marks;
+mod flow_control;
+mod fuzz;
 mod migration;
-mod noise;
 mod requester;
 mod responder;
 
@@ -100,7 +101,7 @@ impl End {
         self.qp.post_send(&wr, self.now, &mut self.host)
     }
 
-    /// Posts a signaled operation of `len` bytes of local memory.
+    /// Posts a signaled operation on `len` bytes of local memory.
     fn post(&mut self, wr_id: u64, op: SendOp, len: usize) {
         self.try_post(wr_id, op, &[sge(LOCAL, 0, len)]).unwrap();
     }
@@ -113,7 +114,7 @@ impl End {
     }
 }
 
-/// A packet of the peer's, `offset` packets after its first.
+/// The headers of a packet from the peer, `offset` packets after its first.
 fn packet(opcode: Opcode, offset: u32) -> Header {
     let header = Header::new(opcode, Qpn::new(0x11), Psn::new(PEER_PSN + offset));
     if opcode.info().headers.contains(Headers::IMMDT) {

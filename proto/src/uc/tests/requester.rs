@@ -1,9 +1,9 @@
-//! What goes out, and when it is done.
+//! Outgoing packets and the completion of work requests.
 
 use super::*;
 
 #[test]
-fn packets_have_consecutive_psns_and_ask_for_no_acknowledgement() {
+fn packets_have_consecutive_psns_and_request_no_acknowledgement() {
     let mut end = End::new();
     end.post(1, SendOp::SendImm(7), 2 * MTU + 3);
     end.post(2, write_to(8), MTU + 1);
@@ -40,7 +40,7 @@ fn packets_have_consecutive_psns_and_ask_for_no_acknowledgement() {
 }
 
 #[test]
-fn a_work_request_is_done_when_its_last_packet_has_gone() {
+fn work_request_completes_when_its_last_packet_is_sent() {
     let mut end = End::new();
     end.post(1, SendOp::Send, 3 * MTU);
     assert_eq!(end.done(), []);
@@ -55,7 +55,7 @@ fn a_work_request_is_done_when_its_last_packet_has_gone() {
 }
 
 #[test]
-fn what_is_not_signaled_makes_no_completion() {
+fn unsignaled_work_request_generates_no_completion() {
     let mut end = End::new();
     let wr = SendWr {
         wr_id: 1,
@@ -70,7 +70,7 @@ fn what_is_not_signaled_makes_no_completion() {
 }
 
 #[test]
-fn a_connection_has_one_destination_whatever_a_work_request_says() {
+fn destination_of_a_work_request_is_ignored() {
     let mut end = End::new();
     let elsewhere = UdDestination {
         handle: 1,
@@ -91,7 +91,7 @@ fn a_connection_has_one_destination_whatever_a_work_request_says() {
 }
 
 #[test]
-fn what_needs_an_answer_is_refused() {
+fn operations_with_a_response_are_refused() {
     let mut end = End::new();
     let (addr, rkey) = (base(REMOTE), RKey(REMOTE));
     let ops = [
@@ -114,19 +114,19 @@ fn what_needs_an_answer_is_refused() {
 
 /// 10.3.1.6.
 #[test]
-fn a_local_error_ends_in_sqe_from_where_rts_is_reached() {
+fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
     let mut end = End::new();
     end.post(1, SendOp::Send, MTU);
     end.try_post(2, SendOp::Send, &[sge(LOCAL, 0, MTU), sge(NO_KEY, 0, MTU)])
         .unwrap();
     end.post(3, SendOp::Send, 1);
-    // The first packet of the second goes before its other half is looked at.
+    // The first packet of the second message is sent before its second element is checked.
     assert_eq!(end.poll().len(), 2);
     assert_eq!(end.done(), [(1, Success), (2, LocProtErr), (3, WrFlushErr)]);
     assert_eq!(end.qp.state(), QpState::Sqe);
     end.post(4, SendOp::Send, 1);
     assert_eq!(end.done(), [(4, WrFlushErr)]);
-    // Receiving goes on.
+    // Reception continues.
     end.receive(9, MTU);
     end.give(packet(UcSendOnly, 0), b"abc");
     assert_eq!(end.received(), [(9, Success)]);
@@ -140,7 +140,7 @@ fn a_local_error_ends_in_sqe_from_where_rts_is_reached() {
 
 /// 10.3.1.5.
 #[test]
-fn sqd_finishes_the_message_under_way_and_begins_none() {
+fn sqd_completes_the_message_in_progress_and_starts_none() {
     let mut end = End::new();
     end.post(1, SendOp::Send, 2 * MTU);
     end.post(2, SendOp::Send, 1);
@@ -175,7 +175,7 @@ fn sq_draining_is_set_without_the_event_being_asked_for() {
 }
 
 #[test]
-fn local_operations_are_carried_out_in_order_and_without_a_packet() {
+fn local_operations_are_executed_in_order_without_a_packet() {
     let mut end = End::new();
     end.post(1, SendOp::Send, 1);
     end.try_post(2, SendOp::LocalInv(RKey(7)), &[]).unwrap();

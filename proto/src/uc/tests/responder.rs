@@ -1,10 +1,10 @@
-//! What comes in, and what becomes of it.
+//! Processing of incoming packets.
 
 use super::*;
 use crate::ids::PKey;
 
 #[test]
-fn a_send_fills_a_receive_and_tells_its_immediate_data() {
+fn send_fills_a_receive_and_reports_its_immediate_data() {
     let mut end = End::new();
     end.receive(1, MTU + 5);
     end.give(packet(UcSendFirst, 0), &[1; MTU]);
@@ -20,11 +20,11 @@ fn a_send_fills_a_receive_and_tells_its_immediate_data() {
     );
     assert_eq!(completion.extra, Extra::Imm(0xabcd_ef01));
     assert_eq!(end.host.bytes(LOCAL, MTU - 1, 3), [1, 2, 2]);
-    assert_eq!(end.poll(), [], "nothing is answered");
+    assert_eq!(end.poll(), [], "no response is sent");
 }
 
 #[test]
-fn a_write_takes_a_receive_only_for_its_immediate_data() {
+fn write_consumes_a_receive_only_for_immediate_data() {
     let mut end = End::new();
     end.receive(1, 0);
     end.give(rdma(UcWriteFirst, 0, REMOTE, 16, MTU + 1), &[3; MTU]);
@@ -33,7 +33,11 @@ fn a_write_takes_a_receive_only_for_its_immediate_data() {
     assert_eq!(end.received(), []);
     assert_eq!(end.qp.counters().writes_done, 1);
     end.give(rdma(UcWriteOnlyImm, 2, REMOTE, 0, 2), &[5; 2]);
-    assert_eq!(end.qp.counters().writes_done, 1, "the receive tells of it");
+    assert_eq!(
+        end.qp.counters().writes_done,
+        1,
+        "the receive completion reports it"
+    );
     let (completion, _) = end.host.receptions[0];
     assert_eq!(
         (completion.opcode, completion.byte_len),
@@ -44,7 +48,7 @@ fn a_write_takes_a_receive_only_for_its_immediate_data() {
 
 /// 9.8.2.2.
 #[test]
-fn a_message_with_a_hole_is_dropped_and_the_next_takes_its_receive() {
+fn message_with_a_gap_is_dropped_and_the_next_uses_its_receive() {
     let mut end = End::new();
     end.receive(1, 4 * MTU);
     end.receive(2, 4 * MTU);
@@ -65,7 +69,7 @@ fn a_message_with_a_hole_is_dropped_and_the_next_takes_its_receive() {
 }
 
 #[test]
-fn without_its_first_packet_a_message_is_dropped() {
+fn message_without_its_first_packet_is_dropped() {
     let mut end = End::new();
     end.receive(1, 4 * MTU);
     end.give(packet(UcSendMiddle, 1), &[1; MTU]);
@@ -74,7 +78,7 @@ fn without_its_first_packet_a_message_is_dropped() {
     end.give(packet(UcSendLast, 5), &[1; 3]);
     assert_eq!(end.received(), []);
     assert_eq!(end.qp.counters().incomplete_messages, 2);
-    // A message begins at whatever PSN.
+    // A message may start at any PSN.
     end.give(packet(UcSendFirst, 1000), &[2; MTU]);
     end.give(packet(UcSendLast, 1001), &[3; 1]);
     assert_eq!(end.received(), [(1, Success)]);
@@ -82,11 +86,11 @@ fn without_its_first_packet_a_message_is_dropped() {
 }
 
 #[test]
-fn an_opcode_that_does_not_follow_ends_the_message_and_may_begin_another() {
+fn unexpected_opcode_ends_the_message_and_may_start_another() {
     let mut end = End::new();
     end.receive(1, 4 * MTU);
     end.give(packet(UcSendFirst, 0), &[1; MTU]);
-    // In sequence, yet of another message.
+    // In sequence, but the first packet of another message.
     end.give(packet(UcSendFirst, 1), &[2; MTU]);
     end.give(packet(UcSendLast, 2), &[2; 1]);
     assert_eq!(end.host.receptions[0].0.byte_len, MTU as u32 + 1);
@@ -101,7 +105,7 @@ fn an_opcode_that_does_not_follow_ends_the_message_and_may_begin_another() {
 }
 
 #[test]
-fn a_message_without_a_receive_is_dropped_as_a_whole() {
+fn message_without_a_receive_is_dropped_as_a_whole() {
     let mut end = End::new();
     end.give(packet(UcSendFirst, 0), &[1; MTU]);
     end.receive(1, 4 * MTU);
@@ -115,7 +119,7 @@ fn a_message_without_a_receive_is_dropped_as_a_whole() {
 
 /// 9.9.3, classes D and E.
 #[test]
-fn a_receive_that_is_too_small_waits_or_ends_if_it_was_shared() {
+fn too_small_receive_is_kept_or_completes_with_an_error_if_shared() {
     for shared in [false, true] {
         let mut end = End::new();
         end.host.shared = shared;
@@ -134,7 +138,7 @@ fn a_receive_that_is_too_small_waits_or_ends_if_it_was_shared() {
 }
 
 #[test]
-fn a_write_without_the_right_to_memory_is_dropped_in_silence() {
+fn write_without_access_to_the_memory_is_dropped_silently() {
     let region = crate::testing::REGION;
     let cases = [
         (NO_KEY, 0, Access::REMOTE_WRITE),
@@ -156,12 +160,16 @@ fn a_write_without_the_right_to_memory_is_dropped_in_silence() {
         assert_eq!(end.qp.state(), QpState::Rts);
         assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
         end.give(packet(UcSendOnly, 1), &[1]);
-        assert_eq!(end.received(), [(1, Success)], "the receive was left");
+        assert_eq!(
+            end.received(),
+            [(1, Success)],
+            "the receive was not consumed"
+        );
     }
 }
 
 #[test]
-fn a_write_of_another_length_than_announced_is_dropped() {
+fn write_of_another_length_than_announced_is_dropped() {
     for (announced, payload) in [(3, 2), (1, 2)] {
         let mut end = End::new();
         let header = rdma(UcWriteOnly, 0, REMOTE, 0, announced);
@@ -179,7 +187,7 @@ fn a_write_of_another_length_than_announced_is_dropped() {
 
 /// 9.9.3, class A.
 #[test]
-fn a_receive_in_memory_that_is_gone_ends_the_queue_pair() {
+fn receive_in_deregistered_memory_moves_the_queue_pair_to_error() {
     let mut end = End::new();
     end.receive(1, 8);
     end.receive(2, 8);
@@ -192,7 +200,7 @@ fn a_receive_in_memory_that_is_gone_ends_the_queue_pair() {
 }
 
 #[test]
-fn the_error_state_flushes_in_order_with_the_receive_that_was_kept() {
+fn error_state_flushes_in_order_including_the_held_receive() {
     let mut end = End::new();
     end.receive(1, MTU);
     end.receive(2, MTU);
@@ -208,7 +216,7 @@ fn the_error_state_flushes_in_order_with_the_receive_that_was_kept() {
 }
 
 #[test]
-fn a_failure_of_the_device_flushes_and_is_announced() {
+fn device_failure_flushes_and_is_reported() {
     let mut end = End::new();
     end.post(1, SendOp::Send, 1);
     end.qp.fail(end.now, &mut end.host);
@@ -218,7 +226,7 @@ fn a_failure_of_the_device_flushes_and_is_announced() {
 }
 
 #[test]
-fn what_is_not_of_the_peer_or_the_service_is_dropped_and_counted() {
+fn packets_of_another_source_partition_or_service_are_dropped_and_counted() {
     let mut end = End::new();
     end.receive(1, 8);
     let header = packet(UcSendOnly, 0);
@@ -226,10 +234,10 @@ fn what_is_not_of_the_peer_or_the_service_is_dropped_and_counted() {
         header,
         payload: &[],
     };
-    let stranger = Gid::from(std::net::Ipv4Addr::new(192, 0, 2, 10));
+    let other = Gid::from(std::net::Ipv4Addr::new(192, 0, 2, 10));
     end.qp
-        .handle_packet(end.now, stranger, &foreign, &mut end.host);
-    assert_eq!(end.qp.counters().foreign, 1);
+        .handle_packet(end.now, other, &foreign, &mut end.host);
+    assert_eq!(end.qp.counters().wrong_source, 1);
     let mut partition = header;
     partition.bth.pkey = PKey(0x8001);
     end.give(partition, &[]);
@@ -242,7 +250,7 @@ fn what_is_not_of_the_peer_or_the_service_is_dropped_and_counted() {
 }
 
 #[test]
-fn the_first_packet_in_rtr_is_announced_once() {
+fn first_packet_in_rtr_is_reported_once() {
     let mut end = End::reset();
     end.go(QpState::Init, INIT, &attributes());
     end.receive(1, 8);

@@ -1,4 +1,4 @@
-//! Round trips for every opcode, every rule broken once, and bytes that others made.
+//! Round trips for every opcode, one violation of every rule, and independent vectors.
 
 use super::*;
 use crate::ids::QKey;
@@ -23,7 +23,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A header with each field that its opcode calls for, and no other.
+    /// A header with exactly the fields that its opcode requires.
     fn any_header()(
         bth in any_bth(), qkey: u32, src_qp: u32, srqn in 0u32..1 << 24, feth: u32, addr: u64,
         rkey: u32, length: u32, operands: [u64; 2], syndrome: u8, msn in 0u32..1 << 24,
@@ -72,12 +72,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_parsed_without_panic(bytes in vec(any::<u8>(), 0..120)) {
+    fn parse_never_panics(bytes in vec(any::<u8>(), 0..120)) {
         let _ = Packet::parse(&bytes);
     }
 
     #[test]
-    fn any_bytes_behind_a_valid_bth_are_parsed_without_panic(
+    fn parse_never_panics_after_a_valid_bth(
         bth in any_bth(), rest in vec(any::<u8>(), 0..64),
     ) {
         let mut bytes = vec![0; Bth::LEN];
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn every_shorter_piece_of_a_packet_without_data_is_truncated(
+    fn every_prefix_of_a_packet_without_payload_is_truncated(
         header in any_header(), cut in any::<prop::sample::Index>(),
     ) {
         let header = header.with_payload_len(0);
@@ -142,7 +142,7 @@ fn pad_rounds_up_to_a_multiple_of_4() {
     assert_eq!(packet_len(12, 4096), 4108);
 }
 
-/// RC SEND Only without data, with some of its bytes replaced.
+/// An RC SEND Only without payload, with some bytes replaced.
 fn send_only(changes: &[(usize, u8)]) -> Vec<u8> {
     let header = Header::new(Opcode::RcSendOnly, Qpn::new(2), Psn::new(3));
     let mut bytes = emit(&Packet {
@@ -173,7 +173,7 @@ fn transport_version_is_0() {
 }
 
 #[test]
-fn reserved_opcodes_are_refused_but_for_those_of_rc() {
+fn reserved_opcodes_are_refused_except_those_of_rc() {
     for opcode in [0x2c, 0x35, 0x3f, 0x44, 0x66, 0x80, 0xb5, 0xc2, 0xff] {
         assert_eq!(
             Packet::parse(&send_only(&[(0, opcode)])),
@@ -190,7 +190,7 @@ fn length_is_a_multiple_of_4() {
 }
 
 #[test]
-fn missing_header_is_named() {
+fn parse_error_names_the_missing_header() {
     let mut bytes = send_only(&[(0, Opcode::RcWriteOnlyImm as u8)]);
     bytes.extend([0; 16]);
     let error = Packet::parse(&bytes).unwrap_err();
@@ -227,7 +227,7 @@ fn short_cnp_is_refused() {
 }
 
 #[test]
-fn pad_is_not_longer_than_what_it_ends() {
+fn pad_is_not_longer_than_the_bytes_after_the_headers() {
     let opcode = Opcode::RcSendOnly;
     assert_eq!(
         Packet::parse(&send_only(&[(1, 0x30)])),
@@ -237,7 +237,7 @@ fn pad_is_not_longer_than_what_it_ends() {
             have: 0
         })
     );
-    // Not even where there can be nothing to end.
+    // The pad is also checked where no payload is permitted.
     let opcode = Opcode::RcAck;
     let mut bytes = send_only(&[(0, opcode as u8), (1, 0x10)]);
     bytes.extend([0; 4]);
@@ -252,7 +252,7 @@ fn pad_is_not_longer_than_what_it_ends() {
 }
 
 #[test]
-fn data_is_refused_where_the_opcode_has_none() {
+fn payload_is_refused_where_the_opcode_permits_none() {
     for opcode in Opcode::all().filter(|o| o.info().payload == PayloadRule::None) {
         let mut bytes = send_only(&[(0, opcode as u8)]);
         bytes.resize(Bth::LEN + opcode.info().headers_len + 4, 0);
@@ -264,7 +264,7 @@ fn data_is_refused_where_the_opcode_has_none() {
 }
 
 #[test]
-fn send_only_of_scapy_is_emitted_byte_by_byte() {
+fn uc_send_only_matches_scapy_byte_by_byte() {
     // From scapy's test/contrib/roce.uts: BTH(opcode='UC_SEND_ONLY', migreq=1, padcount=2,
     // pkey=0xffff, dqpn=211, psn=13571856).
     let header = Header::new(Opcode::UcSendOnly, Qpn::new(211), Psn::new(13_571_856));

@@ -359,7 +359,7 @@ impl World {
     fn count(&mut self, host: usize) {
         let counters = self.hosts[host].manager.counters();
         self.stats.duplicates += counters.duplicates;
-        self.stats.repeated += counters.repeated;
+        self.stats.repeated += counters.retransmitted;
         self.stats.over_backlog += counters.over_backlog;
         assert_eq!(counters.malformed, 0);
     }

@@ -14,7 +14,7 @@ use urxe_proto::host::{Access, QpEvent};
 use urxe_proto::ids::{Gid, Qpn, Source, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, transitions_to_rts};
 use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -242,12 +242,12 @@ impl Endpoint {
             ..QpAttr::default()
         };
         let Some(target) = &mut endpoint.tgt else {
-            for (state, mask) in way_to_rts(QpType::Rc) {
+            for (state, mask) in transitions_to_rts(QpType::Rc) {
                 endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
             }
             return endpoint;
         };
-        for (state, mask) in way_to_rts(QpType::XrcTgt) {
+        for (state, mask) in transitions_to_rts(QpType::XrcTgt) {
             let attr = QpAttr { state, ..attr };
             target
                 .modify(&attr, mask, Time(0), &mut endpoint.host)
@@ -257,7 +257,7 @@ impl Endpoint {
             dest_qpn: target_qpn(1 - index),
             ..attr
         };
-        for (state, mask) in way_to_rts(QpType::XrcIni) {
+        for (state, mask) in transitions_to_rts(QpType::XrcIni) {
             endpoint.modify(&QpAttr { state, ..attr }, mask, Time(0));
         }
         endpoint
@@ -580,7 +580,7 @@ impl Endpoint {
             assert_eq!(qp.deadline(), Time::NEVER, "a timer without reason");
             let counters = qp.counters();
             assert_eq!(counters.malformed, 0);
-            assert_eq!(counters.foreign, 0);
+            assert_eq!(counters.wrong_source, 0);
             assert_eq!(counters.fatal_naks_sent(), 0);
         }
     }

@@ -96,7 +96,7 @@ impl Stats {
         self.rnr_naks += counters.rnr_naks_received;
         self.responses_lost += counters.responses_lost;
         self.notifications += counters.cnps_received;
-        self.held += counters.held;
+        self.held += counters.out_of_order_executed;
         self.probes += counters.probes;
         self.timeouts += counters.timeouts;
     }

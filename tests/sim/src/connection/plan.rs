@@ -184,7 +184,7 @@ impl Maker<'_> {
         if let Some((at, bytes)) = &op.effect {
             self.shadow[*at..at + bytes.len()].copy_from_slice(bytes);
         }
-        if op.op.takes_receive() {
+        if op.op.consumes_receive() {
             self.reception(rng, &op);
         }
         let len = op.bytes.len();

@@ -7,7 +7,7 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey, Qpn, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, transitions_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
@@ -80,7 +80,7 @@ impl Qp {
                 };
                 let mut qp = UcQp::new(config).expect("memory");
                 // Some ends send marks, some only answer them.
-                qp.mark_every(if qpn.get() % 2 == 0 { MARK_EVERY } else { 0 });
+                qp.set_probe_interval(if qpn.get() % 2 == 0 { MARK_EVERY } else { 0 });
                 Qp::Uc(Box::new(qp))
             }
             _ => Qp::Ud(Box::new(
@@ -210,7 +210,7 @@ fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
         dest_qpn,
         ..QpAttr::default()
     };
-    way_to_rts(wiring.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
+    transitions_to_rts(wiring.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
 }
 
 /// An end, and what its program knows.

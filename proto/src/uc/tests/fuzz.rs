@@ -1,12 +1,12 @@
-//! What holds whatever the link or the peer does, for many seeds.
+//! Invariants under random loss, reordering and invalid packets, for many seeds.
 
 use super::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Two ends, and a link that loses packets and swaps neighbours.
+/// Two queue pairs and a link that loses packets and swaps adjacent ones.
 #[test]
-fn over_a_bad_link_whole_messages_arrive_in_order_or_not_at_all() {
+fn messages_arrive_complete_and_in_order_or_not_at_all_over_a_lossy_link() {
     const MESSAGES: u64 = 400;
     for seed in 0..20 {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -52,7 +52,7 @@ fn over_a_bad_link_whole_messages_arrive_in_order_or_not_at_all() {
     }
 }
 
-/// A packet that is well-formed and often nearly right.
+/// A well-formed packet that is often nearly valid.
 fn any_packet(rng: &mut StdRng, expected: Psn) -> (Header, usize) {
     let opcodes: Vec<Opcode> = Opcode::all()
         .filter(|opcode| opcode.info().transport == Transport::Uc)
@@ -85,7 +85,7 @@ fn any_packet(rng: &mut StdRng, expected: Psn) -> (Header, usize) {
 }
 
 #[test]
-fn whatever_the_peer_sends_receives_complete_once_and_in_order() {
+fn receives_complete_once_and_in_order_whatever_the_peer_sends() {
     let mut successes = 0;
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);

@@ -1,11 +1,11 @@
-//! How connections end (12.9.8.4, 12.9.9).
+//! Disconnection and TimeWait (12.9.8.4, 12.9.9).
 
 use super::*;
 use crate::cm::wire::Dreq;
 
-/// The client's DREQ is on its way; the server agrees, and the client hears of that.
+/// Delivers the client's DREQ, which the server answers.
 #[track_caller]
-fn server_agrees(pair: &mut Pair, ids: (CommId, CommId)) {
+fn server_accepts_dreq(pair: &mut Pair, ids: (CommId, CommId)) {
     pair.deliver();
     assert!(matches!(
         pair.event(SERVER),
@@ -32,7 +32,7 @@ fn dreq_and_drep_end_a_connection() {
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
     assert_eq!(pair.states(ids), (State::TimeWait, State::TimeWait));
-    // Twice the way, and the delay of acknowledgments (12.9.8.4).
+    // A round trip and the ACK delay (12.9.8.4).
     assert_eq!(pair.wait_for(CLIENT), timing::duration(17));
     assert_eq!(pair.wait_for(SERVER), Duration::ZERO);
     assert!(matches!(pair.event(CLIENT), Event::TimeWaitExit { .. }));
@@ -41,7 +41,7 @@ fn dreq_and_drep_end_a_connection() {
 }
 
 #[test]
-fn both_sides_may_end_it_at_once() {
+fn both_sides_may_disconnect_at_once() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.disconnect(CLIENT, ids.0);
@@ -57,7 +57,7 @@ fn both_sides_may_end_it_at_once() {
 }
 
 #[test]
-fn a_duplicate_dreq_in_time_wait_gets_the_drep_again() {
+fn duplicate_dreq_in_time_wait_gets_the_drep_again() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.disconnect(CLIENT, ids.0);
@@ -74,22 +74,22 @@ fn a_duplicate_dreq_in_time_wait_gets_the_drep_again() {
 }
 
 #[test]
-fn a_process_that_ends_repeats_its_dreqs_before_their_time() {
+fn unanswered_dreqs_can_be_retransmitted_before_their_timeout() {
     let mut pair = Pair::new();
     let ids = pair.established();
     assert!(!pair.sides[CLIENT].awaits_drep());
-    assert!(!pair.sides[CLIENT].repeat_dreqs());
+    assert!(!pair.sides[CLIENT].retransmit_dreqs());
     pair.disconnect(CLIENT, ids.0);
     assert_eq!(pair.lose(), 1);
     assert!(pair.sides[CLIENT].awaits_drep());
-    assert!(pair.sides[CLIENT].repeat_dreqs());
-    server_agrees(&mut pair, ids);
+    assert!(pair.sides[CLIENT].retransmit_dreqs());
+    server_accepts_dreq(&mut pair, ids);
     assert!(!pair.sides[CLIENT].awaits_drep());
-    assert!(!pair.sides[CLIENT].repeat_dreqs());
+    assert!(!pair.sides[CLIENT].retransmit_dreqs());
 }
 
 #[test]
-fn a_duplicate_dreq_is_ignored_while_the_program_thinks() {
+fn duplicate_dreq_is_ignored_before_the_program_answers() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.disconnect(CLIENT, ids.0);
@@ -102,7 +102,7 @@ fn a_duplicate_dreq_is_ignored_while_the_program_thinks() {
 }
 
 #[test]
-fn a_dreq_can_come_before_the_rtu() {
+fn dreq_may_arrive_before_the_rtu() {
     let mut pair = Pair::new();
     let ids = pair.accepted();
     pair.deliver();
@@ -110,11 +110,11 @@ fn a_dreq_can_come_before_the_rtu() {
     pair.ready(ids.0);
     assert_eq!(pair.lose(), 1);
     pair.disconnect(CLIENT, ids.0);
-    server_agrees(&mut pair, ids);
+    server_accepts_dreq(&mut pair, ids);
 }
 
 #[test]
-fn private_data_of_an_end_arrive() {
+fn dreq_and_drep_carry_private_data() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let now = pair.now;
@@ -133,13 +133,12 @@ fn private_data_of_an_end_arrive() {
     assert_eq!(private_data[..4], *b"bye\0");
 }
 
-/// A program that has closed everything still owes its peers a word.
 #[test]
-fn an_abandoned_connection_goes_on_alone_to_its_end() {
+fn abandoned_connection_still_disconnects() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.sides[CLIENT].abandon(pair.now, ids.0);
-    // Its DREQ is lost, and repeated.
+    // Its DREQ is lost and retransmitted.
     assert_eq!(pair.lose(), 1);
     pair.wait_for(CLIENT);
     pair.deliver();
@@ -153,8 +152,8 @@ fn an_abandoned_connection_goes_on_alone_to_its_end() {
 }
 
 #[test]
-fn an_abandoned_connection_is_rejected_or_ended_in_every_state() {
-    // Until the REQ, the REP, the RTU, and the DREQ has arrived; who then abandons.
+fn abandoned_connection_is_rejected_or_disconnected_in_every_state() {
+    // After the REQ, the REP, the RTU and the DREQ have arrived; `side` then abandons.
     for step in 0..5 {
         for side in [CLIENT, SERVER] {
             let mut pair = Pair::new();
@@ -208,7 +207,7 @@ fn an_abandoned_connection_is_rejected_or_ended_in_every_state() {
 }
 
 #[test]
-fn an_abandoned_connection_agrees_to_a_dreq_by_itself() {
+fn abandoned_connection_answers_a_dreq_by_itself() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.sides[CLIENT].abandon(pair.now, ids.0);
@@ -222,7 +221,7 @@ fn an_abandoned_connection_agrees_to_a_dreq_by_itself() {
 }
 
 #[test]
-fn a_dreq_in_time_wait_without_a_drep_gets_one() {
+fn dreq_in_time_wait_without_an_earlier_drep_gets_one() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.disconnect(CLIENT, ids.0);
@@ -231,7 +230,7 @@ fn a_dreq_in_time_wait_without_a_drep_gets_one() {
     pair.disconnect(SERVER, ids.1);
     pair.deliver();
     pair.event(CLIENT);
-    // The client, which sent the DREQ and has its DREP, gets a late one.
+    // The client has sent a DREQ and received its DREP; then a late DREQ arrives.
     let dreq = Message::Dreq(Dreq {
         local_comm_id: ids.1.0,
         remote_comm_id: ids.0.0,
@@ -244,17 +243,17 @@ fn a_dreq_in_time_wait_without_a_drep_gets_one() {
 }
 
 #[test]
-fn who_lost_its_peer_says_that_it_ends() {
+fn lost_peer_is_sent_a_dreq() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let now = pair.now;
     assert!(pair.sides[CLIENT].lose(now, ids.0));
     assert!(matches!(pair.event(CLIENT), Event::PeerLost { .. }));
     assert_eq!(pair.state(CLIENT, ids.0), State::DreqSent);
-    // Once, and not what has ended already.
+    // Only once, and not after the connection has ended.
     assert!(!pair.sides[CLIENT].lose(now, ids.0));
-    // The peer was there after all.
-    server_agrees(&mut pair, ids);
+    // The peer still exists.
+    server_accepts_dreq(&mut pair, ids);
     pair.finish();
     pair.event(CLIENT);
     pair.event(SERVER);

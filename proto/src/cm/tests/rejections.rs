@@ -1,4 +1,4 @@
-//! Who is turned away, and how (12.6.7, 12.9.8.3).
+//! Rejections and dropped messages (12.6.7, 12.9.8.3).
 
 use super::*;
 use crate::cm::wire::{Answered, ApStatus, Apr, Dreq, Ece, Info, Lap, Path, Rej, Rep};
@@ -24,7 +24,7 @@ fn assert_rejected(pair: &mut Pair, side: usize, expected: RejectReason) -> bool
     }
 }
 
-/// Changes a REQ, and returns the REJ that it gets.
+/// Returns the REJ of a changed REQ.
 #[track_caller]
 fn rej_of(change: impl FnOnce(&mut Req)) -> Rej {
     let mut pair = Pair::new();
@@ -43,7 +43,7 @@ fn rej_of(change: impl FnOnce(&mut Req)) -> Rej {
 }
 
 #[test]
-fn a_rejected_req_tells_why_12_6_7() {
+fn rejected_req_reports_the_reason_12_6_7() {
     let mut pair = Pair::new();
     let client = pair.connect();
     pair.deliver();
@@ -67,7 +67,7 @@ fn a_rejected_req_tells_why_12_6_7() {
 }
 
 #[test]
-fn a_req_that_waits_with_an_mra_can_be_rejected_12_6_7() {
+fn req_can_be_rejected_after_an_mra_12_6_7() {
     let mut pair = Pair::new();
     pair.connect();
     pair.deliver();
@@ -84,7 +84,7 @@ fn a_req_that_waits_with_an_mra_can_be_rejected_12_6_7() {
 }
 
 #[test]
-fn a_rep_can_be_rejected_12_6_7() {
+fn rep_can_be_rejected_12_6_7() {
     let mut pair = Pair::new();
     let (client, _) = pair.accepted();
     pair.deliver();
@@ -102,7 +102,7 @@ fn a_rep_can_be_rejected_12_6_7() {
 }
 
 #[test]
-fn an_established_connection_cannot_be_rejected() {
+fn established_connection_cannot_be_rejected() {
     let mut pair = Pair::new();
     let (client, _) = pair.established();
     let state = State::Established;
@@ -110,15 +110,15 @@ fn an_established_connection_cannot_be_rejected() {
         reject(&mut pair, CLIENT, client),
         Err(CallError::State { id: client, state })
     );
-    let nobody = CommId(0xdead);
+    let unknown = CommId(0xdead);
     assert_eq!(
-        reject(&mut pair, CLIENT, nobody),
-        Err(CallError::Unknown(nobody))
+        reject(&mut pair, CLIENT, unknown),
+        Err(CallError::Unknown(unknown))
     );
 }
 
 #[test]
-fn reason_4_a_request_that_is_taken_back_is_found_by_the_guid_12_6_7_2() {
+fn reason_4_withdrawn_request_is_found_by_the_guid_12_6_7_2() {
     let mut pair = Pair::new();
     let client = pair.connect();
     pair.deliver();
@@ -131,7 +131,7 @@ fn reason_4_a_request_that_is_taken_back_is_found_by_the_guid_12_6_7_2() {
 }
 
 #[test]
-fn reason_6_a_rep_for_nobody_12_9_8_3() {
+fn reason_6_rep_for_an_unknown_id_12_9_8_3() {
     let mut pair = Pair::new();
     let (client, server) = pair.accepted();
     pair.sides[CLIENT].abandon(pair.now, client);
@@ -156,7 +156,7 @@ fn reason_6_a_rep_for_nobody_12_9_8_3() {
 }
 
 #[test]
-fn reason_8_nobody_listens_for_the_service() {
+fn reason_8_service_without_a_listener() {
     let mut pair = Pair::new();
     let wanted = Connect {
         service: ServiceId::of_port(PortSpace::Tcp, 1),
@@ -173,7 +173,7 @@ fn reason_8_nobody_listens_for_the_service() {
 }
 
 #[test]
-fn reason_8_somebody_listens_at_another_address_only() {
+fn reason_8_listener_at_another_address() {
     let mut manager = Manager::new(Counting(1));
     let elsewhere = Gid::from_ip([198, 51, 100, 1].into());
     manager
@@ -189,7 +189,7 @@ fn reason_8_somebody_listens_at_another_address_only() {
 }
 
 #[test]
-fn reason_9_a_transport_that_there_is_not() {
+fn reason_9_unsupported_transport() {
     let rej = rej_of(|req| req.transport = Transport::Rd);
     assert_eq!(rej.reason, RejectReason::INVALID_TRANSPORT);
     let rej = rej_of(|req| req.transport = Transport::Extended(5));
@@ -197,14 +197,14 @@ fn reason_9_a_transport_that_there_is_not() {
 }
 
 #[test]
-fn reason_12_a_request_for_an_address_that_is_not_where_it_came() {
+fn reason_12_primary_gid_differs_from_the_destination_address() {
     let rej = rej_of(|req| req.primary.remote_gid = gid(CLIENT));
     assert_eq!(rej.reason, RejectReason::PRIMARY_GID);
     assert_eq!(*rej.info, gid(SERVER).0);
 }
 
 #[test]
-fn reason_26_a_path_mtu_that_means_nothing() {
+fn reason_26_invalid_path_mtu() {
     for mtu in [0, 6, 15] {
         let rej = rej_of(|req| req.path_mtu = mtu);
         assert_eq!(rej.reason, RejectReason::INVALID_PATH_MTU);
@@ -213,10 +213,10 @@ fn reason_26_a_path_mtu_that_means_nothing() {
 }
 
 #[test]
-fn reason_10_a_queue_pair_that_has_a_connection_already_12_9_8_3_1() {
+fn reason_10_req_for_a_queue_pair_in_use_12_9_8_3_1() {
     let mut pair = Pair::new();
     let (_, server) = pair.established();
-    // The client's process is gone, and the next has its queue pair.
+    // The client's process exits, and another one uses its queue pair.
     pair.sides[CLIENT] = Manager::new(Counting(0x300));
     let client = pair.connect();
     pair.deliver();
@@ -226,10 +226,10 @@ fn reason_10_a_queue_pair_that_has_a_connection_already_12_9_8_3_1() {
         RejectReason::STALE_CONNECTION
     ));
     assert_eq!(pair.state(CLIENT, client), State::TimeWait);
-    // The old connection is ended, to which the new process agrees.
+    // The old connection is disconnected; the new process answers the DREQ.
     assert!(matches!(pair.event(SERVER), Event::Disconnected { .. }));
     assert_eq!(pair.state(SERVER, server), State::TimeWait);
-    // Then there is nothing in the way.
+    // A new connection is possible after TimeWait.
     pair.finish();
     pair.event(CLIENT);
     pair.event(SERVER);
@@ -238,10 +238,10 @@ fn reason_10_a_queue_pair_that_has_a_connection_already_12_9_8_3_1() {
 }
 
 #[test]
-fn reason_10_a_reply_with_a_queue_pair_that_has_a_connection_already_12_9_8_3_1() {
+fn reason_10_rep_with_a_queue_pair_in_use_12_9_8_3_1() {
     let mut pair = Pair::new();
     let (old, _) = pair.established();
-    // The server's process is gone, and the next uses its queue pair.
+    // The server's process exits, and another one uses its queue pair.
     pair.sides[SERVER] = Manager::new(Counting(0x300));
     pair.sides[SERVER]
         .listen(SERVICE, &[ListenAt::AllV4], 8)
@@ -262,7 +262,7 @@ fn reason_10_a_reply_with_a_queue_pair_that_has_a_connection_already_12_9_8_3_1(
     ));
     assert!(matches!(pair.event(CLIENT), Event::Disconnected { id, .. } if id == old));
     assert_eq!(pair.state(SERVER, server), State::TimeWait);
-    // When both have waited, the REQ that is repeated is a new one, and nothing is in the way.
+    // After both TimeWaits, the retransmitted REQ is a new one and succeeds.
     pair.wait_for(CLIENT);
     assert!(matches!(pair.event(CLIENT), Event::TimeWaitExit { id } if id == old));
     pair.wait_for(SERVER);
@@ -276,7 +276,7 @@ fn reason_10_a_reply_with_a_queue_pair_that_has_a_connection_already_12_9_8_3_1(
 }
 
 #[test]
-fn a_duplicate_of_a_req_that_is_over_is_stale_12_9_8_3_1() {
+fn duplicate_req_of_an_ended_connection_is_stale_12_9_8_3_1() {
     let mut pair = Pair::new();
     pair.connect();
     pair.collect();
@@ -305,7 +305,7 @@ fn a_duplicate_of_a_req_that_is_over_is_stale_12_9_8_3_1() {
 }
 
 #[test]
-fn a_queue_pair_may_be_used_again_when_its_connection_has_ended() {
+fn queue_pair_may_be_reused_after_its_connection_has_ended() {
     let mut pair = Pair::new();
     let (client, server) = pair.established();
     pair.disconnect(CLIENT, client);
@@ -322,7 +322,7 @@ fn a_queue_pair_may_be_used_again_when_its_connection_has_ended() {
 }
 
 #[test]
-fn a_dreq_for_nobody_is_agreed_to_12_9_8_3() {
+fn dreq_for_an_unknown_id_gets_a_drep_12_9_8_3() {
     let mut pair = Pair::new();
     let dreq = Message::Dreq(Dreq {
         local_comm_id: 5,
@@ -339,7 +339,7 @@ fn a_dreq_for_nobody_is_agreed_to_12_9_8_3() {
 }
 
 #[test]
-fn a_dreq_for_another_queue_pair_is_dropped() {
+fn dreq_for_another_queue_pair_is_dropped() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let dreq = Message::Dreq(Dreq {
@@ -355,10 +355,10 @@ fn a_dreq_for_another_queue_pair_is_dropped() {
 }
 
 #[test]
-fn nobody_but_the_peer_ends_a_connection() {
+fn only_the_peer_can_end_a_connection() {
     let mut pair = Pair::new();
     let ids = pair.established();
-    let stranger = Address {
+    let other = Address {
         remote: Gid::from_ip([203, 0, 113, 9].into()),
         ..address(SERVER)
     };
@@ -380,13 +380,13 @@ fn nobody_but_the_peer_ends_a_connection() {
     other_qp.local_comm_id = 0x777;
     for message in [dreq, rej, Message::Req(other_qp)] {
         let mad = message.to_mad(1);
-        pair.sides[SERVER].handle_mad(Time(0), stranger, &mad);
+        pair.sides[SERVER].handle_mad(Time(0), other, &mad);
         assert_eq!(pair.state(SERVER, ids.1), State::Established);
     }
 }
 
 #[test]
-fn strays_of_other_kinds_are_dropped_in_silence() {
+fn other_messages_for_unknown_ids_are_dropped_silently() {
     let mut pair = Pair::new();
     let rtu = Message::Rtu(wire::Rtu {
         local_comm_id: 1,
@@ -429,7 +429,7 @@ fn strays_of_other_kinds_are_dropped_in_silence() {
 }
 
 #[test]
-fn a_rep_from_another_than_who_accepted_is_dropped() {
+fn rep_with_another_remote_id_is_dropped() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let rep = Message::Rep(Rep {
@@ -456,7 +456,7 @@ fn a_rep_from_another_than_who_accepted_is_dropped() {
 }
 
 #[test]
-fn a_lap_is_answered_that_there_are_no_alternate_paths_12_8() {
+fn lap_is_refused_as_unsupported_12_8() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let mut lap = Lap {
@@ -480,7 +480,7 @@ fn a_lap_is_answered_that_there_are_no_alternate_paths_12_8() {
 }
 
 #[test]
-fn an_alternate_path_in_a_req_is_not_taken_12_7_26() {
+fn alternate_path_in_a_req_is_not_accepted_12_7_26() {
     let mut pair = Pair::new();
     let mut req = req();
     req.alternate.local_lid = 5;

@@ -1,4 +1,4 @@
-//! Nothing from the wire panics, whatever state it meets.
+//! No input from the wire causes a panic, in any state.
 
 use super::*;
 use crate::cm::wire::mad::{Attribute, LEN, MadHeader};
@@ -12,7 +12,7 @@ proptest! {
         prop_assert_eq!(pair.counters(SERVER).received, 1);
     }
 
-    /// Messages of arbitrary contents, but with identifiers that exist, in every state.
+    /// Messages with arbitrary contents but existing identifiers, in every state.
     #[test]
     fn arbitrary_messages_do_not_panic_in_any_state(
         steps in 0..6usize,
@@ -77,7 +77,7 @@ proptest! {
             }
             pair.deliver();
         }
-        // Whatever it was, it comes to an end once the programs give up.
+        // Every connection ends once both programs abandon it.
         for side in 0..2 {
             while let Some(event) = pair.sides[side].poll_event() {
                 let now = pair.now;

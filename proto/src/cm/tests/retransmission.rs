@@ -3,12 +3,12 @@
 use super::*;
 use crate::cm::wire::Answered;
 
-/// How long the RDMA CM waits for an answer: twice the way and the peer's time.
+/// The response timeout of the RDMA CM: a round trip and the peer's response time.
 fn answer_time() -> Duration {
     timing::duration(16) * 2 + timing::duration(20)
 }
 
-/// How long an MRA with a service timeout of 22 puts off.
+/// The delay of an MRA with a service timeout of 22.
 fn mra_time() -> Duration {
     timing::duration(22) + timing::duration(17)
 }
@@ -19,7 +19,7 @@ fn mra(pair: &mut Pair, side: usize, id: CommId, when: MraWhen) {
 }
 
 #[test]
-fn a_req_is_repeated_max_cm_retries_times_12_9_8_1() {
+fn req_is_retransmitted_max_cm_retries_times_12_9_8_1() {
     let mut pair = Pair::new();
     let id = pair.connect();
     for _ in 0..15 {
@@ -37,17 +37,17 @@ fn a_req_is_repeated_max_cm_retries_times_12_9_8_1() {
     assert_eq!(rej.reason, RejectReason::TIMEOUT);
     assert_eq!(*rej.info, guid(CLIENT).to_be_bytes());
     assert_eq!(pair.state(CLIENT, id), State::Idle);
-    assert_eq!(pair.counters(CLIENT).repeated, 15);
+    assert_eq!(pair.counters(CLIENT).retransmitted, 15);
     pair.assert_empty();
 }
 
 #[test]
-fn a_rep_is_repeated_and_then_the_connection_given_up_12_9_8_1() {
+fn rep_is_retransmitted_and_then_the_connection_fails_12_9_8_1() {
     let mut pair = Pair::new();
     let (_, server) = pair.accepted();
     for _ in 0..=15 {
         assert!(matches!(pair.take(), (SERVER, Message::Rep(_))));
-        // A REP waits as long as the REQ said that its sender takes.
+        // The REQ determines the response timeout of the REP.
         assert_eq!(pair.wait_for(SERVER), timing::duration(20));
     }
     assert!(matches!(
@@ -64,7 +64,7 @@ fn a_rep_is_repeated_and_then_the_connection_given_up_12_9_8_1() {
 }
 
 #[test]
-fn a_peer_that_missed_every_rtu_is_told_that_it_is_over() {
+fn peer_that_missed_every_rtu_gets_a_rej() {
     let mut pair = Pair::new();
     let ids = pair.accepted();
     pair.deliver();
@@ -92,7 +92,7 @@ fn a_peer_that_missed_every_rtu_is_told_that_it_is_over() {
 }
 
 #[test]
-fn a_dreq_is_repeated_and_then_the_connection_is_over_all_the_same_12_9_8_1() {
+fn dreq_is_retransmitted_and_then_the_connection_ends_12_9_8_1() {
     let mut pair = Pair::new();
     let (client, _) = pair.established();
     pair.disconnect(CLIENT, client);
@@ -111,7 +111,7 @@ fn a_dreq_is_repeated_and_then_the_connection_is_over_all_the_same_12_9_8_1() {
 }
 
 #[test]
-fn a_duplicate_req_is_ignored_while_the_program_thinks_12_9_8_2() {
+fn duplicate_req_is_ignored_before_the_program_answers_12_9_8_2() {
     let mut pair = Pair::new();
     pair.connect();
     pair.deliver();
@@ -124,7 +124,7 @@ fn a_duplicate_req_is_ignored_while_the_program_thinks_12_9_8_2() {
 }
 
 #[test]
-fn a_duplicate_req_gets_the_rep_again_12_9_8_2() {
+fn duplicate_req_gets_the_rep_again_12_9_8_2() {
     let mut pair = Pair::new();
     let (client, _) = pair.accepted();
     assert_eq!(pair.lose(), 1);
@@ -136,7 +136,7 @@ fn a_duplicate_req_gets_the_rep_again_12_9_8_2() {
 }
 
 #[test]
-fn a_duplicate_rep_gets_the_rtu_again_12_9_8_2() {
+fn duplicate_rep_gets_the_rtu_again_12_9_8_2() {
     let mut pair = Pair::new();
     let ids = pair.accepted();
     pair.deliver();
@@ -151,7 +151,7 @@ fn a_duplicate_rep_gets_the_rtu_again_12_9_8_2() {
 }
 
 #[test]
-fn a_duplicate_rep_is_ignored_while_the_program_thinks_12_9_8_2() {
+fn duplicate_rep_is_ignored_before_the_program_answers_12_9_8_2() {
     let mut pair = Pair::new();
     let (client, _) = pair.accepted();
     pair.deliver();
@@ -164,7 +164,7 @@ fn a_duplicate_rep_is_ignored_while_the_program_thinks_12_9_8_2() {
 }
 
 #[test]
-fn an_mra_for_a_req_puts_its_repetition_off_12_6_6() {
+fn mra_for_a_req_delays_its_retransmission_12_6_6() {
     let mut pair = Pair::new();
     let client = pair.connect();
     pair.deliver();
@@ -183,7 +183,7 @@ fn an_mra_for_a_req_puts_its_repetition_off_12_6_6() {
     assert_eq!(pair.state(CLIENT, client), State::MraReqReceived);
     assert_eq!(pair.wait_for(CLIENT), mra_time());
     assert_eq!(pair.state(CLIENT, client), State::ReqSent);
-    // The repeated REQ gets the MRA again, which puts off once more.
+    // The retransmitted REQ gets the MRA again, which delays once more.
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Delayed { .. }));
     assert_eq!(pair.wait_for(CLIENT), mra_time());
@@ -194,7 +194,7 @@ fn an_mra_for_a_req_puts_its_repetition_off_12_6_6() {
 }
 
 #[test]
-fn an_mra_counts_once_for_each_req_12_6_6() {
+fn mra_counts_once_for_each_req_12_6_6() {
     let mut pair = Pair::new();
     pair.connect();
     pair.deliver();
@@ -213,7 +213,7 @@ fn an_mra_counts_once_for_each_req_12_6_6() {
 }
 
 #[test]
-fn an_mra_can_be_kept_until_the_req_is_repeated() {
+fn mra_can_be_deferred_until_the_req_is_retransmitted() {
     let mut pair = Pair::new();
     let client = pair.connect();
     pair.deliver();
@@ -231,7 +231,7 @@ fn an_mra_can_be_kept_until_the_req_is_repeated() {
 }
 
 #[test]
-fn an_mra_for_a_rep_puts_its_repetition_off_12_6_6() {
+fn mra_for_a_rep_delays_its_retransmission_12_6_6() {
     let mut pair = Pair::new();
     let ids = pair.accepted();
     pair.deliver();
@@ -249,7 +249,7 @@ fn an_mra_for_a_rep_puts_its_repetition_off_12_6_6() {
 }
 
 #[test]
-fn an_mra_never_hastens() {
+fn mra_never_shortens_the_timeout() {
     let mut pair = Pair::new();
     let client = pair.connect();
     pair.deliver();

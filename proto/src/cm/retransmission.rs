@@ -1,22 +1,22 @@
-//! A message that is repeated until its answer comes (12.9.8.1).
+//! Retransmission of a message until it is answered (12.9.8.1).
 
 use super::wire::Mad;
 use crate::time::Time;
 use std::time::Duration;
 
-/// A message that waits for its answer.
+/// An unanswered message.
 #[derive(Debug)]
-pub(super) struct Repeat {
+pub(super) struct Retransmission {
     mad: Box<Mad>,
     left: u8,
     interval: Duration,
     due: Time,
 }
 
-impl Repeat {
-    /// `mad`, which is sent `now`, and up to `retries` times more.
+impl Retransmission {
+    /// Returns the state of `mad`, which is sent at `now` and retransmitted up to `retries` times.
     pub fn new(mad: Box<Mad>, retries: u8, interval: Duration, now: Time) -> Self {
-        Repeat {
+        Retransmission {
             mad,
             left: retries,
             interval,
@@ -29,18 +29,18 @@ impl Repeat {
         self.mad.clone()
     }
 
-    /// When it is due again.
+    /// The time of the next retransmission.
     pub fn due(&self) -> Time {
         self.due
     }
 
-    /// The peer has it, and will answer within `more`.
+    /// Postpones the retransmission: the peer has announced an answer within `more`.
     pub fn extend(&mut self, now: Time, more: Duration) {
         self.due = self.due.max(now + more);
     }
 
-    /// It is due: the message to send again, or `None` when it was sent often enough.
-    pub fn again(&mut self, now: Time) -> Option<Box<Mad>> {
+    /// Returns the message to retransmit, or `None` after the last retry.
+    pub fn retransmit(&mut self, now: Time) -> Option<Box<Mad>> {
         self.left = self.left.checked_sub(1)?;
         self.due = now + self.interval;
         Some(self.mad())
