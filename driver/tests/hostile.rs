@@ -273,7 +273,7 @@ fn a_forged_request_ahead_of_the_next_one_is_not_executed_in_its_place() {
     write(1);
     write(2);
     assert_eq!(to.now(), from.now());
-    assert_eq!(b.qp.counters().held, 0);
+    assert_eq!(b.qp.counters().out_of_order_executed, 0);
 }
 
 #[test]
