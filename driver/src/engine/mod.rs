@@ -177,7 +177,7 @@ impl Engine {
             source,
         };
         let gathering = Gathering::new().map_err(failed)?;
-        let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(failed)?;
+        let progress = Progress::start(shared.fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
@@ -213,10 +213,10 @@ impl Engine {
         (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
     }
 
-    /// Looks at queue pair 1 when `fd`, which sees the end of another process, becomes readable.
+    /// Looks at queue pair 1 when `fd`, which sees the end of another process, hangs up.
     pub(crate) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self.network.get() {
-            Some(network) => network.progress.watch_control(fd),
+            Some(network) => network.progress.watch_end(fd),
             None => Ok(()),
         }
     }

@@ -46,12 +46,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process passed a packet on; `presence` has
-    /// an edge when one wants to see our end.
-    pub(super) fn start(
-        forwarded: BorrowedFd<'_>,
-        presence: BorrowedFd<'_>,
-    ) -> io::Result<Arc<Progress>> {
+    /// Starts the thread. `forwarded` is readable when another process has connected, or passed a packet on.
+    pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
         let progress = Arc::new(Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -59,13 +55,6 @@ impl Progress {
         });
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(
-            &progress.control,
-            presence,
-            epoll::EventData::new_u64(0),
-            edge,
-        )?;
         let shared = Arc::clone(&progress);
         thread::spawn("urxe-progress", move || shared.run())?;
         Ok(progress)
@@ -77,9 +66,11 @@ impl Progress {
         add(&self.control, service)
     }
 
-    /// Watches one more descriptor that has to do with other processes.
-    pub(super) fn watch_control(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        add(&self.control, fd)
+    /// Watches one more connection to another process, for its end only.
+    pub(super) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let none = epoll::EventFlags::empty();
+        epoll::add(&self.control, fd, epoll::EventData::new_u64(0), none)?;
+        Ok(())
     }
 
     /// Watches one more socket that packets arrive on.

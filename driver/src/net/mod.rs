@@ -26,6 +26,7 @@ mod forward;
 pub mod fuzzing;
 mod group;
 mod interfaces;
+mod link;
 pub(crate) mod names;
 mod path;
 mod pcap;
@@ -39,6 +40,7 @@ mod steering;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod wire;
 
 pub use clock::now;
@@ -50,7 +52,7 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
-pub(crate) use names::Watch;
+pub(crate) use link::Link;
 pub use path::{Path, PathOptions};
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, Kept, RecvBatch};

@@ -2,7 +2,7 @@
 //!
 //! A process that is killed says nothing, and no kernel speaks for it. So its peers look themselves:
 //!
-//! - A process of this host is *watched* (`net::names`): the kernel tells its end at once, and a process that
+//! - A process of this host is *watched* (`net::link`): the kernel tells its end at once, and a process that
 //!   is merely stopped stays a peer for as long as it likes.
 //! - Any other peer that has been silent for a while is *asked*, by a request that it has had already and
 //!   acknowledges again. A peer is gone when it has been silent for [`net::Options::patience`] and several probes
@@ -17,7 +17,7 @@
 use crate::cm::resolve;
 use crate::engine;
 use crate::event_queue::lock;
-use crate::net::{self, SLOTS, Watch};
+use crate::net::{self, Link, SLOTS};
 use crate::qp::Qp;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ pub(super) struct Liveness {
 struct State {
     connections: HashMap<CommId, Connection>,
     /// The processes of this host that peers are in, by their slots.
-    processes: HashMap<u8, Watch>,
+    processes: HashMap<u8, Link>,
 }
 
 #[derive(Debug)]
