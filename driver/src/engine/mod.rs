@@ -36,6 +36,7 @@ use crate::event_queue::lock;
 use crate::net::{self, NetCounters, OpenError, SendBatch, Shared};
 use crate::per_process::PerProcess;
 use crate::qp::{CreateError, Qp};
+use crate::random;
 use crate::regions::regions;
 use delayed::Delayed;
 use gathering::Gathering;
@@ -78,6 +79,8 @@ pub(crate) fn forget() {
 /// What moves packets.
 #[derive(Debug)]
 pub struct Engine {
+    /// A random number by which reports of this process are told from others'.
+    instance: u64,
     network: OnceLock<Network>,
     opening: Mutex<()>,
     qps: RwLock<QpTable>,
@@ -135,6 +138,7 @@ impl std::fmt::Debug for Network {
 impl Engine {
     fn new() -> Self {
         Engine {
+            instance: random::any(),
             network: OnceLock::new(),
             opening: Mutex::new(()),
             qps: RwLock::default(),
@@ -151,6 +155,11 @@ impl Engine {
             counters: EngineCounters::default(),
             counted: Mutex::default(),
         }
+    }
+
+    /// A random number of this process.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// What it counts.
