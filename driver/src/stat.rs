@@ -21,8 +21,8 @@ pub type Counts = BTreeMap<String, u64>;
 pub struct Report {
     /// The program's name.
     pub program: String,
-    /// A random number of the process. Process numbers do not tell processes of other PID namespaces apart:
-    /// those that cannot be seen are all 0.
+    /// A random number of the process. Process numbers do not tell processes of other PID
+    /// namespaces apart: those that cannot be seen are all 0.
     #[serde(default)]
     pub instance: u64,
     /// By the name of the device.

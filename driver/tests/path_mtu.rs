@@ -166,8 +166,8 @@ impl Scene {
         packets
     }
 
-    /// Sends this host the ICMP error that a router sends for a packet that is too long, in answer to
-    /// `packet`. The kernel believes it.
+    /// Sends this host the ICMP error that a router sends for a packet that is too long, in answer
+    /// to `packet`. The kernel believes it.
     fn forge_too_big(&self, packet: &Packet, mtu: u16) {
         let (domain, protocol) = match self.local {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),

@@ -1,8 +1,10 @@
 /*
- * What another user of the host can do without privilege to the programs that use urxe: `attacker KIND SECONDS ...`.
- * It needs nothing of urxe: it looks for abstract names in /proc/net/unix, and knows RoCE.
+ * What another user of the host can do without privilege to the programs that use urxe:
+ * `attacker KIND SECONDS ...`. It needs nothing of urxe: it looks for abstract names in
+ * /proc/net/unix, and knows RoCE.
  *
- * Each kind counts what it did, says it in one line at the end, and says «told» if anybody told it anything.
+ * Each kind counts what it did, says it in one line at the end, and says «told» if anybody told it
+ * anything.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -120,10 +122,11 @@ static unsigned long most_descriptors(void)
 
 static const int kinds[] = {SOCK_SEQPACKET, SOCK_DGRAM, SOCK_STREAM};
 
-/* A TCP socket whose last close blocks: it has unread data under way to `peer`, which never reads. */
+/* A TCP socket whose last close blocks: it has data under way to `peer`, which never reads. */
 static int blocking_descriptor(int *peer)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in address = {
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct linger linger = {.l_onoff = 1, .l_linger = LINGER_SECONDS};
 	socklen_t length = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd, small = 4096;
@@ -169,8 +172,8 @@ static void count(ssize_t sent)
 }
 
 /*
- * Descriptors that block when they are closed, in messages to every name. The receiver's close must be the last one:
- * messages before it keep the receiver busy until this process has closed its own.
+ * Descriptors that block when they are closed, in messages to every name. The receiver's close must
+ * be the last one: messages before it keep the receiver busy until this process has closed its own.
  */
 static void descriptors(void)
 {
@@ -242,6 +245,7 @@ static void connections(void)
 static void messages(void)
 {
 	static uint8_t bytes[1 << 17];
+	static const size_t sizes[] = {0, 1, 4, 20, 58, 4112, 65536, 130000};
 	static const char question[] = "urxq";
 	size_t at;
 
@@ -262,8 +266,6 @@ static void messages(void)
 					continue;
 				count(send(to, question, 4, MSG_NOSIGNAL));
 				for (i = 0; i < 50; i++) {
-					static const size_t sizes[] = {0, 1, 4, 20, 58, 4112, 65536, 130000};
-
 					memcpy(bytes, i % 2 ? "urxf\1\4" : "urxq", 6);
 					count(send(to, bytes, sizes[i % 8], MSG_NOSIGNAL));
 				}
@@ -297,10 +299,11 @@ static void take_names(int count_of_slots, int first)
 					if (strncmp(names[i], "urxe/cm/", 8))
 						continue;
 					number = rand() % 255;
-					snprintf(name, sizeof(name), form % 2 ? "%.90s/%d" : "%.90s", names[i],
-						 number);
+					snprintf(name, sizeof(name), form % 2 ? "%.90s/%d" : "%.90s",
+						 names[i], number);
 				} else {
-					snprintf(name, sizeof(name), slots[form], first + i - name_count);
+					number = first + i - name_count;
+					snprintf(name, sizeof(name), slots[form], number);
 				}
 				for (kind = 0; kind < 2; kind++) {
 					struct sockaddr_un address;
@@ -324,7 +327,8 @@ static void take_names(int count_of_slots, int first)
 		/* Whoever takes these for a process of urxe's says something. */
 		for (i = 0; i < held_count; i++) {
 			int other = accept(held[i], NULL, NULL);
-			ssize_t length = recv(other >= 0 ? other : held[i], answer, sizeof(answer), MSG_DONTWAIT);
+			int from = other >= 0 ? other : held[i];
+			ssize_t length = recv(from, answer, sizeof(answer), MSG_DONTWAIT);
 
 			if (length > 0)
 				told("who came to a name of ours", length);
@@ -335,9 +339,9 @@ static void take_names(int count_of_slots, int first)
 	}
 }
 
-/* The ICRC of a packet that this host sends without fragmentation, and with the identification 0. */
-static uint32_t icrc(const struct sockaddr_in *from, const struct sockaddr_in *to, const uint8_t *packet,
-		     size_t length)
+/* The ICRC of a packet that this host sends with «don't fragment» and the identification 0. */
+static uint32_t icrc(const struct sockaddr_in *from, const struct sockaddr_in *to,
+		     const uint8_t *packet, size_t length)
 {
 	uint8_t head[36];
 	uint16_t total = htons(20 + 8 + length + 4), udp = htons(8 + length + 4);
@@ -388,8 +392,8 @@ static int roce_socket(struct sockaddr_in *from, struct sockaddr_in *to, const c
 }
 
 /* Seals and sends a packet with room for the ICRC behind it. */
-static void send_packet(int fd, const struct sockaddr_in *from, const struct sockaddr_in *to, uint8_t *packet,
-			size_t length)
+static void send_packet(int fd, const struct sockaddr_in *from, const struct sockaddr_in *to,
+			uint8_t *packet, size_t length)
 {
 	uint32_t sum = htole32(icrc(from, to, packet, length));
 
@@ -399,16 +403,20 @@ static void send_packet(int fd, const struct sockaddr_in *from, const struct soc
 
 static void bth(uint8_t *packet, uint8_t opcode, uint32_t qpn, uint32_t psn)
 {
-	const uint8_t header[12] = {opcode, 0x40, 0xff, 0xff, 0, qpn >> 16, qpn >> 8, qpn, 0x80, psn >> 16,
-				    psn >> 8, psn};
+	const uint8_t header[12] = {opcode,   0x40, 0xff, 0xff,	     0,	       qpn >> 16,
+				    qpn >> 8, qpn,  0x80, psn >> 16, psn >> 8, psn};
 
 	memcpy(packet, header, sizeof(header));
 }
 
-/* Packets from the peer's own address, with queue pairs and PSNs that are guessed; probes; messages to queue pair 1. */
+/*
+ * Packets from the peer's own address, with queue pairs and PSNs that are guessed; probes; messages
+ * to queue pair 1.
+ */
 static void packets(const char *address)
 {
-	static const uint8_t opcodes[] = {0, 1, 2, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 18, 19, 20, 22, 0x64, 0x81};
+	static const uint8_t opcodes[] = {0,  1,  2,  4,  5,  6,  7,  8,  10,   11,
+					  12, 13, 16, 17, 18, 19, 20, 22, 0x64, 0x81};
 	struct sockaddr_in from, to;
 	int fd = roce_socket(&from, &to, address);
 	uint8_t packet[1100];
@@ -472,7 +480,8 @@ static void port(const char *address)
 
 	for (wildcard = 0; wildcard < 2; wildcard++) {
 		for (option = 0; option < 4; option++) {
-			struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(ROCE_PORT)};
+			struct sockaddr_in at = {.sin_family = AF_INET,
+						 .sin_port = htons(ROCE_PORT)};
 			int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 			inet_pton(AF_INET, wildcard ? wildcards[wildcard] : address, &at.sin_addr);

@@ -1,11 +1,12 @@
 /*
- * Two programs that transfer and verify: `victim serve ADDRESS PORT` answers each message with one of its own, and
- * `victim transfer ADDRESS PORT` connects, writes, reads and sends, over and over, with a new connection for every
- * 100 rounds, until SIGTERM. Each byte that arrives is compared with what it must be. The client says at the end how
- * many rounds and connections there were, and the longest time between two rounds.
+ * Two programs that transfer and verify: `victim serve ADDRESS PORT` answers each message with one
+ * of its own, and `victim transfer ADDRESS PORT` connects, writes, reads and sends, over and over,
+ * with a new connection for every 100 rounds, until SIGTERM. Each byte that arrives is compared with
+ * what it must be. The client says at the end how many rounds and connections there were, and the
+ * longest time between two rounds.
  *
- * `victim pause ADDRESS PORT` stops after its 50th round: the server says its queue pair and the PSN that it
- * expects next, and the client goes on with its rounds at SIGUSR1.
+ * `victim pause ADDRESS PORT` stops after its 50th round: the server says its queue pair and the PSN
+ * that it expects next, and the client goes on with its rounds at SIGUSR1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -111,7 +112,10 @@ static struct rdma_addrinfo *resolve(char *address, char *port, int flags)
 static struct ibv_qp_init_attr capacities(void)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = {.max_send_wr = 8, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
+		.cap = {.max_send_wr = 8,
+			.max_recv_wr = RECEIVES,
+			.max_send_sge = 1,
+			.max_recv_sge = 1},
 		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = 1,
 	};
@@ -132,7 +136,8 @@ static void serve_connection(struct rdma_cm_id *id)
 
 	MUST(messages && answers);
 	granted = ibv_reg_mr(id->pd, target, sizeof(target),
-			     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+			     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				     IBV_ACCESS_REMOTE_READ);
 	MUST(granted);
 	for (slot = 0; slot < RECEIVES; slot++)
 		MUST(!rdma_post_recv(id, NULL, received[slot], LARGEST, messages));
@@ -216,7 +221,8 @@ static int transfer(char *address, char *port, int pauses)
 {
 	struct rdma_addrinfo *to = resolve(address, port, 0);
 	struct rdma_conn_param parameters = {
-		.responder_resources = 4, .initiator_depth = 4, .retry_count = 7, .rnr_retry_count = 7};
+		.responder_resources = 4, .initiator_depth = 4,
+		.retry_count = 7, .rnr_retry_count = 7};
 	unsigned long connections = 0;
 	uint64_t number = 1;
 	double longest = 0, last = 0;
@@ -243,10 +249,10 @@ static int transfer(char *address, char *port, int pauses)
 			double time;
 
 			MUST(!rdma_post_recv(id, NULL, received[0], LARGEST, receives));
-			MUST(!rdma_post_write(id, NULL, sent, header->length, sends, 0, grant->address,
-					      grant->rkey));
-			MUST(!rdma_post_read(id, NULL, copy, header->length, copies, 0, grant->address,
-					     grant->rkey));
+			MUST(!rdma_post_write(id, NULL, sent, header->length, sends, 0,
+					      grant->address, grant->rkey));
+			MUST(!rdma_post_read(id, NULL, copy, header->length, copies, 0,
+					     grant->address, grant->rkey));
 			done(id, 0);
 			done(id, 0);
 			check(copy, number, header->length);

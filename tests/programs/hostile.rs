@@ -1,10 +1,12 @@
 //! What another user of the host can do without privilege, and what it must not achieve.
 //!
-//! A victim transfers and verifies while an attacker runs under another user, without capabilities, in the
-//! same network namespace: at the same address, among the same abstract names. No byte is wrong, no
-//! connection fails, nothing stalls, no descriptor leaks, and the attacker is told nothing.
+//! A victim transfers and verifies while an attacker runs under another user, without capabilities,
+//! in the same network namespace: at the same address, among the same abstract names. No byte is
+//! wrong, no connection fails, nothing stalls, no descriptor leaks, and the attacker is told
+//! nothing.
 //!
-//! The attacker is `tests/hostile/attacker.c`, and says what it did; the victim is `victim.c` beside it.
+//! The attacker is `tests/hostile/attacker.c`, and says what it did; the victim is `victim.c`
+//! beside it.
 
 use std::fs;
 use std::path::Path;
@@ -24,12 +26,13 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// How long each attack goes on, in seconds.
 const SECONDS: u32 = 5;
 
-/// The longest time between two verified rounds, in milliseconds. A stall is to be shorter than a second; the rest is
-/// for a machine that gives the programs no processor. A descriptor whose closing blocks does so for 60 s.
+/// The longest time between two verified rounds, in milliseconds. A stall is to be shorter than a
+/// second; the rest is for a machine that gives the programs no processor. A descriptor whose
+/// closing blocks does so for 60 s.
 const LONGEST: u64 = 4000;
 
-/// The descriptors that a program may open meanwhile: up to 16 sockets to send from, and connections that
-/// come and go.
+/// The descriptors that a program may open meanwhile: up to 16 sockets to send from, and
+/// connections that come and go.
 const MORE_DESCRIPTORS: usize = 24;
 
 const ADDRESS: &str = "127.0.0.1";
@@ -37,7 +40,8 @@ const PORT: &str = "7471";
 
 /// A shell's words: `$0` is the command `urxe`, then come a source and a program.
 const COMPILE_VERBS: &str = r#"eval "$($0 env)"
-cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs librdmacm libibverbs)"#;
+libraries="$(pkg-config --cflags --libs librdmacm libibverbs)"
+cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1" $libraries"#;
 const COMPILE: &str = r#"cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1""#;
 
 /// The programs, and the place where they meet.

@@ -46,7 +46,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process has connected, or passed a packet on.
+    /// Starts the thread. `forwarded` is readable when another process has connected, or passed a
+    /// packet on.
     pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
         let progress = Arc::new(Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -1,11 +1,11 @@
 //! Datagrams that arrived at the wrong process, on their way to the right one.
 //!
-//! They travel as one message of a connection to the process's slot (see `link`): this header, then the
-//! datagrams as they came, a batch in one piece. Only processes of the same user have such a
+//! They travel as one message of a connection to the process's slot (see `link`): this header, then
+//! the datagrams as they came, a batch in one piece. Only processes of the same user have such a
 //! connection.
 //!
-//! The kernel queues as many bytes as a socket's send buffer has (`net.core.wmem_default`), and detours
-//! come in bursts, so messages that find the queue full wait here for half a second.
+//! The kernel queues as many bytes as a socket's send buffer has (`net.core.wmem_default`), and
+//! detours come in bursts, so messages that find the queue full wait here for half a second.
 
 use super::counters::NetCounters;
 use super::receive::Arrival;

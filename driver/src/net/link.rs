@@ -1,19 +1,21 @@
 //! Connections between processes of one user that share a network namespace.
 //!
-//! A process listens on a Unix socket with an abstract name; others connect to it, to send it messages
-//! or to see its end, which the kernel reports as a hang-up. Abstract names have no permissions: anybody
-//! in the network namespace can connect, and can take a name that is free. So each side asks the kernel
-//! for the other's user (`SO_PEERCRED`) before it reads or sends anything, and closes the connection of
-//! another user at once.
+//! A process listens on a Unix socket with an abstract name; others connect to it, to send it
+//! messages or to see its end, which the kernel reports as a hang-up. Abstract names have no
+//! permissions: anybody in the network namespace can connect, and can take a name that is free. So
+//! each side asks the kernel for the other's user (`SO_PEERCRED`) before it reads or sends
+//! anything, and closes the connection of another user at once.
 //!
 //! Nothing of another user is ever received, because receiving, or closing a socket with unread
-//! messages, can block: a message may carry a descriptor (`SCM_RIGHTS`) whose closing blocks, such as a
-//! TCP socket with `SO_LINGER`, and the kernel closes it in the thread that discards the message.
+//! messages, can block: a message may carry a descriptor (`SCM_RIGHTS`) whose closing blocks, such
+//! as a TCP socket with `SO_LINGER`, and the kernel closes it in the thread that discards the
+//! message.
 //!
 //! - A client cannot be sent anything: its receiving side is shut down before it connects.
-//! - A listener refuses descriptors where the kernel can do that for it (`SO_PASSRIGHTS`, Linux 6.16).
-//! - On older kernels a message may be in an accepted connection before its user is known. So there a
-//!   thread of its own closes connections of other users.
+//! - A listener refuses descriptors where the kernel can do that for it (`SO_PASSRIGHTS`, Linux
+//!   6.16).
+//! - On older kernels a message may be in an accepted connection before its user is known. So there
+//!   a thread of its own closes connections of other users.
 
 use super::clock;
 use super::names::address;
@@ -44,8 +46,9 @@ const SO_PASSRIGHTS: libc::c_int = libc::c_int::MAX;
 /// Connections accepted in one go: what else the thread has to do waits no longer.
 const MAX_ACCEPTS: usize = 16;
 
-/// Connections that are open at most: each process of this user may have one for messages, one to see
-/// the end of this one, and one to ask for its counters. Later ones wait in the kernel's backlog.
+/// Connections that are open at most: each process of this user may have one for messages, one to
+/// see the end of this one, and one to ask for its counters. Later ones wait in the kernel's
+/// backlog.
 const MAX_LINKS: usize = 3 * super::SLOTS as usize;
 
 /// Connections of other users that wait for the closing thread at most.
@@ -184,7 +187,8 @@ impl LinkListener {
 
     pub(super) fn listen_as(name: &str, user: User) -> io::Result<Option<LinkListener>> {
         let listener = open()?;
-        // Accepted connections have it from the listener, from the moment in which they are connected.
+        // Accepted connections have it from the listener, from the moment in which they are
+        // connected.
         let strangers = match refuse_descriptors(&listener) {
             true => Strangers::Harmless,
             false => Strangers::start()?,
@@ -225,8 +229,8 @@ impl LinkListener {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts connections, and calls `f` with each message received. Returns how many there were; there may be
-    /// more when it is not 0.
+    /// Accepts connections, and calls `f` with each message received. Returns how many there were;
+    /// there may be more when it is not 0.
     pub(super) fn recv(
         &self,
         batch: &mut RecvBatch,

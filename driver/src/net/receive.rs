@@ -213,7 +213,8 @@ impl Message {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // Before Linux 6.16 a process of this user may send some. None does, so they are closed.
+                // Before Linux 6.16 a process of this user may send some. None does, so they are
+                // closed.
                 for fd in value.chunks_exact(4) {
                     // SAFETY: the kernel has just installed this descriptor for us alone.
                     unsafe { libc::close(control_int(fd)) };

@@ -209,8 +209,8 @@ impl Shared {
         Endpoint::open(self.clone(), address)
     }
 
-    /// What other processes pass on, and those that want to see the end of this one, arrive here: when it is
-    /// readable, call [`Shared::recv_forwarded`].
+    /// What other processes pass on, and those that want to see the end of this one, arrive here:
+    /// when it is readable, call [`Shared::recv_forwarded`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.slot.links().fd()
     }

@@ -2,8 +2,8 @@
 //!
 //! A slot is a number from 0 to 254, and the top 8 bits of every QPN of the process, so that a QPN
 //! names its process. To hold a slot is to hold its name (see `names`), whatever containers and user
-//! namespaces the processes live in. Under a second name the process listens for connections of this
-//! user's other processes (see `link`), which pass datagrams on to it.
+//! namespaces the processes live in. Under a second name the process listens for connections of
+//! this user's other processes (see `link`), which pass datagrams on to it.
 
 use super::error::OpenError;
 use super::link::{Link, LinkListener, Reached};
@@ -26,9 +26,9 @@ pub const QPN_BITS: u32 = 16;
 /// QPNs 0 and 1 are those of the management interfaces, which belong to no process (9.2.4).
 const FIRST_QPN: u32 = 2;
 
-/// For how long a slot counts as another user's, or empty, before it is looked at again: a look costs a
-/// socket, and anybody can send datagrams for such slots. A process that takes the slot opens the port next,
-/// which takes about as long.
+/// For how long a slot counts as another user's, or empty, before it is looked at again: a look
+/// costs a socket, and anybody can send datagrams for such slots. A process that takes the slot
+/// opens the port next, which takes about as long.
 const STRANGE: Duration = Duration::from_millis(10);
 
 /// A slot that this process holds.
@@ -155,8 +155,8 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
     Ok(live)
 }
 
-/// Connects to the process in a slot, to see its end. `None` when there is none of this user, or too
-/// many have done so.
+/// Connects to the process in a slot, to see its end. `None` when there is none of this user, or
+/// too many have done so.
 pub(crate) fn watch(number: u8) -> io::Result<Option<Link>> {
     Ok(
         match Link::to(&link_name(number), User::of_this_process())? {

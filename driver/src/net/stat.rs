@@ -1,8 +1,9 @@
 //! Asking the processes of a network namespace what they counted.
 //!
-//! The asker connects to each slot (see `link`), sends [`QUESTION`], and gets one message as the answer. Each
-//! side has the kernel's word for the other's user, so a process answers its own user only, and only that
-//! user's answers are believed. Nobody waits for one that is stopped longer than for the others.
+//! The asker connects to each slot (see `link`), sends [`QUESTION`], and gets one message as the
+//! answer. Each side has the kernel's word for the other's user, so a process answers its own user
+//! only, and only that user's answers are believed. Nobody waits for one that is stopped longer
+//! than for the others.
 //!
 //! A process that ends sends what it counted to those who listen for that, likewise.
 
@@ -29,8 +30,8 @@ pub(super) fn is_question(message: &[u8]) -> bool {
 /// What a process answered.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The process, as the kernel numbers it here; 0 for those of PID namespaces that cannot be seen from
-    /// here.
+    /// The process, as the kernel numbers it here; 0 for those of PID namespaces that cannot be
+    /// seen from here.
     pub pid: u32,
     /// What it sent. Anything of this user's may have sent it.
     pub bytes: Vec<u8>,

@@ -29,8 +29,8 @@ pub(super) fn set_option<T: Copy>(
     }
 }
 
-/// The process at the other end of a connected Unix socket, as it is numbered and named here: the process 0
-/// is in no PID namespace that can be seen from here.
+/// The process at the other end of a connected Unix socket, as it is numbered and named here: the
+/// process 0 is in no PID namespace that can be seen from here.
 pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -38,8 +38,8 @@ pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers are to a `ucred`, which any bytes are one of, and to its length; both live
-    // through the call.
+    // SAFETY: the pointers are to a `ucred`, which any bytes are one of, and to its length; both
+    // live through the call.
     let r = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

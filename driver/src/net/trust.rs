@@ -1,8 +1,8 @@
 //! Which processes are this user's.
 //!
-//! The kernel reports the user of a peer as it is named in this process's user namespace. A user that
-//! has no name there is reported as the overflow user, 65534, whoever it is. So where this process is
-//! that user itself, it cannot tell its own processes from others', and trusts none.
+//! The kernel reports the user of a peer as it is named in this process's user namespace. A user
+//! that has no name there is reported as the overflow user, 65534, whoever it is. So where this
+//! process is that user itself, it cannot tell its own processes from others', and trusts none.
 
 use super::sys::peer_credentials;
 use rustix::process::{Uid, geteuid};
@@ -13,8 +13,8 @@ use std::os::fd::BorrowedFd;
 /// The overflow user where `/proc` does not tell.
 const OVERFLOW_USER: u32 = 65_534;
 
-/// The user of this process, or none that could be told from others. It is the effective user, to whom
-/// the kernel grants the port, too (`SO_REUSEPORT`).
+/// The user of this process, or none that could be told from others. It is the effective user, to
+/// whom the kernel grants the port, too (`SO_REUSEPORT`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User(Option<Uid>);
 
@@ -40,8 +40,8 @@ impl User {
     }
 
     /// Whether the process at the other end of a connected Unix socket is this user's. For who
-    /// connected, it is the one that listened, with the user that it had then; for who accepted, the
-    /// one that connected.
+    /// connected, it is the one that listened, with the user that it had then; for who accepted,
+    /// the one that connected.
     pub(super) fn is_peer_of(self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let peer = peer_credentials(socket)?.uid;
         Ok(self.0.is_some_and(|user| user.as_raw() == peer))

@@ -3,11 +3,11 @@
 //! A listener holds two names (`net::names`) for each of its addresses: one says that there is a
 //! listener, and only one can have it; the other ends in the slot of its process, and says where.
 //!
-//! Anybody can take a name that is free, so names are hints. A request goes to every slot that has one
-//! and belongs to this user (`Shared::hand_on`), and a process that does not listen drops what it was
-//! handed: names that another user has taken for slots of this user's processes change nothing. Names do not
-//! contain the user, who may be named differently in another user namespace; ports are unique among
-//! all users in the same way (`port_space`).
+//! Anybody can take a name that is free, so names are hints. A request goes to every slot that has
+//! one and belongs to this user (`Shared::hand_on`), and a process that does not listen drops what
+//! it was handed: names that another user has taken for slots of this user's processes change
+//! nothing. Names do not contain the user, who may be named differently in another user namespace;
+//! ports are unique among all users in the same way (`port_space`).
 
 use crate::event_queue::lock;
 use crate::net::SLOTS;
@@ -34,12 +34,18 @@ pub(super) struct Entry {
     _where_it_is: Name,
 }
 
+/// What was found last.
+#[derive(Clone, Debug)]
+struct Found {
+    at: Time,
+    slots: Vec<u8>,
+}
+
 /// All listeners on this host.
 #[derive(Debug)]
 pub(super) struct Directory {
     slot: u8,
-    /// What was found last, and when.
-    found: Mutex<HashMap<(ServiceId, ListenAt), (Time, Vec<u8>)>>,
+    found: Mutex<HashMap<(ServiceId, ListenAt), Found>>,
 }
 
 impl Directory {
@@ -63,8 +69,8 @@ impl Directory {
         }))
     }
 
-    /// The slots, other than this process's, of which a name says that they listen for a service at an address
-    /// of this host.
+    /// The slots, other than this process's, of which a name says that they listen for a service at
+    /// an address of this host.
     pub(super) fn find(&self, service: ServiceId, address: Gid, now: Time) -> Vec<u8> {
         let look = || -> io::Result<Vec<u8>> {
             let lookup = Lookup::new()?;
@@ -94,10 +100,10 @@ impl Directory {
         now: Time,
     ) -> io::Result<Vec<u8>> {
         let mut slots = Vec::new();
-        if let Some((then, known)) = lock(&self.found).get(&(service, at)).cloned()
-            && now.since(then) < FRESH
+        if let Some(known) = lock(&self.found).get(&(service, at)).cloned()
+            && now.since(known.at) < FRESH
         {
-            for slot in known {
+            for slot in known.slots {
                 if lookup.is_taken(&name_in(service, at, slot))? {
                     slots.push(slot);
                 }
@@ -113,7 +119,8 @@ impl Directory {
             if found.len() >= REMEMBERED {
                 found.clear();
             }
-            found.insert((service, at), (now, slots.clone()));
+            let slots = slots.clone();
+            found.insert((service, at), Found { at: now, slots });
         }
         Ok(slots)
     }

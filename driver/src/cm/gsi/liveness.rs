@@ -2,12 +2,14 @@
 //!
 //! A process that is killed says nothing, and no kernel speaks for it. So its peers look themselves:
 //!
-//! - A process of this host is *watched* (`net::link`): the kernel tells its end at once, and a process that
+//! - A process of this host is *watched* (`net::link`): the kernel tells its end at once, and a
+//!   process that
 //!   is merely stopped stays a peer for as long as it likes.
 //! - Any other peer that has been silent for a while is *asked*, by a request that it has had already and
-//!   acknowledges again. A peer is gone when it has been silent for [`net::Options::patience`] and several probes
-//!   in a row are unanswered. Time in which this process did not run (SIGSTOP, a debugger, a paused virtual
-//!   machine) does not count as the peer's silence: a gap between two looks starts the silence anew.
+//!   acknowledges again. A peer is gone when it has been silent for [`net::Options::patience`] and
+//!   several probes in a row are unanswered. Time in which this process did not run (SIGSTOP, a
+//!   debugger, a paused virtual machine) does not count as the peer's silence: a gap between two
+//!   looks starts the silence anew.
 //!
 //! Where something is under way, the transport's own timers decide.
 //!
@@ -35,11 +37,12 @@ const GRACE: Duration = Duration::from_millis(200);
 const ASKED_AFTER: u32 = 4;
 const LOOKS: u32 = 12;
 
-/// A longer time between two looks than this part of the patience is a gap in which the process did not run.
-/// Looks are due three times as often.
+/// A longer time between two looks than this part of the patience is a gap in which the process did
+/// not run. Looks are due three times as often.
 const GAP: u32 = 4;
 
-/// How many probes in a row must be unanswered before a peer is gone. Between two of them is one look.
+/// How many probes in a row must be unanswered before a peer is gone. Between two of them is one
+/// look.
 const UNANSWERED_PROBES: u32 = 3;
 
 /// The connections of this process whose peers are looked at.
@@ -327,7 +330,8 @@ mod tests {
         Time(seconds * 1_000_000_000)
     }
 
-    /// Looks every 5 seconds from `from` to `to`, and sends the probes. Returns what was found at the end.
+    /// Looks every 5 seconds from `from` to `to`, and sends the probes. Returns what was found at
+    /// the end.
     fn look(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
         let mut verdict = Verdict::Wait;
         for now in (from..=to).step_by(5) {

@@ -474,7 +474,8 @@ impl Gsi {
                     return None;
                 }
                 let rejected = self.early.keep(request, now).err()?;
-                // What was handed on may have a listener in another process: rejecting is not for this one.
+                // What was handed on may have a listener in another process: rejecting is not for
+                // this one.
                 return (!rejected.arrived.passed_on).then_some(rejected.arrived);
             }
             // Whoever got it from the network hands it to all.
