@@ -265,14 +265,15 @@ static void messages(void)
 				if (to < 0)
 					continue;
 				count(send(to, question, 4, MSG_NOSIGNAL));
+				/* One that is hung up on is readable at once. */
+				poll(&wait, 1, 50);
+				length = recv(to, answer, sizeof(answer), 0);
+				if (length > 0)
+					told(names[name], length);
 				for (i = 0; i < 50; i++) {
 					memcpy(bytes, i % 2 ? "urxf\1\4" : "urxq", 6);
 					count(send(to, bytes, sizes[i % 8], MSG_NOSIGNAL));
 				}
-				poll(&wait, 1, 1);
-				length = recv(to, answer, sizeof(answer), 0);
-				if (length > 0)
-					told(names[name], length);
 				close(to);
 			}
 		}
