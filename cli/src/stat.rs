@@ -146,7 +146,8 @@ fn describe(survey: &Survey, before: Option<&(Survey, Instant)>) -> String {
     let mut text = String::new();
     for process in &survey.processes {
         let earlier = before.and_then(|(survey, at)| {
-            let same = |other: &&Process| other.pid == process.pid;
+            let instance = process.report.instance;
+            let same = |other: &&Process| other.report.instance == instance;
             Some((survey.processes.iter().find(same)?, at.elapsed()))
         });
         text += &format!("{} {}\n", process.pid, printable(&process.report.program));
@@ -230,6 +231,7 @@ mod tests {
                 pid: 7,
                 report: Report {
                     program: "bad\x1bname".into(),
+                    instance: 1,
                     devices: [("urxe_lo".to_owned(), device)].into(),
                     process: counts(&[("wakeups", 3)]),
                 },

@@ -39,7 +39,6 @@ pub mod srq;
 pub mod stat;
 mod sync;
 pub mod tables;
-pub mod thread;
 pub mod waiting;
 mod watcher;
 pub mod xrcd;

@@ -4,12 +4,12 @@
 //! sockets are the parent's, whose packets the child must not take. So it starts with nothing, and
 //! what was there stays where it is, for the objects of the parent that the child still has.
 
-use crate::thread;
 use std::fmt::Debug;
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use urxe_net::process_socket;
+use urxe_net::thread;
 
 /// The one value of the process, made when it is first asked for.
 #[derive(Debug)]

@@ -5,13 +5,13 @@
 
 use crate::counters::Readings;
 use crate::engine;
-use crate::thread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::time::Duration;
+use urxe_net::thread;
 
 /// Counters by name.
 pub type Counts = BTreeMap<String, u64>;
@@ -21,6 +21,10 @@ pub type Counts = BTreeMap<String, u64>;
 pub struct Report {
     /// The program's name.
     pub program: String,
+    /// A random number of the process. Process numbers do not tell processes of other PID
+    /// namespaces apart: those that cannot be seen are all 0.
+    #[serde(default)]
+    pub instance: u64,
     /// By the name of the device.
     pub devices: BTreeMap<String, DeviceReport>,
     /// What belongs to no device: system calls, port sharing, injected faults.
@@ -90,7 +94,7 @@ impl From<crate::counters::DeviceReadings> for DeviceReport {
 /// A process that told what it counted.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its number; 0 if it is in a PID namespace that cannot be seen from here.
     pub pid: u32,
     /// What it told.
     #[serde(flatten)]
@@ -151,11 +155,15 @@ impl Farewells {
         self.0.fd()
     }
 
-    /// Processes that have ended, by number, and what they counted; there may be more.
-    pub fn take(&self) -> Vec<(u32, Report)> {
+    /// Processes that have ended, and what they counted; there may be more.
+    pub fn take(&self) -> Vec<Process> {
         let told = self.0.take().unwrap_or_default().into_iter();
-        told.filter_map(|answer| Some((answer.pid, serde_json::from_slice(&answer.bytes).ok()?)))
-            .collect()
+        told.filter_map(|answer| {
+            let report = serde_json::from_slice(&answer.bytes).ok()?;
+            let pid = answer.pid;
+            Some(Process { pid, report })
+        })
+        .collect()
     }
 }
 
@@ -185,6 +193,7 @@ pub fn report() -> Report {
     let devices = engine.read_devices().into_iter();
     Report {
         program: program(),
+        instance: engine.instance(),
         devices: devices
             .map(|(name, readings)| (name, readings.into()))
             .collect(),

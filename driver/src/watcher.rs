@@ -3,12 +3,12 @@
 
 use crate::device;
 use crate::per_process::PerProcess;
-use crate::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use urxe_net::Monitor;
+use urxe_net::thread;
 
 static WATCHER: PerProcess<Once> = PerProcess::new();
 

@@ -267,19 +267,23 @@ pub struct Names {
 struct Holder {
     number: u8,
     /// The second of a slot's names, not the first.
-    alive: bool,
+    link: bool,
     kind: u8,
     listens: Option<u8>,
 }
 
-/// A socket with a name, unless somebody has it.
-fn hold(name: &str, kind: i32) -> Option<OwnedFd> {
+/// A Unix socket.
+fn unix(kind: i32) -> OwnedFd {
     // SAFETY: numbers; the descriptor is new, and nobody else's.
-    let socket = unsafe {
+    unsafe {
         let fd = libc::socket(AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
         OwnedFd::from_raw_fd(fd)
-    };
+    }
+}
+
+/// The address of an abstract name, and its length.
+fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zeros is an address without a name.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = AF_UNIX as libc::sa_family_t;
@@ -287,9 +291,27 @@ fn hold(name: &str, kind: i32) -> Option<OwnedFd> {
         *to = from as libc::c_char;
     }
     let len = size_of::<libc::sa_family_t>() + 1 + name.len();
-    // SAFETY: an address of that length.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len as u32) };
+    (address, len as libc::socklen_t)
+}
+
+/// A socket with a name, unless somebody has it.
+fn hold(name: &str, kind: i32) -> Option<OwnedFd> {
+    let (socket, (address, len)) = (unix(kind), address(name));
+    // SAFETY: the pointer and the length describe `address`, which the call reads.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     (bound == 0).then_some(socket)
+}
+
+/// A connection to the process that listens under a name, as this user's other processes have.
+///
+/// # Panics
+/// When there is none.
+fn connected(name: &str) -> OwnedFd {
+    let (socket, (address, len)) = (unix(SOCK_SEQPACKET), address(name));
+    // SAFETY: the pointer and the length describe `address`, which the call reads.
+    let done = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    assert_eq!(done, 0, "{name}: {}", std::io::Error::last_os_error());
+    socket
 }
 
 impl Names {
@@ -297,11 +319,13 @@ impl Names {
         let mut held = Vec::new();
         let mut slots = BTreeSet::new();
         let mut taken = BTreeSet::new();
+        // Where a process of this user, which this program is, accepts connections.
+        let mut listening = BTreeSet::new();
         // The process in question is not told from its neighbours by a slot of a story before.
         let others = neighbours_now();
         for holder in self.holders.iter().take(40) {
             let number = holder.number % 20;
-            let name = if holder.alive { "alive" } else { "slot" };
+            let name = if holder.link { "link" } else { "slot" };
             let kind = [SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET][usize::from(holder.kind) % 3];
             let Some(socket) = hold(&format!("urxe/{name}/{number}"), kind) else {
                 continue;
@@ -312,8 +336,13 @@ impl Names {
             }
             held.push(socket);
             // Names are the kernel's by kind: a socket of another kind takes nobody's.
-            match (holder.alive, kind) {
-                (true, SOCK_SEQPACKET) => drop(taken.insert(number)),
+            match (holder.link, kind) {
+                (true, SOCK_SEQPACKET) => {
+                    taken.insert(number);
+                    if holder.listens.is_some() {
+                        listening.insert(number);
+                    }
+                }
                 (false, SOCK_DGRAM) => {
                     taken.insert(number);
                     slots.insert(number);
@@ -356,7 +385,8 @@ impl Names {
             let went = first.hand_on(number, &datagram);
             let of_process = ours.iter().any(|process| process.slot() == number);
             assert!(went || !of_process, "to the process in slot {number}");
-            assert!(!went || slots.contains(&number) || others.contains(&number));
+            let mut there = [&slots, &others, &listening].into_iter();
+            assert!(!went || there.any(|numbers| numbers.contains(&number)));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Datagrams that arrived at the wrong process, on their way to the right one.
 //!
-//! They travel as one message of the Unix socket that is a process's slot: this header, then the
-//! datagrams as they came, a batch in one piece. The kernel vouches for who sent the message: only
-//! processes of the same user may pass datagrams on.
+//! They travel as one message of a connection to the process's slot (see `link`): this header, then
+//! the datagrams as they came, a batch in one piece. Only processes of the same user have such a
+//! connection.
 //!
-//! The kernel queues few such messages (`net.unix.max_dgram_qlen`, often 10), and detours come in
-//! bursts, so what finds the queue full waits here for a moment.
+//! The kernel queues as many bytes as a socket's send buffer has (`net.core.wmem_default`), and
+//! detours come in bursts, so messages that find the queue full wait here for half a second.
 
 use crate::counters::NetCounters;
 use crate::receive::Arrival;
@@ -268,10 +268,11 @@ mod tests {
 
     #[test]
     fn a_full_queue_delays_datagrams_and_keeps_their_order() {
+        const MESSAGES: u16 = 2000;
         let (from, to) = (Slot::claim().unwrap(), Slot::claim().unwrap());
         let forwarder = Forwarder::default();
         let counters = NetCounters::default();
-        for n in 0..100_u16 {
+        for n in 0..MESSAGES {
             let bytes = n.to_be_bytes();
             let arrival = Arrival {
                 src: "192.0.2.1:50000".parse().unwrap(),
@@ -286,22 +287,23 @@ mod tests {
         }
         let mut batch = crate::RecvBatch::new();
         let mut got = Vec::new();
-        while got.len() < 100 {
-            if batch.fill(to.fd()).unwrap() == 0 {
-                let due = forwarder.next_deadline();
-                assert_ne!(due, Time::NEVER);
-                forwarder.retry(&from, &counters, due);
-            } else {
+        assert_ne!(forwarder.next_deadline(), Time::NEVER, "some have to wait");
+        while got.len() < usize::from(MESSAGES) {
+            let take = |_: &_, _: &_, message: &[u8], _: &mut _| {
                 // Other processes ask whoever has a slot what it has counted.
-                let (messages, _) = batch.parts();
-                let ours = messages.filter_map(|(_, m)| Some(parse(m)?.bytes.to_vec()));
-                got.extend(ours.filter(|bytes| bytes.len() == 2));
+                let bytes = parse(message).map(|arrival| arrival.bytes.to_vec());
+                got.extend(bytes.filter(|bytes| bytes.len() == 2));
+            };
+            to.links().recv(&mut batch, take).unwrap();
+            let due = forwarder.next_deadline();
+            if due != Time::NEVER {
+                forwarder.retry(&from, &counters, due);
             }
         }
-        let expected: Vec<_> = (0..100_u16).map(|n| n.to_be_bytes().to_vec()).collect();
+        let expected: Vec<_> = (0..MESSAGES).map(|n| n.to_be_bytes().to_vec()).collect();
         assert_eq!(got, expected);
         assert_eq!(forwarder.next_deadline(), Time::NEVER);
-        assert_eq!(counters.forwarded_out.get(), 100);
+        assert_eq!(counters.forwarded_out.get(), u64::from(MESSAGES));
         assert_eq!(counters.forward_overruns.get(), 0);
     }
 

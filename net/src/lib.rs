@@ -28,6 +28,7 @@ mod forward;
 pub mod fuzzing;
 mod group;
 mod interfaces;
+mod link;
 pub mod names;
 mod path;
 mod pcap;
@@ -43,6 +44,8 @@ mod steering;
 mod sys;
 #[cfg(test)]
 mod tests;
+pub mod thread;
+mod trust;
 mod wire;
 
 pub use clock::{now, wall};
@@ -53,7 +56,7 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
-pub use names::Watch;
+pub use link::Link;
 pub use path::{Path, PathOptions};
 pub use pcap::{Capture, CaptureError};
 pub use receive::{Datagram, Kept, RecvBatch};

@@ -62,10 +62,6 @@ pub(super) struct Message {
     pub(super) len: usize,
     /// Did not fit: what is there is not all.
     pub(super) truncated: bool,
-    /// Which process sent it (Unix sockets only).
-    pub(super) pid: Option<u32>,
-    /// Whose process sent it (Unix sockets only).
-    pub(super) uid: Option<u32>,
 }
 
 /// Buffers for one receive call. A thread has one and uses it for every socket.
@@ -181,8 +177,6 @@ impl RecvBatch {
                 segment: 0,
                 len: (header.msg_len as usize).min(MESSAGE_ROOM),
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-                pid: None,
-                uid: None,
             };
             // SAFETY: recvmmsg filled the header and its control buffer, which nobody has touched.
             unsafe {
@@ -218,13 +212,9 @@ impl Message {
             (libc::IPPROTO_UDP, libc::UDP_GRO) => {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
-            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
-                // struct ucred: pid, uid, gid.
-                self.pid = value.get(..4).map(|pid| control_int(pid) as u32);
-                self.uid = value.get(4..8).map(|uid| control_int(uid) as u32);
-            }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // Nobody of ours passes descriptors; whoever does shall not make us leak them.
+                // Before Linux 6.16 a process of this user may send some. None does, so they are
+                // closed.
                 for fd in value.chunks_exact(4) {
                     // SAFETY: the kernel has just installed this descriptor for us alone.
                     unsafe { libc::close(control_int(fd)) };

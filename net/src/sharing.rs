@@ -17,11 +17,12 @@ use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::faults::FaultSpec;
 use crate::forward::{self, Forwarder};
+use crate::link::Accepted;
 use crate::pcap::Capture;
 use crate::receive::{Arrival, Datagram, RecvBatch, Senders};
 use crate::slot::{Passed, Slot, live_slots};
 use crate::socket::LocalAddress;
-use crate::stat::{self, Question};
+use crate::stat;
 use crate::sys::has_more_rights_than_its_user;
 use crate::wire::Tap;
 use std::env;
@@ -131,8 +132,8 @@ pub struct Shared {
     options: Options,
     slot: Slot,
     forwarder: Forwarder,
-    /// Questions about the counters that nobody has answered yet.
-    questions: Mutex<Vec<Question>>,
+    /// Processes that asked for the counters and are not answered yet.
+    questions: Mutex<Vec<Arc<Accepted>>>,
     tap: Arc<Tap>,
 }
 
@@ -208,10 +209,10 @@ impl Shared {
         Endpoint::open(self.clone(), address)
     }
 
-    /// What other processes pass on arrives here: when it is readable, call
-    /// [`Shared::recv_forwarded`].
+    /// What other processes pass on, and those that want to see the end of this one, arrive here:
+    /// when it is readable, call [`Shared::recv_forwarded`].
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.slot.fd()
+        self.slot.links().fd()
     }
 
     /// Receives once from a socket that is open at `dst`, and calls `f` with what each message of
@@ -254,17 +255,6 @@ impl Shared {
         Ok(count)
     }
 
-    /// Other processes that want to see the end of this one arrive here: when it becomes readable, call
-    /// [`Shared::welcome`].
-    pub fn presence_fd(&self) -> BorrowedFd<'_> {
-        self.slot.presence().fd()
-    }
-
-    /// Takes notice of those who want to see the end of this process.
-    pub fn welcome(&self) {
-        self.slot.presence().welcome();
-    }
-
     /// Receives what other processes passed on, and calls `f` with each datagram whose ICRC is
     /// right. Their `dst` tells the endpoint. Returns how many messages there were; fewer may be
     /// left when it is not 0.
@@ -276,36 +266,31 @@ impl Shared {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let count = batch.fill(self.slot.fd())?;
-        let user = rustix::process::getuid().as_raw();
-        let (messages, senders) = batch.parts();
-        for (message, bytes) in messages {
-            if message.uid == Some(user)
-                && let Some(question) = Question::parse(bytes)
-            {
-                let mut questions = self.questions();
-                if questions.len() < stat::MAX_WAITING {
-                    questions.push(question);
+        self.slot
+            .links()
+            .recv(batch, |link, message, bytes, senders| {
+                if stat::is_question(bytes) {
+                    let mut questions = self.questions();
+                    if questions.len() < stat::MAX_WAITING {
+                        questions.push(Arc::clone(link));
+                    }
+                    return;
                 }
-                continue;
-            }
-            let arrival =
-                forward::parse(bytes).filter(|_| message.uid == Some(user) && !message.truncated);
-            let Some(arrival) = arrival else {
-                self.tap.counters.forward_rejected.add(1);
-                continue;
-            };
-            for datagram in arrival.datagrams() {
-                self.tap.counters.forwarded_in.add(1);
-                let mut datagram = Datagram {
-                    passed_on: true,
-                    ..datagram
+                let arrival = forward::parse(bytes).filter(|_| !message.truncated);
+                let Some(arrival) = arrival else {
+                    self.tap.counters.forward_rejected.add(1);
+                    return;
                 };
-                self.tap.deliver(senders, &mut datagram, &mut f);
-            }
-            self.tap.conclude(senders);
-        }
-        Ok(count)
+                for datagram in arrival.datagrams() {
+                    self.tap.counters.forwarded_in.add(1);
+                    let mut datagram = Datagram {
+                        passed_on: true,
+                        ..datagram
+                    };
+                    self.tap.deliver(senders, &mut datagram, &mut f);
+                }
+                self.tap.conclude(senders);
+            })
     }
 
     /// Answers those who have asked what was counted: whoever calls [`Shared::recv_forwarded`] calls
@@ -316,12 +301,14 @@ impl Shared {
             return;
         }
         let answer = answer();
-        for question in questions {
-            question.answer(&self.slot, &answer);
+        for link in questions {
+            if let Err(error) = link.send(&answer) {
+                tracing::debug!(%error, "a question about the counters stays without an answer");
+            }
         }
     }
 
-    fn questions(&self) -> MutexGuard<'_, Vec<Question>> {
+    fn questions(&self) -> MutexGuard<'_, Vec<Arc<Accepted>>> {
         self.questions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -367,15 +354,16 @@ impl Shared {
             .pass(&self.slot, self.counters(), to, arrival, clock::now())
     }
 
-    /// Passes on what had to wait.
+    /// Passes on what had to wait, and accepts connections again that could not be accepted.
     pub(super) fn retry(&self) {
         let now = clock::now();
+        self.slot.links().retry();
         self.forwarder.retry(&self.slot, self.counters(), now);
     }
 
     /// When [`Shared::retry`] has something to do.
     pub(super) fn next_deadline(&self) -> Time {
-        self.forwarder.next_deadline()
+        (self.forwarder.next_deadline()).min(self.slot.links().next_deadline())
     }
 
     pub(super) fn tap(&self) -> &Arc<Tap> {

@@ -210,17 +210,22 @@ fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
     }
 }
 
-/// Too long a packet is an error, and the IPv4 identification of others is known: 0.
+/// Sends every packet with «don't fragment» and, over IPv4, with the identification 0.
+///
+/// `PROBE` ignores path MTUs that the kernel has learnt from ICMP, unlike `DO`: anybody can forge
+/// that error, and the kernel would refuse longer packets for ten minutes. A packet longer than the
+/// interface's MTU is refused with EMSGSIZE either way. The path MTU of a queue pair is the
+/// program's to choose.
 fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
     let fd = socket.as_fd();
     match address.ip {
         IpAddr::V4(_) => {
-            let (option, always) = (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
-            set_option(fd, libc::IPPROTO_IP, option, always)
+            let (option, probe) = (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+            set_option(fd, libc::IPPROTO_IP, option, probe)
         }
         IpAddr::V6(_) => {
-            let (option, always) = (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
-            set_option(fd, libc::IPPROTO_IPV6, option, always)?;
+            let (option, probe) = (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE);
+            set_option(fd, libc::IPPROTO_IPV6, option, probe)?;
             set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1_i32)
         }
     }

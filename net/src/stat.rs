@@ -1,69 +1,37 @@
 //! Asking the processes of a network namespace what they counted.
 //!
-//! Who asks sends [`Question`] to the Unix sockets that are the slots, and listens on one whose name
-//! has the question's number in it; nobody else can know that number. Each process answers with one
-//! message. The kernel vouches for who sent what: a process answers its own user only, and only its
-//! answers are believed. Nobody waits for one that is stopped longer than for the others.
+//! The asker connects to each slot (see `link`), sends [`QUESTION`], and gets one message as the
+//! answer. Each side has the kernel's word for the other's user, so a process answers its own user
+//! only, and only that user's answers are believed. Nobody waits for one that is stopped longer
+//! than for the others.
+//!
+//! A process that ends sends what it counted to those who listen for that, likewise.
 
-use crate::names;
-use crate::process_socket::ProcessSocket;
+use crate::link::{Link, LinkListener, Reached};
 use crate::receive::RecvBatch;
-use crate::slot::{self, Slot};
+use crate::slot::{self, link_name};
+use crate::trust::User;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{SockAddr, Socket};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: [u8; 4] = *b"urxq";
+/// «What did you count?»
+const QUESTION: &[u8] = b"urxq";
 
 /// How many questions wait at most for the progress thread. Nobody asks so often in earnest.
 pub(super) const MAX_WAITING: usize = 16;
 
-/// «What did you count? Answer to this number.»
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct Question {
-    magic: [u8; 4],
-    number: [u8; 16],
-}
-
-impl Question {
-    fn new() -> Self {
-        Question {
-            magic: MAGIC,
-            number: std::array::from_fn(|_| crate::random::any::<u32>() as u8),
-        }
-    }
-
-    /// The question in a message, if it is one.
-    pub(super) fn parse(message: &[u8]) -> Option<Self> {
-        let question = Self::read_from_bytes(message).ok()?;
-        (question.magic == MAGIC).then_some(question)
-    }
-
-    /// Where the answer goes.
-    fn return_address(&self) -> io::Result<SockAddr> {
-        let number = u128::from_ne_bytes(self.number);
-        names::address(&format!("stat/{number:032x}"))
-    }
-
-    /// Answers it. Who does not listen any more, or has no room, gets nothing.
-    pub(super) fn answer(&self, slot: &Slot, answer: &[u8]) {
-        if let Err(error) = self
-            .return_address()
-            .and_then(|to| slot.answer(&to, answer))
-        {
-            tracing::debug!(%error, "a question about the counters stays without an answer");
-        }
-    }
+/// Whether a message is a question.
+pub(super) fn is_question(message: &[u8]) -> bool {
+    message == QUESTION
 }
 
 /// What a process answered.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The process, as the kernel numbers it here.
+    /// The process, as the kernel numbers it here; 0 for those of PID namespaces that cannot be
+    /// seen from here.
     pub pid: u32,
     /// What it sent. Anything of this user's may have sent it.
     pub bytes: Vec<u8>,
@@ -86,20 +54,19 @@ pub struct Answers {
 /// When no Unix socket can be had.
 pub fn ask(patience: Duration) -> io::Result<Answers> {
     let deadline = Instant::now() + patience;
-    let question = Question::new();
-    let socket = names::socket()?;
-    socket.set_passcred(true)?;
-    socket.bind(&question.return_address()?)?;
+    let user = User::of_this_process();
     let mut answers = Answers::default();
-    let mut batch = RecvBatch::new();
-    // The queue of a socket is short, so what was answered is taken between the questions.
+    let mut asked = Vec::new();
     for number in slot::live_slots()? {
-        if slot::send(&socket, number, question.as_bytes()).is_ok() {
-            answers.silent += 1;
+        answers.silent += 1;
+        if let Ok(Reached::Ours(link)) = Link::to_ask(&link_name(number), user)
+            && link.send(&[QUESTION]).is_ok()
+        {
+            asked.push(link);
         }
-        take(&socket, &mut batch, &mut answers)?;
     }
-    while answers.silent > 0 {
+    let mut batch = RecvBatch::new();
+    while !asked.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
@@ -108,37 +75,30 @@ pub fn ask(patience: Duration) -> io::Result<Answers> {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        match poll(
-            &mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)],
-            Some(&timeout),
-        ) {
+        let mut fds: Vec<_> = asked
+            .iter()
+            .map(|link| PollFd::from_borrowed_fd(link.fd(), PollFlags::IN))
+            .collect();
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        take(&socket, &mut batch, &mut answers)?;
-    }
-    Ok(answers)
-}
-
-/// Takes answers that are there. Not all: somebody might send them without end.
-fn take(socket: &Socket, batch: &mut RecvBatch, answers: &mut Answers) -> io::Result<()> {
-    let user = rustix::process::getuid().as_raw();
-    batch.fill(socket.as_fd())?;
-    let (messages, _) = batch.parts();
-    for (message, bytes) in messages {
-        let Some(pid) = message.pid.filter(|_| message.uid == Some(user)) else {
-            continue;
-        };
-        if message.truncated || answers.given.iter().any(|answer| answer.pid == pid) {
-            continue;
-        }
-        answers.silent = answers.silent.saturating_sub(1);
-        answers.given.push(Answer {
-            pid,
-            bytes: bytes.to_vec(),
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        asked.retain(|link| {
+            if !ready.next().unwrap_or(false) {
+                return true;
+            }
+            // One that has ended answers nothing.
+            if let Some(bytes) = link.receive(&mut batch) {
+                answers.silent -= 1;
+                let pid = link.pid();
+                answers.given.push(Answer { pid, bytes });
+            }
+            false
         });
     }
-    Ok(())
+    Ok(answers)
 }
 
 /// How many can listen to what processes say when they end.
@@ -146,7 +106,7 @@ const LISTENERS: u8 = 64;
 
 /// Hears what processes counted that end.
 #[derive(Debug)]
-pub struct Listener(ProcessSocket);
+pub struct Listener(LinkListener);
 
 impl Listener {
     /// Begins to listen. `None` when too many do.
@@ -154,13 +114,9 @@ impl Listener {
     /// # Errors
     /// When no Unix socket can be had.
     pub fn new() -> io::Result<Option<Listener>> {
-        let socket = names::socket()?;
-        socket.set_passcred(true)?;
         for number in 0..LISTENERS {
-            match socket.bind(&listener(number)?) {
-                Ok(()) => return Ok(Some(Listener(socket))),
-                Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
-                Err(error) => return Err(error),
+            if let Some(listener) = LinkListener::listen(&listener_name(number))? {
+                return Ok(Some(Listener(listener)));
             }
         }
         Ok(None)
@@ -168,7 +124,7 @@ impl Listener {
 
     /// Readable when somebody has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd()
     }
 
     /// What was said by processes of this user; there may be more.
@@ -176,9 +132,16 @@ impl Listener {
     /// # Errors
     /// When the socket fails.
     pub fn take(&self) -> io::Result<Vec<Answer>> {
-        let mut answers = Answers::default();
-        take(&self.0, &mut RecvBatch::new(), &mut answers)?;
-        Ok(answers.given)
+        let mut answers = Vec::new();
+        self.0.retry();
+        self.0
+            .recv(&mut RecvBatch::new(), |link, message, bytes, _| {
+                if !message.truncated {
+                    let (pid, bytes) = (link.pid(), bytes.to_vec());
+                    answers.push(Answer { pid, bytes });
+                }
+            })?;
+        Ok(answers)
     }
 }
 
@@ -188,26 +151,23 @@ impl Listener {
 /// # Errors
 /// When no Unix socket can be had.
 pub fn tell_listeners(answer: impl FnOnce() -> Option<Vec<u8>>) -> io::Result<()> {
-    let lookup = names::Lookup::new()?;
-    let listening: Vec<u8> = (0..LISTENERS)
-        .filter(|number| lookup.is_taken(&listener_name(*number)).unwrap_or(false))
-        .collect();
+    let user = User::of_this_process();
+    let mut listening = Vec::new();
+    for number in 0..LISTENERS {
+        if let Reached::Ours(link) = Link::to(&listener_name(number), user)? {
+            listening.push(link);
+        }
+    }
     if listening.is_empty() {
         return Ok(());
     }
     let Some(answer) = answer() else {
         return Ok(());
     };
-    let socket = names::socket()?;
-    for number in listening {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = socket.send_to_with_flags(&answer, &listener(number)?, flags);
+    for link in listening {
+        let _ = link.send(&[&answer]);
     }
     Ok(())
-}
-
-fn listener(number: u8) -> io::Result<SockAddr> {
-    names::address(&listener_name(number))
 }
 
 fn listener_name(number: u8) -> String {
@@ -217,14 +177,14 @@ fn listener_name(number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot::Slot;
 
     #[test]
     fn only_a_question_is_one() {
-        let question = Question::new();
-        assert!(Question::parse(question.as_bytes()).is_some());
-        assert!(Question::parse(&question.as_bytes()[..19]).is_none());
-        assert!(Question::parse(&[question.as_bytes(), &[0]].concat()).is_none());
-        assert!(Question::parse(&[0; 20]).is_none());
+        assert!(is_question(QUESTION));
+        for other in [&b""[..], &QUESTION[..3], b"urxq?"] {
+            assert!(!is_question(other));
+        }
     }
 
     #[test]
@@ -237,11 +197,16 @@ mod tests {
     }
 
     #[test]
-    fn question_with_a_full_queue_in_its_way_is_counted_as_silent_or_not_at_all() {
-        let stopped = Slot::claim().unwrap();
-        let noise = names::socket().unwrap();
-        while slot::send(&noise, stopped.number(), b"noise").is_ok() {}
-        // It ends, which is the point.
-        ask(Duration::from_millis(50)).unwrap();
+    fn a_listener_hears_a_process_that_has_ended_since() {
+        let Some(listener) = Listener::new().unwrap() else {
+            panic!("so many listen in no test's network");
+        };
+        let told = format!("told by {}", std::process::id()).into_bytes();
+        tell_listeners(|| Some(told.clone())).unwrap();
+        let mut heard = Vec::new();
+        while !heard.contains(&told) {
+            let answers = listener.take().unwrap().into_iter();
+            heard.extend(answers.map(|answer| answer.bytes));
+        }
     }
 }

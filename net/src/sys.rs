@@ -29,6 +29,33 @@ pub(super) fn set_option<T: Copy>(
     }
 }
 
+/// The process at the other end of a connected Unix socket, as it is numbered and named here: the
+/// process 0 is in no PID namespace that can be seen from here.
+pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a `ucred`, which any bytes are one of, and to its length; both
+    // live through the call.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if r == 0 {
+        Ok(credentials)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Whether the kernel gave this program more rights than whoever started it has: by its owner, its group or
 /// its capabilities. Then the environment is somebody else's.
 pub(super) fn has_more_rights_than_its_user() -> bool {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use urxe_driver::cm::{Event, EventChannel};
-use urxe_driver::thread;
+use urxe_net::thread;
 
 /// What the thread looks after.
 #[derive(Debug)]

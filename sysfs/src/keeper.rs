@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::process::{Pid, PidfdFlags, Resource};
 use urxe_driver::isolation;
-use urxe_driver::stat::{self, DeviceReport, Farewells, Report};
+use urxe_driver::stat::{self, DeviceReport, Farewells, Process, Report};
 
 use crate::{mount, preload, tree};
 
@@ -139,8 +139,8 @@ fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>)
             .next_refresh()
             .saturating_duration_since(Instant::now());
         let events = wait_for(&looks, farewells.as_ref(), program.as_ref(), wait)?;
-        for (pid, report) in farewells.iter().flat_map(Farewells::take) {
-            known.learn(pid, report);
+        for process in farewells.iter().flat_map(Farewells::take) {
+            known.learn(process);
             known.write(&mut files)?;
         }
         if events.program_ended {
@@ -251,7 +251,8 @@ fn open_all(class: &Path, looks: &OwnedFd) -> io::Result<Vec<Kept>> {
 
 /// What processes have told, those that have ended included.
 struct Known {
-    processes: BTreeMap<u32, Report>,
+    /// By the instance of their reports.
+    processes: BTreeMap<u64, Process>,
     /// Of processes that are gone.
     past: BTreeMap<String, DeviceReport>,
     asked: Instant,
@@ -286,14 +287,24 @@ impl Known {
         let survey = stat::survey(PATIENCE)?;
         self.asked = Instant::now();
         self.next = self.asked + ASK * survey.processes.len().max(FEW) as u32;
+        let told: HashSet<u64> = survey.processes.iter().map(|p| p.report.instance).collect();
+        let silent = survey.silent;
         for process in survey.processes {
-            self.learn(process.pid, process.report);
+            self.learn(process);
         }
-        let gone = |pid: &u32| !Path::new("/proc").join(pid.to_string()).exists();
-        let gone: Vec<u32> = self.processes.keys().copied().filter(gone).collect();
-        for pid in gone {
-            let report = self.processes.remove(&pid).unwrap_or_default();
-            self.bury(report);
+        let is_gone = |(instance, process): (&u64, &Process)| {
+            let gone = match process.pid {
+                // It cannot be seen from here, and may be one of those that are silent.
+                0 => silent == 0 && !told.contains(instance),
+                pid => !Path::new("/proc").join(pid.to_string()).exists(),
+            };
+            gone.then_some(*instance)
+        };
+        let gone: Vec<u64> = self.processes.iter().filter_map(is_gone).collect();
+        for instance in gone {
+            if let Some(process) = self.processes.remove(&instance) {
+                self.bury(process.report);
+            }
         }
         self.write(files)
     }
@@ -307,17 +318,8 @@ impl Known {
     }
 
     /// A process told what it counted so far.
-    fn learn(&mut self, pid: u32, report: Report) {
-        let before = self.processes.insert(pid, report);
-        // Another process may have got the number, and begins anew.
-        if let Some(before) = before
-            && !self
-                .processes
-                .get(&pid)
-                .is_some_and(|now| continues(&before, now))
-        {
-            self.bury(before);
-        }
+    fn learn(&mut self, process: Process) {
+        self.processes.insert(process.report.instance, process);
     }
 
     fn bury(&mut self, report: Report) {
@@ -330,7 +332,7 @@ impl Known {
         let reports = self
             .processes
             .values()
-            .filter_map(|report| report.devices.get(device));
+            .filter_map(|process| process.report.devices.get(device));
         let counts = reports.chain(self.past.get(device)).map(|report| {
             let groups = tree::counters(report).into_iter();
             let mut groups = groups.filter(|(group, _)| *group == directory);
@@ -340,21 +342,6 @@ impl Known {
         });
         counts.fold(0, u64::wrapping_add)
     }
-}
-
-/// Whether a report can be a later one of the same process: counters only grow.
-fn continues(before: &Report, now: &Report) -> bool {
-    before.devices.iter().all(|(name, device)| {
-        let Some(later) = now.devices.get(name) else {
-            return false;
-        };
-        let groups = device.groups().into_iter().zip(later.groups());
-        groups.into_iter().all(|((_, counts), (_, later))| {
-            let grew =
-                |(name, count): (&String, &u64)| later.get(name).is_none_or(|now| now >= count);
-            counts.iter().all(grew)
-        })
-    })
 }
 
 /// Whether another process has the mounts of this one.

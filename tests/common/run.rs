@@ -78,6 +78,11 @@ impl Running {
         self.stdout.so_far().contains(text)
     }
 
+    /// What the program has said on its standard output so far.
+    pub fn said(&self) -> String {
+        self.stdout.so_far()
+    }
+
     /// Sends a signal, by its name, to the program alone.
     pub fn signal(&self, signal: &str) {
         send_signal(signal, &self.id().to_string());

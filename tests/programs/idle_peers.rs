@@ -44,8 +44,22 @@ impl Ends {
         address: &str,
         patience: &str,
     ) -> Self {
+        Self::connect_with(program, server, client, address, [patience, patience])
+    }
+
+    /// The same with a patience for each, the server's first.
+    #[track_caller]
+    fn connect_with(
+        program: &str,
+        server: &Place,
+        client: &Place,
+        address: &str,
+        patience: [&str; 2],
+    ) -> Self {
         let start = |place: &Place, words: &[&str]| {
             let mut command = place.verbs(program);
+            let is_client = words.len() > 1;
+            let patience = patience[usize::from(is_client)];
             command.args(words).env("URXE_KEEPALIVE", patience);
             Running::start(format!("idle {words:?}"), command)
         };
@@ -151,5 +165,25 @@ fn stopped_process_of_this_host_stays_a_peer() {
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0[1].is_running());
     ends.0[0].signal("CONT");
+    ends.kill(0);
+}
+
+#[test]
+fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
+    if !needs() {
+        return;
+    }
+    let directory = Directory::new();
+    let program = compile(&directory);
+    let cable = Cable::new(&Place::here(), 1500);
+    let (a, b) = (cable.a.place(), cable.b.place());
+    // The server does not give up the client that is stopped.
+    let mut ends = Ends::connect_with(&program, a, b, Cable::A, ["0", PATIENCE]);
+    ends.0[1].signal("STOP");
+    thread::sleep(Duration::from_secs(4));
+    ends.0[1].signal("CONT");
+    // Long enough for the client to look at its silent peer.
+    thread::sleep(Duration::from_secs(4));
+    assert!(ends.0[1].is_running());
     ends.kill(0);
 }

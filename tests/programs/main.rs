@@ -15,6 +15,7 @@ mod faults;
 mod first_errors;
 mod forking;
 mod fuzz;
+mod hostile;
 mod idle_peers;
 mod perftest;
 mod pingpong;

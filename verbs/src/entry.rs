@@ -10,7 +10,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
-use urxe_driver::thread;
+use urxe_net::thread;
 
 use super::errno::{self, Errno};
 

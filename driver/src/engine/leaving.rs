@@ -2,10 +2,10 @@
 
 use super::get;
 use crate::stat;
-use crate::thread;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use urxe_net::thread;
 
 /// Whether that has begun.
 static LEAVING: AtomicBool = AtomicBool::new(false);

@@ -5,9 +5,9 @@
 //! afterwards gets an engine of its own, as in a forked child.
 
 use super::{ENGINE, Engine};
-use crate::thread;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use urxe_net::thread;
 
 /// Whether any engine of this process has lost its descriptors.
 static HAS_LOST: AtomicBool = AtomicBool::new(false);

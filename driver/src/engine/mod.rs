@@ -59,6 +59,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak
 use std::{io, mem};
 use table::QpTable;
 use timers::Timers;
+use urxe_net::random;
 use urxe_net::{NetCounters, OpenError, SendBatch, Shared};
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
@@ -84,6 +85,8 @@ pub fn get() -> &'static Engine {
 /// What moves packets.
 #[derive(Debug)]
 pub struct Engine {
+    /// A random number by which reports of this process are told from others'.
+    instance: u64,
     network: OnceLock<Network>,
     opening: Mutex<()>,
     qps: RwLock<QpTable>,
@@ -147,6 +150,7 @@ impl std::fmt::Debug for Network {
 impl Engine {
     fn new() -> Self {
         Engine {
+            instance: random::any(),
             network: OnceLock::new(),
             opening: Mutex::new(()),
             qps: RwLock::default(),
@@ -166,6 +170,11 @@ impl Engine {
             has_lost: AtomicBool::new(false),
             counted: Mutex::default(),
         }
+    }
+
+    /// A random number of this process.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// What it counts.
@@ -197,7 +206,7 @@ impl Engine {
             source,
         };
         let gathering = Gathering::new().map_err(failed)?;
-        let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(failed)?;
+        let progress = Progress::start(shared.fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
@@ -233,10 +242,10 @@ impl Engine {
         (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
     }
 
-    /// Looks at queue pair 1 when `fd`, which sees the end of another process, becomes readable.
+    /// Looks at queue pair 1 when `fd`, which sees the end of another process, hangs up.
     pub(crate) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self.network.get() {
-            Some(network) => network.progress.watch_control(fd),
+            Some(network) => network.progress.watch_end(fd),
             None => Ok(()),
         }
     }

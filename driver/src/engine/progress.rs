@@ -17,13 +17,13 @@
 use super::handover::Mode;
 use super::seen::{Moment, Seen};
 use super::{Engine, Network, get};
-use crate::thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use urxe_net::thread;
 use urxe_proto::time::Time;
 
 /// How long the thread rests after a panic, which may repeat itself.
@@ -49,12 +49,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process passed a packet on; `presence` has
-    /// an edge when one wants to see our end.
-    pub(super) fn start(
-        forwarded: BorrowedFd<'_>,
-        presence: BorrowedFd<'_>,
-    ) -> io::Result<Arc<Progress>> {
+    /// Starts the thread. `forwarded` is readable when another process has connected, or passed a
+    /// packet on.
+    pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
         let progress = Arc::new(Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -62,13 +59,6 @@ impl Progress {
         });
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(
-            &progress.control,
-            presence,
-            epoll::EventData::new_u64(0),
-            edge,
-        )?;
         // By the time that the thread runs there may be another engine.
         let (shared, engine) = (Arc::clone(&progress), get());
         thread::spawn("urxe-progress", move || shared.run(engine))?;
@@ -81,9 +71,11 @@ impl Progress {
         add(&self.control, service)
     }
 
-    /// Watches one more descriptor that has to do with other processes.
-    pub(super) fn watch_control(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        add(&self.control, fd)
+    /// Watches one more connection to another process, for its end only.
+    pub(super) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let none = epoll::EventFlags::empty();
+        epoll::add(&self.control, fd, epoll::EventData::new_u64(0), none)?;
+        Ok(())
     }
 
     /// Watches one more socket that packets arrive on.

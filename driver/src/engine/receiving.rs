@@ -37,14 +37,13 @@ impl Engine {
     /// What only the progress thread looks at: datagrams from other processes, and what processes
     /// tell each other about the port.
     pub(super) fn serve(&self, network: &Network) {
-        network.shared.welcome();
         network.gsi.look_for_ends();
         let mut receiver = lock(&network.forwarded);
         self.handle_batch(&mut receiver, Driver::Other, |batch, f| {
             match network.shared.recv_forwarded(batch, f) {
                 Ok(count) => count > 0,
                 Err(error) => {
-                    tracing::warn!(%error, "the socket for forwarded packets failed");
+                    tracing::warn!(%error, "receiving from other processes failed");
                     false
                 }
             }

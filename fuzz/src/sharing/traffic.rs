@@ -1,10 +1,9 @@
 //! Two processes of an address, and what others send them.
 
-use super::{Packet, QPN, flow, own_address};
+use super::{Packet, QPN, connected, flow, own_address};
 use arbitrary::Arbitrary;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use urxe_net::{Datagram, LocalAddress, Options, RecvBatch, SLOTS, Shared};
 use urxe_proto::ids::Qpn;
@@ -69,6 +68,29 @@ fn answer(slot: u8, index: u16, nonce: [u8; 16]) -> Vec<u8> {
     answer.extend(index.to_be_bytes());
     answer.extend(nonce);
     answer
+}
+
+/// Sends a message, unless it is empty: that is how the end of a connection reads.
+fn send(link: &OwnedFd, message: &[u8]) {
+    if message.is_empty() {
+        return;
+    }
+    // SAFETY: the pointer and the length describe `message`, which the call reads.
+    let sent = unsafe {
+        let flags = libc::MSG_NOSIGNAL;
+        libc::send(
+            link.as_raw_fd(),
+            message.as_ptr().cast(),
+            message.len(),
+            flags,
+        )
+    };
+    assert_eq!(
+        sent,
+        message.len() as isize,
+        "{}",
+        std::io::Error::last_os_error()
+    );
 }
 
 /// A probe, likewise.
@@ -203,8 +225,7 @@ impl Traffic {
         udp.set_nonblocking(true).expect("a socket that works");
         let port = udp.local_addr().expect("a bound socket").port();
         let flow = flow(own_address(0), port, own_address(0));
-        let unix = UnixDatagram::unbound().expect("a socket");
-        unix.set_nonblocking(true).expect("a socket that works");
+        let links = [own, other].map(|slot| connected(&format!("urxe/link/{slot}")));
         for step in self.steps.iter().take(24) {
             let (mut sent, mut asked) = (None, None);
             match step {
@@ -219,13 +240,10 @@ impl Traffic {
                     header,
                     bytes,
                 } => {
-                    let slot = if *second { other } else { own };
                     let mut message = header.as_ref().map(Header::shown).unwrap_or_default();
                     message.extend_from_slice(bytes);
-                    let name = format!("urxe/slot/{slot}");
-                    let to = SocketAddr::from_abstract_name(name).expect("a short name");
                     // The queue has room: it is read after each step.
-                    unix.send_to_addr(&message, &to).expect("it can be sent");
+                    send(&links[usize::from(*second)], &message);
                 }
                 Arrival::Answer {
                     second: to_second,

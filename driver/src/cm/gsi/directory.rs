@@ -1,21 +1,31 @@
 //! Which process listens for a service.
 //!
 //! A listener holds two names (`net::names`) for each of its addresses: one says that there is a
-//! listener, and only one can have it; the other ends in the slot of its process, and says where. The
-//! names of other users are others, since their processes share no address with this one.
+//! listener, and only one can have it; the other ends in the slot of its process, and says where.
+//!
+//! Anybody can take a name that is free, so names are hints. A request goes to every slot that has
+//! one and belongs to this user (`Shared::hand_on`), and a process that does not listen drops what
+//! it was handed: names that another user has taken for slots of this user's processes change
+//! nothing. Names do not contain the user, who may be named differently in another user namespace;
+//! ports are unique among all users in the same way (`port_space`).
 
 use crate::event_queue::lock;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
+use std::time::Duration;
 use urxe_net::SLOTS;
 use urxe_net::names::{Lookup, Name};
 use urxe_proto::cm::ListenAt;
 use urxe_proto::cm::wire::ServiceId;
 use urxe_proto::ids::Gid;
+use urxe_proto::time::Time;
 
 /// How many look-ups are remembered.
 const REMEMBERED: usize = 1024;
+
+/// For how long. A look-up costs a system call for each slot.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// The entry of a listener, until this is dropped.
 #[derive(Debug)]
@@ -24,13 +34,18 @@ pub(super) struct Entry {
     _where_it_is: Name,
 }
 
-/// All listeners of this user on this host.
+/// What was found last.
+#[derive(Clone, Debug)]
+struct Found {
+    at: Time,
+    slots: Vec<u8>,
+}
+
+/// All listeners on this host.
 #[derive(Debug)]
 pub(super) struct Directory {
     slot: u8,
-    user: u32,
-    /// Where listeners were found last: they are looked for there first.
-    found: Mutex<HashMap<(ServiceId, ListenAt), u8>>,
+    found: Mutex<HashMap<(ServiceId, ListenAt), Found>>,
 }
 
 impl Directory {
@@ -38,71 +53,90 @@ impl Directory {
     pub(super) fn new(slot: u8) -> Self {
         Directory {
             slot,
-            user: rustix::process::getuid().as_raw(),
             found: Mutex::default(),
         }
     }
 
     /// Makes a listener known. `None` when there is one already.
     pub(super) fn enter(&self, service: ServiceId, at: ListenAt) -> io::Result<Option<Entry>> {
-        let Some(exists) = Name::take(&self.name(service, at))? else {
+        let Some(exists) = Name::take(&name(service, at))? else {
             return Ok(None);
         };
-        let where_it_is = Name::take(&self.name_in(service, at, self.slot))?;
+        let where_it_is = Name::take(&name_in(service, at, self.slot))?;
         Ok(where_it_is.map(|where_it_is| Entry {
             _exists: exists,
             _where_it_is: where_it_is,
         }))
     }
 
-    /// The slot of the process that listens for a service at an address of this host.
-    pub(super) fn find(&self, service: ServiceId, address: Gid) -> Option<u8> {
-        let look = || -> io::Result<Option<u8>> {
+    /// The slots, other than this process's, of which a name says that they listen for a service at
+    /// an address of this host.
+    pub(super) fn find(&self, service: ServiceId, address: Gid, now: Time) -> Vec<u8> {
+        let look = || -> io::Result<Vec<u8>> {
             let lookup = Lookup::new()?;
+            let mut slots = Vec::new();
             for at in [ListenAt::One(address), ListenAt::wildcard_for(address)] {
-                if lookup.is_taken(&self.name(service, at))? {
-                    return self.slot_of(&lookup, service, at);
+                if lookup.is_taken(&name(service, at))? {
+                    slots.extend(self.slots_of(&lookup, service, at, now)?);
                 }
             }
-            Ok(None)
+            slots.retain(|slot| *slot != self.slot);
+            slots.sort_unstable();
+            slots.dedup();
+            Ok(slots)
         };
-        match look() {
-            Ok(found) => found.filter(|slot| *slot != self.slot),
-            Err(error) => {
-                tracing::warn!(%error, "cannot look for a listener");
-                None
-            }
-        }
+        look().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look for a listener");
+            Vec::new()
+        })
     }
 
-    /// Where a listener is that exists.
-    fn slot_of(&self, lookup: &Lookup, service: ServiceId, at: ListenAt) -> io::Result<Option<u8>> {
-        let remembered = lock(&self.found).get(&(service, at)).copied();
-        for slot in remembered.into_iter().chain(0..SLOTS) {
-            if lookup.is_taken(&self.name_in(service, at, slot))? {
-                let mut found = lock(&self.found);
-                if found.len() >= REMEMBERED {
-                    found.clear();
+    /// Where a listener may be that exists.
+    fn slots_of(
+        &self,
+        lookup: &Lookup,
+        service: ServiceId,
+        at: ListenAt,
+        now: Time,
+    ) -> io::Result<Vec<u8>> {
+        let mut slots = Vec::new();
+        if let Some(known) = lock(&self.found).get(&(service, at)).cloned()
+            && now.since(known.at) < FRESH
+        {
+            for slot in known.slots {
+                if lookup.is_taken(&name_in(service, at, slot))? {
+                    slots.push(slot);
                 }
-                found.insert((service, at), slot);
-                return Ok(Some(slot));
             }
         }
-        Ok(None)
+        if slots.is_empty() {
+            for slot in 0..SLOTS {
+                if lookup.is_taken(&name_in(service, at, slot))? {
+                    slots.push(slot);
+                }
+            }
+            let mut found = lock(&self.found);
+            if found.len() >= REMEMBERED {
+                found.clear();
+            }
+            let slots = slots.clone();
+            found.insert((service, at), Found { at: now, slots });
+        }
+        Ok(slots)
     }
+}
 
-    fn name(&self, service: ServiceId, at: ListenAt) -> String {
-        let at = match at {
-            ListenAt::One(gid) => gid.to_ip().to_string(),
-            ListenAt::AllV4 => "all-v4".to_owned(),
-            ListenAt::AllV6 => "all-v6".to_owned(),
-        };
-        format!("cm/listen/{}/{:x}/{at}", self.user, service.0)
-    }
+fn name(service: ServiceId, at: ListenAt) -> String {
+    let at = match at {
+        ListenAt::One(gid) => gid.to_ip().to_string(),
+        ListenAt::AllV4 => "all-v4".to_owned(),
+        ListenAt::AllV6 => "all-v6".to_owned(),
+    };
+    format!("cm/listen/{:x}/{at}", service.0)
+}
 
-    fn name_in(&self, service: ServiceId, at: ListenAt, slot: u8) -> String {
-        format!("{}/{slot}", self.name(service, at))
-    }
+fn name_in(service: ServiceId, at: ListenAt, slot: u8) -> String {
+    format!("{}/{slot}", name(service, at))
 }
 
 #[cfg(test)]
@@ -117,20 +151,31 @@ mod tests {
     fn a_listener_is_found_by_other_processes_until_it_is_gone() {
         let (mine, other) = (Directory::new(7), Directory::new(200));
         let (service, address) = (service(), Gid::from_ip([127, 0, 0, 1].into()));
-        assert_eq!(other.find(service, address), None);
+        let at = Time(0);
+        assert!(other.find(service, address, at).is_empty());
         let entry = mine.enter(service, ListenAt::AllV4).unwrap().unwrap();
-        assert_eq!(other.find(service, address), Some(7));
-        assert_eq!(mine.find(service, address), None);
+        assert_eq!(other.find(service, address, at), [7]);
+        assert!(mine.find(service, address, at).is_empty());
         assert!(other.enter(service, ListenAt::AllV4).unwrap().is_none());
-        // The listener of one address comes before that of all.
-        let one = ListenAt::One(address);
-        let third = Directory::new(9);
-        let exact = third.enter(service, one).unwrap().unwrap();
-        assert_eq!(other.find(service, address), Some(9));
-        drop(exact);
-        assert_eq!(other.find(service, address), Some(7));
         drop(entry);
-        assert_eq!(other.find(service, address), None);
+        assert!(other.find(service, address, at).is_empty());
+    }
+
+    #[test]
+    fn a_name_that_was_taken_beforehand_hides_no_listener() {
+        let (mine, other) = (Directory::new(7), Directory::new(200));
+        let (service, address) = (service(), Gid::from_ip([127, 0, 0, 1].into()));
+        let (one, all) = (ListenAt::One(address), ListenAt::AllV4);
+        // As another user takes them, for slots that listen for nothing.
+        let _squatted = [
+            Name::take(&name(service, one)).unwrap().unwrap(),
+            Name::take(&name_in(service, one, 3)).unwrap().unwrap(),
+            Name::take(&name_in(service, all, 5)).unwrap().unwrap(),
+        ];
+        assert_eq!(other.find(service, address, Time(0)), [3]);
+        let _entry = mine.enter(service, all).unwrap().unwrap();
+        assert_eq!(other.find(service, address, Time(0)), [3, 5, 7]);
+        assert_eq!(other.find(service, address, Time(1)), [3, 5, 7]);
     }
 
     #[test]
@@ -138,11 +183,9 @@ mod tests {
         let (mine, other) = (Directory::new(7), Directory::new(200));
         let service = service();
         let _entry = mine.enter(service, ListenAt::AllV6).unwrap().unwrap();
-        assert_eq!(
-            other.find(service, Gid::from_ip([127, 0, 0, 1].into())),
-            None
-        );
-        let v6 = std::net::Ipv6Addr::LOCALHOST;
-        assert_eq!(other.find(service, Gid::from(v6)), Some(7));
+        let v4 = Gid::from_ip([127, 0, 0, 1].into());
+        assert!(other.find(service, v4, Time(0)).is_empty());
+        let v6 = Gid::from(std::net::Ipv6Addr::LOCALHOST);
+        assert_eq!(other.find(service, v6, Time(0)), [7]);
     }
 }

@@ -2,10 +2,14 @@
 //!
 //! A process that is killed says nothing, and no kernel speaks for it. So its peers look themselves:
 //!
-//! - A process of this host is *watched* (`net::names`): the kernel tells its end at once, and a process that
+//! - A process of this host is *watched* (`net::link`): the kernel tells its end at once, and a
+//!   process that
 //!   is merely stopped stays a peer for as long as it likes.
 //! - Any other peer that has been silent for a while is *asked*, by a request that it has had already and
-//!   acknowledges again. Who answers nothing for [`net::Options::patience`] is gone.
+//!   acknowledges again. A peer is gone when it has been silent for [`net::Options::patience`] and
+//!   several probes in a row are unanswered. Time in which this process did not run (SIGSTOP, a
+//!   debugger, a paused virtual machine) does not count as the peer's silence: a gap between two
+//!   looks starts the silence anew.
 //!
 //! Where something is under way, the transport's own timers decide.
 //!
@@ -21,7 +25,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use urxe_net::{SLOTS, Watch};
+use urxe_net::{Link, SLOTS};
 use urxe_proto::cm::{CommId, ConnectionParameters};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -32,6 +36,14 @@ const GRACE: Duration = Duration::from_millis(200);
 /// A peer is asked when it was silent for this part of the patience, and looked at this often.
 const ASKED_AFTER: u32 = 4;
 const LOOKS: u32 = 12;
+
+/// A longer time between two looks than this part of the patience is a gap in which the process did
+/// not run. Looks are due three times as often.
+const GAP: u32 = 4;
+
+/// How many probes in a row must be unanswered before a peer is gone. Between two of them is one
+/// look.
+const UNANSWERED_PROBES: u32 = 3;
 
 /// The connections of this process whose peers are looked at.
 #[derive(Debug)]
@@ -48,7 +60,7 @@ pub(super) struct Liveness {
 struct State {
     connections: HashMap<CommId, Connection>,
     /// The processes of this host that peers are in, by their slots.
-    processes: HashMap<u8, Watch>,
+    processes: HashMap<u8, Link>,
 }
 
 #[derive(Debug)]
@@ -90,11 +102,15 @@ enum Kind {
 }
 
 /// How long a peer has been silent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Silence {
     /// How many packets had come.
     received: u64,
     since: Time,
+    /// Probes since then, of which none is answered.
+    probes: u32,
+    /// When it was looked at last.
+    looked: Time,
 }
 
 /// What to do about a silent peer.
@@ -106,14 +122,31 @@ enum Verdict {
 }
 
 impl Silence {
+    fn new(now: Time) -> Self {
+        Silence {
+            received: 0,
+            since: now,
+            probes: 0,
+            looked: now,
+        }
+    }
+
+    /// The silence starts anew.
+    fn restart(&mut self, now: Time) {
+        self.since = now;
+        self.probes = 0;
+    }
+
     /// So many packets have come by now.
     fn judge(&mut self, now: Time, received: u64, patience: Duration) -> Verdict {
-        if received != self.received {
-            self.received = received;
-            self.since = now;
+        let did_not_run = now.since(self.looked) > patience / GAP;
+        if did_not_run || received != self.received {
+            self.restart(now);
         }
+        self.received = received;
+        self.looked = now;
         match now.since(self.since) {
-            silent if silent >= patience => Verdict::Gone,
+            silent if silent >= patience && self.probes >= UNANSWERED_PROBES => Verdict::Gone,
             silent if silent >= patience / ASKED_AFTER => Verdict::Ask,
             _ => Verdict::Wait,
         }
@@ -155,13 +188,10 @@ impl Liveness {
             // Who ends with us need not be watched.
             Some(slot) if slot == self.slot => return,
             Some(slot) if state.watch(slot) => Kind::Watched { slot },
-            _ => {
-                let since = urxe_net::now();
-                Kind::Asked(Silence { received: 0, since })
-            }
+            _ => Kind::Asked(Silence::new(urxe_net::now())),
         };
         state.connections.insert(id, Connection { ends, kind });
-        self.settle(&state, urxe_net::now());
+        self.settle(&state);
     }
 
     /// Looks whether processes have ended. The connections of those that have end a little later.
@@ -184,7 +214,7 @@ impl Liveness {
                 connection.kind = Kind::Ended { at: now + GRACE };
             }
         }
-        self.settle(&state, now);
+        self.settle(&state);
     }
 
     /// Looks at all connections, of which some have ended by themselves. Returns those whose peers are
@@ -216,17 +246,17 @@ impl Liveness {
             connections.values().any(by)
         };
         processes.retain(|slot, _| is_watched(slot));
-        self.settle(&state, now);
+        self.settle(&state);
         lost
     }
 
-    fn settle(&self, state: &State, now: Time) {
-        let when = |connection: &Connection| match connection.kind {
+    fn settle(&self, state: &State) {
+        let when = |connection: &Connection| match &connection.kind {
             Kind::Watched { .. } => Time::NEVER,
-            Kind::Ended { at } => at,
-            Kind::Asked(_) => self
+            Kind::Ended { at } => *at,
+            Kind::Asked(silence) => self
                 .patience
-                .map_or(Time::NEVER, |patience| now + patience / LOOKS),
+                .map_or(Time::NEVER, |patience| silence.looked + patience / LOOKS),
         };
         let next = state.connections.values().map(when);
         let next = next.fold(Time::NEVER, Time::min);
@@ -257,16 +287,23 @@ impl State {
 
 /// Asks a silent peer, and says whether it has been silent for too long.
 fn is_gone(silence: &mut Silence, ends: Ends, now: Time, patience: Option<Duration>) -> bool {
-    let (Some(patience), Some(qp)) = (patience, ends.qp()) else {
+    let Some(patience) = patience else {
+        return false;
+    };
+    let Some(qp) = ends.qp() else {
+        silence.restart(now);
+        silence.looked = now;
         return false;
     };
     match silence.judge(now, qp.counters().received_packets, patience) {
         Verdict::Wait => false,
         Verdict::Gone => true,
         Verdict::Ask => {
-            if !qp.probe() {
+            if qp.probe() {
+                silence.probes += 1;
+            } else {
                 // The transport waits for an answer, or nobody can be asked.
-                silence.since = now;
+                silence.restart(now);
             }
             false
         }
@@ -293,22 +330,54 @@ mod tests {
         Time(seconds * 1_000_000_000)
     }
 
+    /// Looks every 5 seconds from `from` to `to`, and sends the probes. Returns what was found at
+    /// the end.
+    fn look(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
+        let mut verdict = Verdict::Wait;
+        for now in (from..=to).step_by(5) {
+            verdict = silence.judge(at(now), received, PATIENCE);
+            silence.probes += u32::from(verdict == Verdict::Ask);
+        }
+        verdict
+    }
+
     #[test]
     fn who_is_silent_is_asked_and_who_goes_on_being_silent_is_gone() {
-        let mut silence = Silence::default();
-        assert_eq!(silence.judge(at(0), 7, PATIENCE), Verdict::Wait);
-        assert_eq!(silence.judge(at(14), 7, PATIENCE), Verdict::Wait);
-        assert_eq!(silence.judge(at(15), 7, PATIENCE), Verdict::Ask);
-        assert_eq!(silence.judge(at(59), 7, PATIENCE), Verdict::Ask);
-        assert_eq!(silence.judge(at(60), 7, PATIENCE), Verdict::Gone);
+        let mut silence = Silence::new(at(0));
+        assert_eq!(look(&mut silence, 0, 0, 7), Verdict::Wait);
+        assert_eq!(look(&mut silence, 5, 10, 7), Verdict::Wait);
+        assert_eq!(look(&mut silence, 15, 15, 7), Verdict::Ask);
+        assert_eq!(look(&mut silence, 20, 55, 7), Verdict::Ask);
+        assert_eq!(look(&mut silence, 60, 60, 7), Verdict::Gone);
     }
 
     #[test]
     fn who_answers_once_is_there() {
-        let mut silence = Silence::default();
-        silence.judge(at(0), 1, PATIENCE);
-        assert_eq!(silence.judge(at(59), 1, PATIENCE), Verdict::Ask);
-        assert_eq!(silence.judge(at(60), 2, PATIENCE), Verdict::Wait);
-        assert_eq!(silence.judge(at(119), 2, PATIENCE), Verdict::Ask);
+        let mut silence = Silence::new(at(0));
+        assert_eq!(look(&mut silence, 0, 55, 1), Verdict::Ask);
+        assert_eq!(look(&mut silence, 60, 60, 2), Verdict::Wait);
+        assert_eq!(look(&mut silence, 65, 115, 2), Verdict::Ask);
+        assert_eq!(look(&mut silence, 120, 120, 2), Verdict::Gone);
+    }
+
+    #[test]
+    fn time_in_which_this_process_did_not_run_is_no_silence() {
+        let mut silence = Silence::new(at(0));
+        assert_eq!(look(&mut silence, 0, 50, 1), Verdict::Ask);
+        // Stopped for ten minutes; the answers of before may be unread.
+        assert_eq!(look(&mut silence, 650, 650, 1), Verdict::Wait);
+        assert_eq!(look(&mut silence, 655, 660, 1), Verdict::Wait);
+        assert_eq!(look(&mut silence, 665, 705, 1), Verdict::Ask);
+        assert_eq!(look(&mut silence, 710, 710, 1), Verdict::Gone);
+    }
+
+    #[test]
+    fn a_peer_that_was_not_asked_several_times_is_not_gone() {
+        let mut silence = Silence::new(at(0));
+        for now in (0..=300).step_by(5) {
+            assert_ne!(silence.judge(at(now), 1, PATIENCE), Verdict::Gone);
+        }
+        silence.probes = UNANSWERED_PROBES;
+        assert_eq!(silence.judge(at(305), 1, PATIENCE), Verdict::Gone);
     }
 }

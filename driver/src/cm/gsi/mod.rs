@@ -464,12 +464,19 @@ impl Gsi {
                 if lock(&self.inner).manager.listens(service, address) {
                     return Some(request.arrived);
                 }
-                let found = self.directory.find(service, address);
-                if found.is_some_and(|slot| arrived.hand_on(shared, slot)) {
+                // Whoever got it from the network hands it to all that may listen.
+                let found = match arrived.passed_on {
+                    true => Vec::new(),
+                    false => self.directory.find(service, address, now),
+                };
+                let handed = found.iter().filter(|slot| arrived.hand_on(shared, **slot));
+                if handed.count() > 0 {
                     return None;
                 }
                 let rejected = self.early.keep(request, now).err()?;
-                return Some(rejected.arrived);
+                // What was handed on may have a listener in another process: rejecting is not for
+                // this one.
+                return (!rejected.arrived.passed_on).then_some(rejected.arrived);
             }
             // Whoever got it from the network hands it to all.
             Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.neighbours() {

@@ -1,0 +1,555 @@
+//! Connections between processes of one user that share a network namespace.
+//!
+//! A process listens on a Unix socket with an abstract name; others connect to it, to send it
+//! messages or to see its end, which the kernel reports as a hang-up. Abstract names have no
+//! permissions: anybody in the network namespace can connect, and can take a name that is free. So
+//! each side asks the kernel for the other's user (`SO_PEERCRED`) before it reads or sends
+//! anything, and closes the connection of another user at once.
+//!
+//! Nothing of another user is ever received, because receiving, or closing a socket with unread
+//! messages, can block: a message may carry a descriptor (`SCM_RIGHTS`) whose closing blocks, such
+//! as a TCP socket with `SO_LINGER`, and the kernel closes it in the thread that discards the
+//! message.
+//!
+//! - A client cannot be sent anything: its receiving side is shut down before it connects.
+//! - A listener refuses descriptors where the kernel can do that for it (`SO_PASSRIGHTS`, Linux
+//!   6.16).
+//! - On older kernels a message may be in an accepted connection before its user is known. So there
+//!   a thread of its own closes connections of other users.
+
+use crate::clock;
+use crate::names::address;
+use crate::process_socket::ProcessSocket;
+use crate::receive::{Message, RecvBatch, Senders};
+use crate::sys::{peer_credentials, set_option};
+use crate::thread;
+use crate::trust::User;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// Whether a Unix socket takes descriptors (Linux 6.16, `asm-generic/socket.h`).
+#[cfg(not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64")))]
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// These have numbers of their own for socket options: no option has this one.
+#[cfg(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))]
+const SO_PASSRIGHTS: libc::c_int = libc::c_int::MAX;
+
+/// Connections accepted in one go: what else the thread has to do waits no longer.
+const MAX_ACCEPTS: usize = 16;
+
+/// Connections that are open at most: each process of this user may have one for messages, one to
+/// see the end of this one, and one to ask for its counters. Later ones wait in the kernel's
+/// backlog.
+const MAX_LINKS: usize = 3 * super::SLOTS as usize;
+
+/// Connections of other users that wait for the closing thread at most.
+const MAX_CLOSING: usize = 64;
+
+/// When accepting is tried again after it was impossible.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Connections with something to read that one call looks at.
+const EVENTS: usize = 8;
+
+/// The number of the listener among the events; links are numbered from 1.
+const LISTENER: u64 = 0;
+
+/// The end of a connection that connected. Its end of life is no concern of the other side.
+#[derive(Debug)]
+pub struct Link(ProcessSocket);
+
+/// What came of connecting.
+#[derive(Debug)]
+pub(super) enum Reached {
+    /// A process of this user.
+    Ours(Link),
+    /// Nobody listens, or another user.
+    Stranger,
+    /// The backlog is full.
+    Busy,
+}
+
+impl Link {
+    /// Connects to the process that has a name, for messages and to see its end.
+    pub(super) fn to(name: &str, user: User) -> io::Result<Reached> {
+        let socket = open()?;
+        socket.shutdown(Shutdown::Read)?;
+        Self::connect(socket, name, user)
+    }
+
+    /// Connects to be answered. Not for threads that serve queue pairs: on kernels without
+    /// `SO_PASSRIGHTS` another user who has taken the name can make it block.
+    pub(super) fn to_ask(name: &str, user: User) -> io::Result<Reached> {
+        let socket = open()?;
+        refuse_descriptors(&socket);
+        Self::connect(socket, name, user)
+    }
+
+    fn connect(socket: ProcessSocket, name: &str, user: User) -> io::Result<Reached> {
+        match socket.connect(&address(name)?) {
+            Ok(()) => {}
+            Err(error) => {
+                return match error.raw_os_error() {
+                    Some(libc::ECONNREFUSED) => Ok(Reached::Stranger),
+                    Some(libc::EAGAIN) => Ok(Reached::Busy),
+                    _ => Err(error),
+                };
+            }
+        }
+        let is_ours = user.is_peer_of(socket.as_fd())?;
+        Ok(match is_ours {
+            true => Reached::Ours(Link(socket)),
+            false => Reached::Stranger,
+        })
+    }
+
+    /// Sends one message, in parts.
+    pub(super) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
+        send(&self.0, parts)
+    }
+
+    /// Receives an answer. `None` when the process has ended, or the answer was too long.
+    pub(super) fn receive(&self, batch: &mut RecvBatch) -> Option<Vec<u8>> {
+        batch.fill(self.0.as_fd()).ok()?;
+        let (mut messages, _) = batch.parts();
+        let (message, bytes) = messages.next()?;
+        (!message.truncated && !bytes.is_empty()).then(|| bytes.to_vec())
+    }
+
+    /// Hangs up when the process ends: `POLLHUP`, which a poll that asks for nothing reports.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The process, as it is numbered here; 0 when it cannot be seen from here.
+    pub(super) fn pid(&self) -> u32 {
+        pid_of(&self.0)
+    }
+
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+}
+
+/// A connection that was accepted, from a process of this user.
+#[derive(Debug)]
+pub(super) struct Accepted(ProcessSocket);
+
+impl Accepted {
+    /// Answers.
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
+        send(&self.0, &[message])
+    }
+
+    /// See [`Link::pid`].
+    pub(super) fn pid(&self) -> u32 {
+        pid_of(&self.0)
+    }
+}
+
+/// Accepts connections of this user's processes, and receives what they send.
+#[derive(Debug)]
+pub(super) struct LinkListener {
+    listener: ProcessSocket,
+    /// Readable when anything is: the listener, and all accepted connections.
+    events: OwnedFd,
+    user: User,
+    strangers: Strangers,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    links: HashMap<u64, Arc<Accepted>>,
+    next: u64,
+    /// Whether connections are accepted; if not, none are until `retry_at`, or until one is closed.
+    accepts: bool,
+    retry_at: Time,
+}
+
+impl LinkListener {
+    /// Takes a name and listens. `None` when somebody has it.
+    pub(super) fn listen(name: &str) -> io::Result<Option<LinkListener>> {
+        Self::listen_as(name, User::of_this_process())
+    }
+
+    pub(super) fn listen_as(name: &str, user: User) -> io::Result<Option<LinkListener>> {
+        let listener = open()?;
+        // Accepted connections have it from the listener, from the moment in which they are
+        // connected.
+        let strangers = match refuse_descriptors(&listener) {
+            true => Strangers::Harmless,
+            false => Strangers::start()?,
+        };
+        match listener.bind(&address(name)?) {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // Who can trust nobody only has the name: others are refused, and never take its closing of
+        // their connections for its end.
+        if user.is_known() {
+            listener.listen(libc::SOMAXCONN)?;
+            let number = epoll::EventData::new_u64(LISTENER);
+            epoll::add(&events, &*listener, number, epoll::EventFlags::IN)?;
+        }
+        Ok(Some(LinkListener {
+            listener,
+            events,
+            user,
+            strangers,
+            state: Mutex::new(State {
+                links: HashMap::new(),
+                next: LISTENER + 1,
+                accepts: true,
+                retry_at: Time::NEVER,
+            }),
+        }))
+    }
+
+    /// Readable when [`LinkListener::recv`] has something to do.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts connections, and calls `f` with each message received. Returns how many there were;
+    /// there may be more when it is not 0.
+    pub(super) fn recv(
+        &self,
+        batch: &mut RecvBatch,
+        mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut Senders),
+    ) -> io::Result<usize> {
+        let mut room = [MaybeUninit::uninit(); EVENTS];
+        let ready = match epoll::wait(&self.events, &mut room, Some(&Timespec::default())) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let mut count = 0;
+        for event in ready {
+            let number = event.data.u64();
+            if number == LISTENER {
+                self.accept();
+                continue;
+            }
+            let link = self.state().links.get(&number).map(Arc::clone);
+            let Some(link) = link else { continue };
+            let mut has_ended = !matches!(batch.fill(link.0.as_fd()), Ok(1..));
+            let (messages, senders) = batch.parts();
+            for (message, bytes) in messages {
+                // A closed connection reads as messages without bytes.
+                if bytes.is_empty() {
+                    has_ended = true;
+                    break;
+                }
+                count += 1;
+                f(&link, message, bytes, senders);
+            }
+            if has_ended {
+                drop(link);
+                self.state().links.remove(&number);
+                self.set_accepting(true);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Accepts connections of this user, and closes those of others.
+    fn accept(&self) {
+        for _ in 0..MAX_ACCEPTS {
+            if self.state().links.len() >= MAX_LINKS || self.strangers.are_too_many() {
+                return self.set_accepting(false);
+            }
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => ProcessSocket::from(socket),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
+                    // Descriptors or memory may be there again later.
+                    _ => return self.set_accepting(false),
+                },
+            };
+            let is_ours = self.user.is_peer_of(socket.as_fd()).unwrap_or(false);
+            if !is_ours {
+                self.strangers.close(socket);
+                continue;
+            }
+            let mut state = self.state();
+            let number = state.next;
+            state.next += 1;
+            let data = epoll::EventData::new_u64(number);
+            if epoll::add(&self.events, &*socket, data, epoll::EventFlags::IN).is_ok() {
+                state.links.insert(number, Arc::new(Accepted(socket)));
+            }
+        }
+    }
+
+    /// Whether the listener wakes whoever waits for [`LinkListener::fd`].
+    fn set_accepting(&self, accepts: bool) {
+        let mut state = self.state();
+        if state.accepts == accepts {
+            return;
+        }
+        let flags = match accepts {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
+        let number = epoll::EventData::new_u64(LISTENER);
+        if let Err(error) = epoll::modify(&self.events, &*self.listener, number, flags) {
+            tracing::debug!(%error, "connections of other processes are not accepted");
+        }
+        state.accepts = accepts;
+        state.retry_at = match accepts {
+            true => Time::NEVER,
+            false => clock::now() + RETRY,
+        };
+    }
+
+    /// When [`LinkListener::retry`] has something to do.
+    pub(super) fn next_deadline(&self) -> Time {
+        self.state().retry_at
+    }
+
+    /// Accepts connections again, if it is time.
+    pub(super) fn retry(&self) {
+        if self.next_deadline() <= clock::now() {
+            self.set_accepting(true);
+        }
+    }
+}
+
+/// Connections of other users, which are closed.
+#[derive(Debug)]
+enum Strangers {
+    /// They hold no descriptors, so closing them never blocks.
+    Harmless,
+    /// A thread of its own closes them.
+    Elsewhere {
+        close: mpsc::Sender<ProcessSocket>,
+        waiting: Arc<AtomicUsize>,
+    },
+}
+
+impl Strangers {
+    /// Starts the thread.
+    fn start() -> io::Result<Strangers> {
+        let (close, closing) = mpsc::channel::<ProcessSocket>();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&waiting);
+        thread::spawn("urxe-closer", move || {
+            for socket in closing {
+                drop(socket);
+                left.fetch_sub(1, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Strangers::Elsewhere { close, waiting })
+    }
+
+    fn close(&self, socket: ProcessSocket) {
+        match self {
+            Strangers::Harmless => drop(socket),
+            Strangers::Elsewhere { close, waiting } => {
+                waiting.fetch_add(1, Ordering::Relaxed);
+                // It fails only if the thread is gone, which ends with the listener.
+                let _ = close.send(socket);
+            }
+        }
+    }
+
+    fn are_too_many(&self) -> bool {
+        match self {
+            Strangers::Harmless => false,
+            Strangers::Elsewhere { waiting, .. } => waiting.load(Ordering::Relaxed) >= MAX_CLOSING,
+        }
+    }
+}
+
+/// A socket that neither blocks nor survives exec.
+fn open() -> io::Result<ProcessSocket> {
+    let kind = Type::SEQPACKET.nonblocking().cloexec();
+    Socket::new(Domain::UNIX, kind, None).map(ProcessSocket::from)
+}
+
+/// Has the kernel refuse messages with descriptors; the sender gets EPERM. False where it cannot.
+fn refuse_descriptors(socket: &Socket) -> bool {
+    set_option(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0_i32).is_ok()
+}
+
+fn send(socket: &Socket, parts: &[&[u8]]) -> io::Result<()> {
+    let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    socket.send_vectored_with_flags(&parts, flags).map(drop)
+}
+
+fn pid_of(socket: &Socket) -> u32 {
+    let credentials = peer_credentials(socket.as_fd());
+    credentials.map_or(0, |credentials| credentials.pid.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    /// Longer than anything here takes.
+    const LINGER: Duration = Duration::from_secs(30);
+
+    fn unique() -> String {
+        format!("test/link/{:x}", crate::random::any::<u128>())
+    }
+
+    fn link(name: &str) -> Link {
+        match Link::to(name, User::of_this_process()).unwrap() {
+            Reached::Ours(link) => link,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A socket whose closing blocks until its peer, which comes with it, has read everything.
+    fn lingering() -> (Socket, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let socket = Socket::from(socket);
+        socket.set_linger(Some(LINGER)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.send(&[0; 1 << 16]).is_ok() {}
+        // Closing blocks though the socket is non-blocking.
+        (socket, peer)
+    }
+
+    fn send_with(link: &Link, descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        let descriptors = [descriptor];
+        let mut room = [MaybeUninit::uninit(); 64];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let parts = [IoSlice::new(b"message")];
+        sendmsg(link.fd(), &parts, &mut control, SendFlags::NOSIGNAL)
+    }
+
+    /// As it is where the kernel does not refuse descriptors.
+    fn takes_descriptors(listener: &mut LinkListener) {
+        let _ = set_option(
+            listener.listener.as_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            1_i32,
+        );
+        listener.strangers = Strangers::start().unwrap();
+    }
+
+    fn none(_: &Arc<Accepted>, _: &Message, _: &[u8], _: &mut Senders) {
+        panic!("nothing of another user is received");
+    }
+
+    #[test]
+    fn messages_come_from_this_user_only() {
+        let (ours, theirs) = (unique(), unique());
+        let open = LinkListener::listen(&ours).unwrap().unwrap();
+        let closed = LinkListener::listen_as(&theirs, User::other())
+            .unwrap()
+            .unwrap();
+        link(&ours).send(&[b"mes", b"sage"]).unwrap();
+        let stranger = link(&theirs);
+        stranger.send(&[b"message"]).unwrap();
+        let mut batch = RecvBatch::new();
+        closed.recv(&mut batch, none).unwrap();
+        assert!(stranger.has_ended());
+        let mut got = Vec::new();
+        while got.is_empty() {
+            let take = |_: &_, _: &_, bytes: &[u8], _: &mut _| got.push(bytes.to_vec());
+            open.recv(&mut batch, take).unwrap();
+        }
+        assert_eq!(got, [b"message"]);
+    }
+
+    #[test]
+    fn connections_of_other_users_hold_no_descriptors() {
+        const MANY: usize = 200;
+        let name = unique();
+        let listener = LinkListener::listen_as(&name, User::other())
+            .unwrap()
+            .unwrap();
+        let mut batch = RecvBatch::new();
+        for _ in 0..MANY {
+            let stranger = link(&name);
+            while !stranger.has_ended() {
+                listener.recv(&mut batch, none).unwrap();
+            }
+        }
+        assert!(listener.state().links.is_empty());
+    }
+
+    #[test]
+    fn descriptors_are_refused_where_the_kernel_can_do_that() {
+        let name = unique();
+        let listener = LinkListener::listen(&name).unwrap().unwrap();
+        let sent = send_with(&link(&name), listener.fd());
+        match listener.strangers {
+            Strangers::Harmless => assert_eq!(sent, Err(rustix::io::Errno::PERM)),
+            Strangers::Elsewhere { .. } => assert_eq!(sent, Ok(7)),
+        }
+    }
+
+    #[test]
+    fn a_descriptor_whose_closing_blocks_does_not_stop_who_receives() {
+        let name = unique();
+        let mut listener = LinkListener::listen_as(&name, User::other())
+            .unwrap()
+            .unwrap();
+        takes_descriptors(&mut listener);
+        let stranger = link(&name);
+        let (socket, mut peer) = lingering();
+        send_with(&stranger, socket.as_fd()).unwrap();
+        drop(socket);
+        let mut batch = RecvBatch::new();
+        while !stranger.has_ended() {
+            listener.recv(&mut batch, none).unwrap();
+        }
+        // The other thread is at it still.
+        let Strangers::Elsewhere { waiting, .. } = &listener.strangers else {
+            panic!("no thread closes it");
+        };
+        assert_eq!(waiting.load(Ordering::Relaxed), 1);
+        peer.read_to_end(&mut Vec::new()).unwrap();
+        while waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_sent_to_who_connected() {
+        let name = unique();
+        let listener = LinkListener::listen(&name).unwrap().unwrap();
+        let link = link(&name);
+        link.send(&[b"question"]).unwrap();
+        let (mut batch, mut answered) = (RecvBatch::new(), None);
+        while answered.is_none() {
+            let take = |from: &Arc<Accepted>, _: &_, _: &[u8], _: &mut _| {
+                answered = Some(from.send(b"answer"));
+            };
+            listener.recv(&mut batch, take).unwrap();
+        }
+        let error = answered.unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+    }
+}

@@ -1,0 +1,350 @@
+//! What another user of the host can do without privilege, and what it must not achieve.
+//!
+//! A victim transfers and verifies while an attacker runs under another user, without capabilities,
+//! in the same network namespace: at the same address, among the same abstract names. No byte is
+//! wrong, no connection fails, nothing stalls, no descriptor leaks, and the attacker is told
+//! nothing.
+//!
+//! The attacker is `tests/hostile/attacker.c`, and says what it did; the victim is `victim.c`
+//! beside it.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::namespace::Namespace;
+use crate::common::pingpong::turn;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::stat::{processes, stat};
+
+/// Machines that run the tests are slow and busy at times.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// How long each attack goes on, in seconds.
+const SECONDS: u32 = 5;
+
+/// The longest time between two verified rounds, in milliseconds. A stall is to be shorter than a
+/// second; the rest is for a machine that gives the programs no processor. A descriptor whose
+/// closing blocks does so for 60 s.
+const LONGEST: u64 = 4000;
+
+/// The descriptors that a program may open meanwhile: up to 16 sockets to send from, and
+/// connections that come and go.
+const MORE_DESCRIPTORS: usize = 24;
+
+const ADDRESS: &str = "127.0.0.1";
+const PORT: &str = "7471";
+
+/// A shell's words: `$0` is the command `urxe`, then come a source and a program.
+const COMPILE_VERBS: &str = r#"eval "$($0 env)"
+libraries="$(pkg-config --cflags --libs librdmacm libibverbs)"
+cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1" $libraries"#;
+const COMPILE: &str = r#"cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1""#;
+
+/// The programs, and the place where they meet.
+struct Scene {
+    directory: Directory,
+    namespace: Namespace,
+}
+
+impl Scene {
+    /// `None` where the test has been left out.
+    #[track_caller]
+    fn new() -> Option<Scene> {
+        let needs = [
+            Need::Program("cc", "gcc"),
+            Need::Program("pkg-config", "pkg-config"),
+            Need::Program("setpriv", "util-linux"),
+            IP,
+            Need::Root,
+            Need::NetworkNamespaces,
+        ];
+        if !require(&needs) {
+            return None;
+        }
+        let directory = Directory::new();
+        for (program, script) in [("victim", COMPILE_VERBS), ("attacker", COMPILE)] {
+            let urxe = Place::here().urxe();
+            let mut shell = Place::here().command("sh");
+            let source = format!("tests/hostile/{program}.c");
+            shell.args(["-ec", script]).arg(urxe.get_program());
+            shell.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+            shell.arg(directory.path().join(program));
+            run("cc", shell, LIMIT).success();
+        }
+        let namespace = Namespace::new(&Place::here()).loopback_up();
+        Some(Scene {
+            directory,
+            namespace,
+        })
+    }
+
+    fn program(&self, name: &str) -> String {
+        let path = self.directory.path().join(name);
+        path.to_str().expect("a plain path").to_owned()
+    }
+
+    /// Starts a victim of this kind in a place.
+    fn victim_in(&self, place: &Place, kind: &str, port: &str) -> Running {
+        let mut command = place.verbs(&self.program("victim"));
+        command.args([kind, ADDRESS, port]);
+        Running::start(format!("victim {kind}"), command)
+    }
+
+    fn victim(&self, kind: &str) -> Running {
+        self.victim_in(self.namespace.place(), kind, PORT)
+    }
+
+    /// Starts an attack, as another user without any rights.
+    fn attack(&self, words: &[&str]) -> Running {
+        let mut command = self.namespace.place().command("setpriv");
+        command
+            .args(["--reuid=4711", "--regid=4711", "--clear-groups"])
+            .args([
+                "--inh-caps=-all",
+                "--bounding-set=-all",
+                "--no-new-privs",
+                "--",
+            ])
+            .arg(self.program("attacker"))
+            .args(words);
+        Running::start(format!("attacker {words:?}"), command)
+    }
+}
+
+/// Waits until a program has said something.
+#[track_caller]
+fn wait_for(program: &mut Running, text: &str) {
+    let deadline = Instant::now() + LIMIT;
+    while !program.has_said(text) {
+        assert!(program.is_running(), "it ends before it says «{text}»");
+        assert!(Instant::now() < deadline, "it never says «{text}»");
+        thread::sleep(LOOK);
+    }
+}
+
+/// The number of open descriptors of a victim.
+#[track_caller]
+fn descriptors(victim: &Running) -> usize {
+    let id = victim.id();
+    let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    assert_eq!(name.trim(), "victim", "the program is not the process");
+    fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count)
+}
+
+/// The number in front of which a program has said this.
+#[track_caller]
+fn number_after(text: &str, words: &str) -> u64 {
+    let after = text.split(words).nth(1).unwrap_or_default();
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("{words}: {text}"))
+}
+
+/// What came of an attack.
+struct Attack {
+    done: u64,
+    refused: u64,
+}
+
+impl Attack {
+    #[track_caller]
+    fn of(finished: &Finished) -> Attack {
+        let text = &finished.stdout;
+        assert!(!text.contains("told"), "{finished}");
+        Attack {
+            done: number_after(text, "done "),
+            refused: number_after(text, "refused "),
+        }
+    }
+}
+
+/// A pair that transfers, and a process in the lowest slot, which hands connection requests on.
+struct Victims {
+    /// The lowest slot, the server, and the client.
+    all: [Running; 3],
+    descriptors: [usize; 3],
+}
+
+impl Victims {
+    #[track_caller]
+    fn start(scene: &Scene, client: &str) -> Victims {
+        let mut lowest = scene.victim_in(scene.namespace.place(), "serve", "7472");
+        wait_for(&mut lowest, "listening");
+        let mut server = scene.victim("serve");
+        wait_for(&mut server, "listening");
+        let mut client = scene.victim(client);
+        wait_for(&mut client, "transferring");
+        // Until the sockets that are opened as they are needed are there.
+        thread::sleep(Duration::from_secs(1));
+        let all = [lowest, server, client];
+        Victims {
+            descriptors: [0, 1, 2].map(|index| descriptors(&all[index])),
+            all,
+        }
+    }
+
+    /// Lets an attack run to its end beside the transfers.
+    #[track_caller]
+    fn suffer(&mut self, mut attack: Running) -> Attack {
+        let deadline = Instant::now() + LIMIT;
+        while attack.is_running() {
+            assert!(Instant::now() < deadline, "the attack does not end");
+            for (victim, before) in self.all.iter().zip(self.descriptors) {
+                let count = descriptors(victim);
+                assert!(
+                    count <= before + MORE_DESCRIPTORS,
+                    "{count} descriptors after {before}"
+                );
+            }
+            thread::sleep(LOOK);
+        }
+        Attack::of(&attack.finish(LIMIT).success())
+    }
+
+    /// Ends the transfers. Returns how many rounds were verified.
+    #[track_caller]
+    fn end(self) -> u64 {
+        let [mut lowest, mut server, client] = self.all;
+        client.signal("TERM");
+        let client = client.finish(LIMIT).success();
+        let longest = number_after(&client.stdout, "longest ");
+        assert!(longest <= LONGEST, "a stall of {longest} ms: {client}");
+        assert!(lowest.is_running() && server.is_running(), "{client}");
+        number_after(&client.stdout, "verified ")
+    }
+}
+
+/// An attack on a pair that transfers.
+#[track_caller]
+fn attacked(words: &[&str]) -> Option<Attack> {
+    let _turn = turn();
+    let scene = Scene::new()?;
+    let mut victims = Victims::start(&scene, "transfer");
+    let attack = victims.suffer(scene.attack(words));
+    assert!(victims.end() > 0);
+    Some(attack)
+}
+
+fn seconds() -> String {
+    SECONDS.to_string()
+}
+
+#[test]
+fn descriptors_that_block_when_they_are_closed() {
+    let Some(attack) = attacked(&["descriptors", &seconds()]) else {
+        return;
+    };
+    assert!(attack.done + attack.refused > 0, "nothing was tried");
+}
+
+#[test]
+fn connections_to_every_name() {
+    let Some(attack) = attacked(&["connections", &seconds()]) else {
+        return;
+    };
+    assert!(attack.done > 1000, "{} connections", attack.done);
+}
+
+#[test]
+fn messages_to_every_name() {
+    let Some(attack) = attacked(&["messages", &seconds()]) else {
+        return;
+    };
+    assert!(attack.done + attack.refused > 1000);
+}
+
+#[test]
+fn names_that_are_taken_meanwhile() {
+    let Some(attack) = attacked(&["names", &seconds(), "255", "0"]) else {
+        return;
+    };
+    assert!(attack.done > 255, "{} names", attack.done);
+    assert!(attack.refused > 0, "no name was anybody's");
+}
+
+#[test]
+fn names_that_are_taken_beforehand() {
+    let _turn = turn();
+    let Some(scene) = Scene::new() else { return };
+    let mut attack = scene.attack(&["names", &(2 * SECONDS).to_string(), "5", "0"]);
+    wait_for(&mut attack, "taking");
+    thread::sleep(Duration::from_millis(100));
+    let mut victims = Victims::start(&scene, "transfer");
+    let attack = victims.suffer(attack);
+    assert!(attack.done >= 10, "{} names", attack.done);
+    assert!(victims.end() > 0);
+}
+
+#[test]
+fn forged_packets() {
+    let Some(attack) = attacked(&["packets", &seconds(), ADDRESS]) else {
+        return;
+    };
+    assert!(attack.done > 1000, "{} packets", attack.done);
+}
+
+#[test]
+fn forged_requests_ahead_of_the_next_one() {
+    let _turn = turn();
+    let Some(scene) = Scene::new() else { return };
+    let mut victims = Victims::start(&scene, "pause");
+    wait_for(&mut victims.all[1], "paused ");
+    let [_, server, client] = &victims.all;
+    let said = server.said();
+    let qpn = number_after(&said, "paused ").to_string();
+    let psn = number_after(&said, &format!("paused {qpn} ")).to_string();
+    let attack = scene.attack(&["ahead", "0", ADDRESS, &qpn, &psn]);
+    let attack = Attack::of(&attack.finish(LIMIT).success());
+    assert_eq!(attack.done, 1000);
+    client.signal("USR1");
+    thread::sleep(Duration::from_secs(1));
+    // The 50 rounds before the pause, and some after it.
+    assert!(victims.end() > 100);
+}
+
+#[test]
+fn the_port_of_another_user() {
+    let Some(attack) = attacked(&["port", "0", ADDRESS]) else {
+        return;
+    };
+    assert_eq!((attack.done, attack.refused), (0, 8));
+}
+
+/// In a user namespace in which it has no name, and every other user has none either.
+#[test]
+fn a_victim_that_cannot_be_told_from_others() {
+    let _turn = turn();
+    if !require(&[Need::UserNamespaces]) {
+        return;
+    }
+    let Some(scene) = Scene::new() else { return };
+    let user = scene.namespace.place().unprivileged();
+    let nameless = user.through(["unshare", "--user", "--"]);
+    let mut server = scene.victim_in(&nameless, "serve", PORT);
+    wait_for(&mut server, "listening");
+    let attack = scene.attack(&["messages", &seconds()]);
+    Attack::of(&attack.finish(LIMIT).success());
+    assert!(server.is_running());
+}
+
+/// Their process numbers are all 0 to who asks, and so they must be told apart in another way.
+#[test]
+fn counters_of_processes_in_other_pid_namespaces() {
+    let _turn = turn();
+    let Some(scene) = Scene::new() else { return };
+    let place = scene.namespace.place();
+    let other = place.through(["unshare", "--pid", "--fork", "--kill-child", "--"]);
+    let mut servers = ["7473", "7474"].map(|port| scene.victim_in(&other, "serve", port));
+    for server in &mut servers {
+        wait_for(server, "listening");
+    }
+    // Asked from a third namespace, where neither can be seen.
+    let survey = stat(&other, &[]);
+    assert_eq!(processes(&survey).len(), 2, "{survey}");
+    for process in processes(&survey) {
+        assert_eq!(process["pid"], 0, "{survey}");
+    }
+}
