@@ -3,8 +3,8 @@
 //! Whoever calls in does the work: posting sends at once, or with what follows closely (`gathering`); polling
 //! and waiting receive. The progress thread (`progress`) does it while nobody calls.
 //!
-//! Locks, in the order in which they are taken: the list of local addresses or of multicast groups for
-//! reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
+//! Locks, in the order in which they are taken: the one for opening an address, the list of local
+//! addresses or of multicast groups for reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
 //! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
 //! buffer of one come before the last two. The list of those with sends that wait comes last. Destroying a queue pair or a region takes its table for
 //! writing, and so waits for what is being handled.
@@ -27,6 +27,7 @@ mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
+use locals::Locals;
 pub(crate) use passages::{GRANT, Passage};
 
 use crate::cm::gsi::Gsi;
@@ -114,7 +115,7 @@ enum Driver {
 /// What is there once the first queue pair was made.
 struct Network {
     shared: Arc<Shared>,
-    locals: RwLock<Vec<Arc<Local>>>,
+    locals: Locals,
     groups: Groups,
     /// Queue pair 1.
     gsi: Gsi,
@@ -167,6 +168,9 @@ impl Engine {
 
     /// Takes this process's slot of port 4791 and starts the progress thread, the first time.
     fn network(&self) -> Result<&Network, OpenError> {
+        if let Some(network) = self.network.get() {
+            return Ok(network);
+        }
         let _opening = lock(&self.opening);
         if let Some(network) = self.network.get() {
             return Ok(network);
@@ -186,7 +190,7 @@ impl Engine {
         Ok(self.network.get_or_init(|| Network {
             shared,
             gsi,
-            locals: RwLock::default(),
+            locals: Locals::default(),
             groups: Groups::default(),
             forwarded: Mutex::default(),
             gathering,

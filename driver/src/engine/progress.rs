@@ -46,17 +46,25 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process passed a packet on; `presence` has
-    /// an edge when one wants to see our end.
+    /// Starts the thread, see [`Progress::new`].
     pub(super) fn start(
         forwarded: BorrowedFd<'_>,
         presence: BorrowedFd<'_>,
     ) -> io::Result<Arc<Progress>> {
-        let progress = Arc::new(Progress {
+        let progress = Arc::new(Progress::new(forwarded, presence)?);
+        let shared = Arc::clone(&progress);
+        thread::spawn("urxe-progress", move || shared.run())?;
+        Ok(progress)
+    }
+
+    /// What the thread waits for. `forwarded` is readable when another process passed a packet on;
+    /// `presence` has an edge when one wants to see our end.
+    pub(super) fn new(forwarded: BorrowedFd<'_>, presence: BorrowedFd<'_>) -> io::Result<Progress> {
+        let progress = Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        });
+        };
         add(&progress.control, progress.wake.as_fd())?;
         add(&progress.control, forwarded)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -66,8 +74,6 @@ impl Progress {
             epoll::EventData::new_u64(0),
             edge,
         )?;
-        let shared = Arc::clone(&progress);
-        thread::spawn("urxe-progress", move || shared.run())?;
         Ok(progress)
     }
 
