@@ -6,7 +6,8 @@
 //! Locks, in the order in which they are taken: the one for opening an address, the list of local
 //! addresses or of multicast groups for reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
 //! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
-//! buffer of one come before the last two. The list of those with sends that wait comes last. Destroying a queue pair or a region takes its table for
+//! buffer of one come before the last two. The lists of those with sends that wait, and of those that wait for room in a
+//! socket, come last. Destroying a queue pair or a region takes its table for
 //! writing, and so waits for what is being handled.
 
 mod counting;
@@ -20,6 +21,7 @@ mod passages;
 mod polling;
 mod progress;
 mod receiving;
+mod rooms;
 mod seen;
 mod table;
 mod timers;
@@ -48,9 +50,10 @@ pub(crate) use polling::Call;
 use polling::Polling;
 use progress::Progress;
 use receiving::Receiver;
+use rooms::Rooms;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::{io, mem};
@@ -122,6 +125,8 @@ struct Network {
     /// For datagrams that other processes passed on.
     forwarded: Mutex<Receiver>,
     gathering: Gathering,
+    /// Queue pairs that wait for a socket to have room.
+    rooms: Rooms,
     progress: Arc<Progress>,
 }
 
@@ -181,7 +186,9 @@ impl Engine {
             source,
         };
         let gathering = Gathering::new().map_err(failed)?;
+        let rooms = Rooms::new().map_err(failed)?;
         let progress = Progress::start(shared.fd(), shared.presence_fd()).map_err(failed)?;
+        progress.watch_control(rooms.as_fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
@@ -194,6 +201,7 @@ impl Engine {
             groups: Groups::default(),
             forwarded: Mutex::default(),
             gathering,
+            rooms,
             progress,
         }))
     }

@@ -124,6 +124,7 @@ impl Progress {
             }
             if control {
                 let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+                engine.use_rooms();
             }
             if alarm {
                 engine.send_left_lying();

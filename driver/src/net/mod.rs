@@ -58,6 +58,7 @@ pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
 pub(crate) use slot::watch;
 pub use slot::{QPN_BITS, SLOTS};
+pub(crate) use socket::TxSocket;
 pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT, open_alone};
 pub use stat::{Answer, Answers, Listener, ask, tell_listeners};
 

@@ -235,12 +235,14 @@ pub(super) const USUAL_HOP_LIMIT: u8 = 255;
 
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
-pub(super) struct TxSocket {
+pub(crate) struct TxSocket {
     socket: ProcessSocket,
     address: LocalAddress,
     port: u16,
     /// Whether the kernel cuts batches on this socket.
     gso: AtomicBool,
+    /// The last send found no room in the socket's buffer.
+    full: AtomicBool,
 }
 
 impl TxSocket {
@@ -290,6 +292,7 @@ impl TxSocket {
             address,
             port,
             gso: AtomicBool::new(gso),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -328,7 +331,18 @@ impl TxSocket {
         }
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// Whether a send found no room, and none has been seen since. A hint: whoever relies on it asks
+    /// the kernel to report room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Release);
+    }
+
+    /// Writable when there is room in the socket's buffer.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
