@@ -6,17 +6,18 @@
 //!
 //! Windows stand in the table of regions, where packets look for keys. Binding happens while packets
 //! are handled and the table is held for reading, so what a window is bound to has a lock of its own.
-//! It is the last in the order of locks: nothing is locked while it is held.
+//! It is the last in the order of locks: nothing is locked while it is held. An access through the
+//! window holds it for reading until the data is copied, and a bind or an invalidation takes it for
+//! writing: once that has completed, no access by the old key is in progress.
 
 #[cfg(test)]
 mod tests;
 
-use crate::event_queue::lock;
 use crate::pd::Pd;
 use crate::regions::{Place, RegionTable, regions, regions_mut};
 use crate::tables::KEY_VARIANT;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_proto::host::{Access, MemoryError, WindowBind};
 use urxe_proto::ids::{LKey, Qpn, RKey};
 
@@ -48,7 +49,17 @@ pub(crate) struct Window {
     /// The protection domain's number.
     pd: u64,
     kind: WindowType,
-    state: Mutex<State>,
+    state: RwLock<State>,
+}
+
+impl Window {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -70,6 +81,12 @@ struct Binding {
     len: u64,
 }
 
+/// Keeps a window bound as it is.
+#[derive(Debug)]
+pub(crate) struct KeptBound<'a> {
+    _state: RwLockReadGuard<'a, State>,
+}
+
 impl RegionTable {
     /// See [`urxe_proto::host::Memory::bind_window`].
     pub(crate) fn bind_window(
@@ -83,7 +100,7 @@ impl RegionTable {
         if window.pd != pd.id() {
             return Err(MemoryError::Key);
         }
-        let mut state = lock(&window.state);
+        let mut state = window.write();
         // The key of one of type 1 is not the program's business.
         if window.kind == WindowType::Two && state.key != bind.window.0 {
             return Err(MemoryError::Key);
@@ -148,7 +165,7 @@ impl RegionTable {
         if window.pd != pd.id() {
             return Err(MemoryError::Key);
         }
-        let mut state = lock(&window.state);
+        let mut state = window.write();
         if state.key != rkey.0 {
             return Err(MemoryError::Key);
         }
@@ -169,7 +186,7 @@ impl RegionTable {
     /// The queue pair goes: windows that belong to it are free again.
     pub(crate) fn free_windows_of(&self, qpn: Qpn) {
         for window in self.windows.values() {
-            let mut state = lock(&window.state);
+            let mut state = window.write();
             if state.bound.is_some_and(|bound| bound.qpn == Some(qpn)) {
                 self.release(state.bound.take());
             }
@@ -179,14 +196,15 @@ impl RegionTable {
     /// The region has gone, with windows bound to it: their keys lead nowhere any more.
     pub(crate) fn free_windows_on(&self, region: LKey) {
         for window in self.windows.values() {
-            let mut state = lock(&window.state);
+            let mut state = window.write();
             if state.bound.is_some_and(|bound| bound.region == region) {
                 state.bound = None;
             }
         }
     }
 
-    /// Where memory lies that a peer names by a window's key.
+    /// Where memory lies that a peer names by a window's key. The window stays bound to it until the
+    /// second part of the result is dropped.
     pub(crate) fn through_window(
         &self,
         pd: &Pd,
@@ -195,9 +213,9 @@ impl RegionTable {
         addr: u64,
         len: u64,
         access: Access,
-    ) -> Result<Place, MemoryError> {
+    ) -> Result<(Place, KeptBound<'_>), MemoryError> {
         let window = self.window(rkey.0)?;
-        let state = lock(&window.state);
+        let state = window.read();
         let bound = match state.bound {
             Some(bound) if state.key == rkey.0 && window.pd == pd.id() => bound,
             _ => return Err(MemoryError::Key),
@@ -217,7 +235,8 @@ impl RegionTable {
             return Err(MemoryError::Range);
         }
         let region = self.find(bound.region.0, pd.id())?;
-        region.locate(bound.addr + offset, len)
+        let place = region.locate(bound.addr + offset, len)?;
+        Ok((place, KeptBound { _state: state }))
     }
 
     pub(crate) fn window(&self, key: u32) -> Result<&Window, MemoryError> {
@@ -253,7 +272,7 @@ impl Mw {
         let window = Window {
             pd: pd.id(),
             kind,
-            state: Mutex::new(State { key, bound: None }),
+            state: RwLock::new(State { key, bound: None }),
         };
         table.windows.insert(key, window);
         Mw {
@@ -267,7 +286,7 @@ impl Mw {
     pub fn rkey(&self) -> RKey {
         let held = regions();
         let window = held.table().windows.get(self.index);
-        RKey(window.map_or(self.index, |window| lock(&window.state).key))
+        RKey(window.map_or(self.index, |window| window.read().key))
     }
 
     /// Its type.
@@ -285,7 +304,7 @@ impl Drop for Mw {
     fn drop(&mut self) {
         let mut table = regions_mut();
         if let Some(window) = table.windows.remove(self.index) {
-            table.release(lock(&window.state).bound);
+            table.release(window.read().bound);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! deregistered: whoever uses the table holds it for reading, and deregistration waits for them.
 
 use crate::memory;
-use crate::mw::Window;
+use crate::mw::{KeptBound, Window};
 use crate::pd::Pd;
 use crate::per_process::PerProcess;
 use crate::tables::{ByKey, KEY_VARIANT};
@@ -86,6 +86,14 @@ impl Place {
             Backing::Null => Ok(0),
         }
     }
+}
+
+/// Memory that a peer may access. A memory window through which the peer names it stays bound until
+/// this is dropped.
+#[derive(Debug)]
+pub(crate) struct Accessible<'a> {
+    place: Place,
+    _window: Option<KeptBound<'a>>,
 }
 
 /// What is known of a region.
@@ -219,7 +227,7 @@ impl RegionTable {
         }
     }
 
-    /// Where memory lies that the peer of a queue pair names.
+    /// The memory that the peer of a queue pair names, if it may access it.
     pub(crate) fn remote(
         &self,
         pd: &Pd,
@@ -228,14 +236,21 @@ impl RegionTable {
         addr: u64,
         len: u64,
         access: Access,
-    ) -> Result<Place, MemoryError> {
+    ) -> Result<Accessible<'_>, MemoryError> {
         let Ok(region) = self.find(rkey.0, pd.id()) else {
-            return self.through_window(pd, qpn, rkey, addr, len, access);
+            let (place, bound) = self.through_window(pd, qpn, rkey, addr, len, access)?;
+            return Ok(Accessible {
+                place,
+                _window: Some(bound),
+            });
         };
         if !region.access.contains(access) {
             return Err(MemoryError::Permission);
         }
-        region.locate(addr, len)
+        Ok(Accessible {
+            place: region.locate(addr, len)?,
+            _window: None,
+        })
     }
 
     /// See [`urxe_proto::host::Memory::remote_read`].
@@ -249,7 +264,7 @@ impl RegionTable {
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: the range lies in a region, as in `gather`.
-        unsafe { at.read(out) }
+        unsafe { at.place.read(out) }
     }
 
     /// See [`urxe_proto::host::Memory::remote_write`].
@@ -263,7 +278,7 @@ impl RegionTable {
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: the range lies in a region that was registered for writing, as in `scatter`.
-        unsafe { at.write(data) }
+        unsafe { at.place.write(data) }
     }
 
     /// See [`urxe_proto::host::Memory::remote_atomic`].
@@ -277,7 +292,7 @@ impl RegionTable {
     ) -> Result<u64, MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, 8, op.access())?;
         // SAFETY: the 8 bytes lie in a region that was registered for writing.
-        unsafe { at.atomic(op) }
+        unsafe { at.place.atomic(op) }
     }
 
     /// See [`urxe_proto::host::Memory::flush`]. Memory is coherent, so all that is to be done for

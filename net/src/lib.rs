@@ -63,6 +63,7 @@ pub use receive::{Datagram, Kept, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
 pub use sharing::{Options, Shared};
 pub use slot::{QPN_BITS, SLOTS, watch};
+pub use socket::TxSocket;
 pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT, open_alone};
 pub use stat::{Answer, Answers, Listener, ask, tell_listeners};
 

@@ -2,7 +2,7 @@
 
 use crate::pcap::{Direction, Record};
 use crate::sent_id;
-use crate::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS, wait_writable};
+use crate::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS};
 use crate::sys::{ControlList, RawAddress};
 use crate::wire::Wire;
 use std::fmt;
@@ -11,9 +11,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use urxe_proto::icrc::FlowIcrc;
-
-/// How long a send waits for room in the socket's buffer before it tells the caller.
-pub(super) const WAIT_MILLISECONDS: i64 = 1;
 
 /// A full buffer is the caller's business, and there is no peer that could be gone.
 pub(super) const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -108,6 +105,11 @@ impl Path {
         self.0.options
     }
 
+    /// The socket that sends.
+    pub fn socket(&self) -> &Arc<TxSocket> {
+        &self.0.socket
+    }
+
     /// Whether the two are one, and not just alike.
     pub(super) fn is(&self, other: &Path) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -166,7 +168,7 @@ impl PathInner {
         });
     }
 
-    /// Sends one packet, waiting a moment for room.
+    /// Sends one packet, if the socket has room for it.
     pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -174,7 +176,6 @@ impl PathInner {
         };
         let mut controls = ControlList::new();
         let header = self.message(&mut iovec, &mut controls, 0);
-        let mut waited = false;
         loop {
             self.wire.tap.counters.send_calls.add(1);
             // SAFETY: the header's name, iovec, buffer and control messages live through the call,
@@ -188,13 +189,8 @@ impl PathInner {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock if !waited => {
-                    waited = true;
-                    wait_writable(self.socket.fd(), WAIT_MILLISECONDS);
-                }
-                _ => return Err(error),
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
             }
         }
     }

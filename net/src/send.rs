@@ -6,7 +6,7 @@
 //! and the grouping belong together.
 
 use crate::clock;
-use crate::path::{Path, PathInner, SEND_FLAGS, WAIT_MILLISECONDS};
+use crate::path::{Path, PathInner, SEND_FLAGS};
 use crate::socket::wait_writable;
 use crate::sys::ControlList;
 use crate::{MIN_PACKET, seal};
@@ -38,6 +38,9 @@ const MESSAGES: usize = 32;
 /// How many messages a batch holds at most. Without GSO this many packets.
 const MAX_GROUPS: usize = 512;
 
+/// How long [`SendBatch::flush_waiting`] sleeps for room in the socket's buffer at a time.
+const WAIT_MILLISECONDS: i64 = 1;
+
 /// What became of a batch.
 #[derive(Default, Debug)]
 pub struct SendReport {
@@ -58,6 +61,16 @@ impl SendReport {
         path.wire.tap.count_send_error(packets, &error);
         self.lost += packets;
         self.error = Some(error);
+    }
+
+    /// What became of a batch whose rest was flushed later.
+    fn followed_by(mut self, rest: SendReport) -> SendReport {
+        self.packets += rest.packets;
+        self.bytes += rest.bytes;
+        self.lost += rest.lost;
+        self.error = rest.error.or(self.error);
+        self.blocked = rest.blocked;
+        self
     }
 
     fn add(&mut self, packets: u64, bytes: usize) {
@@ -173,7 +186,24 @@ impl SendBatch {
         self.groups[self.sent..].iter().map(|g| g.count).sum()
     }
 
-    /// Gives everything to the kernel.
+    /// Gives everything to the kernel, and sleeps up to a millisecond for room in the socket. For
+    /// callers that hold no lock.
+    pub fn flush_waiting(&mut self) -> SendReport {
+        let mut report = self.flush();
+        while report.blocked && self.wait_for_room() {
+            let rest = self.flush();
+            report = report.followed_by(rest);
+        }
+        report
+    }
+
+    /// Sleeps until the socket has room, for a millisecond at most. False if it still has none.
+    fn wait_for_room(&self) -> bool {
+        let wait = |path: &Path| wait_writable(path.inner().socket.fd(), WAIT_MILLISECONDS);
+        self.path.as_ref().is_some_and(wait)
+    }
+
+    /// Gives to the kernel what its socket has room for, without sleeping.
     pub fn flush(&mut self) -> SendReport {
         let mut report = SendReport::default();
         self.staged = None;
@@ -215,11 +245,9 @@ impl SendBatch {
     }
 
     fn flush_groups(&mut self, path: &PathInner, report: &mut SendReport) {
-        let mut waited = false;
         while self.sent < self.groups.len() {
             match self.send_some(path) {
                 Ok(count) => {
-                    waited = false;
                     let counters = &path.wire.tap.counters;
                     for group in &self.groups[self.sent..self.sent + count] {
                         report.add(group.count as u64, group.bytes.len());
@@ -235,11 +263,9 @@ impl SendBatch {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) => {
-                        if waited || !wait_writable(path.socket.fd(), WAIT_MILLISECONDS) {
-                            report.blocked = true;
-                            return;
-                        }
-                        waited = true;
+                        path.socket.set_full(true);
+                        report.blocked = true;
+                        return;
                     }
                     // A device that cannot sum what it cuts says EIO. EINVAL is how some kernels
                     // say that a segment exceeds the MTU: one by one tells what is true.

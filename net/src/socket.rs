@@ -240,12 +240,14 @@ pub(super) const USUAL_HOP_LIMIT: u8 = 255;
 
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
-pub(super) struct TxSocket {
+pub struct TxSocket {
     socket: ProcessSocket,
     address: LocalAddress,
     port: u16,
     /// Whether the kernel cuts batches on this socket.
     gso: AtomicBool,
+    /// The last send found no room in the socket's buffer.
+    full: AtomicBool,
 }
 
 impl TxSocket {
@@ -295,6 +297,7 @@ impl TxSocket {
             address,
             port,
             gso: AtomicBool::new(gso),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -333,7 +336,19 @@ impl TxSocket {
         }
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// Whether a send found no room, and none has been seen since. A hint: whoever relies on it asks
+    /// the kernel to report room.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// Records whether the kernel refused the last send for want of space.
+    pub fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Release);
+    }
+
+    /// Writable when there is room in the socket's buffer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }

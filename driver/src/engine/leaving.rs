@@ -28,7 +28,7 @@ fn leave_endpoints() {
     if let Some(network) = get().network.get()
         // A forked child ends too, and the sockets are its parent's.
         && network.shared.is_ours()
-        && let Ok(locals) = network.locals.try_read()
+        && let Some(locals) = network.locals.try_list()
     {
         LEAVING.store(true, Ordering::Release);
         stat::say_farewell();

@@ -1,8 +1,10 @@
 //! The local addresses that are open.
 
+use super::progress::Progress;
 use super::{Engine, Network, Receiver};
+use crate::event_queue::lock;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 use urxe_net::{Endpoint, LocalAddress, OpenError};
 use urxe_proto::ids::Gid;
@@ -39,9 +41,78 @@ impl Local {
     }
 }
 
+/// The addresses that are open.
+///
+/// To open one takes up to 20 ms, and every poll reads the list. So `opening` is held while an
+/// address is opened, which delays only other threads that open one, and the list is locked for
+/// writing only to add the result.
+#[derive(Default)]
+pub(super) struct Locals {
+    list: RwLock<Vec<Arc<Local>>>,
+    /// Comes before all other locks.
+    opening: Mutex<()>,
+}
+
+impl Locals {
+    pub(super) fn list(&self) -> RwLockReadGuard<'_, Vec<Arc<Local>>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless another thread is changing the list.
+    pub(super) fn try_list(&self) -> Option<RwLockReadGuard<'_, Vec<Arc<Local>>>> {
+        match self.list.try_read() {
+            Ok(list) => Some(list),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn find(&self, address: LocalAddress) -> Option<Arc<Local>> {
+        let list = self.list();
+        let mut all = list.iter();
+        let found = all.find(|local| local.endpoint.address() == address);
+        found.map(Arc::clone)
+    }
+
+    /// The local address that is open at `address`, or else what `open` makes, once `progress`
+    /// watches it. `engine` is the address of the engine that it belongs to.
+    fn find_or_open(
+        &self,
+        address: LocalAddress,
+        progress: &Progress,
+        engine: usize,
+        open: impl FnOnce() -> Result<Endpoint, OpenError>,
+    ) -> Result<Arc<Local>, OpenError> {
+        if let Some(local) = self.find(address) {
+            return Ok(local);
+        }
+        let _opening = lock(&self.opening);
+        // Another thread may have opened it meanwhile.
+        if let Some(local) = self.find(address) {
+            return Ok(local);
+        }
+        let local = Arc::new(Local {
+            endpoint: open()?,
+            receiver: Mutex::default(),
+            engine,
+        });
+        tracing::debug!(%address, "opened port 4791");
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        // With the list locked, so that the progress thread finds the address when it wakes.
+        progress
+            .watch(local.endpoint.fd(), local.endpoint.service_fd())
+            .map_err(|source| OpenError::System {
+                what: "watching a socket",
+                source,
+            })?;
+        list.push(Arc::clone(&local));
+        Ok(local)
+    }
+}
+
 impl Network {
     pub(super) fn locals(&self) -> RwLockReadGuard<'_, Vec<Arc<Local>>> {
-        self.locals.read().unwrap_or_else(PoisonError::into_inner)
+        self.locals.list()
     }
 }
 
@@ -49,31 +120,13 @@ impl Engine {
     /// The sockets of an address; opened by the first who asks.
     pub(crate) fn local(&self, address: LocalAddress) -> Result<Arc<Local>, OpenError> {
         let network = self.network()?;
-        let mut locals = network
-            .locals
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(local) = locals
-            .iter()
-            .find(|local| local.endpoint.address() == address)
-        {
-            return Ok(Arc::clone(local));
-        }
-        let endpoint = network.shared.open(address)?;
-        tracing::debug!(%address, "opened port 4791");
-        let local = Arc::new(Local {
-            endpoint,
-            receiver: Mutex::default(),
-            engine: ptr::from_ref(self).addr(),
-        });
-        network
-            .progress
-            .watch(local.endpoint.fd(), local.endpoint.service_fd())
-            .map_err(|source| OpenError::System {
-                what: "watching a socket",
-                source,
-            })?;
-        locals.push(Arc::clone(&local));
+        let open = || network.shared.open(address);
+        let local = network.locals.find_or_open(
+            address,
+            &network.progress,
+            ptr::from_ref(self).addr(),
+            open,
+        )?;
         // Something may have come already.
         self.deadline_moved(local.endpoint.next_deadline());
         Ok(local)
@@ -159,5 +212,42 @@ impl Engine {
             self.deadline_moved(at);
             std::thread::sleep(at.since(now).max(Duration::from_millis(1)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use urxe_net::{Options, Shared};
+
+    #[test]
+    fn the_open_addresses_can_be_read_while_another_is_opened() {
+        let shared = Shared::new(Options::default()).unwrap();
+        let progress = Progress::new(shared.fd()).unwrap();
+        let locals = Locals::default();
+        let address = |last| LocalAddress::new([127, 0, 14, last].into(), 1);
+        let (first, second) = (address(1), address(2));
+        let open = |address| locals.find_or_open(address, &progress, 0, || shared.open(address));
+        open(first).unwrap();
+        let (has_begun, begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (locals, progress, shared) = (&locals, &progress, &shared);
+            let opener = scope.spawn(move || {
+                locals.find_or_open(second, progress, 0, || {
+                    has_begun.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                    shared.open(second)
+                })
+            });
+            begun.recv().unwrap();
+            let open_now = locals.try_list().map(|list| list.len());
+            go_on.send(()).unwrap();
+            let opened = opener.join().unwrap().unwrap();
+            assert_eq!(open_now, Some(1));
+            assert!(Arc::ptr_eq(&opened, &open(second).unwrap()));
+        });
+        assert_eq!(locals.list().len(), 2);
     }
 }

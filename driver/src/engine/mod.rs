@@ -3,10 +3,11 @@
 //! Whoever calls in does the work: posting sends at once, or with what follows closely (`gathering`); polling
 //! and waiting receive. The progress thread (`progress`) does it while nobody calls.
 //!
-//! Locks, in the order in which they are taken: the list of local addresses or of multicast groups for
-//! reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
+//! Locks, in the order in which they are taken: the one for opening an address, the list of local
+//! addresses or of multicast groups for reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
 //! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
-//! buffer of one come before the last two. The list of those with sends that wait comes last. Destroying a queue pair or a region takes its table for
+//! buffer of one come before the last two. The lists of those with sends that wait, and of those that wait for room in a
+//! socket, come last. Destroying a queue pair or a region takes its table for
 //! writing, and so waits for what is being handled.
 
 mod counting;
@@ -22,6 +23,7 @@ mod passages;
 mod polling;
 mod progress;
 mod receiving;
+mod rooms;
 mod seen;
 mod table;
 mod timers;
@@ -30,6 +32,7 @@ mod waiting;
 
 pub use counting::EngineCounters;
 pub use locals::Local;
+use locals::Locals;
 pub(crate) use lost::{has_lost_descriptors, is_loss};
 pub(crate) use passages::{GRANT, Passage};
 
@@ -51,9 +54,10 @@ pub(crate) use polling::Call;
 use polling::Polling;
 use progress::Progress;
 use receiving::Receiver;
+use rooms::Rooms;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::{io, mem};
@@ -129,13 +133,15 @@ enum Driver {
 /// What is there once the first queue pair was made.
 struct Network {
     shared: Arc<Shared>,
-    locals: RwLock<Vec<Arc<Local>>>,
+    locals: Locals,
     groups: Groups,
     /// Queue pair 1.
     gsi: Gsi,
     /// For datagrams that other processes passed on.
     forwarded: Mutex<Receiver>,
     gathering: Gathering,
+    /// Queue pairs that wait for a socket to have room.
+    rooms: Rooms,
     progress: Arc<Progress>,
 }
 
@@ -196,6 +202,9 @@ impl Engine {
 
     /// Takes this process's slot of port 4791 and starts the progress thread, the first time.
     fn network(&self) -> Result<&Network, OpenError> {
+        if let Some(network) = self.network.get() {
+            return Ok(network);
+        }
         let _opening = lock(&self.opening);
         if let Some(network) = self.network.get() {
             return Ok(network);
@@ -206,7 +215,9 @@ impl Engine {
             source,
         };
         let gathering = Gathering::new().map_err(failed)?;
+        let rooms = Rooms::new().map_err(failed)?;
         let progress = Progress::start(shared.fd()).map_err(failed)?;
+        progress.watch_control(rooms.as_fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         // SAFETY: the function takes nothing and may be called at any time. Should it not be
         // registered, neighbours find out by themselves that this process is gone.
@@ -215,10 +226,11 @@ impl Engine {
         Ok(self.network.get_or_init(|| Network {
             shared,
             gsi,
-            locals: RwLock::default(),
+            locals: Locals::default(),
             groups: Groups::default(),
             forwarded: Mutex::default(),
             gathering,
+            rooms,
             progress,
         }))
     }

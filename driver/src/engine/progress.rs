@@ -49,19 +49,25 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the thread. `forwarded` is readable when another process has connected, or passed a
-    /// packet on.
+    /// Starts the thread, see [`Progress::new`].
     pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
-        let progress = Arc::new(Progress {
-            control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        });
-        add(&progress.control, progress.wake.as_fd())?;
-        add(&progress.control, forwarded)?;
+        let progress = Arc::new(Progress::new(forwarded)?);
         // By the time that the thread runs there may be another engine.
         let (shared, engine) = (Arc::clone(&progress), get());
         thread::spawn("urxe-progress", move || shared.run(engine))?;
+        Ok(progress)
+    }
+
+    /// What the thread waits for. `forwarded` is readable when another process has connected, or
+    /// passed a packet on.
+    pub(super) fn new(forwarded: BorrowedFd<'_>) -> io::Result<Progress> {
+        let progress = Progress {
+            control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        };
+        add(&progress.control, progress.wake.as_fd())?;
+        add(&progress.control, forwarded)?;
         Ok(progress)
     }
 
@@ -69,6 +75,11 @@ impl Progress {
     pub(super) fn watch(&self, packets: BorrowedFd<'_>, service: BorrowedFd<'_>) -> io::Result<()> {
         self.watch_packets(packets)?;
         add(&self.control, service)
+    }
+
+    /// Watches one more descriptor that makes [`Engine::serve`] necessary when it is readable.
+    pub(super) fn watch_control(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        add(&self.control, fd)
     }
 
     /// Watches one more connection to another process, for its end only.
@@ -138,6 +149,7 @@ impl Progress {
         }
         if control {
             let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+            engine.use_rooms();
         }
         if alarm {
             engine.send_left_lying();

@@ -39,6 +39,47 @@ const SPIN_LOOKS: u32 = 20;
 /// But no longer than this.
 const LONGEST_SPIN: Duration = Duration::from_micros(500);
 
+/// A `sched_yield` that takes this long has given the processor to a thread that keeps it. Where the
+/// kernel lets a thread that yields forfeit its slice, the next chance to run may come with the
+/// scheduler's tick.
+const LONG_YIELD: Duration = Duration::from_micros(500);
+
+/// How long the thread leaves packets to a thread of the program that is in one of our calls. It
+/// sleeps, since that thread may poll memory when its call ends, and would not return the processor
+/// to a thread that has yielded.
+const GIVE_WAY: Duration = Duration::from_micros(20);
+
+/// How long the thread sleeps between packets instead of spinning after a long yield. A packet that
+/// wakes a sleeping thread lets it preempt, which no packet does for a thread that has yielded. The
+/// time doubles with each long yield, since finding out anew costs one more of them.
+const CONTENDED: Duration = Duration::from_millis(100);
+const LONGEST_CONTENDED: Duration = Duration::from_millis(1600);
+
+/// Whether other threads want the processor that the progress thread runs on.
+#[derive(Default)]
+struct Contention {
+    /// Until when they are expected to.
+    until: Time,
+    /// For how long that was expected last.
+    period: Duration,
+}
+
+impl Contention {
+    fn is_expected(&self, now: Time) -> bool {
+        now < self.until
+    }
+
+    /// A `sched_yield` that returned at `now` took this long.
+    fn yielded(&mut self, now: Time, took: Duration) {
+        if took < LONG_YIELD {
+            self.period = Duration::ZERO;
+            return;
+        }
+        self.period = (2 * self.period).clamp(CONTENDED, LONGEST_CONTENDED);
+        self.until = now + self.period;
+    }
+}
+
 /// What the thread saw of the program so far.
 #[derive(Default)]
 pub(super) struct Seen {
@@ -56,6 +97,7 @@ pub(super) struct Seen {
     received_at: Time,
     /// The last pause between packets was short.
     spins: bool,
+    contention: Contention,
     /// How long a look in watching takes that finds nothing, about.
     look: Duration,
     /// How long a look takes, about.
@@ -176,22 +218,28 @@ impl Seen {
             }
             self.look = (self.look * 7 + now.since(before)) / 8;
             let spins = self.spins_still();
-            // Others may need this very processor: of the peer's, or of the program's, which may be at it where nothing was
-            // found.
-            if spins || (!found && engine.polling.is_called()) {
+            if spins {
+                // The peer may need this very processor.
+                let before = urxe_net::now();
                 rustix::thread::sched_yield();
+                now = urxe_net::now();
+                self.contention.yielded(now, now.since(before));
+            } else if !found && engine.polling.is_called() {
+                // A thread of the program receives, and may need this processor for that.
+                std::thread::sleep(GIVE_WAY);
             }
             if !spins {
                 break;
             }
-            // Others may have had the processor for long.
-            now = urxe_net::now();
         }
     }
 
-    /// Whether packets were there a moment ago, and follow each other closely.
+    /// Whether packets were there a moment ago, and follow each other closely, and no other thread is
+    /// expected to want the processor.
     fn spins_still(&self) -> bool {
-        self.spins && urxe_net::now().since(self.received_at) < self.spin()
+        let now = urxe_net::now();
+        let is_close = self.spins && now.since(self.received_at) < self.spin();
+        is_close && !self.contention.is_expected(now)
     }
 
     /// What counts as closely.
@@ -224,4 +272,27 @@ impl Moment {
 fn time_of(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_long_yields_contention_is_expected_for_longer_each_time() {
+        let mut contention = Contention::default();
+        let mut now = Time(1_000_000_000);
+        contention.yielded(now, LONG_YIELD - Duration::from_nanos(1));
+        assert!(!contention.is_expected(now));
+        for milliseconds in [100, 200, 400, 800, 1600, 1600] {
+            contention.yielded(now, LONG_YIELD);
+            let period = Duration::from_millis(milliseconds);
+            assert!(contention.is_expected(now + (period - Duration::from_nanos(1))));
+            now = now + period;
+            assert!(!contention.is_expected(now));
+        }
+        contention.yielded(now, Duration::ZERO);
+        contention.yielded(now, LONG_YIELD);
+        assert!(!contention.is_expected(now + CONTENDED));
+    }
 }

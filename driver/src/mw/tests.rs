@@ -1,5 +1,6 @@
 use super::*;
 use crate::mr::{Change, Mr};
+use std::sync::atomic::AtomicU64;
 use urxe_proto::host::AtomicOp;
 
 const QPN: Qpn = Qpn::new(0x11);
@@ -320,4 +321,57 @@ fn windows_and_regions_go_in_any_order() {
     let Fixture { mr, mw, .. } = fixture;
     drop(mw);
     assert!(!mr.has_windows());
+}
+
+/// A write that is in progress while the window is unbound must not change memory afterwards. The
+/// main thread unbinds once the first byte of a long write has arrived, and then stores a mark where
+/// the last bytes of that write go.
+#[test]
+fn unbinding_waits_for_an_access_in_progress() {
+    const LEN: usize = 64 << 20;
+    const MARK: u64 = 0x4d41_524b;
+    let pd = Pd::new();
+    let mut memory = memmap2::MmapMut::map_anon(LEN).unwrap();
+    let addr = memory.as_mut_ptr() as u64;
+    // SAFETY: the mapping is dropped after the region, and is accessed by atomics meanwhile.
+    let mr = unsafe { Mr::register(&pd, addr, LEN as u64, addr, BINDABLE) }.unwrap();
+    // SAFETY: `MmapMut` is aligned to a page and has LEN bytes, of which these are the first and
+    // the last eight. It outlives both references.
+    let (first, last) = unsafe {
+        let end = addr + LEN as u64 - 8;
+        (
+            AtomicU64::from_ptr(addr as *mut u64),
+            AtomicU64::from_ptr(end as *mut u64),
+        )
+    };
+    let data = vec![7; LEN];
+    for _ in 0..5 {
+        let mw = Mw::allocate(&pd, WindowType::One);
+        let bind = |len| WindowBind {
+            window: mw.rkey(),
+            new_key: RKey(mw.rkey().0.wrapping_add(1)),
+            region: mr.lkey(),
+            addr,
+            len,
+            access: Access::REMOTE_WRITE,
+        };
+        let (bound, unbound) = (bind(LEN as u64), bind(0));
+        regions().table().bind_window(&pd, QPN, &bound).unwrap();
+        let key = mw.rkey();
+        first.store(0, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let (pd, data) = (&pd, &data);
+            let writer = scope.spawn(move || {
+                let held = regions();
+                held.table().remote_write(pd, OTHER_QPN, key, addr, data)
+            });
+            while first.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            regions().table().bind_window(pd, QPN, &unbound).unwrap();
+            last.store(MARK, Ordering::Relaxed);
+            writer.join().unwrap().unwrap();
+        });
+        assert_eq!(last.load(Ordering::Relaxed), MARK);
+    }
 }

@@ -6,7 +6,7 @@
 //! a batch is handled first, and answered then. A program that has what it waited for may end its
 //! queue pair, or itself, in between, and the peer would ask a queue pair that is gone.
 
-use super::sending::{TURN, send_batch};
+use super::sending::{Blocked, TURN, Unsent, send_batch};
 use super::{Inner, Qp};
 use crate::engine;
 use crate::event_queue::lock;
@@ -18,7 +18,9 @@ impl Qp {
     /// The process is about to end: sends what its peer is owed.
     pub(crate) fn take_leave(&self) {
         let held = regions();
-        self.say_farewell(&mut lock(&self.inner), held.table());
+        let unsent = self.say_farewell(&mut lock(&self.inner), held.table());
+        drop(held);
+        unsent.send();
     }
 
     /// Asks the peer for a sign of life. False when there is nothing to ask.
@@ -36,7 +38,10 @@ impl Qp {
         let mut batch = engine::get().take_batch();
         batch.begin(path);
         let asked = machine.poll_probe(now(), &mut batch);
-        send_batch(&mut batch, path, local, traffic);
+        // A probe for which there is no room is lost like any other, and asked again.
+        if let Err(Blocked) = send_batch(&mut batch, path, local, traffic) {
+            batch.discard();
+        }
         engine::get().return_batch(batch);
         asked
     }
@@ -51,9 +56,11 @@ impl Qp {
         self.settle(&mut inner, held.table());
     }
 
-    /// It will handle no packets any more: sends the answers that its peer is owed.
-    pub(super) fn say_farewell(&self, inner: &mut Inner, regions: &RegionTable) {
+    /// It will handle no packets any more: sends the answers that its peer is owed. Those that the
+    /// socket has no room for are for the caller to send once it holds no lock.
+    pub(super) fn say_farewell(&self, inner: &mut Inner, regions: &RegionTable) -> Unsent {
         inner.follow_migration();
+        let mut batch = inner.take_stalled_batch();
         let Inner {
             machine,
             traffic,
@@ -61,17 +68,19 @@ impl Qp {
             ..
         } = inner;
         let Some(Route { local, path }) = route else {
-            return;
+            return Unsent::from(batch);
         };
         machine.say_farewell();
-        let mut batch = engine::get().take_batch();
         let mut turn = TURN;
         let mut more = true;
         while more && turn > 0 {
             batch.begin(path);
             more = machine.poll_answers(now(), &mut self.host(regions), &mut batch);
-            turn = turn.saturating_sub(send_batch(&mut batch, path, local, traffic));
+            match send_batch(&mut batch, path, local, traffic) {
+                Ok(spent) => turn = turn.saturating_sub(spent),
+                Err(Blocked) => break,
+            }
         }
-        engine::get().return_batch(batch);
+        Unsent::from(batch)
     }
 }

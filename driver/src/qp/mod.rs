@@ -54,6 +54,7 @@ use neighbour::Neighbour;
 use pace::Pacer;
 use passenger::Passenger;
 use receives::Source;
+use sending::Stalled;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_net::{NetCounters, now};
@@ -110,6 +111,10 @@ struct Inner {
     pacer: Option<Pacer>,
     /// Until when it holds back what it has to send.
     paced_until: Time,
+    /// What the socket has no room for.
+    stalled: Option<Stalled>,
+    /// The engine has it on its list of those that wait for room in a socket.
+    awaits_room: bool,
     /// The deadline that the engine's timers know of.
     armed: Time,
     /// Packets came, and it has not sent since.
@@ -192,6 +197,8 @@ impl Qp {
                 destinations: Destinations::default(),
                 pacer: None,
                 paced_until: Time::NEVER,
+                stalled: None,
+                awaits_room: false,
                 armed: Time::NEVER,
                 touched: false,
                 queued: false,
@@ -431,6 +438,12 @@ impl Qp {
                     "the peer does not answer any more");
             }
             self.transmit(&mut inner, regions);
+        } else if inner
+            .stalled
+            .as_ref()
+            .is_some_and(|batch| batch.until <= now)
+        {
+            self.transmit(&mut inner, regions);
         } else if inner.paced_until <= now {
             inner.paced_until = Time::NEVER;
             self.transmit(&mut inner, regions);
@@ -476,7 +489,7 @@ impl Qp {
         if !inner.gathered.is_empty() {
             self.transmit(&mut inner, held.table());
         }
-        self.say_farewell(&mut inner, held.table());
+        let unsent = self.say_farewell(&mut inner, held.table());
         // Without a way to anybody it carries out no work request any more, and binds no window.
         inner.set_route(None);
         inner.alternate = None;
@@ -484,6 +497,7 @@ impl Qp {
         drop(inner);
         held.table().free_windows_of(self.qpn);
         drop(held);
+        unsent.send();
         self.leave_groups();
         self.unwatch_frames();
         let mut past = lock(&self.counters.past);
@@ -503,7 +517,13 @@ impl Qp {
         if let Some(passenger) = &mut inner.passenger {
             passenger.count(&inner.machine);
         }
-        let deadline = inner.machine.deadline().min(inner.paced_until);
+        let room_timeout = inner
+            .stalled
+            .as_ref()
+            .map_or(Time::NEVER, |batch| batch.until);
+        let deadline = (inner.machine.deadline())
+            .min(inner.paced_until)
+            .min(room_timeout);
         if deadline < inner.armed {
             inner.armed = deadline;
             engine::get().arm_timer(self.qpn, deadline);

@@ -1,6 +1,7 @@
 //! Changing a queue pair: its states, its attributes, and the way to its peer.
 
 use super::pace::Pacer;
+use super::sending::Unsent;
 use super::{ModifyError, Qp};
 use crate::engine;
 use crate::event_queue::lock;
@@ -71,11 +72,30 @@ impl Qp {
         };
         let route = way(AttrMask::AV, &attr.av)?;
         let alternate = way(AttrMask::ALT_PATH, &attr.alt_av)?;
+        let mut unsent = None;
+        let changed = self.change(attr, mask, burst, (route, alternate), &mut unsent);
+        if let Some(unsent) = unsent {
+            unsent.send();
+        }
+        changed?;
+        engine::get().passage_cleared();
+        Ok(())
+    }
+
+    /// Changes it with its lock held. `unsent` gets the last answers for which the socket has no room.
+    fn change(
+        self: &Arc<Self>,
+        attr: &QpAttr,
+        mask: AttrMask,
+        burst: u32,
+        (route, alternate): (Option<Route>, Option<Route>),
+        unsent: &mut Option<Unsent>,
+    ) -> Result<(), ModifyError> {
         let held = regions();
         let mut inner = lock(&self.inner);
         let before = inner.machine.state();
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
-            self.say_farewell(&mut inner, held.table());
+            *unsent = Some(self.say_farewell(&mut inner, held.table()));
         }
         inner
             .machine
@@ -83,8 +103,8 @@ impl Qp {
         if route.is_some() {
             inner.set_route(route);
         }
-        if let Some(alternate) = alternate {
-            inner.alternate = Some(alternate);
+        if alternate.is_some() {
+            inner.alternate = alternate;
         }
         let after = inner.machine.state();
         if after == QpState::Reset {
@@ -100,7 +120,6 @@ impl Qp {
             inner.pacer = Pacer::new(attr.rate_limit, burst);
         }
         self.transmit(&mut inner, held.table());
-        engine::get().passage_cleared();
         Ok(())
     }
 

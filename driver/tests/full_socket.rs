@@ -1,0 +1,163 @@
+//! Sends to a socket that has no room, as a slow interface leaves it.
+
+mod common;
+#[path = "../../tests/common/own_network.rs"]
+mod own_network;
+
+use common::{ALL, Buffer, End};
+use std::mem::MaybeUninit;
+use std::process::Command;
+use std::sync::Arc;
+use urxe_driver::ah::Destination;
+use urxe_driver::{AddressHandle, Qp};
+use urxe_proto::ids::{QKey, Qpn};
+use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::queue::PostError;
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr};
+
+const QKEY: QKey = QKey(0x1111_1111);
+const LEN: u32 = 4096;
+
+/// More datagrams than the largest buffer that a socket gets has room for.
+const MOST: usize = 20_000;
+
+/// Of so many posts to a full socket, fewer than one in each sleeps: another thread may have a lock now
+/// and then.
+const POSTS: i64 = 100;
+
+fn tc(arguments: &str) {
+    let status = Command::new("tc").args(arguments.split(' ')).status();
+    assert!(status.expect("tc of iproute2").success(), "tc {arguments}");
+}
+
+/// A datagram queue pair, and how to send from it to itself.
+struct Sender {
+    end: End,
+    buffer: Buffer,
+    handle: Arc<AddressHandle>,
+    posted: usize,
+    completed: usize,
+}
+
+impl Sender {
+    fn new() -> Self {
+        let end = End::of(QpType::Ud, None, 256);
+        make_ready(&end.qp);
+        let buffer = Buffer::new(&end.pd, LEN as usize, ALL);
+        let vector = AddressVector {
+            dgid: end.gid(),
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        };
+        let handle = end.context.create_ah(&end.pd, vector).unwrap();
+        Sender {
+            end,
+            buffer,
+            handle,
+            posted: 0,
+            completed: 0,
+        }
+    }
+
+    fn post(&mut self) -> Result<(), PostError> {
+        let sges = [self.buffer.sge(0, LEN)];
+        let wr = SendWr {
+            wr_id: self.posted as u64,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        };
+        let to = Destination {
+            handle: &self.handle,
+            // None has it: what arrives is dropped.
+            qpn: Qpn::new(0xff_fffe),
+            qkey: QKEY,
+        };
+        self.end.qp.start_posting().post_to(&wr, &to)?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Posts until the send queue is full, which it becomes only when the socket takes nothing.
+    fn fill(&mut self) {
+        let before = sleeps();
+        for _ in 0..MOST {
+            let slept = sleeps() - before;
+            assert!(slept < POSTS, "{slept} times in {} posts", self.posted);
+            let posted = self.post();
+            match (posted, self.take_completions()) {
+                (Err(PostError::Full), 0) => return,
+                (Ok(()) | Err(PostError::Full), _) => {}
+                (Err(error), _) => panic!("{error}"),
+            }
+        }
+        panic!("the socket took {MOST} datagrams");
+    }
+
+    fn take_completions(&mut self) -> usize {
+        let mut some = [None; 64];
+        let count = self.end.cq.poll(&mut some);
+        self.completed += count;
+        count
+    }
+
+    fn wait_for_completions(&mut self) {
+        while self.completed < self.posted {
+            self.end.completion();
+            self.completed += 1;
+        }
+    }
+}
+
+fn make_ready(qp: &Arc<Qp>) {
+    let attr = QpAttr {
+        qkey: QKEY,
+        ..QpAttr::default()
+    };
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    for (state, mask) in [
+        (QpState::Init, init),
+        (QpState::Rtr, AttrMask::empty()),
+        (QpState::Rts, AttrMask::SQ_PSN),
+    ] {
+        qp.modify(&QpAttr { state, ..attr }, mask | AttrMask::STATE)
+            .unwrap();
+    }
+}
+
+/// How often this thread has gone to sleep.
+fn sleeps() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the call writes a whole `rusage` on success, which is asserted.
+    let usage = unsafe {
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
+        usage.assume_init()
+    };
+    usage.ru_nvcsw
+}
+
+/// A post holds the table of memory regions, so one that slept for room would keep other threads from
+/// registering memory. A second queue pair has nothing staged and no timeout: only the kernel's report
+/// that there is room lets it go on.
+#[test]
+fn posting_to_a_full_socket_does_not_sleep_and_goes_on_when_there_is_room() {
+    tc("qdisc add dev lo root tbf rate 8kbit burst 128kb limit 1gb");
+    let mut first = Sender::new();
+    first.fill();
+    let before = sleeps();
+    for _ in 0..POSTS {
+        // There may be room in the queue after a batch was given up.
+        let _ = first.post();
+        first.take_completions();
+    }
+    let slept = sleeps() - before;
+    assert!(slept < POSTS, "{slept} times in {POSTS} posts");
+    let mut second = Sender::new();
+    second.post().unwrap();
+    assert_eq!(second.take_completions(), 0);
+    tc("qdisc del dev lo root");
+    second.wait_for_completions();
+    first.wait_for_completions();
+}
