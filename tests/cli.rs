@@ -222,7 +222,7 @@ fn demo_verifies_each_operation() {
             "{operation}:\n{text}"
         );
     }
-    assert!(text.contains("Every byte is as it was sent"), "{text}");
+    assert!(text.contains("All bytes match"), "{text}");
 }
 
 #[test]
