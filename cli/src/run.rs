@@ -31,13 +31,11 @@ const OWN_FAILURE: u8 = 125;
 )]
 pub struct Arguments {
     /// Whether to show the devices in /sys/class/infiniband. Without root privileges the view needs
-    /// a
-    /// user namespace, in which set-user-ID programs do not work, or else a preloaded object
+    /// a user namespace, in which set-user-ID programs do not work, or else a preloaded object
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
     /// Use RDMA for the program's IPv4 and IPv6 sockets, by preloading librspreload.so. Programs
-    /// and
-    /// sockets can be selected in /etc/rdma/rsocket/preload_config
+    /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
     rsockets: bool,
     /// Program to run and its arguments; put `--` before a name that begins with a dash

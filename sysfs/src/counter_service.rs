@@ -2,8 +2,7 @@
 //!
 //! The service queries this user's urxe processes several times a second, and sooner if a counter
 //! file is opened. Processes that end send their last counts. The service ends when no other
-//! process
-//! uses the view. It is not a child of the program, because a program may wait for all its
+//! process uses the view. It is not a child of the program, because a program may wait for all its
 //! children.
 
 use std::collections::{BTreeMap, HashSet};
@@ -56,8 +55,7 @@ pub struct Arguments {
 
 /// Starts the counter service for this process and the program that it executes; returns when the
 /// service is ready. `root` is the root directory of a view that is not mounted. The service
-/// removes
-/// it at its end.
+/// removes it at its end.
 ///
 /// # Errors
 /// Fails if the service cannot be started.
@@ -372,8 +370,7 @@ fn mounts_have_users() -> io::Result<bool> {
 }
 
 /// Returns whether another process was started with this root in its environment. Processes of
-/// other
-/// users cannot be checked.
+/// other users cannot be checked.
 fn root_has_users(root: &Path) -> io::Result<bool> {
     let variable = [preload::VARIABLE.as_bytes(), root.as_os_str().as_bytes()].join(&b'=');
     any_other(|process| {

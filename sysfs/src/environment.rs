@@ -2,8 +2,7 @@
 
 /// The environment variable with the root directory of the view, an absolute path, which `urxe run`
 /// sets. Below it are the replacements of `/sys/class/infiniband`, `/sys/class/infiniband_verbs`
-/// and
-/// `/dev/infiniband`.
+/// and `/dev/infiniband`.
 pub const VARIABLE: &str = "URXE_SYSFS_ROOT";
 
 /// The longest root path, in bytes.

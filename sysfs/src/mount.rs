@@ -69,8 +69,7 @@ pub fn show() -> Result<(), MountError> {
 }
 
 /// Creates the device nodes that UCX checks for. They are never opened, because urxe's devices
-/// exist
-/// in the process that uses them.
+/// exist in the process that uses them.
 fn show_nodes(devices: &[Arc<Device>]) -> io::Result<()> {
     let nodes = Path::new(NODES);
     let fill = |real: &Path| bind_all(real, nodes, &[]);
@@ -108,8 +107,7 @@ fn cover(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result
 }
 
 /// Creates a private mount namespace: directly as root, otherwise in a user namespace that keeps
-/// the
-/// user ID.
+/// the user ID.
 fn isolate() -> Result<(), MountError> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     match isolation::private_mounts(false) {

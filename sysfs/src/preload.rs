@@ -1,6 +1,5 @@
 //! Shows the devices to a program that may not mount: the view is a directory, and a preloaded
-//! object
-//! (the package in `sysfs/preload/`) redirects paths in `/sys/class/infiniband` to it.
+//! object (the package in `sysfs/preload/`) redirects paths in `/sys/class/infiniband` to it.
 //!
 //! Below the directory the view has the same paths. Files of the kernel are symbolic links.
 

@@ -84,7 +84,7 @@ fn urxe_answers_to_broken_packets_as_the_specification_asks() {
             "{found}"
         );
         assert!(
-            found.stdout.contains("carried out, and acknowledged"),
+            found.stdout.contains("executed, and acknowledged"),
             "{found}"
         );
     }
@@ -98,7 +98,7 @@ fn case_is_replayed_with_each_of_its_packets() {
     };
     let replays = [0, 1].map(|_| {
         let found = peer.fuzz(Cable::A, &["--replay", "1:3"]).success();
-        let is_verdict = |line: &&str| line.trim_start().starts_with("asked:");
+        let is_verdict = |line: &&str| line.trim_start().starts_with("expected:");
         let lines = found.stdout.lines().filter(is_verdict);
         lines.map(str::to_owned).collect::<Vec<_>>()
     });
@@ -117,7 +117,7 @@ fn peer_that_does_not_listen_is_told() {
     let found = run("urxe fuzz", command, LIMIT);
     assert_eq!(found.status.code(), Some(2), "{found}");
     assert!(
-        found.stderr.contains("does a program listen there"),
+        found.stderr.contains("check that a program listens there"),
         "{found}"
     );
 }

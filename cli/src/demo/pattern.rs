@@ -90,8 +90,7 @@ impl Pattern {
     }
 
     /// Returns pairs of the expected and the actual word of the receiving side. After a message,
-    /// the
-    /// rest of its last word must have the value from before the transfer.
+    /// the rest of its last word must have the value from before the transfer.
     fn compare(self, memory: &[AtomicU64]) -> impl Iterator<Item = (u64, u64)> + Clone {
         let stride = self.layout.stride();
         let last_mask = self.last_mask();

@@ -428,8 +428,8 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
     }
 
     /// Keeps `depth` of `count` requests in flight and checks the order of their completions.
-    /// `done`
-    /// requests of the operation completed earlier. `each` receives the time of each request.
+    /// `done` requests of the operation completed earlier. `each` receives the time of each
+    /// request.
     fn pipeline(
         &mut self,
         operation: Operation,

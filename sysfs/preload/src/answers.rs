@@ -1,5 +1,5 @@
-//! The functions that give back a path. It is the one that the program knows, also when the program is in
-//! the directory with the files.
+//! The functions that give back a path. It is the one that the program knows, also when the program
+//! is in the directory with the files.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;

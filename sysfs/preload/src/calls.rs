@@ -31,10 +31,11 @@ macro_rules! redirect {
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 // SAFETY: the C library's function of this name takes these arguments, and the
-                // caller has passed what it asks for. Of `open` and its kind: `mode` is one of the arguments
-                // that vary. The calling conventions of the processors named in lib.rs pass an integer in the same
-                // register whether it is one of those or not, so it is what the caller passed, if anything;
-                // if not, it is whatever is in that register, and the C library does not look at it.
+                // caller has passed what it asks for. Of `open` and its kind: `mode` is one of the
+                // arguments that vary. The calling conventions of the processors named in lib.rs
+                // pass an integer in the same register whether it is one of those or not, so it is
+                // what the caller passed, if anything; if not, it is whatever is in that register,
+                // and the C library does not look at it.
                 unsafe {
                     let Some(next) = $name::NEXT.get::<unsafe extern "C" fn($($type),*) -> $result>() else {
                         return Failure::FAILURE;

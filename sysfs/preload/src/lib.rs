@@ -1,10 +1,11 @@
 //! Shows a program urxe's devices in sysfs by standing between it and the C library.
 //!
-//! `urxe run` gives programs mounts of their own in which the devices are to be seen. Containers often forbid
-//! that; there `urxe run` writes the files to a directory, and has the dynamic linker load this object before the
-//! C library. Each function here has the name of one of the C library's that takes a path; it puts the
-//! directory before paths that belong there, and has the C library do the rest. Nothing here allocates,
-//! locks or logs, so that functions which may be called in a signal handler still may.
+//! `urxe run` gives programs mounts of their own in which the devices are to be seen. Containers
+//! often forbid that; there `urxe run` writes the files to a directory, and has the dynamic linker
+//! load this object before the C library. Each function here has the name of one of the C library's
+//! that takes a path; it puts the directory before paths that belong there, and has the C library
+//! do the rest. Nothing here allocates, locks or logs, so that functions which may be called in a
+//! signal handler still may.
 //!
 //! - [`root`]: which directory it is.
 //! - [`path`]: which paths belong there.

@@ -15,8 +15,8 @@ const REPLACED: [(&[u8], &[&[u8]]); 2] = [
 /// The longest path with the zero at its end.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// Makes a call with the path that is to be used in place of `path`, which is meant from the directory
-/// open at `directory`. `errno` is what the call makes it.
+/// Makes a call with the path that is to be used in place of `path`, which is meant from the
+/// directory open at `directory`. `errno` is what the call makes it.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -60,8 +60,8 @@ fn with_parts<R>(
     call(buffer.as_ptr().cast())
 }
 
-/// Whether an absolute path leads to what is replaced. One with `..` on the way there does not: it may be
-/// that of a link's target.
+/// Whether an absolute path leads to what is replaced. One with `..` on the way there does not: it
+/// may be that of a link's target.
 fn is_replaced(path: &[u8]) -> bool {
     REPLACED.iter().any(|(directory, entries)| {
         let mut rest = components(path);
@@ -102,8 +102,8 @@ fn directory_path(directory: c_int, buffer: &mut [u8; 16]) -> Option<&[u8]> {
             CStr::from_bytes_until_nul(&link).ok()?
         }
     };
-    // SAFETY: a C string, and a buffer of this length. The call is made directly, since the function for it is
-    // one of those replaced.
+    // SAFETY: a C string, and a buffer of this length. The call is made directly, since the
+    // function for it is one of those replaced.
     let length = keep_errno(|| unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
@@ -131,8 +131,8 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     names.filter(|name| !name.is_empty() && *name != b".")
 }
 
-/// How many bytes at the beginning of a path are the directory with the files: without them it is the path
-/// that the program knows.
+/// How many bytes at the beginning of a path are the directory with the files: without them it is
+/// the path that the program knows.
 pub fn hidden(path: &[u8]) -> usize {
     let Some(root) = root() else { return 0 };
     hidden_by(root, path)

@@ -36,8 +36,8 @@ unsafe extern "C" {
 /// Copies what the environment tells. To be called once, by the dynamic linker.
 pub fn remember() {
     let root = from_environment().unwrap_or_default();
-    // SAFETY: nobody reads the bytes while the length is unknown, and this is called once. The root is no
-    // longer than they are.
+    // SAFETY: nobody reads the bytes while the length is unknown, and this is called once. The root
+    // is no longer than they are.
     unsafe { ptr::copy_nonoverlapping(root.as_ptr(), ROOT.bytes.get().cast(), root.len()) };
     ROOT.length.store(root.len(), Ordering::Release);
 }
@@ -55,8 +55,8 @@ pub fn root() -> Option<&'static [u8]> {
 
 /// `getenv` is not used: another library may stand in its place.
 fn from_environment() -> Option<&'static [u8]> {
-    // SAFETY: the C library's environment is an array of C strings that ends with a null pointer; it may
-    // not have been set yet.
+    // SAFETY: the C library's environment is an array of C strings that ends with a null pointer;
+    // it may not have been set yet.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {

@@ -1,4 +1,5 @@
-//! The functions that walk through directories inside the C library, where its calls cannot be replaced.
+//! The functions that walk through directories inside the C library, where its calls cannot be
+//! replaced.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -71,8 +72,8 @@ unsafe extern "C" fn visit_at(
     kind: c_int,
     position: *mut Position,
 ) -> c_int {
-    // SAFETY: the C library passes what the program's function is to get. What is hidden is at most as long
-    // as a path, so it fits.
+    // SAFETY: the C library passes what the program's function is to get. What is hidden is at most
+    // as long as a path, so it fits.
     unsafe {
         let (path, hidden) = shown(path);
         let mut here = *position;
@@ -211,8 +212,9 @@ unsafe fn find_matches(
     type Glob = unsafe extern "C" fn(*const c_char, c_int, *const c_void, *mut Matches) -> c_int;
     /// `GLOB_ABORTED`.
     const ABORTED: c_int = 2;
-    // SAFETY: the C library's function of this type, with what the caller passed. The functions for directories
-    // are the program's to set, so those who do not ask for their own do not look at them.
+    // SAFETY: the C library's function of this type, with what the caller passed. The functions for
+    // directories are the program's to set, so those who do not ask for their own do not look at
+    // them.
     unsafe {
         let Some(next) = next.get::<Glob>() else {
             return ABORTED;

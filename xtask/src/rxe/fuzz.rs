@@ -178,7 +178,7 @@ impl Sum {
             {
                 let known = sum.rules.entry(words[2..].join(" ")).or_default();
                 *known = (known.0 + tried, known.1 + departed);
-            } else if let Some(departure) = line.strip_prefix("    asked ") {
+            } else if let Some(departure) = line.strip_prefix("    expected ") {
                 let counted = departure.rsplit_once(" times: ");
                 let counted = counted.and_then(|(counted, _)| counted.rsplit_once(", "));
                 if let Some((what, times)) = counted {
@@ -226,11 +226,11 @@ mod tests {
     fn reports_are_added_up() {
         let one = "== seed-1\n\
             seed 1: 5001 packets in 700 cases, over 30 connections\n   \
-            tried departed  rule\n     \
+            tests departed  rule\n     \
             600       12  PSN ahead: NAK PSN sequence (9.7.5.1.2)\n     \
             100        0  another queue pair: dropped (9.6.1.1.2)\n\n\
             PSN ahead: NAK PSN sequence (9.7.5.1.2)\n    \
-            asked a NAK; answered ACK of PSN 17, or so, 12 times: --replay 1:2, 1:3\n";
+            expected a NAK; got ACK of PSN 17, or so, 12 times: --replay 1:2, 1:3\n";
         let mut sum = Sum::default();
         sum.add(one);
         sum.add(one);
@@ -238,7 +238,7 @@ mod tests {
         let ahead = "PSN ahead: NAK PSN sequence (9.7.5.1.2)";
         assert_eq!(sum.rules[ahead], (1200, 24));
         assert_eq!(sum.rules.len(), 2);
-        let what = "a NAK; answered ACK of PSN n, or so".to_owned();
+        let what = "a NAK; got ACK of PSN n, or so".to_owned();
         assert_eq!(
             sum.departures,
             BTreeMap::from([((ahead.to_owned(), what), 24)])

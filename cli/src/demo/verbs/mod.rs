@@ -199,8 +199,7 @@ impl Endpoint {
             | IBV_ACCESS_REMOTE_ATOMIC;
         let depth = (SEND_DEPTH + RECEIVE_DEPTH) as c_int;
         // SAFETY: each call gets live objects that the calls before it created. The memory consists
-        // of
-        // atomics and is freed after the region, see `drop`.
+        // of atomics and is freed after the region, see `drop`.
         unsafe {
             let f = &endpoint.functions;
             endpoint.pd = pointer("ibv_alloc_pd", (f.alloc_pd)(endpoint.context))?;
@@ -242,8 +241,7 @@ impl Endpoint {
     fn open_device(&self, name: &str) -> Result<*mut ibv_context, VerbsError> {
         let f = &self.functions;
         // SAFETY: `list` has `count` elements. It is freed after the device was opened, and the
-        // open
-        // context keeps the device.
+        // open context keeps the device.
         unsafe {
             let mut count = 0;
             let list = (f.get_device_list)(&mut count);
