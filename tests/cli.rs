@@ -92,10 +92,10 @@ fn devices_explains_each_interface_without_one() {
                 .into_owned();
             let device = format!("urxe_{name} ");
             let reason = format!("  {name}: ");
-            let said = text
+            let listed = text
                 .lines()
                 .any(|line| line.starts_with(&device) || line.starts_with(&reason));
-            assert!(said, "{name} is not in:\n{text}");
+            assert!(listed, "{name} is not in:\n{text}");
         }
     }
 }

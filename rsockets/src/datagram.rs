@@ -265,12 +265,12 @@ impl DatagramSocket {
         data: Option<&[u8]>,
     ) -> Result<(), Error> {
         let link = state.links.get(&peer.from).ok_or(Errno::BADF)?;
-        let said = Introduction {
+        let introduction = Introduction {
             qpn: link.qpn(),
             address: peer.from.ip(),
             data: data.is_some(),
         };
-        let header = said.header();
+        let header = introduction.header();
         udp::send(&self.udp, &[header.bytes(), data.unwrap_or(&[])], to)
     }
 
@@ -318,13 +318,13 @@ impl DatagramSocket {
     pub(super) fn receive_introductions(&self) {
         let mut buffer = [0; SLOT as usize];
         while let Some((len, from)) = udp::receive(&self.udp, &mut buffer) {
-            let Some((said, header)) = Introduction::parse(&buffer[..len]) else {
+            let Some((introduction, header)) = Introduction::parse(&buffer[..len]) else {
                 continue;
             };
-            if said.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
+            if introduction.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
                 continue;
             }
-            if let Err(error) = self.take_introduction(&said, from, &buffer[header..len]) {
+            if let Err(error) = self.take_introduction(&introduction, from, &buffer[header..len]) {
                 tracing::warn!("rsocket: cannot answer {from}: {error}");
             }
         }
@@ -332,26 +332,26 @@ impl DatagramSocket {
 
     fn take_introduction(
         &self,
-        said: &Introduction,
+        introduction: &Introduction,
         from: SocketAddr,
         data: &[u8],
     ) -> Result<(), Error> {
         let mut state = lock(&self.state);
         let peer = self.peer(&mut state, from)?;
-        if said.data {
+        if introduction.data {
             self.introduce(&state, &peer, from, None)?;
         }
         let known = peer.queue_pair.as_ref().map(|(_, qpn)| *qpn);
         let link = state.links.get(&peer.from).ok_or(Errno::BADF)?;
         let cq = Arc::clone(link.cq());
-        if known != Some(said.qpn) {
+        if known != Some(introduction.qpn) {
             let handle = link.handle_for(from.ip())?;
             if let Some(peer) = state.peers.get_mut(&from) {
-                peer.queue_pair = Some((handle, said.qpn));
+                peer.queue_pair = Some((handle, introduction.qpn));
             }
         }
         let (_, most) = state.settings.of_datagrams();
-        if said.data && state.arrived.len() < usize::from(most) {
+        if introduction.data && state.arrived.len() < usize::from(most) {
             state.arrived.push_back(Received::Here(from, data.to_vec()));
         }
         drop(state);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pingpong::{Side, turn};
+use super::pingpong::{Side, exclusive};
 use super::run::{Finished, Running};
 use super::tcp::{self, free_port};
 
@@ -51,19 +51,19 @@ impl Perftest {
     /// Runs the pair exclusively.
     #[track_caller]
     pub fn run(&self) -> Ended {
-        let _turn = turn();
+        let _exclusive = exclusive();
         let port = free_port();
         let server = self.start_side("server", &self.server, port, None);
         let server = tcp::wait_for(server, port, self.limit);
         let client = self.start_side("client", &self.client, port, Some(&self.host));
         let client = client.finish(self.limit);
         // A server without a client would not end.
-        let patience = if client.status.success() {
+        let limit = if client.status.success() {
             self.limit
         } else {
             Duration::from_secs(2)
         };
-        let server = server.finish(patience);
+        let server = server.finish(limit);
         Ended { server, client }
     }
 

@@ -82,7 +82,7 @@ pub struct Ended {
 
 /// Locks the machine for one pair. Both sides poll continuously and need a processor each, so
 /// concurrent pairs on two processors would measure the scheduler.
-pub fn turn() -> MutexGuard<'static, ()> {
+pub fn exclusive() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // The lock protects no data, so poisoning does not matter.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -170,13 +170,13 @@ impl Pingpong {
     /// Runs the pair exclusively.
     #[track_caller]
     pub fn run(&self) -> Ended {
-        let _turn = turn();
+        let _exclusive = exclusive();
         self.start().finish()
     }
 
     /// Runs the server alone, for errors at its start.
     pub fn run_server_alone(&self) -> Finished {
-        let _turn = turn();
+        let _exclusive = exclusive();
         let limit = Duration::from_secs(10);
         self.start_side("server", &self.server, free_port(), None)
             .finish(limit)
@@ -217,12 +217,12 @@ impl Pair {
     pub fn finish(self) -> Ended {
         let client = self.client.finish(self.limit);
         // A server without a client would not end.
-        let patience = if client.status.success() {
+        let limit = if client.status.success() {
             self.limit
         } else {
             Duration::from_secs(2)
         };
-        let server = self.server.finish(patience);
+        let server = self.server.finish(limit);
         Ended {
             server,
             client,

@@ -27,14 +27,14 @@ fn interface_changes_are_reported_as_asynchronous_events() {
     let script = "exec stdbuf -oL ibv_asyncwatch -d urxe_va > \"$0\"";
     command.args(["run", "--", "sh", "-c", script]).arg(&output);
     let mut watch = Running::start("ibv_asyncwatch", command);
-    let said = || fs::read_to_string(&output).unwrap_or_default();
+    let events = || fs::read_to_string(&output).unwrap_or_default();
     let mut wait_for = |text: &str, count: usize| {
         let deadline = Instant::now() + EVENT_TIMEOUT;
-        while said().matches(text).count() < count {
+        while events().matches(text).count() < count {
             assert!(
                 watch.is_running() && Instant::now() < deadline,
                 "{count} times {text:?} in\n{}",
-                said()
+                events()
             );
             std::thread::sleep(POLL_INTERVAL);
         }

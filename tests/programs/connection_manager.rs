@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::{Cable, Namespace};
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
@@ -87,7 +87,7 @@ fn alone() -> Option<Namespace> {
 #[track_caller]
 fn both_succeed(server: &str, service: u64, client: &str) -> Option<(Finished, Finished)> {
     let namespace = alone()?;
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     let server = Server::start(place, server, service);
     let client = run_here(place, client).success();
@@ -123,7 +123,7 @@ fn rping_serves_one_client_after_another() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     // A persistent server does not end. It cannot handle two requests at once.
     let _server = Server::start(place, "rping -s -P", TCP | 7174);
@@ -138,7 +138,7 @@ fn rping_between_hosts() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in [Cable::A, Cable::A6] {
         let server = format!("rping -s -a {address} -C 20");
         let server = Server::start(cable.a.place(), &server, TCP | 7174);
@@ -153,10 +153,10 @@ fn port_has_one_listener_and_without_one_connecting_fails() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
-    let nobody = run_here(place, "rping -c -a 127.0.0.1 -C 1");
-    assert!(!nobody.status.success() && !nobody.timed_out, "{nobody}");
+    let refused = run_here(place, "rping -c -a 127.0.0.1 -C 1");
+    assert!(!refused.status.success() && !refused.timed_out, "{refused}");
     let _server = Server::start(place, "rping -s -P", TCP | 7174);
     for other in ["rping -s", "rping -s -a 127.0.0.1"] {
         let second = run_here(place, other);
@@ -170,7 +170,7 @@ fn end_of_a_client_ends_its_connection() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     let server = Server::start(place, "rping -s", TCP | 7174);
     let mut client = start(place, "rping -c -a 127.0.0.1 -C 1000000000");
@@ -219,7 +219,7 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     cable.a.ip("route add 224.0.0.0/4 dev va");
     cable.b.ip("route add 224.0.0.0/4 dev vb");
     for (group, a, b) in [
@@ -242,7 +242,7 @@ fn cmtime_connects_and_disconnects() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     // The server does not end.
     let _server = Server::start(place, "cmtime -b 127.0.0.1", TCP | 7471);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::perftest::Perftest;
-use crate::common::pingpong::{Side, turn};
+use crate::common::pingpong::{Side, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{Need, PERFTEST, require};
 use crate::common::run::Running;
@@ -20,7 +20,7 @@ fn exchange(options: &str) {
     if !require(&[XSRQ]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = Place::alone();
     let port = free_port();
     let start = |role: &str, host: Option<&str>| {

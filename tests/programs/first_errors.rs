@@ -78,9 +78,9 @@ fn no_interface_is_up() {
     let mut command = namespace.place().urxe();
     command.arg("devices");
     let devices = run("urxe devices", command, LIMIT);
-    let said = [devices.stdout.as_str(), &devices.stderr].concat();
+    let printed = [devices.stdout.as_str(), &devices.stderr].concat();
     assert!(
-        said.contains("lo") && said.contains("ip link set"),
+        printed.contains("lo") && printed.contains("ip link set"),
         "{devices}"
     );
 }

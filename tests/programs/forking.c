@@ -31,13 +31,13 @@ static void must(int is, const char *what)
 	}
 }
 
-static void tell(const char *who, int fd)
+static void report(const char *end, int fd)
 {
 	int value;
 	socklen_t len = sizeof(value);
 
 	/* Kernel sockets have no options of this level. */
-	printf("%s: %s\n", who, getsockopt(fd, SOL_RDMA, 0, &value, &len) ? "tcp" : "rdma");
+	printf("%s: %s\n", end, getsockopt(fd, SOL_RDMA, 0, &value, &len) ? "tcp" : "rdma");
 	fflush(stdout);
 }
 
@@ -60,7 +60,7 @@ static void echo(int fd)
 	}
 	must(got == 0, "read");
 	if (total)
-		tell("server", fd);
+		report("server", fd);
 	close(fd);
 }
 
@@ -108,7 +108,7 @@ static void ask(int fd)
 				must(block[at] == round, "the same bytes");
 		}
 	}
-	tell("client", fd);
+	report("client", fd);
 }
 
 int main(int argc, char **argv)

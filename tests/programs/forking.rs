@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::left_out::left_out;
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::Need;
 use crate::common::run::{Finished, Running, run};
@@ -81,7 +81,7 @@ fn each_child_of_a_server_serves_its_client_by_rdma() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let server = forking.serve(forking.by_rdma(), "serve 3");
     // Concurrent clients: the children listen one after another.
     let clients = [(); 3].map(|()| forking.start(forking.by_rdma(), "ask"));
@@ -98,7 +98,7 @@ fn forking_server_also_accepts_tcp_clients() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     // The client has sent data before the child reads.
     let server = forking.serve(forking.by_rdma(), "late 1");
     let client = forking.start(forking.by_tcp(), "ask");
@@ -112,7 +112,7 @@ fn client_that_leaves_without_data_does_not_block_others() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let server = forking.serve(forking.by_rdma(), "serve 2");
     for (how, words) in [(forking.by_tcp(), "leave"), (forking.by_rdma(), "ask")] {
         forking.start(how, words).finish(LIMIT).success();
@@ -139,7 +139,7 @@ fn rdma_cores_own_preload_forks_in_the_same_way() {
     if !Path::new("/etc/rdma").is_dir() {
         return left_out("needs the directory /etc/rdma: apt-get install rdma-core");
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     // With the object in all processes, librdmacm's own netlink sockets would become rsockets, and
     // a killed process would leave its semaphore locked.
     let script = "mount -t tmpfs none /etc/rdma && mount -t tmpfs none /dev/shm && \

@@ -159,7 +159,7 @@ fn two_users_on_one_address() {
     let place = Place::alone();
     let first = Pingpong::over_loopback(&place);
     let held = first.iterations(1_000_000_000);
-    let _turn = crate::common::pingpong::turn();
+    let _exclusive = crate::common::pingpong::exclusive();
     let mut pair = held.start();
     let side = Side::new(&place.unprivileged(), "urxe_lo");
     let ended = Pingpong::new(side.clone(), side, "127.0.0.1")
@@ -187,8 +187,8 @@ fn between_namespaces_without_any_privilege() {
     if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let nobody = Place::here().unprivileged();
-    let a = Namespace::new_with_user(&nobody);
+    let unprivileged = Place::here().unprivileged();
+    let a = Namespace::new_with_user(&unprivileged);
     let cable = Cable::join(a, 1500);
     across(&cable)
         .options("-c")

@@ -51,8 +51,8 @@ fn every_kind_of_call_sees_the_devices() {
         &["-D_FILE_OFFSET_BITS=64"],
     ] {
         let program = compile(directory.path(), "tests/programs/preload.c", flags);
-        let told = preloaded(&Place::here(), &[&program]);
-        assert_eq!(told, "all paths are visible\n", "{flags:?}");
+        let printed = preloaded(&Place::here(), &[&program]);
+        assert_eq!(printed, "all paths are visible\n", "{flags:?}");
     }
 }
 
@@ -188,8 +188,8 @@ fn view_is_removed_with_its_last_user() {
         assert!(Instant::now() < deadline, "{} stays", root.display());
         std::thread::sleep(POLL_INTERVAL);
     }
-    let told = fs::read_to_string(&seen);
+    let printed = fs::read_to_string(&seen);
     // The file does not exist if nothing was written.
     let _ = fs::remove_file(&seen);
-    assert_eq!(told.ok().as_deref(), Some("4: ACTIVE\n"));
+    assert_eq!(printed.ok().as_deref(), Some("4: ACTIVE\n"));
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::pingpong::{Pair, Pingpong, turn};
+use crate::common::pingpong::{Pair, Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, Running};
@@ -68,7 +68,7 @@ fn eight_pairs_on_one_address() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let loopback = loopback();
     let polling = loopback.clone().options("-c").iterations(1000);
     let sleeping = loopback.options("-c -e").size(100_000).iterations(200);
@@ -103,7 +103,7 @@ fn killed_processes_do_not_disturb_others() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = Place::alone();
     let pingpong = Pingpong::over_loopback(&place).limit(MANY_PROCESSES_LIMIT);
     let endless = pingpong.clone().options("-c -e").iterations(ENDLESS);
@@ -153,7 +153,7 @@ fn killed_processes_leave_nothing_behind() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let loopback = loopback();
     for _ in 0..5 {
         let mut doomed = loopback.clone().options("-c").iterations(ENDLESS).start();
@@ -175,7 +175,7 @@ fn dead_peer_is_reported_as_retries_exceeded() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     // If the server dies between its ACK and its own message, the client has nothing to retransmit
     // and waits forever, as with a NIC. That is unlikely to happen several times in a row.
     let loopback = loopback();

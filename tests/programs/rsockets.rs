@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::common::namespace::{Cable, Namespace};
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
@@ -39,12 +39,12 @@ fn rstream_measures_bandwidth() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let client = "rstream -s 127.0.0.1 -C 20 -I 20 -S 65536";
     let server = "rstream -C 20 -I 20 -S 65536";
     let (server, client) = both_succeed(namespace.place(), server, 7471, client);
-    for told in [server, client] {
-        assert!(told.stdout.contains("custom    64k"), "{told}");
+    for side in [server, client] {
+        assert!(side.stdout.contains("custom    64k"), "{side}");
     }
 }
 
@@ -53,7 +53,7 @@ fn rstream_modes_succeed() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     // Polling, blocking, nonblocking, rdma_getaddrinfo, verifying; and small buffers.
     for options in [
         "-T a",
@@ -88,7 +88,7 @@ fn rstream_between_hosts_and_over_ipv6() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in [Cable::A, Cable::A6] {
         let common = "-C 20 -I 20 -S 100000 -T v";
         let server = format!("rstream -b {address} {common}");
@@ -112,7 +112,7 @@ fn rcopy_copies_a_file_whole() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     let bytes = pattern(24 << 20);
@@ -139,7 +139,7 @@ fn riostream_writes_into_the_peers_memory() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let common = "-C 3 -I 10 -S 5000 -T v";
     let server = format!("riostream {common}");
     let client = format!("riostream -s 127.0.0.1 {common}");
@@ -176,7 +176,7 @@ fn udpong_sends_datagrams_each_way() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in ["127.0.0.1", "::1"] {
         // The server does not end.
         let server = start(namespace.place(), &format!("udpong -b {address}"));
@@ -198,7 +198,7 @@ fn udpong_between_hosts() {
         return;
     }
     let cable = Cable::new(&Place::here(), 4500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     let _server = start(cable.a.place(), &format!("udpong -b {}", Cable::A));
     wait_for_port(cable.a.place(), "udp", 7174);
     let client = format!("udpong -s {} -C 50 -S 1500 -T a", Cable::A);
@@ -237,7 +237,7 @@ fn web_server_serves_files_over_rdma() {
     let Some(namespace) = alone(&needs) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let bytes = pattern(3 << 20);
     fs::write(directory.path().join("file"), &bytes).expect("own directory");
@@ -269,7 +269,7 @@ fn tcp_client_reaches_a_tcp_server() {
     let Some(namespace) = alone(&[Need::Program("python3", "python3")]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let mut server = namespace.place().command("python3");
     server.args(["-m", "http.server", "--bind", "127.0.0.1", "8001"]);
     let _server = Running::start("http.server", server);
@@ -284,7 +284,7 @@ fn iperf3_measures_rdma() {
     let Some(namespace) = alone(&[Need::Program("iperf3", "iperf3")]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     for reverse in [&[][..], &["-R"]] {
         let words = ["iperf3", "-s", "-1", "-B", "127.0.0.1"];
         let server = Running::start("iperf3 -s", preloaded(namespace.place(), &words));
@@ -308,7 +308,7 @@ fn netcat_sends_a_file_to_another_host() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, pattern(1 << 20)).expect("own directory");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::{Pair, Pingpong, turn};
+use crate::common::pingpong::{Pair, Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, run};
@@ -38,7 +38,7 @@ fn counters_of_running_programs_grow() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let place = namespace.place();
     let pair = endless(place);
@@ -68,7 +68,7 @@ fn zero_counters_are_shown_with_all() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let _pair = endless(namespace.place());
     let all = stat(namespace.place(), &["--all"]);
@@ -84,7 +84,7 @@ fn stopped_process_does_not_hold_up_the_others() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let pair = endless(namespace.place());
     pair.server.signal("STOP");
@@ -105,7 +105,7 @@ fn counters_of_other_users_are_not_shown() {
     if !require(&[PINGPONG, IP, Need::Root, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let _pair = endless(namespace.place());
     let other = namespace.place().unprivileged();

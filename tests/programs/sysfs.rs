@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::{Pingpong, turn};
+use crate::common::pingpong::{Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, run};
@@ -171,17 +171,14 @@ fn unprivileged_user_sees_the_devices_and_keeps_its_ids() {
         return;
     }
     let place = Place::here().unprivileged();
-    let who = run("id", place.command("id"), LIMIT).success().stdout;
+    let id = run("id", place.command("id"), LIMIT).success().stdout;
     let shown = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
     let shown: Vec<_> = shown.lines().collect();
     assert!(
-        who.starts_with(&format!("uid={}", shown[0])),
-        "{who} {shown:?}"
+        id.starts_with(&format!("uid={}", shown[0])),
+        "{id} {shown:?}"
     );
-    assert!(
-        who.contains(&format!("gid={}", shown[1])),
-        "{who} {shown:?}"
-    );
+    assert!(id.contains(&format!("gid={}", shown[1])), "{id} {shown:?}");
     assert_eq!(shown[2], "4: ACTIVE");
 }
 
@@ -205,7 +202,7 @@ fn counters_are_current_and_persist_after_programs_end() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     // The pair runs beside the shell: the view has the counters of all processes of the user.
     let script = format!(

@@ -42,8 +42,8 @@ impl CargoLog {
     fn binary_ended(&mut self) {
         let lines = mem::take(&mut self.binary);
         if lines.iter().any(|line| line.starts_with(FAILED)) {
-            let said = lines.into_iter().filter(|line| !line.is_empty());
-            self.complaints.extend(said);
+            let kept = lines.into_iter().filter(|line| !line.is_empty());
+            self.complaints.extend(kept);
         }
     }
 }

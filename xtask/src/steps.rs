@@ -166,15 +166,16 @@ pub(crate) fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result
         .stderr(Stdio::piped())
         .spawn()?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let mut said = CargoLog::default();
+    let mut cargo_log = CargoLog::default();
     thread::scope(|scope| {
-        let errors = scope.spawn(|| pass_on(stderr, io::stderr(), |line| said.read_line(line)));
+        let errors =
+            scope.spawn(|| pass_on(stderr, io::stderr(), |line| cargo_log.read_line(line)));
         let output = pass_on(stdout, io::stdout(), |line| log.read_line(line));
         let errors = errors.join().unwrap_or(Ok(()));
         output.and(errors)
     })?;
     log.end();
-    log.complaints.extend(said.complaints());
+    log.complaints.extend(cargo_log.complaints());
     child.wait()
 }
 

@@ -41,7 +41,7 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
                   again many times. In the private data of its REP it may grant memory: `urxe`, \
                   address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
                   network byte order. Alternatively, name a queue pair that is already connected. \
-                  from the specification."
+                  Exit status: 1 if a response departs from the specification, 2 on errors."
 )]
 pub struct Arguments {
     /// Address of the peer

@@ -124,8 +124,8 @@ pub(crate) fn run_from(
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let end: Vec<&str> = said.lines().rev().take(8).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let end: Vec<&str> = stderr.lines().rev().take(8).collect();
     let end: Vec<&str> = end.into_iter().rev().collect();
     Err(Error::Failed {
         command: words(command),

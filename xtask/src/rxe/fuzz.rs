@@ -67,8 +67,8 @@ impl FuzzResults {
                 Ok(()) => next = seeds.end,
                 Err(Error::GuestDied { console }) => {
                     let seed = next + survived;
-                    let said = fs::read_to_string(&console).at(&console)?;
-                    let words = crash_cause(&said);
+                    let log = fs::read_to_string(&console).at(&console)?;
+                    let words = crash_cause(&log);
                     fuzz_results.crashes.push(format!("seed {seed}: {words}"));
                     next = seed + 1;
                 }

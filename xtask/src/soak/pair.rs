@@ -79,13 +79,15 @@ impl Pair {
     /// Starts a client if there is none, and returns how the last program ended.
     pub(super) fn check(&mut self) -> Result<Option<Ended>, String> {
         if let Ok(Some(status)) = self.server.try_wait() {
-            let said = output_of(&mut self.server);
+            let output = output_of(&mut self.server);
             self.server = server(self.port, &self.libraries, &self.faults)?;
             self.before = None;
             self.excuse();
-            return match said.ends_with(REFUSED) && status.code().is_some() {
+            return match output.ends_with(REFUSED) && status.code().is_some() {
                 true => Ok(Some(Ended::Refused)),
-                false => Err(format!("a server ended unexpectedly with {status}: {said}")),
+                false => Err(format!(
+                    "a server ended unexpectedly with {status}: {output}"
+                )),
             };
         }
         let Some(client) = &mut self.client else {
@@ -112,11 +114,11 @@ impl Pair {
             Some(status) => status,
         };
         let (killed, excused) = (client.killed, client.excused);
-        let said = output_of(&mut client.child);
+        let output = output_of(&mut client.child);
         self.client = None;
-        match judge(status, &said, killed, excused) {
+        match judge(status, &output, killed, excused) {
             Some(ended) => Ok(Some(ended)),
-            None => Err(format!("a client ended with {status}: {said}")),
+            None => Err(format!("a client ended with {status}: {output}")),
         }
     }
 
@@ -225,10 +227,10 @@ impl Drop for Pair {
 
 /// Returns how a client has ended, if that end is allowed. A signal other than ours is a crash, and
 /// wrong data is never allowed. rping reports errors in its output even if its exit status is 0.
-fn judge(status: ExitStatus, said: &str, killed: bool, excused: bool) -> Option<Ended> {
-    if said.contains("mismatch") {
+fn judge(status: ExitStatus, output: &str, killed: bool, excused: bool) -> Option<Ended> {
+    if output.contains("mismatch") {
         None
-    } else if status.success() && !said.contains("failed") {
+    } else if status.success() && !output.contains("failed") {
         Some(Ended::Whole)
     } else if killed {
         Some(Ended::Killed)

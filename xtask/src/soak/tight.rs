@@ -51,12 +51,12 @@ fn memory(libraries: &Path) -> Result<(), String> {
         command.args(["-p", &PORT.to_string()]);
         let mut client = spawn(command)?;
         let status = client.wait().map_err(|error| error.to_string())?;
-        let said = output_of(&mut client);
-        let reported = status.code().is_some() || said.contains("memory allocation of");
-        match reported && !said.contains("panicked") && !said.contains("mismatch") {
+        let output = output_of(&mut client);
+        let reported = status.code().is_some() || output.contains("memory allocation of");
+        match reported && !output.contains("panicked") && !output.contains("mismatch") {
             true => Ok(()),
             false => Err(format!(
-                "with {mib} MiB of memory a client ended with {status}: {said}"
+                "with {mib} MiB of memory a client ended with {status}: {output}"
             )),
         }
     });
@@ -83,14 +83,14 @@ fn disk(libraries: &Path) -> Result<(), String> {
         .env("URXE_PCAP", directory.join("capture.pcapng"));
     let mut client = spawn(command)?;
     let status = client.wait().map_err(|error| error.to_string());
-    let said = output_of(&mut client);
+    let output = output_of(&mut client);
     let _ = server.kill();
     let _ = server.wait();
     succeed(Command::new("umount").arg(&directory))?;
     match status? {
-        status if status.success() && !said.contains("failed") => Ok(()),
+        status if status.success() && !output.contains("failed") => Ok(()),
         status => Err(format!(
-            "with a full disk a client ended with {status}: {said}"
+            "with a full disk a client ended with {status}: {output}"
         )),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
         // urxe rejects only while one of its processes runs, so a server listens at another port.
         let server = "rping -s -P -a {address} -p 9999";
         let client = format!("bash -c '{client} 2>&1 | grep \"{answer}\"'");
-        let name = format!("nobody-listens/{name}");
+        let name = format!("no-listener/{name}");
         serve(cells, &name, "1+", server, &client);
     }
     for case in CASES {
@@ -188,8 +188,8 @@ pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
         format!("bash -c 'was=$(cat {DUPLICATES}); {command} && test $(cat {DUPLICATES}) -gt $was'")
     };
     let mut cell = |case: &str, sides, server: String, client: String| {
-        let who = if sides == RXE_SERVES { "rxe" } else { "urxe" };
-        let name = format!("{case}/{who}-serves");
+        let provider = if sides == RXE_SERVES { "rxe" } else { "urxe" };
+        let name = format!("{case}/{provider}-serves");
         group
             .cells
             .push(programs_between(name, sides, "1", &server, &client));

@@ -172,9 +172,9 @@ fn both(cells: &mut Vec<Cell>, name: &str, arguments: &str) {
 /// Adds a cell for either side as the server. `form` is the number of concurrent clients, followed
 /// by `+` if the server does not end by itself.
 fn serve(cells: &mut Vec<Cell>, name: &str, form: &str, server: &str, client: &str) {
-    for (a, b, who) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
+    for (a, b, roles) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
         cells.push(programs_between(
-            format!("{name}/{who}"),
+            format!("{name}/{roles}"),
             [a, b],
             form,
             server,
