@@ -37,7 +37,7 @@ pub enum PreloadError {
     Interfaces(#[source] io::Error),
     /// The dynamic linker would split the path.
     #[error(
-        "{path}: such a path cannot be preloaded from; set TMPDIR to a shorter one, without spaces, \
+        "{path}: this path cannot be preloaded; set TMPDIR to a shorter path without spaces, \
          colons, semicolons and dollar signs",
         path = .0.display()
     )]

@@ -25,7 +25,7 @@ pub enum LinkError {
     #[error("{from} and {peer} have different IP versions")]
     OtherFamily { from: IpAddr, peer: IpAddr },
     #[error(
-        "{source}; port 4791 must be free: stop the urxe programs at that address, or choose another \
+        "{source}; port 4791 must be free: stop the urxe programs at that address, or choose \
          another one by --from"
     )]
     Open { source: OpenError },

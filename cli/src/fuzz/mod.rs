@@ -36,8 +36,8 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
 /// Send malformed and valid packets to a RoCE peer and check its responses
 #[derive(clap::Args)]
 #[command(
-    after_help = "Disturbs the peer: run it only against a program that exists for the test. The peer \
-                  listens by the RDMA CM, as `rping -s` does. Its connections fail and are made \
+    after_help = "Disturbs the peer: run it only against a program that exists for the test. The \
+                  peer listens by the RDMA CM, as `rping -s` does. Its connections fail and are made \
                   again many times. In the private data of its REP it may grant memory: `urxe`, \
                   address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
                   network byte order. Alternatively, name a queue pair that is already connected. \
