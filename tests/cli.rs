@@ -1,5 +1,5 @@
-//! What a person meets at the `urxe` command: devices, programs over urxe, the demo, and what is
-//! said when something is wrong. (What `urxe run` passes on is in `tests/programs/urxe_run.rs`.)
+//! The `urxe` command: devices, programs over urxe, the demo, and errors. (For what `urxe run`
+//! passes on, see `tests/programs/urxe_run.rs`.)
 
 #[path = "common/left_out.rs"]
 mod left_out;
@@ -15,7 +15,7 @@ use left_out::left_out;
 
 fn urxe(arguments: &[&str]) -> Command {
     let mut command = Command::new(urxe_tests::built("urxe"));
-    // Cargo's own search path would hide that a library is not found.
+    // Cargo's search path would hide a library that is not found.
     command
         .args(arguments)
         .env_remove("LD_LIBRARY_PATH")
@@ -39,7 +39,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A directory of a test, removed when dropped.
+/// A test's directory, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -52,7 +52,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Left over at worst in the directory for such things.
+        // A failure leaves the directory among the temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -67,7 +67,7 @@ fn devices_shows_the_loopback_device_with_its_gids() {
     assert_eq!(columns[1..3], ["lo", "active"], "{text}");
     let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("the kernel's own word");
     assert_eq!(columns[3], mtu.trim(), "{text}");
-    // Listed last, so its GIDs end the table.
+    // The loopback device is the last, so its GIDs end the table.
     let (_, gids) = text.split_once("urxe_lo ").expect("it is there");
     assert!(
         gids.contains("GID 0") && gids.contains("::ffff:127.0.0.1"),
@@ -83,7 +83,7 @@ fn devices_explains_each_interface_without_one() {
     };
     for entry in fs::read_dir("/sys/class/net").expect("the kernel's own word") {
         let path = entry.expect("an interface").path();
-        // There may be files that are no interfaces, such as bonding_masters.
+        // Some entries are no interfaces, such as bonding_masters.
         if path.is_dir() {
             let name = path
                 .file_name()
@@ -92,16 +92,16 @@ fn devices_explains_each_interface_without_one() {
                 .into_owned();
             let device = format!("urxe_{name} ");
             let reason = format!("  {name}: ");
-            let said = text
+            let listed = text
                 .lines()
                 .any(|line| line.starts_with(&device) || line.starts_with(&reason));
-            assert!(said, "{name} is not in:\n{text}");
+            assert!(listed, "{name} is not in:\n{text}");
         }
     }
 }
 
 #[test]
-fn options_of_the_program_are_its_own() {
+fn options_after_the_program_belong_to_it() {
     let cases: [&[&str]; 2] = [
         &["run", "echo", "--help", "-x"],
         &["run", "--", "echo", "--help", "-x"],
@@ -109,13 +109,13 @@ fn options_of_the_program_are_its_own() {
     for arguments in cases {
         let output = output(urxe(arguments));
         assert!(output.status.success(), "{output:?}");
-        // An external echo may take --help as its own option, but never urxe.
+        // An external echo may interpret --help, but urxe must not.
         assert!(!stdout(&output).contains("urxe run"), "{output:?}");
     }
 }
 
 #[test]
-fn search_path_that_was_there_comes_after() {
+fn existing_search_path_is_appended() {
     let mut command = urxe(&["run", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
     command.env("LD_LIBRARY_PATH", "/opt/one:/opt/two");
     let text = stdout(&output(command));
@@ -125,7 +125,7 @@ fn search_path_that_was_there_comes_after() {
 }
 
 #[test]
-fn program_that_cannot_be_started_has_a_status_of_its_own() {
+fn program_that_cannot_be_executed_has_its_own_exit_status() {
     let scratch = Scratch::new("not-executable");
     let script = scratch.0.join("script");
     fs::write(&script, "#!/no/such/interpreter\n").expect("own directory");
@@ -143,7 +143,7 @@ fn program_that_cannot_be_started_has_a_status_of_its_own() {
 }
 
 #[test]
-fn many_may_start_at_once_where_nothing_is_prepared() {
+fn concurrent_first_starts_succeed() {
     let scratch = Scratch::new("at-once");
     let start = || {
         let mut command = urxe(&[
@@ -176,7 +176,7 @@ fn many_may_start_at_once_where_nothing_is_prepared() {
 }
 
 #[test]
-fn directory_that_others_can_write_to_is_not_trusted() {
+fn directory_writable_by_others_is_not_used() {
     let scratch = Scratch::new("writable");
     let user = rustix::process::geteuid().as_raw();
     let trap = scratch.0.join(format!("urxe-{user}"));
@@ -222,7 +222,7 @@ fn demo_verifies_each_operation() {
             "{operation}:\n{text}"
         );
     }
-    assert!(text.contains("Every byte is as it was sent"), "{text}");
+    assert!(text.contains("All bytes match"), "{text}");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn demo_with_the_shortest_messages_over_ipv6() {
 }
 
 #[test]
-fn several_demos_at_once() {
+fn concurrent_demos_succeed() {
     let demos = (0..3).map(|_| {
         thread::spawn(|| {
             output(urxe(&[
@@ -279,7 +279,7 @@ fn several_demos_at_once() {
 }
 
 #[test]
-fn demo_says_what_is_wrong_with_its_arguments() {
+fn demo_reports_invalid_arguments() {
     let cases: [(&[&str], &[&str]); 4] = [
         (
             &["--device", "urxe_nonesuch"],
@@ -308,7 +308,7 @@ fn demo_says_what_is_wrong_with_its_arguments() {
 }
 
 #[test]
-fn demo_that_cannot_connect_fails_and_says_why() {
+fn demo_reports_why_it_cannot_connect() {
     let mut command = urxe(&["demo", "--skip-pingpong"]);
     command.env("URXE_FAULTS", "drop=lots");
     let output = output(command);
@@ -318,7 +318,7 @@ fn demo_that_cannot_connect_fails_and_says_why() {
 }
 
 #[test]
-fn log_that_cannot_be_understood_is_refused() {
+fn invalid_log_filter_is_rejected() {
     let mut command = urxe(&["devices"]);
     command.env("URXE_LOG", "urxe=very-much");
     let output = output(command);

@@ -1,4 +1,4 @@
-//! The messages of communication management, as Wireshark reads them. It knows those that make and end
+//! The connection manager's messages as Wireshark dissects them: those that establish and end
 //! connections, and the header of the RDMA IP CM service.
 
 #[path = "common/left_out.rs"]
@@ -29,7 +29,7 @@ const SOURCE_PORT: u16 = 49152;
 const UDP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 
-/// The header of a pcap file of raw IP (LINKTYPE_RAW), in this machine's byte order.
+/// Returns the header of a pcap file of raw IP (LINKTYPE_RAW) in native byte order.
 fn file_header() -> Vec<u8> {
     let mut header = 0xa1b2_c3d4u32.to_ne_bytes().to_vec();
     header.extend(2u16.to_ne_bytes());
@@ -40,7 +40,7 @@ fn file_header() -> Vec<u8> {
     header
 }
 
-/// The datagram that carries a MAD from queue pair 1 to queue pair 1.
+/// Returns the datagram with a MAD from queue pair 1 to queue pair 1.
 fn datagram(mad: &[u8]) -> Vec<u8> {
     let packet = Packet {
         header: Header {
@@ -66,7 +66,7 @@ fn datagram(mad: &[u8]) -> Vec<u8> {
         hop_limit: 64,
     };
     let mut datagram = network.bytes(udp_len)[Grh::LEN - IPV4_LEN..].to_vec();
-    // A checksum of 0 says that there is none.
+    // The UDP checksum 0 means none.
     for word in [SOURCE_PORT, UDP_PORT, udp_len, 0] {
         datagram.extend(word.to_be_bytes());
     }
@@ -97,7 +97,7 @@ fn tshark(capture: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Checks that Wireshark finds these values, and nothing wrong.
+/// Checks that Wireshark finds these values and no errors.
 #[track_caller]
 fn assert_read(name: &str, message: &Message, expected: &[(&str, &str)]) {
     if !require(&[TSHARK]) {
@@ -127,7 +127,7 @@ fn assert_read(name: &str, message: &Message, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_req_with_the_header_of_the_rdma_ip_cm_service() {
+fn req_with_the_rdma_ip_cm_header_is_dissected() {
     let header = IpHeader {
         source: SocketAddr::from((CLIENT, 4660)),
         destination: IpAddr::from(SERVER),
@@ -193,7 +193,7 @@ fn a_req_with_the_header_of_the_rdma_ip_cm_service() {
         ("infiniband.cm.req.prim_remotelid", "65535"),
         ("infiniband.cm.req.prim_localgid_ipv4", "192.0.2.1"),
         ("infiniband.cm.req.prim_remotegid_ipv4", "192.0.2.2"),
-        // Wireshark takes flow label and packet rate, which share four bytes, from the first of them.
+        // Flow label and packet rate share four bytes; Wireshark reads them from the first.
         ("infiniband.cm.req.prim_tfcclass", "0x60"),
         ("infiniband.cm.req.prim_hoplim", "0x40"),
         ("infiniband.cm.req.prim_sl", "0x03"),
@@ -210,7 +210,7 @@ fn a_req_with_the_header_of_the_rdma_ip_cm_service() {
 }
 
 #[test]
-fn a_rep() {
+fn rep_is_dissected() {
     let rep = Rep {
         local_comm_id: 0x5566_7788,
         remote_comm_id: 0x1122_3344,
@@ -250,7 +250,7 @@ fn a_rep() {
 }
 
 #[test]
-fn an_rtu() {
+fn rtu_is_dissected() {
     let rtu = Rtu {
         local_comm_id: 0x1122_3344,
         remote_comm_id: 0x5566_7788,
@@ -265,7 +265,7 @@ fn an_rtu() {
 }
 
 #[test]
-fn a_rej() {
+fn rej_is_dissected() {
     let rej = Rej {
         local_comm_id: 0x1122_3344,
         remote_comm_id: 0x5566_7788,
@@ -286,7 +286,7 @@ fn a_rej() {
 }
 
 #[test]
-fn a_dreq_and_a_drep() {
+fn dreq_and_drep_are_dissected() {
     let dreq = Dreq {
         local_comm_id: 0x1122_3344,
         remote_comm_id: 0x5566_7788,

@@ -1,9 +1,9 @@
-//! Reliable connections over a network that loses, duplicates, reorders and corrupts: `urxe demo`,
-//! whose two processes verify every byte and every atomic, with faults in what both of them send.
+//! Reliable connections over a network that loses, duplicates, reorders and corrupts packets: `urxe
+//! demo`, which verifies every byte and every atomic, with faults at both ends.
 
 use std::process::{Command, Output, Stdio};
 
-/// The five operations that carry messages, as the demo names them.
+/// The demo's names of the operations with messages.
 const MESSAGES: [&str; 5] = [
     "send",
     "send with immediate",
@@ -11,7 +11,7 @@ const MESSAGES: [&str; 5] = [
     "write with immediate",
     "read",
 ];
-/// The two that work on a word.
+/// The demo's names of the atomic operations.
 const ATOMICS: [&str; 2] = ["compare and swap", "fetch and add"];
 
 fn demo(faults: &str, options: &[&str]) -> Output {
@@ -25,15 +25,15 @@ fn demo(faults: &str, options: &[&str]) -> Output {
     output.expect("the command was built with this test")
 }
 
-/// Checks that the demo did all of it, with `messages` and `atomics` as its table shows them.
+/// Checks that the demo's table has these amounts of `messages` and `atomics`.
 #[track_caller]
 fn verified(output: &Output, messages: &str, atomics: &str) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let said = format!("{}\n{stdout}{stderr}", output.status);
-    assert!(output.status.success(), "{said}");
-    // Each of the two processes says that it injects faults: without them the test shows nothing.
-    assert_eq!(stderr.matches("URXE_FAULTS is set").count(), 2, "{said}");
+    let report = format!("{}\n{stdout}{stderr}", output.status);
+    assert!(output.status.success(), "{report}");
+    // Both processes must report that they inject faults.
+    assert_eq!(stderr.matches("URXE_FAULTS is set").count(), 2, "{report}");
     let expected = MESSAGES.map(|name| (name, messages)).into_iter();
     for (name, amount) in expected.chain(ATOMICS.map(|name| (name, atomics))) {
         let row = |line: &&str| {
@@ -42,13 +42,13 @@ fn verified(output: &Output, messages: &str, atomics: &str) {
         };
         assert!(
             stdout.lines().any(|line| row(&line)),
-            "{name}, {amount}: {said}"
+            "{name}, {amount}: {report}"
         );
     }
 }
 
 #[test]
-fn quarter_of_a_gibibyte_of_each_operation_is_exact_under_loss_duplication_and_reordering() {
+fn transfers_are_exact_under_loss_duplication_and_reordering() {
     let output = demo(
         "drop=2%,dup=2%,reorder=2%,seed=1",
         &[
@@ -64,7 +64,7 @@ fn quarter_of_a_gibibyte_of_each_operation_is_exact_under_loss_duplication_and_r
 }
 
 #[test]
-fn corrupted_packets_are_not_taken() {
+fn corrupted_packets_are_dropped() {
     let output = demo(
         "corrupt=2%,seed=2",
         &[
@@ -81,7 +81,7 @@ fn corrupted_packets_are_not_taken() {
 
 #[test]
 fn messages_of_odd_lengths_are_exact_with_small_packets() {
-    // More packets a message than the window takes at once, and a last one that needs a pad.
+    // More packets per message than the window, and a last packet that needs padding.
     let output = demo(
         "drop=2%,dup=2%,reorder=2%,seed=3",
         &[
@@ -101,8 +101,8 @@ fn messages_of_odd_lengths_are_exact_with_small_packets() {
 }
 
 #[test]
-fn acknowledgements_may_be_lost_as_requests_may() {
-    // Faults in both directions of both processes: each packet goes through them twice.
+fn lost_acknowledgements_are_recovered() {
+    // Faults in both directions of both processes: each packet is subject to them twice.
     let output = demo(
         "drop=3%,dup=3%,reorder=3%,dir=both,seed=4",
         &[

@@ -1,4 +1,4 @@
-//! `urxe devices`: what there is, what is not, and why.
+//! `urxe devices`: lists the devices, and the reasons why interfaces have none.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use urxe_driver::device::{self, Device, PortState};
 use urxe_proto::ids::Gid;
 
-/// Shows the devices. Fails when there is none, so that scripts notice.
+/// Lists the devices. Fails if there is none, for the benefit of scripts.
 pub fn devices() -> ExitCode {
     match describe() {
         Ok(description) => {
-            // A reader that closed the pipe has seen what it wanted.
+            // A failed write means that the reader closed the pipe, which is no error.
             let _ = io::stdout().write_all(description.devices.as_bytes());
             eprint!("{}", description.without);
             match description.devices.is_empty() {
@@ -20,17 +20,17 @@ pub fn devices() -> ExitCode {
             }
         }
         Err(error) => {
-            eprintln!("urxe: the kernel does not tell the network interfaces: {error}");
+            eprintln!("urxe devices: cannot list the network interfaces: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// What there is to say about the devices of this host.
+/// The text that the subcommand prints.
 struct Description {
-    /// The table of devices; empty when there is none.
+    /// The table of devices; empty if there is none.
     devices: String,
-    /// The interfaces without a device, a line each.
+    /// The interfaces without a device, one line each.
     without: String,
 }
 
@@ -65,15 +65,15 @@ fn describe() -> io::Result<Description> {
     Ok(Description { devices, without })
 }
 
-/// What to say when no interface makes a device.
+/// The message if no interface has a device.
 pub const NO_DEVICE: &str = "no device: no network interface is usable. A device needs an \
                              interface that is up and has an address; `ip link set dev lo up` \
                              gives the loopback interface both.";
 
-/// Why each of the other interfaces has no device, and what to do, a line each.
+/// Returns the interfaces without a device, each with the cause and the remedy, one line each.
 ///
 /// # Errors
-/// When the kernel does not tell the interfaces.
+/// Fails if the interfaces cannot be listed.
 pub fn explain_missing() -> io::Result<String> {
     let mut text = String::new();
     for (interface, why) in device::unusable_interfaces()? {
@@ -107,7 +107,7 @@ fn row(device: &Device) -> Vec<String> {
     ]
 }
 
-/// A GUID as `ibv_devinfo` writes it: four groups of four digits.
+/// Formats a GUID as `ibv_devinfo` does: four groups of four digits.
 fn guid(bytes: [u8; 8]) -> String {
     let groups = bytes
         .chunks(2)
@@ -115,13 +115,13 @@ fn guid(bytes: [u8; 8]) -> String {
     groups.collect::<Vec<_>>().join(":")
 }
 
-/// The GID table. Every GID is of RoCE's second version: it travels in UDP.
+/// Formats the GID table. Every GID has the type RoCE v2.
 fn gid_lines(device: &Device) -> Vec<String> {
     let line = |(index, ip)| format!("    GID {index:<3} {}  (RoCE v2)", Gid::from_ip(ip));
     device.gids().into_iter().map(line).collect()
 }
 
-/// Lines of columns that stand below each other.
+/// Aligns the cells of all rows in columns.
 pub fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let rows = [
             vec!["a".into(), "b".into()],
             vec!["long".into(), "c".into()],

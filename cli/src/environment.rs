@@ -1,4 +1,4 @@
-//! `urxe env`: the variables with which a shell's programs are built and run over urxe.
+//! `urxe env`: prints shell variables for building and running programs over urxe.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,13 +10,13 @@ use std::process::ExitCode;
 
 use crate::launch::{self, LaunchError};
 
-/// Where pkg-config looks first.
+/// The environment variable with pkg-config's first search directories.
 const PKG_CONFIG: &str = "PKG_CONFIG_PATH";
 
-/// A library as pkg-config knows it.
+/// A library for which a pkg-config file is written.
 struct Package {
     name: &'static str,
-    /// Programs ask whether it is new enough: as new as rdma-core 65, whose names are all there.
+    /// The version that programs compare with: that of rdma-core 65, whose API urxe covers.
     version: &'static str,
     file: &'static str,
     needs: &'static str,
@@ -37,22 +37,22 @@ const PACKAGES: [Package; 2] = [
     },
 ];
 
-/// Why the variables cannot be told.
+/// An error that prevents printing the variables.
 #[derive(Debug, thiserror::Error)]
 enum EnvironmentError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    #[error("the headers are not in any of these directories: {0}; get urxe's `include` directory")]
+    #[error("the C headers are missing; install urxe's `include` directory as one of: {0}")]
     NoHeaders(String),
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("cannot write {path}: {source}", path = .path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Prints them, for `eval "$(urxe env)"`.
+/// Prints the variables for `eval "$(urxe env)"`.
 pub fn environment() -> ExitCode {
     match variables() {
         Ok(lines) => {
-            // A reader that closed the pipe has seen what it wanted.
+            // A failed write means that the reader closed the pipe, which is no error.
             let _ = io::stdout().write_all(&lines);
             ExitCode::SUCCESS
         }
@@ -83,7 +83,7 @@ fn variables() -> Result<Vec<u8>, EnvironmentError> {
     .concat())
 }
 
-/// A line for the shell, whatever the value holds.
+/// Returns an `export` line with the value in single quotes.
 fn export(name: &str, value: &OsString) -> Vec<u8> {
     let mut line = format!("export {name}='").into_bytes();
     for byte in value.as_bytes() {
@@ -96,7 +96,7 @@ fn export(name: &str, value: &OsString) -> Vec<u8> {
     line
 }
 
-/// The directory with the headers: installed with this command, or in the source that it was built from.
+/// Returns the directory with the headers, of the installation or else of the source tree.
 fn headers() -> Result<PathBuf, EnvironmentError> {
     let executable = env::current_exe().unwrap_or_default();
     let prefix = executable.parent().and_then(Path::parent);
@@ -112,7 +112,7 @@ fn headers() -> Result<PathBuf, EnvironmentError> {
     })
 }
 
-/// Writes the files that pkg-config reads.
+/// Writes the pkg-config files.
 fn write_packages(packages: &Path, libraries: &Path, headers: &Path) -> io::Result<()> {
     fs::create_dir_all(packages)?;
     for Package {
@@ -122,7 +122,7 @@ fn write_packages(packages: &Path, libraries: &Path, headers: &Path) -> io::Resu
         needs,
     } in PACKAGES
     {
-        // The full name of the file is what the program will ask for, here and with rdma-core.
+        // `-l:FILE` records the library's soname, so the program also runs with rdma-core.
         let text = format!(
             "Name: {name}\n\
              Description: RDMA verbs in user space, by urxe\n\
@@ -133,7 +133,7 @@ fn write_packages(packages: &Path, libraries: &Path, headers: &Path) -> io::Resu
             quoted(libraries),
             quoted(headers)
         );
-        // Renamed when complete: another may be reading it.
+        // Renamed when complete, because another process may be reading the file.
         let draft = packages.join(format!(".{name}.{}", std::process::id()));
         fs::write(&draft, text)?;
         fs::rename(&draft, packages.join(format!("{name}.pc")))?;
@@ -141,7 +141,7 @@ fn write_packages(packages: &Path, libraries: &Path, headers: &Path) -> io::Resu
     Ok(())
 }
 
-/// A path as a word of a shell's line, which is how pkg-config reads it.
+/// Quotes a path as pkg-config expects: as a word of a shell command.
 fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     path.chars()
@@ -158,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shell_gets_the_value_as_it_is() {
+    fn export_line_quotes_the_value() {
         let line = export("X", &OsString::from("a b'c$d"));
         assert_eq!(line, b"export X='a b'\\''c$d'\n");
     }
 
     #[test]
-    fn pkg_config_gets_the_path_as_it_is() {
+    fn pkg_config_path_is_quoted() {
         assert_eq!(quoted(Path::new("/a b/$c")), "/a\\ b/$$c");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the dynamic linker would find a library, without loading it.
+//! Checks whether the dynamic linker would find a library, without loading it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,13 +6,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What `ldconfig` found. The paths are in it as C strings.
+/// The cache that `ldconfig` writes. It contains the paths as C strings.
 const CACHE: &str = "/etc/ld.so.cache";
 
-/// Where the dynamic linker looks in any case.
+/// The dynamic linker's default directories.
 const STANDARD: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// Whether a library of this name is installed, or in one of the directories of `search_path`.
+/// Returns whether a library of this name is installed or in a directory of `search_path`.
 pub fn has(name: &str, search_path: Option<&OsStr>) -> bool {
     let chosen = search_path.into_iter().flat_map(env::split_paths);
     let mut directories = chosen.chain(STANDARD.map(PathBuf::from));
@@ -20,7 +20,7 @@ pub fn has(name: &str, search_path: Option<&OsStr>) -> bool {
         || fs::read(CACHE).is_ok_and(|cache| cached(&cache, name).any(is_library))
 }
 
-/// The paths in the cache of libraries of this name.
+/// Returns the cached paths of libraries with this name.
 fn cached<'a>(cache: &'a [u8], name: &str) -> impl Iterator<Item = &'a Path> {
     let name = name.to_owned();
     cache
@@ -29,7 +29,8 @@ fn cached<'a>(cache: &'a [u8], name: &str) -> impl Iterator<Item = &'a Path> {
         .filter(move |path| path.is_absolute() && path.file_name() == Some(OsStr::new(&name)))
 }
 
-/// Of another architecture it may be; then there is one of this, too, wherever both are installed.
+/// Returns whether the file exists. It may be of another architecture; where both are installed,
+/// this architecture's file exists as well.
 fn is_library(path: impl AsRef<Path>) -> bool {
     path.as_ref().is_file()
 }
@@ -39,20 +40,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_tells_the_paths_of_a_library() {
+    fn cached_paths_are_found_by_library_name() {
         let cache = b"glibc-ld.so.cache1.1\0\x01\0liba.so.1\0/opt/x/liba.so.1\0/opt/x/liba.so.10\0";
         let found: Vec<_> = cached(cache, "liba.so.1").collect();
         assert_eq!(found, [Path::new("/opt/x/liba.so.1")]);
     }
 
     #[test]
-    fn system_s_own_libraries_are_found() {
+    fn system_library_is_found() {
         assert!(has("libc.so.6", None));
         assert!(!has("libno-such-thing.so.1", None));
     }
 
     #[test]
-    fn search_path_counts() {
+    fn library_in_the_search_path_is_found() {
         let directory = env::temp_dir().join(format!("urxe-installed-{}", std::process::id()));
         fs::create_dir(&directory).expect("own directory");
         fs::write(directory.join("libmine.so.1"), "").expect("own directory");

@@ -1,9 +1,11 @@
-//! How programs come to load urxe: a directory of this user with the two library names, each a link
-//! to `liburxe.so`, first in `LD_LIBRARY_PATH`; and more of the kind for libraries that are missing.
+//! Library directories for programs that run over urxe.
 //!
-//! The directory stays: a program that replaces itself by another, or loads the library late, must
-//! still find it, and `urxe run` is replaced by the program and could not clean up. It is small, one
-//! for each library, and links are replaced whole, so that many may start at once.
+//! A per-user directory contains `libibverbs.so.1` and `librdmacm.so.1` as links to `liburxe.so`,
+//! and comes first in `LD_LIBRARY_PATH`. Further directories stand in for missing libraries.
+//!
+//! The directories are never removed: a program may load the library late or execute another
+//! program, and `urxe run` no longer exists by then. There is one directory for each `liburxe.so`.
+//! Links are replaced atomically, so processes may start concurrently.
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
@@ -18,50 +20,50 @@ use std::path::{Path, PathBuf};
 use crate::installed;
 use crate::library::{self, LibraryError};
 
-/// The names by which programs ask for the libraries that urxe replaces.
+/// The sonames of the libraries that urxe replaces.
 pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Libraries that many programs are linked with, for devices that urxe does not have. Where they are
-/// not installed, urxe stands in for them, and says that none of its devices is one of theirs.
+/// The sonames of provider libraries that many programs link, for devices that urxe does not have.
+/// Where they are not installed, urxe provides them and reports that no device is theirs.
 pub const STAND_INS: [&str; 2] = ["libmlx5.so.1", "libefa.so.1"];
 
 /// The dynamic linker's search path.
 pub const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
-/// What the dynamic linker loads before a program's libraries.
+/// The dynamic linker's list of preloaded objects.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// For the owner alone.
+/// The mode of directories that only the owner may access.
 const PRIVATE: u32 = 0o700;
-/// The bits of a mode that let others write.
+/// The mode bits that let other users write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// How many names to try where another user holds the first ones.
+/// Names to try in the directory for temporary files, where other users may own the first ones.
 const ATTEMPTS: u32 = 16;
 
-/// Why the libraries cannot be put in a program's way.
+/// An error that prevents providing the libraries.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// There is no library.
+    /// The library was not found.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// No place for the directory.
+    /// No directory could be created.
     #[error(
-        "no directory of one's own for the libraries' names could be made: {path}: {source}; set \
-         TMPDIR to a directory that can be written to",
+        "cannot create a private directory for the libraries: {path}: {source}; set TMPDIR to a \
+         writable directory",
         path = .path.display()
     )]
     NoDirectory {
-        /// The last that was tried.
+        /// The last directory that was tried.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The value of [`SEARCH_PATH`] for a program that shall use urxe.
+/// Returns the value of [`SEARCH_PATH`] for a program that uses urxe.
 ///
 /// # Errors
-/// When there is no library, or no place for its names.
+/// Fails if the library is missing or no directory can be created.
 pub fn search_path() -> Result<OsString, LaunchError> {
     let library = library::find(library::LIBRARY)?;
     let rest = env::var_os(SEARCH_PATH).filter(|rest| !rest.is_empty());
@@ -83,8 +85,7 @@ pub fn search_path() -> Result<OsString, LaunchError> {
     Ok(path)
 }
 
-/// The directories with the names of `library`: one with those that it always has, and one for each
-/// library for which it stands in.
+/// Returns the directories that link to `library`: one with [`NAMES`], and one for each stand-in.
 fn directories_for(library: &Path, stand_ins: &[&str]) -> Result<Vec<PathBuf>, LaunchError> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
@@ -113,8 +114,8 @@ fn make_all(directory: PathBuf, library: &Path, stand_ins: &[&str]) -> io::Resul
     Ok(directories)
 }
 
-/// Where the directory may be, the best place first. In the directory for temporary files another
-/// user may hold a name: as a nuisance, or because it is the same number in another user namespace.
+/// Returns the directories to try, the preferred one first. In the directory for temporary files
+/// another user may own a name, on purpose or because user namespaces reuse user IDs.
 fn bases() -> Vec<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|path| path.is_absolute());
@@ -128,44 +129,44 @@ fn bases() -> Vec<PathBuf> {
         .map(|path| path.join("urxe"))
         .into_iter()
         .chain(numbered)
-        // It would be two directories to the dynamic linker.
+        // The dynamic linker would split such a path.
         .filter(|path| !is_split(path.as_os_str()))
         .collect()
 }
 
-/// Whether the dynamic linker would take it for several paths, or as something to substitute.
+/// Returns whether the dynamic linker would split the path or substitute a part of it.
 fn is_split(path: &OsStr) -> bool {
     path.as_bytes().iter().any(|byte| b":;$".contains(byte))
 }
 
-/// Makes sure of a directory that is there, is this user's, and that nobody else can write to:
-/// whoever can would decide which code programs load.
+/// Creates a private directory, or checks that an existing one belongs to this user and that no
+/// other user can write to it. A writer would control which code programs load.
 fn own_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(PRIVATE).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Of the entry itself: a link would be somebody else's choice.
+    // Does not follow a symbolic link, whose target another user may control.
     let metadata = fs::symlink_metadata(path)?;
     let own = metadata.uid() == rustix::process::geteuid().as_raw();
     if !metadata.is_dir() || !own || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "it belongs to another user, or others can write to it",
+            "the directory belongs to another user or is writable by others",
         ));
     }
     Ok(())
 }
 
-/// Makes the links that are not there or wrong.
+/// Creates the links that are missing or wrong.
 fn link(directory: &Path, names: &[&str], library: &Path) -> io::Result<()> {
     for name in names {
         let path = directory.join(name);
         if fs::read_link(&path).is_ok_and(|target| target == library) {
             continue;
         }
-        // Renamed when complete, so that others never find it missing. A draft of the same name
-        // was left by a process that died.
+        // Renamed when complete, so that other processes always find the link. An existing draft is
+        // left over from a process that died.
         let draft = directory.join(format!(".{name}.{}", std::process::id()));
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_right_whoever_makes_them_at_the_same_time() {
+    fn existing_wrong_link_is_replaced() {
         let path = scratch("links");
         symlink("/old", path.join(NAMES[0])).expect("own directory");
         let library = Path::new("/new/liburxe.so");

@@ -1,33 +1,33 @@
-//! Where the shared objects are: beside this command in the build tree, or where they were installed.
+//! Finds the shared objects of urxe: in the build tree, or where they are installed.
 
 use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What stands in for libibverbs and librdmacm.
+/// The replacement for libibverbs and librdmacm.
 pub const LIBRARY: &str = "liburxe.so";
-/// What shows programs files of the devices where they cannot have mounts of their own.
+/// The object that redirects sysfs paths, where mounts are not possible.
 pub use urxe_sysfs::PRELOAD;
-/// What gives programs rsockets for sockets.
+/// The object that redirects socket calls to rsockets.
 pub const RSPRELOAD: &str = "librspreload.so";
 
-/// Why a shared object cannot be used.
+/// An error that prevents using a shared object.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// The system does not tell.
-    #[error("cannot tell where this command is: {0}")]
+    /// The path of this command is unknown.
+    #[error("cannot determine the path of this command: {0}")]
     NoExecutable(#[source] io::Error),
-    /// It is nowhere.
+    /// No directory has the object.
     #[error(
         "{name} is not beside this command, nor in any of these directories: {}; build it with \
          `cargo build --release`, or install it beside this command",
         list(.directories)
     )]
     NotFound {
-        /// What was looked for.
+        /// The name of the object.
         name: &'static str,
-        /// And where.
+        /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
 }
@@ -37,10 +37,10 @@ fn list(directories: &[PathBuf]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The shared object of this name that belongs to this command, as an absolute path.
+/// Returns the absolute path of the shared object that belongs to this command.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if there is none.
 pub fn find(name: &'static str) -> Result<PathBuf, LibraryError> {
     let executable = env::current_exe().map_err(LibraryError::NoExecutable)?;
     find_for(&executable, name)
@@ -48,8 +48,8 @@ pub fn find(name: &'static str) -> Result<PathBuf, LibraryError> {
 
 fn find_for(executable: &Path, name: &'static str) -> Result<PathBuf, LibraryError> {
     let beside = executable.parent().unwrap_or(Path::new("/"));
-    // In a build tree: `cargo run` and `cargo test` write the library to deps/ only, `cargo build`
-    // writes it beside the command, too. The newest is the one that was built with this command.
+    // `cargo run` and `cargo test` write the library to deps/ only, `cargo build` also beside the
+    // command. The newest file was built together with this command.
     let built = [beside.join(name), beside.join("deps").join(name)];
     let newest = built
         .into_iter()
@@ -71,7 +71,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     metadata.is_file().then(|| metadata.modified().ok())?
 }
 
-/// Where installations put libraries, the one that this command is part of first.
+/// Returns the usual library directories, that of this command's own prefix first.
 fn installed(beside: &Path) -> Vec<PathBuf> {
     let triplet = format!("{}-linux-gnu", env::consts::ARCH);
     let prefix = beside.parent().unwrap_or(Path::new("/"));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_of_a_build_tree_is_taken() {
+    fn newest_library_of_a_build_tree_is_used() {
         let root = tree("newest");
         let beside = root.join("bin").join(LIBRARY);
         let deps = root.join("bin/deps").join(LIBRARY);

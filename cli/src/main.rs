@@ -1,5 +1,5 @@
-//! The `urxe` command: what this host's devices are, how to run programs over urxe, what
-//! these count, and a demonstration that needs nothing else. A file a subcommand.
+//! The `urxe` command: lists devices, runs programs over urxe, shows their counters, and
+//! demonstrates and fuzzes transfers. Each subcommand has its own module.
 
 mod demo;
 mod devices;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// The variable that says what to log, in the syntax of `tracing_subscriber::EnvFilter`.
+/// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
 const LOG: &str = "URXE_LOG";
 
 /// RDMA verbs in user space: RoCEv2 without a NIC, a kernel module or root.
@@ -30,10 +30,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the devices of this host, and why the other interfaces have none
+    /// List the RDMA devices of this host, and why other interfaces have none
     Devices,
     Run(run::Arguments),
-    /// Print the variables with which programs are built and run over urxe: eval "$(urxe env)"
+    /// Print shell variables for building and running programs over urxe: eval "$(urxe env)"
     Env,
     Stat(stat::Arguments),
     Demo(demo::Arguments),
@@ -41,7 +41,7 @@ enum Command {
     #[command(hide = true)]
     SysfsTrial,
     #[command(hide = true)]
-    SysfsKeeper(sysfs::KeeperArguments),
+    SysfsCounters(sysfs::CounterArguments),
     #[command(hide = true)]
     DemoPeer(demo::PeerArguments),
 }
@@ -50,7 +50,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Err(error) = start_log() {
         eprintln!(
-            "urxe: {LOG}: {error}; it takes levels, as in {LOG}=debug or {LOG}=urxe_driver=trace"
+            "urxe: invalid {LOG}: {error}; use a level, such as {LOG}=debug or \
+             {LOG}=urxe_driver=trace"
         );
         return ExitCode::FAILURE;
     }
@@ -62,12 +63,12 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::SysfsTrial => sysfs::trial(),
-        Command::SysfsKeeper(arguments) => sysfs::keeper(arguments),
+        Command::SysfsCounters(arguments) => sysfs::counters(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),
     }
 }
 
-/// Sends what [`LOG`] asks for to standard error; nothing where it is not set.
+/// Starts logging to standard error if [`LOG`] is set.
 fn start_log() -> Result<(), Box<dyn std::error::Error>> {
     let Some(directives) = std::env::var_os(LOG) else {
         return Ok(());

@@ -1,6 +1,6 @@
-//! `urxe run`: becomes a program that finds urxe where it looks for libibverbs and librdmacm.
+//! `urxe run`: executes a program with libibverbs and librdmacm resolved to urxe.
 //!
-//! It replaces itself, so signals and the exit status are the program's own.
+//! The command replaces itself with the program, so signals and the exit status are the program's.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -15,31 +15,30 @@ use std::process::{Command, ExitCode};
 use crate::library::{self, RSPRELOAD};
 use crate::{launch, sysfs};
 
-/// The status of `env` and shells for a program that could not be found.
+/// The exit status of `env` and shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
-/// Their status for one that could not be started.
+/// The exit status of `env` and shells for a program that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// The status of `env` when it fails itself.
+/// The exit status of `env` for its own failures.
 const OWN_FAILURE: u8 = 125;
 
-/// Run a program with libibverbs.so.1 and librdmacm.so.1 resolved to urxe
+/// Run a program over urxe, in place of libibverbs.so.1 and librdmacm.so.1
 #[derive(clap::Args)]
 #[command(
     override_usage = "urxe run [--sysfs WHEN] [--rsockets] [--] PROGRAM [ARGUMENTS]...",
-    after_help = "The exit status is the program's, or 127 when it is not found, 126 when it \
-                        cannot be started, 125 when urxe itself fails."
+    after_help = "Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be \
+                  executed, 125 if urxe itself fails."
 )]
 pub struct Arguments {
-    /// Whether, and how, the program and what it starts see the devices in /sys/class/infiniband. Unless
-    /// you are root, that takes a user namespace, in which setuid programs do not work; where
-    /// that is not allowed, an object that the program preloads
+    /// Whether to show the devices in /sys/class/infiniband. Without root privileges the view needs
+    /// a user namespace, in which set-user-ID programs do not work, or else a preloaded object
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
-    /// Give the program, and what it starts, sockets over RDMA where it asks for sockets of IPv4 and IPv6, by
-    /// preloading librspreload.so. /etc/rdma/rsocket/preload_config can say for which programs and sockets
+    /// Use RDMA for the program's IPv4 and IPv6 sockets, by preloading librspreload.so. Programs
+    /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
     rsockets: bool,
-    /// The program and its arguments, after `--` where they begin with a dash
+    /// Program to run and its arguments; put `--` before a name that begins with a dash
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -49,10 +48,10 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// Becomes the program. Returns only when that fails.
+/// Executes the program. Returns only on failure.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Some((program, rest)) = arguments.program.split_first() else {
-        eprintln!("urxe run: which program?");
+        eprintln!("urxe run: no program given");
         return ExitCode::from(OWN_FAILURE);
     };
     let search_path = match launch::search_path() {
@@ -65,7 +64,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let found = find_program(program);
     if let Some(why) = found.as_deref().and_then(ignores_search_path) {
         eprintln!(
-            "urxe run: warning: {} {why}, so it will not use urxe",
+            "urxe run: warning: {} {why} and will not use urxe",
             program.display()
         );
     }
@@ -93,33 +92,33 @@ pub fn run(arguments: Arguments) -> ExitCode {
         return ExitCode::from(NOT_EXECUTABLE);
     }
     match found {
-        // Then it is what the program needs to run that is missing.
+        // The file exists, so the error is about its interpreter.
         Some(path) => {
             eprintln!(
-                "urxe run: {program}: the interpreter that {} names is not there",
+                "urxe run: {program}: the interpreter of {} does not exist",
                 path.display()
             );
             ExitCode::from(NOT_EXECUTABLE)
         }
         None => {
-            eprintln!("urxe run: {program}: no such program (looked for in PATH)");
+            eprintln!("urxe run: {program}: not found in PATH");
             ExitCode::from(NOT_FOUND)
         }
     }
 }
 
-/// Has the program preload what gives it rsockets, before what else it preloads.
+/// Puts the rsockets object first in `LD_PRELOAD`.
 fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), String> {
     let path = library::find(RSPRELOAD).map_err(|error| error.to_string())?;
     let mut preload = path.into_os_string();
-    // The dynamic linker would not take it as one path.
+    // The dynamic linker splits the list at these bytes.
     if preload
         .as_bytes()
         .iter()
         .any(|byte| b" :;$\t\n".contains(byte))
     {
         return Err(format!(
-            "{}: such a path cannot be preloaded from; install urxe where the path has no spaces, colons, \
+            "{}: this path cannot be preloaded; install urxe in a path without spaces, colons, \
              semicolons and dollar signs",
             preload.display()
         ));
@@ -137,7 +136,7 @@ fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), String> 
     Ok(())
 }
 
-/// The file that the system would run for this name.
+/// Returns the file that the system would execute for this name.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
@@ -148,20 +147,20 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Why the dynamic linker would ignore the search path, if it would.
+/// Returns the reason why the dynamic linker ignores the search path for this program, if any.
 fn ignores_search_path(program: &Path) -> Option<&'static str> {
     let mut file = File::open(program).ok()?;
     let metadata = file.metadata().ok()?;
     if changes_identity(metadata.mode(), metadata.uid(), metadata.gid()) {
-        return Some("runs as another user or group (set-user-id)");
+        return Some("is set-user-ID or set-group-ID");
     }
     let mut start = Vec::new();
     file.by_ref().take(ELF_START).read_to_end(&mut start).ok()?;
-    is_static(&start).then_some("is linked statically")
+    is_static(&start).then_some("is statically linked")
 }
 
-/// Whether starting a file with this mode and owner changes who the process is: then the system
-/// lets nobody choose its libraries.
+/// Returns whether executing a file with this mode and owner changes the user or group. The
+/// dynamic linker then ignores the search path.
 fn changes_identity(mode: u32, owner: u32, group: u32) -> bool {
     const SET_USER_ID: u32 = 0o4000;
     const SET_GROUP_ID: u32 = 0o2000;
@@ -170,11 +169,11 @@ fn changes_identity(mode: u32, owner: u32, group: u32) -> bool {
     (mode & SET_USER_ID != 0 && user_changes) || (mode & SET_GROUP_ID != 0 && group_changes)
 }
 
-/// How much of a file holds its ELF header and, in every usual layout, its program headers.
+/// Bytes read from a file: its ELF header and, in usual layouts, its program headers.
 const ELF_START: u64 = 4096;
 
-/// Whether these first bytes are of a 64-bit ELF program that asks for no dynamic linker. What
-/// cannot be understood counts as dynamic: this is for a warning only.
+/// Returns whether these bytes begin a 64-bit ELF program without an interpreter. Anything else
+/// counts as dynamic, because the result is only used for a warning.
 fn is_static(start: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     const CLASS_64: u8 = 2;
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_not_called_static() {
+    fn unknown_format_counts_as_dynamic() {
         assert!(!is_static(b"#!/bin/sh\n"));
         assert!(!is_static(b""));
         let mut far = elf(&[1]);

@@ -1,4 +1,4 @@
-//! `urxe stat`: what the urxe processes of this user count.
+//! `urxe stat`: shows the counters of this user's urxe processes.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -9,30 +9,30 @@ use urxe_driver::stat::{self, Counts, DeviceReport, Process, Survey};
 
 use crate::devices::align;
 
-/// How long to wait for processes that do not answer. One that computes answers within milliseconds,
-/// but the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time to wait for a process's counters. A busy machine may delay an answer that usually takes
+/// milliseconds.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The group of what belongs to no device.
+/// The group of the counters that belong to no device.
 const PROCESS: &str = "process";
 
-/// Show the counters of all urxe processes of this user
+/// Show the counters of this user's urxe processes
 #[derive(clap::Args)]
 #[command(
-    after_help = "Counters are since the start of each process, of the port (as in sysfs), of the \
-                        hardware (by the names of the kernel's rxe), of vendors' diagnostics, and \
-                        of urxe itself. Processes are those of this network namespace."
+    after_help = "Counters start at zero with each process. Groups: port (as in sysfs), hw (named \
+                  as in the kernel's rxe), diagnostic (vendor diagnostics), transport (urxe's \
+                  own) and process. Only processes in this network namespace are shown."
 )]
 pub struct Arguments {
-    /// Only this device
+    /// Show only this device
     device: Option<String>,
-    /// Counters that are 0 as well
+    /// Include counters that are zero
     #[arg(long)]
     all: bool,
-    /// JSON, one line each time
+    /// Print one line of JSON per report
     #[arg(long)]
     json: bool,
-    /// Again and again, with what came in each second; how many seconds between
+    /// Repeat every SECONDS, with the rate per second
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     watch: Option<Duration>,
 }
@@ -42,17 +42,17 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "a number of seconds above 0, such as 0.5".to_owned())
+        .ok_or_else(|| "expected a number of seconds above 0, such as 0.5".to_owned())
 }
 
-/// Shows them.
+/// Prints the counters, repeatedly with `--watch`.
 pub fn stat(arguments: Arguments) -> ExitCode {
     let mut before = None;
     loop {
-        let survey = match stat::survey(PATIENCE) {
+        let survey = match stat::survey(RESPONSE_TIMEOUT) {
             Ok(survey) => survey,
             Err(error) => {
-                eprintln!("urxe stat: the processes cannot be asked: {error}");
+                eprintln!("urxe stat: cannot query the processes: {error}");
                 return ExitCode::FAILURE;
             }
         };
@@ -63,7 +63,7 @@ pub fn stat(arguments: Arguments) -> ExitCode {
             false => describe(&survey, before.as_ref()),
         };
         if show(&text, &arguments).is_err() {
-            // A reader that closed the pipe has seen what it wanted.
+            // A failed write means that the reader closed the pipe, which is no error.
             return ExitCode::SUCCESS;
         }
         if !arguments.json {
@@ -78,7 +78,7 @@ pub fn stat(arguments: Arguments) -> ExitCode {
 }
 
 fn show(text: &str, arguments: &Arguments) -> io::Result<()> {
-    /// Clears the terminal, and goes to its first line.
+    /// Clears the terminal and moves the cursor to its first line.
     const CLEAR: &str = "\x1b[2J\x1b[H";
     let mut out = io::stdout().lock();
     if arguments.watch.is_some() && !arguments.json && out.is_terminal() {
@@ -88,7 +88,7 @@ fn show(text: &str, arguments: &Arguments) -> io::Result<()> {
     out.flush()
 }
 
-/// Leaves out what was not asked for.
+/// Removes the devices and counters that were not requested.
 fn select(mut survey: Survey, arguments: &Arguments) -> Survey {
     for process in &mut survey.processes {
         let report = &mut process.report;
@@ -122,26 +122,26 @@ fn json(survey: &Survey) -> String {
     text
 }
 
-/// What to say beside the counters.
+/// Returns the notes for standard error.
 fn remarks(survey: &Survey, arguments: &Arguments) -> String {
     let mut text = String::new();
     if survey.processes.is_empty() {
         text += match arguments.device {
             Some(_) => "urxe stat: no urxe process of this user uses this device\n",
-            None => "urxe stat: no urxe process of this user runs in this network namespace\n",
+            None => "urxe stat: no urxe process of this user in this network namespace\n",
         };
     }
     if survey.silent > 0 {
         text += &format!(
-            "urxe stat: {} more urxe process(es) did not answer: another user's, stopped, or of an \
-             older urxe\n",
+            "urxe stat: {} urxe process(es) did not respond: owned by another user, stopped, or of \
+             an older version\n",
             survey.silent
         );
     }
     text
 }
 
-/// The counters as a table, with what came since `before` in each second.
+/// Formats the counters as a table, with rates since `before`.
 fn describe(survey: &Survey, before: Option<&(Survey, Instant)>) -> String {
     let mut text = String::new();
     for process in &survey.processes {
@@ -179,7 +179,7 @@ fn device_table(device: &DeviceReport, earlier: Option<&(DeviceReport, Duration)
     table(&rows)
 }
 
-/// The group, the counter, its value, and what came in each second.
+/// Returns rows of group, counter, value and rate per second.
 fn rows(group: &str, counts: &Counts, earlier: Option<(&Counts, Duration)>) -> Vec<Vec<String>> {
     let empty = BTreeMap::new();
     let (before, seconds) = match earlier {
@@ -204,7 +204,7 @@ fn table(rows: &[Vec<String>]) -> String {
     align(rows).into_iter().map(line).collect()
 }
 
-/// What processes tell may hold anything, and a terminal takes some of it as a command.
+/// Replaces control characters, so that names from other processes cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_shown_only_when_asked_for() {
+    fn zero_counters_are_shown_only_with_all() {
         let few = describe(&select(survey(5), &arguments(None, false)), None);
         assert!(few.contains("port_rcv_packets") && !few.contains("symbol_error"));
         let all = describe(&select(survey(5), &arguments(None, true)), None);
@@ -266,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_command_the_terminal() {
+    fn control_characters_in_names_are_replaced() {
         let text = describe(&survey(5), None);
         assert!(text.contains("7 bad?name"), "{text}");
     }
 
     #[test]
-    fn rates_are_of_what_came_since() {
+    fn rate_is_the_difference_per_second() {
         let rows = rows(
             "hw",
             &counts(&[("sent_pkts", 300)]),

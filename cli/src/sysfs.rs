@@ -1,44 +1,44 @@
-//! The view of `/sys/class/infiniband` as options and hidden subcommands of this command.
+//! The `/sys/class/infiniband` view as an option and hidden subcommands of this command.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use urxe_sysfs::keeper;
+use urxe_sysfs::counter_service;
 
 use crate::library::{self, PRELOAD};
 
 pub use urxe_sysfs::Variable;
 
-/// Whether to show the devices in sysfs.
+/// Whether and how to show the devices in sysfs.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
-    /// Where it is possible
+    /// Show them where possible
     Auto,
-    /// In any case: fail where it is not possible
+    /// Fail where it is not possible
     Yes,
-    /// In any case, by preloading an object, also where mounts would do
+    /// Use the preload object, even where mounts are possible
     Preload,
-    /// Not
+    /// Do not show them
     No,
 }
 
-/// Keep the counters in sysfs
+/// Serve the counters in the sysfs view
 #[derive(clap::Args)]
-pub struct KeeperArguments {
-    /// The program for which the files are
+pub struct CounterArguments {
+    /// Process ID of the program that the view belongs to
     program: u32,
-    /// Where the devices are, if not in mounts of this process's own
+    /// Directory of the devices, where the view is not mounted
     #[arg(long)]
     root: Option<PathBuf>,
-    /// Be the keeper; otherwise start it
+    /// Run the service instead of starting it in the background
     #[arg(long)]
     detached: bool,
 }
 
-/// Shows the devices to this process and what it executes with the returned variables.
+/// Shows the devices to this process and to the program executed with the returned variables.
 ///
 /// # Errors
-/// A message, when the view was demanded and is not possible.
+/// A message, if the view was required and is not possible.
 pub fn show(view: View) -> Result<Vec<Variable>, String> {
     let view = match view {
         View::Auto => urxe_sysfs::View::Auto,
@@ -50,24 +50,24 @@ pub fn show(view: View) -> Result<Vec<Variable>, String> {
     urxe_sysfs::show(view, object)
 }
 
-/// The subcommand `sysfs-trial`.
+/// Runs the subcommand `sysfs-trial`.
 pub fn trial() -> ExitCode {
-    ended("", urxe_sysfs::trial())
+    exit_code("", urxe_sysfs::trial())
 }
 
-/// The subcommand `sysfs-keeper`.
-pub fn keeper(arguments: KeeperArguments) -> ExitCode {
-    let arguments = keeper::Arguments {
+/// Runs the subcommand `sysfs-counters`.
+pub fn counters(arguments: CounterArguments) -> ExitCode {
+    let arguments = counter_service::Arguments {
         program: arguments.program,
         root: arguments.root,
         detached: arguments.detached,
     };
-    let prefix = format!("urxe {}: ", keeper::COMMAND);
-    let kept = keeper::keeper(&arguments).map_err(|error| error.to_string());
-    ended(&prefix, kept)
+    let prefix = format!("urxe {}: ", counter_service::COMMAND);
+    let served = counter_service::run(&arguments).map_err(|error| error.to_string());
+    exit_code(&prefix, served)
 }
 
-fn ended(prefix: &str, result: Result<(), String>) -> ExitCode {
+fn exit_code(prefix: &str, result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,34 +1,34 @@
-//! The program's data. It lies wherever the program has it, so only the C interface can touch it.
+//! The program's data. Only the C interface knows its memory.
 
 use urxe_driver::owned::{OwnedRegion, RangeError};
 use urxe_proto::rsocket::stream::Piece;
 
-/// What a program sends.
+/// Data that a program sends.
 pub trait Source {
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     fn left(&self) -> u64;
 
-    /// Takes the next bytes, as many as `into` has; no more than are left are asked for.
+    /// Copies the next bytes into `into`, which is at most as long as the data left.
     fn take(&mut self, into: &mut [u8]);
 
-    /// Takes the next bytes into a piece of a region.
+    /// Copies the next bytes into a piece of a region.
     ///
     /// # Errors
-    /// When the piece does not lie in the region.
+    /// Fails if the piece is not inside the region.
     fn take_into(&mut self, region: &OwnedRegion, piece: Piece) -> Result<(), RangeError>;
 }
 
-/// Where a program receives.
+/// Memory into which a program receives.
 pub trait Sink {
-    /// How many bytes there is room for.
+    /// Returns the number of bytes with room.
     fn room(&self) -> u64;
 
-    /// Puts bytes next; there is room for them.
+    /// Appends bytes, for which there must be room.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Puts a piece of a region next; there is room for it.
+    /// Appends a piece of a region, for which there must be room.
     ///
     /// # Errors
-    /// When the piece does not lie in the region.
+    /// Fails if the piece is not inside the region.
     fn put_from(&mut self, region: &OwnedRegion, piece: Piece) -> Result<(), RangeError>;
 }

@@ -1,6 +1,6 @@
-//! Datagram sockets: a UDP socket, whose address is the socket's, and a queue pair of datagrams for each local
-//! address that is sent from. The first datagrams to a peer go over UDP and tell it our queue pair; it
-//! answers with its own, and from then on they go between queue pairs.
+//! Datagram sockets, as in rdma-core: a UDP socket that owns the address, and a UD queue pair for
+//! each local address in use. The first datagrams to a peer go over UDP and introduce the sender's
+//! queue pair. The peer answers with its own, and later datagrams go between the queue pairs.
 
 mod link;
 mod udp;
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::lock;
 use crate::service::{self, Service};
 use crate::settings::{Settings, defaults};
-use crate::wait::{Waited, Waiters};
+use crate::wait::{Waitable, Waiters};
 use crate::watch::Watchers;
 use link::{Arrived, DatagramLink};
 use rustix::io::Errno;
@@ -25,58 +25,58 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::rsocket::datagram::UdpHeader;
 use urxe_proto::rsocket::stream::LOW_WATER;
 
-/// The most bytes of a datagram with its header.
+/// The size of a buffer: the longest datagram with its header, in bytes.
 pub(super) const SLOT: u32 = LOW_WATER;
 
-/// A socket of datagrams.
+/// A datagram socket.
 #[derive(Debug)]
 pub struct DatagramSocket {
     me: Weak<DatagramSocket>,
     service: Arc<Service>,
     process: u32,
-    /// Its descriptor is the socket's number.
+    /// The UDP socket. Its descriptor is the socket's number.
     udp: OwnedFd,
     state: Mutex<State>,
     waiters: Waiters,
-    /// Those who wait for it among others.
+    /// The threads that wait for several sockets including this one.
     pub watchers: Arc<Watchers>,
-    /// `O_NONBLOCK` and others, as `fcntl` has them.
+    /// The file status flags of `fcntl`, such as `O_NONBLOCK`.
     pub status_flags: AtomicI32,
-    /// `FD_CLOEXEC`, as `fcntl` has it.
+    /// The descriptor flags of `fcntl`: `FD_CLOEXEC`.
     pub descriptor_flags: AtomicI32,
 }
 
 #[derive(Debug)]
 struct State {
     settings: Settings,
-    /// Whether the thread looks after it.
-    looked_after: bool,
+    /// Whether the service thread receives introductions.
+    has_service: bool,
     connected: Option<SocketAddr>,
-    /// By our address, with its port.
+    /// The queue pairs by local address and port.
     links: HashMap<SocketAddr, DatagramLink>,
     peers: HashMap<SocketAddr, Peer>,
     arrived: VecDeque<Received>,
 }
 
-/// What is known of who is sent to.
+/// A destination of datagrams.
 #[derive(Clone, Debug)]
 struct Peer {
-    /// From where.
+    /// The local address.
     from: SocketAddr,
-    /// Its queue pair and the way to it, once it has answered.
+    /// The queue pair and its address handle, once the peer has answered.
     queue_pair: Option<(Arc<AddressHandle>, Qpn)>,
 }
 
-/// A datagram that waits for the program.
+/// A received datagram that the program has not read.
 #[derive(Debug)]
 enum Received {
-    /// In a receive of this link.
+    /// In a receive buffer of this link.
     In(SocketAddr, Arrived),
-    /// It came with an introduction.
+    /// The data of an introduction.
     Here(SocketAddr, Vec<u8>),
 }
 
-impl Waited for State {
+impl Waitable for State {
     fn process(&mut self) -> bool {
         let mut changed = false;
         let (_, most) = self.settings.of_datagrams();
@@ -106,17 +106,17 @@ impl State {
 }
 
 impl DatagramSocket {
-    /// A new one, of IPv6 or IPv4.
+    /// Creates a socket for IPv6 or IPv4.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no descriptors left.
     pub fn new(v6: bool) -> Result<Arc<DatagramSocket>, Error> {
         let watchers = Arc::default();
         let waiters = Waiters::new(&watchers)?;
         let (service, udp) = (service::get()?, udp::open(v6)?);
         let state = State {
             settings: defaults().settings,
-            looked_after: false,
+            has_service: false,
             connected: None,
             links: HashMap::new(),
             peers: HashMap::new(),
@@ -135,27 +135,27 @@ impl DatagramSocket {
         }))
     }
 
-    /// Its number.
+    /// Returns the socket's number.
     pub fn number(&self) -> RawFd {
         self.udp.as_raw_fd()
     }
 
-    /// Its UDP socket, for options, and for who waits for introductions.
+    /// Returns the UDP socket, for options and for receiving introductions.
     pub fn udp(&self) -> &OwnedFd {
         &self.udp
     }
 
-    /// Whether no call waits.
+    /// Returns whether the socket is nonblocking.
     pub fn is_nonblocking(&self) -> bool {
         self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn settings(&self) -> Settings {
         lock(&self.state).settings
     }
 
-    /// Changes its sizes. False when it is in use already.
+    /// Changes the sizes. Returns false if the socket is in use.
     pub fn change_settings(&self, change: impl FnOnce(&mut Settings)) -> bool {
         let mut state = lock(&self.state);
         let early = state.links.is_empty();
@@ -165,40 +165,40 @@ impl DatagramSocket {
         early
     }
 
-    /// Has introductions received.
-    fn look_after(&self, state: &mut State) {
-        if !std::mem::replace(&mut state.looked_after, true)
+    /// Registers the socket with the service thread, which receives introductions.
+    fn register(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.has_service, true)
             && let Some(me) = self.me.upgrade()
         {
-            self.service.look_after(&me);
+            self.service.register_datagrams(&me);
         }
     }
 
-    /// Binds it to an address.
+    /// Binds the socket to an address.
     ///
     /// # Errors
-    /// Those of `bind`.
+    /// Those of `bind(2)`.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
         rustix::net::bind(&self.udp, &address).map_err(Error::from)?;
-        self.look_after(&mut lock(&self.state));
+        self.register(&mut lock(&self.state));
         Ok(())
     }
 
-    /// Sends to this peer from now on.
+    /// Sets the destination of datagrams.
     ///
     /// # Errors
-    /// Those of `connect`; when there is no way to it.
+    /// Those of `connect(2)`, or an error if the peer is unreachable.
     pub fn connect(&self, to: SocketAddr) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        // As with librdmacm the UDP socket is connected, so that its address is known.
+        // Connects the UDP socket, as librdmacm does, so that the local address is known.
         rustix::net::connect(&self.udp, &to).map_err(Error::from)?;
-        self.look_after(&mut state);
+        self.register(&mut state);
         self.peer(&mut state, to)?;
         state.connected = Some(to);
         Ok(())
     }
 
-    /// What is known of a peer; a queue pair to send from, if there was none.
+    /// Returns the state of a peer, and creates a queue pair for its local address if needed.
     fn peer(&self, state: &mut State, to: SocketAddr) -> Result<Peer, Error> {
         if let Some(peer) = state.peers.get(&to) {
             return Ok(peer.clone());
@@ -214,10 +214,10 @@ impl DatagramSocket {
         Ok(peer)
     }
 
-    /// Sends a datagram; where it is connected to, if `to` does not say where.
+    /// Sends a datagram to `to`, or to the connected peer.
     ///
     /// # Errors
-    /// `EDESTADDRREQ`, `EMSGSIZE`, `EAGAIN`, and when there is no way to the peer.
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `EAGAIN`, or an error if the peer is unreachable.
     pub fn send(
         &self,
         source: &mut dyn Source,
@@ -227,7 +227,7 @@ impl DatagramSocket {
         let len = source.left();
         let mut state = lock(&self.state);
         let to = to.or(state.connected).ok_or(Errno::DESTADDRREQ)?;
-        self.look_after(&mut state);
+        self.register(&mut state);
         let peer = self.peer(&mut state, to)?;
         let most = state
             .links
@@ -256,7 +256,7 @@ impl DatagramSocket {
         Ok(len)
     }
 
-    /// Tells a peer our queue pair, with data or in answer to that.
+    /// Sends an introduction over UDP, with data or as a response.
     fn introduce(
         &self,
         state: &State,
@@ -265,16 +265,16 @@ impl DatagramSocket {
         data: Option<&[u8]>,
     ) -> Result<(), Error> {
         let link = state.links.get(&peer.from).ok_or(Errno::BADF)?;
-        let said = UdpHeader {
+        let introduction = UdpHeader {
             qpn: link.qpn(),
             address: peer.from.ip(),
             data: data.is_some(),
         };
-        let header = said.header();
+        let header = introduction.header();
         udp::send(&self.udp, &[header.bytes(), data.unwrap_or(&[])], to)
     }
 
-    /// Receives a datagram, as much of it as there is room for; where it comes from.
+    /// Receives a datagram, truncated to the room in `sink`, and returns the sender's address.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`.
@@ -285,7 +285,7 @@ impl DatagramSocket {
         peek: bool,
     ) -> Result<(u64, SocketAddr), Error> {
         let nonblocking = dont_wait || self.is_nonblocking();
-        self.look_after(&mut lock(&self.state));
+        self.register(&mut lock(&self.state));
         let waited = self.waiters.wait(&self.state, nonblocking, |state| {
             Ok(!state.arrived.is_empty())
         });
@@ -309,49 +309,49 @@ impl DatagramSocket {
             && let Some(Received::In(at, datagram)) = arrived.pop_front()
             && let Some(link) = links.get(&at)
         {
-            link.done_with(&datagram);
+            link.release(&datagram);
         }
         Ok((room - sink.room(), from))
     }
 
-    /// Introductions have come.
-    pub(super) fn introduced(&self) {
+    /// Receives pending introductions.
+    pub(super) fn receive_introductions(&self) {
         let mut buffer = [0; SLOT as usize];
         while let Some((len, from)) = udp::receive(&self.udp, &mut buffer) {
-            let Some((said, header)) = UdpHeader::parse(&buffer[..len]) else {
+            let Some((introduction, header)) = UdpHeader::parse(&buffer[..len]) else {
                 continue;
             };
-            if said.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
+            if introduction.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
                 continue;
             }
-            if let Err(error) = self.take_introduction(&said, from, &buffer[header..len]) {
-                tracing::warn!("rsocket: {from} cannot be answered: {error}");
+            if let Err(error) = self.take_introduction(&introduction, from, &buffer[header..len]) {
+                tracing::warn!("rsocket: cannot answer {from}: {error}");
             }
         }
     }
 
     fn take_introduction(
         &self,
-        said: &UdpHeader,
+        introduction: &UdpHeader,
         from: SocketAddr,
         data: &[u8],
     ) -> Result<(), Error> {
         let mut state = lock(&self.state);
         let peer = self.peer(&mut state, from)?;
-        if said.data {
+        if introduction.data {
             self.introduce(&state, &peer, from, None)?;
         }
         let known = peer.queue_pair.as_ref().map(|(_, qpn)| *qpn);
         let link = state.links.get(&peer.from).ok_or(Errno::BADF)?;
         let cq = Arc::clone(link.cq());
-        if known != Some(said.qpn) {
+        if known != Some(introduction.qpn) {
             let handle = link.handle_for(from.ip())?;
             if let Some(peer) = state.peers.get_mut(&from) {
-                peer.queue_pair = Some((handle, said.qpn));
+                peer.queue_pair = Some((handle, introduction.qpn));
             }
         }
         let (_, most) = state.settings.of_datagrams();
-        if said.data && state.arrived.len() < usize::from(most) {
+        if introduction.data && state.arrived.len() < usize::from(most) {
             state.arrived.push_back(Received::Here(from, data.to_vec()));
         }
         drop(state);
@@ -359,44 +359,45 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// What can be done now: receive, send.
+    /// Returns whether the socket is ready to receive, and to send.
     pub fn ready(&self) -> (bool, bool) {
         let mut state = lock(&self.state);
-        self.look_after(&mut state);
+        self.register(&mut state);
         self.waiters.process(&mut *state);
         (!state.arrived.is_empty(), state.can_send())
     }
 
-    /// From now on a change makes the descriptor readable that is given to `with`.
+    /// Enables notifications and calls `with` with the descriptor that becomes readable on a
+    /// change.
     pub fn arm<T>(&self, with: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         lock(&self.state).arm();
         with(self.waiters.fd())
     }
 
-    /// The descriptor of [`DatagramSocket::arm`] was readable.
+    /// Clears the readiness of the descriptor of [`DatagramSocket::arm`].
     pub fn clear(&self) {
         self.waiters.clear(&self.state);
     }
 
-    /// Ends it; waits until what was sent has gone out.
+    /// Closes the socket after all datagrams were sent.
     pub fn close(&self) {
         if self.process != process::id() {
-            // As for streams.
+            // As for streams: in a forked child the objects belong to the parent.
             std::mem::forget(self.me.upgrade());
             return;
         }
-        self.service.leave_alone(self);
+        self.service.unregister_datagrams(self);
         let gone = self.waiters.wait(&self.state, false, |state| {
             Ok(state.links.values().all(DatagramLink::is_idle))
         });
         if let Err(error) = gone {
-            tracing::debug!(%error, "datagrams did not go out");
+            tracing::debug!(%error, "datagrams were not sent");
         }
         self.watchers.notify();
     }
 }
 
-/// The address of a GID, or IPv4, as it is compared.
+/// Returns the IP address in the form in which addresses are compared: IPv4 where possible.
 fn canonical(address: SocketAddr) -> IpAddr {
     address.ip().to_canonical()
 }

@@ -1,4 +1,4 @@
-//! Opened devices: the sockets of a device share one, with its protection domain.
+//! Opened devices. The sockets on a device share its context and protection domain.
 
 use crate::lock;
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ pub(super) struct Opened {
     pub pd: Arc<Pd>,
 }
 
-/// By process, as a forked child has none of its parent's, and by name.
-type Known = HashMap<(u32, String), Weak<Opened>>;
+/// Opened devices by process ID, because a forked child cannot use its parent's, and by name.
+type OpenDevices = HashMap<(u32, String), Weak<Opened>>;
 
-static OPENED: Mutex<Option<Known>> = Mutex::new(None);
+static OPENED: Mutex<Option<OpenDevices>> = Mutex::new(None);
 
-/// Opens a device, or finds it opened.
+/// Opens a device, or returns the one that is open.
 ///
 /// # Errors
-/// When the process has no descriptor left.
+/// Fails if the process has no descriptors left.
 pub(super) fn open(device: &Arc<Device>) -> io::Result<Arc<Opened>> {
     let mut known = lock(&OPENED);
     let known = known.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! Why a call fails.
+//! The error type of the package.
 
 use rustix::io::Errno;
 use std::io;
@@ -12,52 +12,52 @@ use urxe_proto::queue::PostError;
 use urxe_proto::rsocket::stream::StreamError;
 use urxe_proto::rsocket::wire::WireError;
 
-/// Why a call fails.
+/// An error of a socket call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What the C library's call of this kind says: a plain reason.
+    /// An errno that the corresponding system call defines.
     #[error(transparent)]
     Plain(#[from] Errno),
-    /// A call of the system failed.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The connection manager refuses.
+    /// The connection manager failed.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// An address leads nowhere.
+    /// An address cannot be resolved.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// No completion queue.
+    /// A completion queue cannot be created.
     #[error(transparent)]
     Cq(#[from] CqError),
-    /// No memory.
+    /// Memory cannot be allocated or registered.
     #[error(transparent)]
     Memory(#[from] OwnedError),
-    /// No queue pair.
+    /// A queue pair cannot be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// The queue pair cannot be made ready.
+    /// A queue pair cannot be modified.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// No way to a peer.
+    /// There is no route to the peer.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// The peer is no rsocket that this one understands.
+    /// The peer is not a compatible rsocket.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The peer broke the protocol.
+    /// The peer violated the stream protocol.
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// A work request cannot be posted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// A piece of a buffer does not lie in it, which would be a mistake here.
+    /// A piece is not inside its buffer, which is a bug in this package.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
 impl Error {
-    /// What programs get.
+    /// Returns the errno for programs.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Plain(errno) => errno.raw_os_error(),

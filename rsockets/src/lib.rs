@@ -1,13 +1,13 @@
-//! Sockets over RDMA, as rdma-core's rsockets are: the stream over a reliable connection, datagrams over
-//! queue pairs of datagrams, and by number what a program has of both.
+//! Sockets over RDMA, compatible with rdma-core's rsockets: streams over reliable connections, and
+//! datagrams over UD queue pairs.
 //!
-//! - [`stream`]: streams. What is written where is `urxe_proto::rsocket`'s to decide; `link` gives it a queue pair,
-//!   memory and threads that wait, `connect` a connection.
+//! - [`stream`]: streams. The state machine is `urxe_proto::rsocket`; `link` connects it to a queue
+//!   pair, memory and waiting threads, and `connect` establishes connections.
 //! - [`datagram`][]: datagrams.
-//! - [`service`]: the thread that does what no call of the program does.
+//! - [`service`]: the background thread of the process.
 //! - [`settings`]: sizes and options.
-//! - [`wait`]: waiting for one socket. [`watch`]: waking those who wait for several sockets.
-//! - [`data`]: the program's data.
+//! - [`wait`]: waiting for one socket. [`watch`]: waking threads that wait for several sockets.
+//! - [`data`]: the interface to the program's data.
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -27,36 +27,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 pub use datagram::DatagramSocket;
 pub use stream::StreamSocket;
 
-/// What a number stands for.
+/// A socket of either type.
 #[derive(Clone, Debug)]
 pub enum Socket {
     /// A stream.
     Stream(Arc<StreamSocket>),
-    /// Datagrams.
+    /// A datagram socket.
     Datagram(Arc<DatagramSocket>),
 }
 
 static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);
 
-/// Gives a socket its number: that of a descriptor which it holds.
+/// Adds a socket to the table. Its number is a descriptor that the socket owns.
 pub fn insert(number: RawFd, socket: Socket) {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
     sockets.get_or_insert_default().insert(number, socket);
 }
 
-/// The socket of a number.
+/// Returns the socket with this number.
 pub fn find(number: RawFd) -> Option<Socket> {
     let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
     sockets.as_ref()?.get(&number).cloned()
 }
 
-/// Takes a number back.
+/// Removes a socket from the table.
 pub fn remove(number: RawFd) -> Option<Socket> {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
     sockets.as_mut()?.remove(&number)
 }
 
-/// Takes a lock whose data is never left half changed by a panic.
+/// Locks a mutex and ignores poisoning, because no critical section leaves its data inconsistent.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

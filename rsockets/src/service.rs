@@ -1,6 +1,5 @@
-//! The thread that does what no call of the program does: it accepts connections and learns what becomes of
-//! those that are being made or ended, receives what introduces peers of datagrams, and looks whether silent
-//! peers are there.
+//! The background thread of the process. It accepts connections, handles connection events,
+//! receives introductions of datagram peers, and sends keep-alive probes.
 
 use crate::datagram::DatagramSocket;
 use crate::error::Error;
@@ -16,34 +15,35 @@ use std::time::{Duration, Instant};
 use urxe_driver::cm::{Event, EventChannel};
 use urxe_net::thread;
 
-/// What the thread looks after.
+/// The objects that the thread serves.
 #[derive(Debug)]
 pub(super) struct Service {
     events: Arc<EventChannel>,
     wake: OwnedFd,
     next: AtomicUsize,
-    /// Sockets by the numbers in their identifiers.
+    /// Streams by the tag of their identifiers.
     streams: Mutex<HashMap<usize, Weak<StreamSocket>>>,
-    /// Those that nobody else holds yet.
+    /// Streams without another owner: connections that are being accepted.
     kept: Mutex<HashMap<usize, Arc<StreamSocket>>>,
-    /// Those whose peers are looked for, and when.
+    /// The times of the next keep-alive probes.
     kept_alive: Mutex<HashMap<usize, Instant>>,
     datagrams: Mutex<Vec<Weak<DatagramSocket>>>,
 }
 
 static SERVICE: Mutex<Option<(u32, Arc<Service>)>> = Mutex::new(None);
 
-/// That of this process; a forked child has one of its own.
+/// Returns the service of this process. A forked child gets one of its own.
 ///
 /// # Errors
-/// When the process has no descriptor, or no thread, left.
+/// Fails if the process has no descriptors or threads left.
 pub(super) fn get() -> Result<Arc<Service>, Error> {
     let mut current = lock(&SERVICE);
     if let Some((owner, service)) = &*current {
         if *owner == process::id() {
             return Ok(Arc::clone(service));
         }
-        // The parent's: its descriptors are shared with it, and ending it would take its sockets along.
+        // The parent's service shares its descriptors; dropping it would close the parent's
+        // sockets.
         std::mem::forget(Arc::clone(service));
     }
     let service = Arc::new(Service {
@@ -62,75 +62,75 @@ pub(super) fn get() -> Result<Arc<Service>, Error> {
 }
 
 impl Service {
-    /// Where the events of identifiers go.
+    /// Returns the event channel of identifiers.
     pub fn channel(&self) -> &Arc<EventChannel> {
         &self.events
     }
 
-    /// A socket whose events are told to it; the number for its identifier.
+    /// Registers a stream for events and returns the tag for its identifier.
     pub fn register(&self, socket: &Arc<StreamSocket>) -> usize {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.streams).insert(number, Arc::downgrade(socket));
         number
     }
 
-    /// Holds a socket until it is released.
+    /// Owns a stream until it is released.
     pub fn keep(&self, socket: &Arc<StreamSocket>) {
         lock(&self.kept).insert(socket.service_number(), Arc::clone(socket));
     }
 
-    /// Gives a socket to whoever holds it from now on.
+    /// Transfers the ownership of a stream to the caller.
     pub fn release(&self, socket: &StreamSocket) -> Option<Arc<StreamSocket>> {
         lock(&self.kept).remove(&socket.service_number())
     }
 
-    /// A socket that is being closed.
+    /// Removes a stream that is being closed.
     pub fn forget(&self, socket: &StreamSocket) {
         lock(&self.streams).remove(&socket.service_number());
         self.end_keep_alive(socket);
         drop(self.release(socket));
     }
 
-    /// Looks for a socket's peer from now on.
+    /// Starts keep-alive probes.
     pub fn begin_keep_alive(&self, socket: &StreamSocket) {
         let at = Instant::now() + socket.keep_idle();
         lock(&self.kept_alive).insert(socket.service_number(), at);
         self.wake();
     }
 
-    /// Does so no more.
+    /// Stops keep-alive probes.
     pub fn end_keep_alive(&self, socket: &StreamSocket) {
         lock(&self.kept_alive).remove(&socket.service_number());
     }
 
-    /// Receives what introduces peers to a socket of datagrams.
-    pub fn look_after(&self, socket: &Arc<DatagramSocket>) {
+    /// Receives introductions for a datagram socket.
+    pub fn register_datagrams(&self, socket: &Arc<DatagramSocket>) {
         lock(&self.datagrams).push(Arc::downgrade(socket));
         self.wake();
     }
 
-    /// A socket of datagrams is being closed.
-    pub fn leave_alone(&self, socket: &DatagramSocket) {
+    /// Removes a datagram socket that is being closed.
+    pub fn unregister_datagrams(&self, socket: &DatagramSocket) {
         lock(&self.datagrams).retain(|other| !std::ptr::eq(other.as_ptr(), socket));
         self.wake();
     }
 
     fn wake(&self) {
-        // It could fail only if it were readable anyhow.
+        // Fails only if the descriptor is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn run(&self) {
         while self.wait() {
             while let Some(event) = self.events.take() {
-                self.tell(&event);
+                self.dispatch(&event);
             }
             self.keep_alive();
         }
     }
 
-    /// Waits for something to do; receives what introduces peers. False when the program has closed the
-    /// descriptors, as with closefrom(3).
+    /// Waits for events and receives introductions. Returns whether the descriptors are still open:
+    /// the program may have closed them, as closefrom(3) does.
     fn wait(&self) -> bool {
         let datagrams: Vec<_> = {
             let mut known = lock(&self.datagrams);
@@ -143,8 +143,8 @@ impl Service {
         ];
         let sockets = datagrams.iter();
         fds.extend(sockets.map(|socket| PollFd::new(socket.udp(), PollFlags::IN)));
-        let timeout = self.next_look().map(|left| {
-            // A little more, so that the time has come then.
+        let timeout = self.next_keep_alive().map(|left| {
+            // Rounded up, so that the probe is due after the wait.
             let left = left + Duration::from_millis(1);
             Timespec {
                 tv_sec: left.as_secs() as i64,
@@ -152,7 +152,7 @@ impl Service {
             }
         });
         if let Err(error) = poll(&mut fds, timeout.as_ref()) {
-            tracing::debug!(%error, "waiting failed");
+            tracing::debug!(%error, "poll failed");
         }
         if fds[..2]
             .iter()
@@ -163,24 +163,24 @@ impl Service {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let ready: Vec<_> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
         for (socket, _) in datagrams.iter().zip(ready).filter(|(_, ready)| *ready) {
-            socket.introduced();
+            socket.receive_introductions();
         }
         true
     }
 
-    /// How long until a peer is to be looked for.
-    fn next_look(&self) -> Option<Duration> {
+    /// Returns the time until the next keep-alive probe.
+    fn next_keep_alive(&self) -> Option<Duration> {
         let first = lock(&self.kept_alive).values().min().copied();
         first.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    fn tell(&self, event: &Event) {
+    fn dispatch(&self, event: &Event) {
         let socket = lock(&self.streams)
             .get(&event.owner().tag())
             .and_then(Weak::upgrade);
         match socket {
-            Some(socket) => socket.happened(event),
-            // A request that nobody sees any more.
+            Some(socket) => socket.handle_event(event),
+            // A connection request whose listener is gone.
             None if event.listener.is_some() => event.id.close(),
             None => {}
         }

@@ -1,5 +1,5 @@
-//! Sizes and options of sockets. What an administrator wants is in the files of `/etc/rdma/rsocket`, as with
-//! librdmacm.
+//! Sizes and options of sockets. The administrator's defaults are files in `/etc/rdma/rsocket`, as
+//! with librdmacm.
 
 use std::fs;
 use std::path::Path;
@@ -10,39 +10,39 @@ use urxe_proto::rsocket::wire::{from_scale, to_scale};
 
 const DIRECTORY: &str = "/etc/rdma/rsocket";
 
-/// The fewest entries of a queue.
+/// The minimum length of a queue.
 const MIN_QUEUE: u16 = 16;
-/// The most: what a device has.
+/// The maximum length of a queue: that of devices.
 const MAX_QUEUE: u16 = urxe_driver::qp::MAX_QP_WR as u16;
 
-/// What is the same for all sockets of the process.
+/// The settings of the process.
 #[derive(Debug)]
 pub struct Defaults {
-    /// What a new socket has.
+    /// The settings of a new socket.
     pub settings: Settings,
-    /// How long who waits polls before it sleeps.
+    /// The time for which a waiting thread polls before it sleeps.
     pub polling: Duration,
 }
 
-/// The sizes that a socket is to have.
+/// The sizes of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Work requests of the send queue.
+    /// The length of the send queue in work requests.
     pub send_queue: u16,
-    /// Receives of the receive queue.
+    /// The length of the receive queue in work requests.
     pub receive_queue: u16,
-    /// The most bytes that go without the send buffer.
+    /// The largest inline data in bytes.
     pub inline: u16,
-    /// Bytes of the send buffer.
+    /// The size of the send buffer in bytes.
     pub send_buffer: u32,
-    /// Bytes of the receive buffer.
+    /// The size of the receive buffer in bytes.
     pub receive_buffer: u32,
-    /// Entries for memory that the peer maps.
+    /// The number of entries for memory mapped by the peer.
     pub iomap_entries: u16,
 }
 
 impl Settings {
-    /// librdmacm's.
+    /// The defaults of librdmacm.
     const USUAL: Settings = Settings {
         send_queue: 384,
         receive_queue: 384,
@@ -52,20 +52,20 @@ impl Settings {
         iomap_entries: 0,
     };
 
-    /// What a stream can have of it.
+    /// Returns these sizes within the limits of streams.
     pub(super) fn of_stream(&self) -> Sizes {
         const _: () = assert!(MIN_QUEUE > CONTROL_SLOTS);
         Sizes {
             send_queue: self.send_queue.clamp(MIN_QUEUE, MAX_QUEUE),
             receive_queue: self.receive_queue.clamp(MIN_QUEUE, MAX_QUEUE),
             send_buffer: self.send_buffer.max(2 * LOW_WATER),
-            // Two halves, aligned as their entries are told.
+            // Two halves, each with the alignment of its entries.
             receive_buffer: self.receive_buffer.clamp(16, 1 << 30).next_multiple_of(2),
             iomap_entries: self.iomap_entries,
         }
     }
 
-    /// What datagrams can have of it: how many can wait to be sent, and to be received.
+    /// Returns the number of datagrams that can wait to be sent and to be received.
     pub(super) fn of_datagrams(&self) -> (u16, u16) {
         let fitting = |queue: u16, buffer: u32| {
             let slots = u16::try_from(buffer / LOW_WATER).unwrap_or(u16::MAX);
@@ -77,14 +77,14 @@ impl Settings {
         )
     }
 
-    /// As many entries for mapped memory as can be told to the peer.
+    /// Sets the number of entries for mapped memory, within the limit of the protocol.
     pub fn set_iomap_entries(&mut self, entries: i32) {
         let entries = u16::try_from(entries).unwrap_or(if entries < 0 { 0 } else { u16::MAX });
         self.iomap_entries = from_scale(to_scale(entries));
     }
 }
 
-/// The defaults of this process.
+/// Returns the defaults of this process.
 pub fn defaults() -> &'static Defaults {
     static DEFAULTS: OnceLock<Defaults> = OnceLock::new();
     DEFAULTS.get_or_init(|| read(Path::new(DIRECTORY)))
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_say_what_new_sockets_have() {
+    fn files_define_the_defaults() {
         let directory = std::env::temp_dir().join(format!("urxe-rsocket-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         assert_eq!(read(&directory).settings, Settings::USUAL);
@@ -136,7 +136,7 @@ mod tests {
         let expected = Settings {
             send_queue: 100,
             receive_buffer: 65536,
-            // As many as can be told.
+            // The maximum of the protocol.
             iomap_entries: 128,
             ..Settings::USUAL
         };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_made_to_fit() {
+    fn sizes_are_limited() {
         let small = Settings {
             send_queue: 1,
             receive_queue: u16::MAX,

@@ -1,6 +1,6 @@
-//! Waiting for completions. Of the threads that wait for a socket one waits in the driver, which receives
-//! meanwhile; the others wait for that one. Whoever changes something wakes them, and those who wait for
-//! several sockets.
+//! Waiting for completions. Of the threads that wait for a socket, one waits in the driver, which
+//! also receives packets. The others wait on a condition variable until that thread reports a
+//! change.
 
 use crate::error::Error;
 use crate::lock;
@@ -13,30 +13,30 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use urxe_driver::{Channel, Cq};
 
-/// What a socket's threads wait for.
-pub(super) trait Waited {
-    /// Does what there is to do. True when something changed.
+/// The state that a socket's threads wait for.
+pub(super) trait Waitable {
+    /// Processes completions. Returns whether the state changed.
     fn process(&mut self) -> bool;
 
-    /// Asks for a notification of the next completion.
+    /// Requests a notification of the next completion.
     fn arm(&self);
 }
 
-/// Those who wait for what a lock is over.
+/// The threads that wait for a state behind a mutex.
 #[derive(Debug)]
 pub(super) struct Waiters {
     channel: Arc<Channel>,
     changed: Condvar,
-    /// A thread waits in the driver. Changes only under the lock.
+    /// Whether a thread waits in the driver. Changes only under the mutex.
     in_driver: AtomicBool,
     watchers: Arc<Watchers>,
 }
 
 impl Waiters {
-    /// Nobody yet.
+    /// Creates an empty set of waiters.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no descriptors left.
     pub fn new(watchers: &Arc<Watchers>) -> Result<Waiters, Error> {
         Ok(Waiters {
             channel: Arc::new(Channel::new()?),
@@ -46,25 +46,25 @@ impl Waiters {
         })
     }
 
-    /// Where completion queues tell of completions.
+    /// Returns the completion channel.
     pub fn channel(&self) -> &Arc<Channel> {
         &self.channel
     }
 
-    /// Something changed that is no completion.
+    /// Reports a change other than a completion.
     pub fn wake(&self) {
         self.changed.notify_all();
         self.watchers.notify();
     }
 
-    /// Something changed that is no completion, and concerns a thread that waits in the driver.
+    /// Reports a change other than a completion, also to a thread that waits in the driver.
     pub fn interrupt(&self, any: &Arc<Cq>) {
         self.channel.push(Arc::clone(any));
         self.wake();
     }
 
-    /// Does what there is to do, and tells whom it concerns.
-    pub fn process(&self, state: &mut impl Waited) -> bool {
+    /// Processes completions and wakes the waiters on a change.
+    pub fn process(&self, state: &mut impl Waitable) -> bool {
         let changed = state.process();
         if changed {
             self.wake();
@@ -72,13 +72,13 @@ impl Waiters {
         changed
     }
 
-    /// Readable when there is something to do, once it was armed.
+    /// Returns the descriptor that becomes readable on a completion, if armed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.fd()
     }
 
-    /// The descriptor was readable: it shall not be for the same again. A thread that waits in the driver
-    /// takes what it says itself.
+    /// Clears the readiness of the descriptor. A thread that waits in the driver takes the events
+    /// itself.
     pub fn clear<S>(&self, state: &Mutex<S>) {
         let _held = lock(state);
         if !self.in_driver.load(Ordering::Relaxed) {
@@ -86,11 +86,11 @@ impl Waiters {
         }
     }
 
-    /// Waits until `test` says so.
+    /// Waits until `test` returns true.
     ///
     /// # Errors
-    /// `EAGAIN` where that would take waiting and must not; `EINTR`; what `test` says.
-    pub fn wait<'a, S: Waited>(
+    /// `EAGAIN` if the call is nonblocking and would wait; `EINTR`; errors of `test`.
+    pub fn wait<'a, S: Waitable>(
         &self,
         state: &'a Mutex<S>,
         nonblocking: bool,
@@ -117,7 +117,7 @@ impl Waiters {
                     .unwrap_or_else(PoisonError::into_inner);
             } else {
                 held.arm();
-                // What came before nobody tells of.
+                // Completions from before arming cause no notification.
                 if self.process(&mut *held) {
                     continue;
                 }

@@ -1,8 +1,9 @@
-//! What `urxe run` and the object that it preloads agree on. Part of both.
+//! The protocol of `urxe run` and the object that it preloads. Compiled into both.
 
-/// The variable that names the directory, an absolute path, below which there are files in the place of those in
-/// `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`. `urxe run` sets it.
+/// The environment variable with the root directory of the view, an absolute path, which `urxe run`
+/// sets. Below it are the replacements of `/sys/class/infiniband`, `/sys/class/infiniband_verbs`
+/// and `/dev/infiniband`.
 pub const VARIABLE: &str = "URXE_SYSFS_ROOT";
 
-/// The longest such path, in bytes.
+/// The longest root path, in bytes.
 pub const LONGEST_ROOT: usize = 255;

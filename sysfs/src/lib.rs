@@ -1,43 +1,43 @@
-//! The devices as programs and scripts look for them in `/sys/class/infiniband`.
+//! The view of urxe's devices in `/sys/class/infiniband`, for programs and scripts that read it.
 //!
-//! - `tree`: what is to be seen of a device.
-//! - `mount`: puts it where it is looked for, for one program and what it starts.
-//! - `preload`: where that is forbidden, has the program look elsewhere.
-//! - `keeper`: a process that keeps the counters true.
+//! - `tree`: the files of a device.
+//! - `mount`: mounts the view for one program and its children.
+//! - `preload`: redirects paths to the view where mounts are forbidden.
+//! - `counter_service`: a process that keeps the counters up to date.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+pub mod counter_service;
 mod environment;
-pub mod keeper;
 mod mount;
 mod preload;
 mod tree;
 
 pub use preload::PRELOAD;
 
-/// Whether to show the devices in sysfs.
+/// Whether and how to show the devices in sysfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
-    /// Where it is possible.
+    /// Show them where possible.
     Auto,
-    /// In any case: fail where it is not possible.
+    /// Fail where it is not possible.
     Yes,
-    /// In any case, by preloading an object, also where mounts would do.
+    /// Use the preload object, even where mounts are possible.
     Preload,
-    /// Not at all.
+    /// Do not show them.
     No,
 }
 
-/// A variable for the program's environment.
+/// A variable for the program's environment: name and value.
 pub type Variable = (&'static str, OsString);
 
-/// Shows the devices to this process, or to the program that it executes with the returned variables, and
-/// to their children. `object` finds the shared object that programs preload ([`PRELOAD`]).
+/// Shows the devices to this process and its children, or to the program that it executes with the
+/// returned variables. `object` finds the shared object that programs preload ([`PRELOAD`]).
 ///
 /// # Errors
-/// When it was to be done in any case and cannot be.
+/// Fails if the view is required and not possible.
 pub fn show(
     view: View,
     object: impl FnOnce() -> Result<PathBuf, String>,
@@ -46,16 +46,17 @@ pub fn show(
         View::No => return Ok(Vec::new()),
         View::Preload => show_preloaded(object),
         View::Auto | View::Yes => show_mounted().or_else(|mounts| {
-            tracing::info!("no mounts for the devices: {mounts}");
-            show_preloaded(object).map_err(|error| format!("{mounts}; nor by preloading: {error}"))
+            tracing::info!("cannot mount the sysfs view: {mounts}");
+            show_preloaded(object)
+                .map_err(|error| format!("{mounts}; preloading fails too: {error}"))
         }),
     };
     match (shown, view) {
         (Err(error), View::Auto) => {
-            tracing::info!("the devices are not to be seen in /sys: {error}");
+            tracing::info!("the devices are not visible in /sys: {error}");
             Ok(Vec::new())
         }
-        (Err(error), _) => Err(format!("the devices cannot be shown in /sys: {error}")),
+        (Err(error), _) => Err(format!("cannot show the devices in /sys: {error}")),
         (Ok(variables), _) => Ok(variables),
     }
 }
@@ -63,7 +64,7 @@ pub fn show(
 fn show_mounted() -> Result<Vec<Variable>, String> {
     try_out()?;
     mount::show().map_err(|error| error.to_string())?;
-    keeper::start(None).map_err(no_keeper)?;
+    counter_service::start(None).map_err(no_counter_service)?;
     Ok(Vec::new())
 }
 
@@ -71,20 +72,20 @@ fn show_preloaded(
     object: impl FnOnce() -> Result<PathBuf, String>,
 ) -> Result<Vec<Variable>, String> {
     let files = preload::Files::write(&object()?).map_err(|error| error.to_string())?;
-    // The files are the keeper's to remove, once there is one.
-    keeper::start(Some(files.root())).map_err(no_keeper)?;
-    Ok(files.keep())
+    // From here on the service removes the files.
+    counter_service::start(Some(files.root())).map_err(no_counter_service)?;
+    Ok(files.into_variables())
 }
 
-fn no_keeper(error: std::io::Error) -> String {
-    format!("starting the keeper of the counters: {error}")
+fn no_counter_service(error: std::io::Error) -> String {
+    format!("cannot start the counter service: {error}")
 }
 
-/// The hidden subcommand of the command that calls [`show`], which calls [`trial`].
+/// The hidden subcommand that calls [`trial`]; the command that calls [`show`] must provide it.
 pub const TRIAL: &str = "sysfs-trial";
 
-/// Has another process do it first: some systems let a process make a user namespace and then permit
-/// nothing in it, and there is no way back.
+/// Tries the mounts in another process first: some systems permit creating a user namespace but
+/// nothing in it, and a process cannot leave the namespace again.
 fn try_out() -> Result<(), String> {
     let trial = Command::new("/proc/self/exe")
         .arg(TRIAL)
@@ -93,14 +94,14 @@ fn try_out() -> Result<(), String> {
     match trial {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(error) => Err(format!("trying it out: {error}")),
+        Err(error) => Err(format!("cannot try the mounts: {error}")),
     }
 }
 
-/// What [`TRIAL`] does: mounts the view for this process alone, which then ends.
+/// Implements [`TRIAL`]: mounts the view for this process, which then exits.
 ///
 /// # Errors
-/// Why mounts are not possible.
+/// The reason why mounts are not possible.
 pub fn trial() -> Result<(), String> {
     mount::show().map_err(|error| error.to_string())
 }

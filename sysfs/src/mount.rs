@@ -1,7 +1,7 @@
-//! Puts the devices into `/sys/class` as this process, and what it starts, sees it.
+//! Mounts the view of the devices in `/sys/class`, for this process and its children.
 //!
-//! The kernel lets nobody add to sysfs. So a file system in memory takes the place of `/sys/class`,
-//! in mounts that are this process's own, and in it each class of the kernel is where it was.
+//! Directories cannot be added to sysfs. A tmpfs therefore replaces `/sys/class` in a private mount
+//! namespace, and contains bind mounts of the kernel's classes.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,18 +19,18 @@ use urxe_driver::{Device, device, isolation};
 use crate::tree::{self, DEVICES, VERBS};
 
 pub const CLASS: &str = "/sys/class";
-/// Where the kernel's devices have their files.
+/// The directory of the kernel's device nodes.
 pub const NODES: &str = "/dev/infiniband";
 
-/// Why `/sys/class` stays as it is.
+/// A step of the mounts that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {source}")]
+#[error("{what} failed: {source}")]
 pub struct MountError {
     what: &'static str,
     source: io::Error,
 }
 
-/// Says what was tried.
+/// Adds the name of the step to an error.
 trait Trying<T> {
     fn trying(self, what: &'static str) -> Result<T, MountError>;
 }
@@ -44,15 +44,15 @@ impl<T, E: Into<io::Error>> Trying<T> for Result<T, E> {
     }
 }
 
-/// Gives this process mounts of its own and shows the devices in them. When it fails, nothing has
-/// changed but that the mounts may be this process's own.
+/// Mounts the view in a private mount namespace. After a failure only the namespace may have
+/// changed, not the mounts in it.
 ///
 /// # Errors
-/// When that is not allowed, or the kernel does not tell the interfaces.
+/// Fails if mounts are forbidden or the interfaces cannot be listed.
 pub fn show() -> Result<(), MountError> {
-    let devices = device::devices().trying("asking for the network interfaces")?;
+    let devices = device::devices().trying("listing the network interfaces")?;
     isolate()?;
-    // Mounts of this process are not to be seen by others; those of others still come.
+    // Mounts of this process do not propagate to others; mounts of others still propagate here.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", slave).trying("making the mounts private")?;
     let class = Path::new(CLASS);
@@ -68,14 +68,14 @@ pub fn show() -> Result<(), MountError> {
     show_nodes(&devices).trying("showing the devices in /dev")
 }
 
-/// The files that the kernel's devices are opened by, which UCX looks for. Nobody opens these: urxe's
-/// devices are in the process that uses them.
+/// Creates the device nodes that UCX checks for. They are never opened, because urxe's devices
+/// exist in the process that uses them.
 fn show_nodes(devices: &[Arc<Device>]) -> io::Result<()> {
     let nodes = Path::new(NODES);
     let fill = |real: &Path| bind_all(real, nodes, &[]);
     match nodes.is_dir() {
         true => cover(nodes, fill)?,
-        // Nobody can add a directory to /dev without others seeing it, so that is done in its place.
+        // A directory added to /dev would be visible to others, so a tmpfs replaces /dev.
         false => {
             let all = nodes.parent().unwrap_or(Path::new("/dev"));
             cover(all, |real| {
@@ -92,8 +92,8 @@ fn show_nodes(devices: &[Arc<Device>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a file system in memory in the place of a directory. `fill` gets the path by which what is
-/// under it can be reached; when it fails, the directory is what it was.
+/// Mounts a tmpfs over a directory. `fill` gets the path of the covered directory. If it fails, the
+/// directory is unchanged.
 fn cover(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let real = File::open(place)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -106,17 +106,16 @@ fn cover(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result
     filled
 }
 
-/// As root by right, as anybody else in a user namespace, in which nobody is anybody else than
-/// before.
+/// Creates a private mount namespace: directly as root, otherwise in a user namespace that keeps
+/// the user ID.
 fn isolate() -> Result<(), MountError> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     match isolation::private_mounts(false) {
-        // Root without the right to mounts would not be root in a user namespace either: it
-        // would lose what rights it has.
+        // Root without CAP_SYS_ADMIN would lose its other capabilities in a user namespace.
         Err(error) if !user.is_root() && error.kind() == io::ErrorKind::PermissionDenied => {}
-        result => return result.trying("making mounts of one's own"),
+        result => return result.trying("creating a private mount namespace"),
     }
-    isolation::private_mounts(true).trying("making a user namespace")?;
+    isolation::private_mounts(true).trying("creating a user namespace")?;
     let identity = |id: u32| format!("{id} {id} 1");
     fs::write("/proc/self/setgroups", "deny").trying("setting up the user namespace")?;
     fs::write("/proc/self/uid_map", identity(user.as_raw()))
@@ -124,7 +123,7 @@ fn isolate() -> Result<(), MountError> {
         .trying("setting up the user namespace")
 }
 
-/// Puts everything but these entries of a directory into another.
+/// Bind-mounts all entries of a directory, except these, into another.
 fn bind_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

@@ -1,7 +1,7 @@
-//! Shows a program the devices where it may not have mounts of its own: as files in a directory, in which the
-//! object that it preloads looks in the place of `/sys/class/infiniband` (the crate in `sysfs/preload/`).
+//! Shows the devices to a program that may not mount: the view is a directory, and a preloaded
+//! object (the package in `sysfs/preload/`) redirects paths in `/sys/class/infiniband` to it.
 //!
-//! The directory has the paths that it stands for below it. What the kernel shows is there by links.
+//! Below the directory the view has the same paths. Files of the kernel are symbolic links.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,50 +19,50 @@ pub use crate::environment::VARIABLE;
 use crate::mount::{CLASS, NODES};
 use crate::tree::{self, DEVICES, VERBS};
 
-/// The file name of the shared object that programs preload.
+/// The file name of the preloaded shared object.
 pub const PRELOAD: &str = "liburxe_preload.so";
-/// The variable that names what the dynamic linker loads before a program's libraries.
+/// The environment variable with the objects that the dynamic linker preloads.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Programs may become other users, as they may with mounts.
+/// The mode of the directories. The program may change its user ID, as with mounts.
 const FOR_ALL_TO_READ: u32 = 0o755;
-/// How many names to try: a program with the same process id may have left its own.
+/// The number of names to try: a process with the same ID may have left its directory.
 const ATTEMPTS: u32 = 16;
 
-/// Why the devices cannot be shown in this way.
+/// An error that prevents the view.
 #[derive(Debug, thiserror::Error)]
 pub enum PreloadError {
-    /// The interfaces are not known.
-    #[error("asking for the network interfaces: {0}")]
+    /// The interfaces cannot be listed.
+    #[error("cannot list the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
-    /// The dynamic linker would not take it as one path.
+    /// The dynamic linker would split the path.
     #[error(
-        "{path}: such a path cannot be preloaded from; set TMPDIR to a shorter one, without spaces, \
+        "{path}: this path cannot be preloaded; set TMPDIR to a shorter path without spaces, \
          colons, semicolons and dollar signs",
         path = .0.display()
     )]
     Place(PathBuf),
-    /// A file cannot be written.
-    #[error("writing the devices' files to {path}: {source}", path = .path.display())]
+    /// The view cannot be written.
+    #[error("cannot write the view to {path}: {source}", path = .path.display())]
     Write {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The files of one program; removed when dropped.
+/// The view of one program; removed when dropped.
 pub struct Files {
     root: PathBuf,
     kept: bool,
 }
 
 impl Files {
-    /// Writes the files, and a link to the object that programs preload.
+    /// Writes the view, and a link to the preloaded object.
     ///
     /// # Errors
-    /// When the interfaces cannot be listed, or there is no place for the files.
+    /// Fails if the interfaces cannot be listed or the directory cannot be written.
     pub fn write(object: &Path) -> Result<Self, PreloadError> {
         let root = make_root(&env::temp_dir())?;
         let files = Self { root, kept: false };
@@ -74,13 +74,13 @@ impl Files {
         Ok(files)
     }
 
-    /// The directory.
+    /// The root directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Leaves them to the keeper, and tells the program's variables.
-    pub fn keep(mut self) -> Vec<Variable> {
+    /// Leaves the removal to the counter service, and returns the program's variables.
+    pub fn into_variables(mut self) -> Vec<Variable> {
         self.kept = true;
         let mut preload = self.root.join(PRELOAD).into_os_string();
         if let Some(others) = env::var_os(LD_PRELOAD).filter(|others| !others.is_empty()) {
@@ -95,23 +95,23 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         if !self.kept {
-            // They are of no use, and do no harm.
+            // A directory that remains is unused and harmless.
             let _ = fs::remove_dir_all(&self.root);
         }
     }
 }
 
-/// What stands for `/sys/class` below a root.
+/// Returns the replacement of `/sys/class` below a root.
 pub fn class(root: &Path) -> PathBuf {
     below(root, CLASS)
 }
 
-/// Where a path that begins with a slash is below a root.
+/// Returns the location of an absolute path below a root.
 fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// Makes a new directory, with a name that is one path to the dynamic linker.
+/// Creates a new directory, whose path the dynamic linker does not split.
 fn make_root(base: &Path) -> Result<PathBuf, PreloadError> {
     let user = rustix::process::geteuid().as_raw();
     let name = format!("urxe-sysfs-{user}-{}", std::process::id());
@@ -144,7 +144,7 @@ fn is_usable(root: &OsStr) -> bool {
 }
 
 fn fill(root: &Path, object: &Path, devices: &[std::sync::Arc<device::Device>]) -> io::Result<()> {
-    // By a name without what the dynamic linker would split, wherever it is installed.
+    // The link's path has no characters that the dynamic linker splits at.
     symlink(object, root.join(PRELOAD))?;
     let class = class(root);
     fs::create_dir_all(&class)?;
@@ -166,7 +166,7 @@ fn fill(root: &Path, object: &Path, devices: &[std::sync::Arc<device::Device>]) 
     Ok(())
 }
 
-/// Makes links in a directory to everything but these entries of another.
+/// Links all entries of a directory, except these, into another.
 fn link_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_one_path_to_the_dynamic_linker() {
+    fn path_that_the_dynamic_linker_splits_is_not_used() {
         assert!(is_usable(OsStr::new("/tmp/urxe-sysfs-0-1")));
         for path in ["/a b", "/a:b", "/$LIB", "relative"] {
             assert!(!is_usable(OsStr::new(path)), "{path}");

@@ -1,4 +1,4 @@
-//! What sysfs would show of a device if a driver of the kernel's had it.
+//! The sysfs files of a device, as a kernel driver would create them.
 
 use std::fs;
 use std::io;
@@ -10,20 +10,19 @@ use urxe_driver::device::{Device, PORT, PortState};
 use urxe_driver::stat::{Counts, DeviceReport};
 use urxe_proto::ids::{Gid, PKey};
 
-/// Where the class's entries are, below `/sys/class`.
+/// The directory of the devices in `/sys/class`.
 pub const DEVICES: &str = "infiniband";
-/// The class of the devices that programs open.
+/// The directory of the uverbs devices in `/sys/class`.
 pub const VERBS: &str = "infiniband_verbs";
-/// The version of the kernel's interface to libibverbs, for which scripts look.
+/// The version of the kernel's uverbs ABI, which scripts read.
 const VERBS_ABI: u32 = 6;
-/// The version of that of a driver that has no interface of its own.
+/// The ABI version of a driver without an ABI of its own.
 const DRIVER_ABI: u32 = 1;
 
-/// Makes `to` with what the kernel shows in `from`, a class of RDMA devices. Its entries are links, and
-/// there may be none.
+/// Creates `to` with links to the entries of `from`, a class of the kernel that may not exist.
 ///
 /// # Errors
-/// When `to` is there, or cannot be made.
+/// Fails if `to` exists or cannot be created.
 pub fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     if !from.is_dir() {
@@ -34,17 +33,17 @@ pub fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
         let place = to.join(entry.file_name());
         match fs::read_link(entry.path()) {
             Ok(target) => symlink(target, place)?,
-            // A file, such as the version of the interface.
+            // A regular file, such as `abi_version`.
             Err(_) => fs::write(place, fs::read(entry.path())?)?,
         }
     }
     Ok(())
 }
 
-/// Writes the entries of a device below `class`, which stands for `/sys/class`.
+/// Writes the files of a device below `class`, which stands for `/sys/class`.
 ///
 /// # Errors
-/// When the place is not there, or has no room.
+/// Fails if `class` does not exist or has no space.
 pub fn write(class: &Path, device: &Device) -> io::Result<()> {
     let name = device.name();
     let root = class.join(DEVICES).join(name);
@@ -73,11 +72,11 @@ fn write_node(root: &Path, device: &Device) -> io::Result<()> {
     file(&root.join("hw_rev"), "0x0")?;
     file(&root.join("hca_type"), "urxe")?;
     file(&root.join("board_id"), "urxe")?;
-    // As the kernel's rxe names the interface that it sits on.
+    // The kernel's rxe reports its interface in this file.
     file(&root.join("parent"), device.interface())
 }
 
-/// The hardware: there is none but the interface's, which tells its place in the machine.
+/// Writes the files of the parent device: those of the interface's hardware, such as its NUMA node.
 fn write_parent(root: &Path, class: &Path, device: &Device) -> io::Result<()> {
     let interface = device.interface();
     let net = root.join("net");
@@ -85,7 +84,7 @@ fn write_parent(root: &Path, class: &Path, device: &Device) -> io::Result<()> {
     symlink(format!("../../../../net/{interface}"), net.join(interface))?;
     let hardware = class.join("net").join(interface).join("device");
     let node = fs::read_to_string(hardware.join("numa_node")).unwrap_or_default();
-    // -1 is the kernel's word for no node in particular.
+    // -1: no NUMA node.
     file(
         &root.join("numa_node"),
         node.trim().parse::<i32>().unwrap_or(-1),
@@ -95,7 +94,7 @@ fn write_parent(root: &Path, class: &Path, device: &Device) -> io::Result<()> {
             file(&root.join(name), text.trim())?;
         }
     }
-    // All ones, in the 16 bits of PCI: no vendor.
+    // The unused PCI vendor ID.
     file(&root.join("vendor"), "0xffff")?;
     file(&root.join("device"), "0x0000")?;
     file(&root.join("subsystem_vendor"), "0xffff")?;
@@ -115,7 +114,7 @@ fn write_port(root: &Path, device: &Device) -> io::Result<()> {
     file(&root.join("lid_mask_count"), 0)?;
     file(&root.join("sm_lid"), "0x0")?;
     file(&root.join("sm_sl"), 0)?;
-    /// Communication management, and GIDs that are IP addresses (14.2.5.6).
+    /// Connection management supported, and IP-based GIDs (14.2.5.6).
     const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
     file(&root.join("cap_mask"), format!("{CAPABILITIES:#010x}"))?;
     file(&root.join("pkeys/0"), format!("{:#06x}", PKey::DEFAULT.0))?;
@@ -135,7 +134,7 @@ fn write_port(root: &Path, device: &Device) -> io::Result<()> {
     Ok(())
 }
 
-/// The counters of a port, by the directory in which sysfs has them.
+/// Returns the counters of a port with their sysfs directories.
 pub fn counters(report: &DeviceReport) -> [(&'static str, &Counts); 3] {
     [
         ("counters", &report.port),
@@ -144,7 +143,7 @@ pub fn counters(report: &DeviceReport) -> [(&'static str, &Counts); 3] {
     ]
 }
 
-/// A GID as sysfs writes it: eight groups of four digits.
+/// Formats a GID as sysfs does: eight groups of four digits.
 fn gid(ip: IpAddr) -> String {
     groups(&Gid::from_ip(ip).0)
 }
@@ -157,7 +156,7 @@ fn groups(bytes: &[u8]) -> String {
     groups.collect::<Vec<_>>().join(":")
 }
 
-/// Writes one line, making the directories on the way.
+/// Writes one line to a file and creates its directories.
 fn file(path: &Path, line: impl std::fmt::Display) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;

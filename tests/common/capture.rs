@@ -1,4 +1,4 @@
-//! Captures, and the two programs that judge them: Wireshark's dissector, and scapy's ICRC.
+//! Captures, and the two programs that verify them: Wireshark's dissector, and scapy's ICRC.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::namespace::Namespace;
 use super::require::venv_python;
-use super::run::{LOOK, Running, run};
+use super::run::{POLL_INTERVAL, Running, run};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const ROCE_PORT: &str = "udp.port == 4791";
 
-/// Opcodes, as Wireshark prints them: those of the reliable connection unless they say otherwise.
+/// Opcodes as Wireshark prints them, of the reliable connection unless stated otherwise.
 pub mod opcode {
     /// The first packet of a SEND.
     pub const SEND_FIRST: u32 = 0;
@@ -36,9 +36,9 @@ pub mod opcode {
     pub const FETCH_AND_ADD: u32 = 20;
     /// The first packet of a SEND on an unreliable connection.
     pub const UC_SEND_FIRST: u32 = 32;
-    /// A packet in the middle of one.
+    /// A packet in the middle of a SEND on an unreliable connection.
     pub const UC_SEND_MIDDLE: u32 = 33;
-    /// The last packet of one.
+    /// The last packet of a SEND on an unreliable connection.
     pub const UC_SEND_LAST: u32 = 34;
     /// A datagram.
     pub const UD_SEND_ONLY: u32 = 100;
@@ -49,11 +49,11 @@ pub mod opcode {
 pub struct Packet {
     /// The source address.
     pub source: String,
-    /// The IPv4 identification; nothing over IPv6.
+    /// The IPv4 identification; `None` for IPv6.
     pub identification: Option<u32>,
     /// The UDP source port.
     pub source_port: u32,
-    /// The whole UDP length, its header counted.
+    /// The UDP length, including the header.
     pub udp_length: u32,
     /// The BTH opcode.
     pub opcode: u32,
@@ -61,19 +61,19 @@ pub struct Packet {
     pub destination_qp: u32,
     /// The packet sequence number.
     pub psn: u32,
-    /// The ICRC, its bytes in their order on the wire.
+    /// The ICRC in the byte order of the wire.
     pub icrc: u32,
     /// The IPv4 TTL or the IPv6 hop limit.
     pub hop_limit: u32,
 }
 
 impl Packet {
-    /// Whether it is one of a SEND's.
+    /// Returns whether the packet belongs to a SEND.
     pub fn is_send(&self) -> bool {
         self.opcode <= opcode::SEND_ONLY
     }
 
-    /// The bytes of payload and padding of a SEND without immediate data.
+    /// Returns the length of payload and padding of a SEND without immediate data, in bytes.
     pub fn send_payload(&self) -> u32 {
         const UDP_HEADER: u32 = 8;
         const BTH: u32 = 12;
@@ -85,7 +85,7 @@ impl Packet {
 /// Dissects a capture.
 ///
 /// # Panics
-/// When Wireshark finds anything in it malformed, wrong or other than RoCEv2, or nothing at all.
+/// If Wireshark finds a packet that is malformed, erroneous or not RoCEv2, or finds no packets.
 #[track_caller]
 pub fn dissect(capture: &Path) -> Vec<Packet> {
     let suspect = format!(
@@ -124,8 +124,7 @@ pub fn dissect(capture: &Path) -> Vec<Packet> {
     packets
 }
 
-/// What Wireshark shows for a field in each packet of a capture that has it and that `filter` lets
-/// pass.
+/// Returns a field of each packet that has it and passes `filter`.
 #[track_caller]
 pub fn values(capture: &Path, filter: &str, field: &str) -> Vec<String> {
     let filter = format!("{field} && {filter}");
@@ -133,19 +132,19 @@ pub fn values(capture: &Path, filter: &str, field: &str) -> Vec<String> {
     table.lines().map(str::to_owned).collect()
 }
 
-/// Checks every ICRC of a capture with scapy, which must find exactly `packets` packets.
+/// Checks every ICRC of a capture of `packets` packets with scapy.
 ///
 /// # Panics
-/// When scapy disagrees with a single one.
+/// If an ICRC is wrong, or the number of packets differs.
 #[track_caller]
 pub fn assert_every_icrc(capture: &Path, packets: usize) {
     let finished = check_icrc(capture);
-    let said = finished.stdout.clone();
+    let verdict = finished.stdout.clone();
     finished.success();
-    assert_eq!(said.trim(), format!("checked {packets}, wrong 0"));
+    assert_eq!(verdict.trim(), format!("checked {packets}, wrong 0"));
 }
 
-/// What scapy's ICRC says about a capture.
+/// Runs scapy's ICRC check on a capture.
 pub fn check_icrc(capture: &Path) -> super::run::Finished {
     let script = urxe_tests::workspace().join("tests/common/check_icrc.py");
     let mut command = Command::new(venv_python());
@@ -153,18 +152,18 @@ pub fn check_icrc(capture: &Path) -> super::run::Finished {
     run("check_icrc.py", command, LIMIT)
 }
 
-/// A capture by the kernel of all that an interface sends and receives on port 4791.
+/// A capture by the kernel of all packets of an interface on port 4791.
 pub struct Sniffer {
     dumpcap: Running,
     file: PathBuf,
 }
 
 impl Sniffer {
-    /// Starts capturing, and returns when it really does.
+    /// Starts the capture, and returns when it is active.
     #[track_caller]
     pub fn start(namespace: &Namespace, interface: &str, file: &Path) -> Self {
         let mut command = namespace.place().command("dumpcap");
-        // A buffer of 64 MiB: no packet may be missing.
+        // A buffer of 64 MiB, so that no packet is dropped.
         command
             .args([
                 "-q",
@@ -179,12 +178,12 @@ impl Sniffer {
             .arg(file);
         let mut dumpcap = Running::start("dumpcap", command);
         let deadline = Instant::now() + LIMIT;
-        // It writes the file's header when it has begun.
+        // dumpcap writes the file's header when the capture is active.
         while file.metadata().map_or(0, |metadata| metadata.len()) == 0 {
             if !dumpcap.is_running() || Instant::now() > deadline {
                 panic!("no capture\n{}", dumpcap.finish(Duration::ZERO));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Self {
             dumpcap,
@@ -192,13 +191,13 @@ impl Sniffer {
         }
     }
 
-    /// Ends the capture.
+    /// Stops the capture.
     ///
     /// # Panics
-    /// When it missed packets.
+    /// If packets were dropped.
     #[track_caller]
     pub fn stop(self) -> PathBuf {
-        // dumpcap hands packets over a fifth of a second late at most.
+        // dumpcap writes packets with a delay of up to 200 ms.
         thread::sleep(Duration::from_millis(500));
         self.dumpcap.signal("INT");
         let finished = self.dumpcap.finish(LIMIT).success();
@@ -213,8 +212,8 @@ impl Sniffer {
 #[track_caller]
 fn tshark(capture: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // It takes the start of any message for NFS's RPC over RDMA if it can, and calls what is too
-    // short for that malformed.
+    // Disables the dissector of NFS over RDMA, which claims other messages and calls them
+    // malformed.
     command.args(["-n", "--disable-heuristic", "rpcrdma_infiniband"]);
     command.arg("-r").arg(capture).args(arguments);
     run("tshark", command, LIMIT).success().stdout
@@ -237,7 +236,7 @@ fn parse_packet(line: &str) -> Packet {
         hop_limit,
     ] = fields[..]
     else {
-        panic!("tshark's line {line:?} has other fields than asked for")
+        panic!("unexpected fields in tshark's line {line:?}")
     };
     Packet {
         source: [ip, ipv6].concat(),

@@ -1,4 +1,4 @@
-//! What Debian's `ibv_devinfo -v` says about a device.
+//! The output of Debian's `ibv_devinfo -v` for a device.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub struct DeviceInfo(pub String);
 
 impl DeviceInfo {
-    /// Asks `ibv_devinfo` in `place`.
+    /// Runs `ibv_devinfo` in `place`.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn query(place: &Place, device: &str) -> Self {
         let mut command = place.verbs("ibv_devinfo");
@@ -23,7 +23,7 @@ impl DeviceInfo {
         Self(run("ibv_devinfo", command, LIMIT).success().stdout)
     }
 
-    /// The value of a line such as `state: PORT_ACTIVE (4)`.
+    /// Returns the value of a line such as `state: PORT_ACTIVE (4)`.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -31,7 +31,7 @@ impl DeviceInfo {
         })
     }
 
-    /// The port's GIDs with their indices.
+    /// Returns the port's GIDs with their indices.
     pub fn gids(&self) -> Vec<(u32, Ipv6Addr)> {
         self.0
             .lines()
@@ -43,10 +43,10 @@ impl DeviceInfo {
             .collect()
     }
 
-    /// The index of a GID.
+    /// Returns the index of a GID.
     ///
     /// # Panics
-    /// When there is none with this address.
+    /// If no GID has this address.
     #[track_caller]
     pub fn gid_index(&self, address: &str) -> u32 {
         let wanted: Ipv6Addr = address.parse().expect("an IPv6 address");

@@ -1,6 +1,5 @@
-//! How the integration tests run programs that know nothing of urxe: where (this host, network
-//! namespaces, another user), how (with a time limit, both outputs kept) and what these tests
-//! need from the machine.
+//! Support for integration tests that run other programs over urxe: places (this host, network
+//! namespaces, other users), execution with a time limit and captured output, and requirements.
 
 pub mod capture;
 pub mod devices;

@@ -1,8 +1,8 @@
-//! Network namespaces that vanish with their test.
+//! Network namespaces that disappear with their test.
 //!
-//! A namespace without a name lives as long as a process in it. That process is a `cat` that
-//! reads from this one: however the test ends, the pipe closes, `cat` leaves, and the kernel
-//! removes the namespace with its interfaces. There is nothing to clean up, and no name to clash.
+//! An unnamed namespace exists as long as a process in it. That process is a `cat` that reads from
+//! a pipe of the test. However the test ends, the pipe closes, `cat` exits, and the kernel removes
+//! the namespace with its interfaces. No clean-up is needed, and no names can collide.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::place::Place;
 use super::require::{can_unshare, is_root};
-use super::run::{LOOK, run};
+use super::run::{POLL_INTERVAL, run};
 
-/// What a program that sets up interfaces may take.
+/// The time limit of a program that configures interfaces.
 const SETUP: Duration = Duration::from_secs(20);
 
 /// A network namespace.
@@ -22,8 +22,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new one for the user of `base`; in a user namespace of its own, too, unless root can do
-    /// without.
+    /// Creates a namespace for the user of `base`, inside a new user namespace unless the user is
+    /// root.
     pub fn new(base: &Place) -> Self {
         if is_root() && can_unshare("-n") {
             Self::hold(base, "-n", &["--net"])
@@ -32,14 +32,14 @@ impl Namespace {
         }
     }
 
-    /// A new user namespace with a network namespace in it, as by `unshare -rn`.
+    /// Creates a user namespace with a network namespace in it, as `unshare -rn` does.
     pub fn new_with_user(base: &Place) -> Self {
         Self::hold(base, "-rn", &["--user", "--preserve-credentials", "--net"])
     }
 
-    /// Another network namespace beside this one.
+    /// Creates another network namespace in the same user namespace.
     pub fn sibling(&self) -> Self {
-        // Entered from this one, so that both belong to one user namespace, if there is one.
+        // Entered from this namespace, so that both belong to its user namespace, if any.
         Self::hold(&self.place, "-n", &["--net"])
     }
 
@@ -50,13 +50,13 @@ impl Namespace {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("unshare could not be started: {error}"));
+            .unwrap_or_else(|error| panic!("cannot start unshare: {error}"));
         let mut ready = String::new();
         let stdout = holder.stdout.take().expect("it is a pipe");
         BufReader::new(stdout)
             .read_line(&mut ready)
             .expect("a pipe can be read");
-        assert_eq!(ready, "\n", "unshare {unshare} made no namespace");
+        assert_eq!(ready, "\n", "unshare {unshare} created no namespace");
 
         let target = holder.id().to_string();
         let words = [&["nsenter", "--target", &target], enter, &["--"]].concat();
@@ -66,15 +66,15 @@ impl Namespace {
         }
     }
 
-    /// Where programs run in this namespace.
+    /// Returns the place in which programs run in this namespace.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Runs `ip` with these words, separated by spaces.
+    /// Runs `ip` with these space-separated arguments.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     pub fn ip(&self, words: &str) {
         let mut command = self.place.command("ip");
@@ -82,10 +82,10 @@ impl Namespace {
         run(&format!("ip {words}"), command, SETUP).success();
     }
 
-    /// Writes to a file of the namespace's own, below `/proc/sys/net`.
+    /// Writes to a file of the namespace below `/proc/sys/net`.
     ///
     /// # Panics
-    /// When that fails.
+    /// If that fails.
     #[track_caller]
     fn write(&self, path: &str, value: &str) {
         let mut command = self.place.command("sh");
@@ -93,8 +93,8 @@ impl Namespace {
         run(&format!("writing {path}"), command, SETUP).success();
     }
 
-    /// Waits until the interface has its link-local address, which the kernel gives it when it has
-    /// noticed that the cable is plugged in.
+    /// Waits for the interface's link-local address, which the kernel assigns when it detects the
+    /// carrier.
     #[track_caller]
     fn wait_for_link_local(&self, interface: &str) {
         let deadline = Instant::now() + SETUP;
@@ -107,9 +107,9 @@ impl Namespace {
             }
             assert!(
                 Instant::now() < deadline,
-                "{interface} gets no address: {shown}"
+                "{interface} has no link-local address: {shown}"
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -122,17 +122,17 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Closing its input ends it; killing as well spares the wait.
+        // Closing its input also ends it; killing it takes less time.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
 }
 
-/// Two namespaces, `va` in the first and `vb` in the second being the ends of one cable.
+/// Two namespaces that a veth pair connects: `va` in the first, `vb` in the second.
 pub struct Cable {
-    /// With the interface `va`.
+    /// The namespace of `va`.
     pub a: Namespace,
-    /// With the interface `vb`.
+    /// The namespace of `vb`.
     pub b: Namespace,
 }
 
@@ -141,17 +141,17 @@ impl Cable {
     pub const A: &str = "192.0.2.1";
     /// The IPv4 address of `vb`.
     pub const B: &str = "192.0.2.2";
-    /// The IPv6 address of `va`, beside its link-local one.
+    /// The global IPv6 address of `va`.
     pub const A6: &str = "2001:db8::1";
-    /// The IPv6 address of `vb`, beside its link-local one.
+    /// The global IPv6 address of `vb`.
     pub const B6: &str = "2001:db8::2";
 
-    /// A cable for packets of up to `mtu` bytes, both ends up with all their addresses.
+    /// Creates a cable with this MTU and configures both ends.
     pub fn new(base: &Place, mtu: u32) -> Self {
         Self::join(Namespace::new(base), mtu)
     }
 
-    /// A cable from `a` to a new namespace beside it.
+    /// Connects `a` to a new sibling namespace.
     pub fn join(a: Namespace, mtu: u32) -> Self {
         let b = a.sibling();
         let peer = b.holder.id();
@@ -162,7 +162,7 @@ impl Cable {
             [(&a, "va", Self::A, Self::A6), (&b, "vb", Self::B, Self::B6)]
         {
             end.ip(&format!("addr add {address}/24 dev {interface}"));
-            // Without waiting for duplicate address detection.
+            // Disables duplicate address detection, which takes time.
             end.write(
                 &format!("/proc/sys/net/ipv6/conf/{interface}/accept_dad"),
                 "0",
@@ -175,9 +175,9 @@ impl Cable {
         Self { a, b }
     }
 
-    /// Has the kernel cut each batch into packets before it enters the cable, as a NIC would
-    /// before the wire, so that a capture shows the true packets.
-    pub fn cut_batches(&self) {
+    /// Makes the kernel segment each GSO batch before the cable, as a NIC does before the wire, so
+    /// that a capture shows the real packets.
+    pub fn disable_gso(&self) {
         self.a.ip("link set va gso_max_segs 1");
         self.b.ip("link set vb gso_max_segs 1");
     }

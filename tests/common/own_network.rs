@@ -1,34 +1,34 @@
-//! A network of its own for a test program whose tests are endpoints themselves: a network namespace with a loopback
-//! interface and nothing else, in which no other program, and no other run of the tests, has ports or slots.
+//! A private network for a test program whose tests are endpoints: a network namespace with a
+//! loopback interface only, in which no other program uses ports or slots.
 //!
-//! A program that has this module is put there before `main`, while it has one thread; processes that it starts are in it,
-//! too. Where namespaces cannot be had, it is the host's network.
+//! The program enters it before `main`, while it has one thread, and its child processes inherit
+//! it. Where namespaces are not allowed, the program uses the host's network.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
 
-/// Says to the processes that a test starts that they are there already.
+/// The environment variable of processes inside the namespace.
 const MARK: &CStr = c"TESTS_HAVE_THEIR_OWN_NETWORK";
 
-/// What the dynamic linker calls when it has loaded the program.
+/// The function that the dynamic linker calls after loading the program.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    // SAFETY: C strings, and there are no other threads, which might look at the environment.
+    // SAFETY: the strings are NUL-terminated, and no other thread accesses the environment.
     unsafe {
-        if !libc::getenv(MARK.as_ptr()).is_null() || !(leave(false) || leave(true)) {
+        if !libc::getenv(MARK.as_ptr()).is_null() || !(enter(false) || enter(true)) {
             return;
         }
         libc::setenv(MARK.as_ptr(), c"1".as_ptr(), 1);
     }
-    assert!(bring_loopback_up(), "the namespace is this program's own");
+    assert!(bring_loopback_up(), "the namespace belongs to this program");
 }
 
-/// Into a new network namespace, by way of a user namespace in which this user is who it was, or without.
-fn leave(with_user: bool) -> bool {
-    // SAFETY: numbers.
+/// Enters a new network namespace, with or without a user namespace that keeps the user ID.
+fn enter(with_user: bool) -> bool {
+    // SAFETY: the functions have no preconditions.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let flags = match with_user {
         true => libc::CLONE_NEWUSER | libc::CLONE_NEWNET,
@@ -39,7 +39,7 @@ fn leave(with_user: bool) -> bool {
         return false;
     }
     if with_user {
-        // What is not written leaves the program without a name, and with its rights all the same.
+        // Failures are harmless: the program keeps its capabilities in the namespace.
         let _ = fs::write("/proc/self/setgroups", "deny");
         let _ = fs::write("/proc/self/uid_map", format!("{user} {user} 1"));
         let _ = fs::write("/proc/self/gid_map", format!("{group} {group} 1"));
@@ -48,7 +48,8 @@ fn leave(with_user: bool) -> bool {
 }
 
 fn bring_loopback_up() -> bool {
-    // SAFETY: a request that is all zeros but for the name, and flags of an interface.
+    // SAFETY: the socket calls get valid pointers, and the request is zeroed except for name and
+    // flags.
     unsafe {
         let socket: c_int = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         let mut request: libc::ifreq = std::mem::zeroed();

@@ -1,35 +1,35 @@
-//! Debian's perftest: a server and a client of one of its programs, and the table that both print.
+//! Runs a pair of one of Debian's perftest programs and parses its table.
 
 use std::time::Duration;
 
-use super::pingpong::{Side, turn};
+use super::pingpong::{Side, exclusive};
 use super::run::{Finished, Running};
 use super::tcp::{self, free_port};
 
-/// A run of one of perftest's programs to be.
+/// The parameters of a run.
 #[derive(Clone)]
 pub struct Perftest {
     program: &'static str,
-    /// The side that waits.
+    /// The server.
     pub server: Side,
-    /// The side that begins.
+    /// The client.
     pub client: Side,
-    /// The host at which the client finds the server, over TCP.
+    /// The host name of the server for the client's TCP connection.
     pub host: String,
     options: Vec<String>,
     limit: Duration,
 }
 
-/// A run that has ended.
+/// The results of a run.
 pub struct Ended {
-    /// The side that waited.
+    /// The server's result.
     pub server: Finished,
-    /// The side that began.
+    /// The client's result.
     pub client: Finished,
 }
 
 impl Perftest {
-    /// One of the programs, such as `ib_send_bw`.
+    /// Creates a run of a program such as `ib_send_bw`.
     pub fn new(program: &'static str, server: Side, client: Side, host: &str) -> Self {
         Self {
             program,
@@ -41,29 +41,29 @@ impl Perftest {
         }
     }
 
-    /// With more options, separated by spaces, for both sides.
+    /// Adds space-separated options for both sides.
     pub fn options(mut self, options: &str) -> Self {
         self.options
             .extend(options.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// Runs the pair to its end when it is this test's turn.
+    /// Runs the pair exclusively.
     #[track_caller]
     pub fn run(&self) -> Ended {
-        let _turn = turn();
+        let _exclusive = exclusive();
         let port = free_port();
         let server = self.start_side("server", &self.server, port, None);
         let server = tcp::wait_for(server, port, self.limit);
         let client = self.start_side("client", &self.client, port, Some(&self.host));
         let client = client.finish(self.limit);
-        // A server without a client would wait for long.
-        let patience = if client.status.success() {
+        // A server without a client would not end.
+        let limit = if client.status.success() {
             self.limit
         } else {
             Duration::from_secs(2)
         };
-        let server = server.finish(patience);
+        let server = server.finish(limit);
         Ended { server, client }
     }
 
@@ -71,7 +71,7 @@ impl Perftest {
         let mut command = side.place.verbs(self.program);
         command
             .args(["-d", &side.device, "-x", &side.gid_index.to_string()])
-            // Frequencies that change, as those of virtual machines do, are no error.
+            // Ignores changing CPU frequencies, as those of virtual machines.
             .args(["-p", &port.to_string(), "-F"])
             .args(&self.options)
             .args(&side.options)
@@ -83,11 +83,11 @@ impl Perftest {
 }
 
 impl Ended {
-    /// Passes the result on if both sides ended well, and the client's table has exactly the rows
-    /// for messages of these sizes, each of so many iterations.
+    /// Returns the result if both sides succeeded and the client's table has exactly the rows of
+    /// these sizes with this number of iterations.
     ///
     /// # Panics
-    /// Otherwise, showing everything that both said.
+    /// Otherwise, with the output of both sides.
     #[track_caller]
     pub fn success(self, sizes: &[u64], iterations: u64) -> Self {
         let good = |side: &Finished| side.status.success() && !side.timed_out;
@@ -102,7 +102,7 @@ impl Ended {
     }
 }
 
-/// The first two columns of the table: message size in bytes, and iterations.
+/// Returns the first two columns of the table: message size in bytes, and iterations.
 fn rows(output: &str) -> Vec<(u64, u64)> {
     let row = |line: &str| {
         let columns: Option<Vec<f64>> = line

@@ -1,4 +1,4 @@
-//! Debian's `ibv_rc_pingpong` and its like for other services: a server and a client, and what they must say in the end.
+//! Runs a pair of `ibv_rc_pingpong` or its variants for other services.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::tcp::{self, free_port};
 /// One side of a pair.
 #[derive(Clone)]
 pub struct Side {
-    /// Where it runs.
+    /// The place in which it runs.
     pub place: Place,
-    /// Its device.
+    /// The device.
     pub device: String,
-    /// The index of its GID.
+    /// The GID index.
     pub gid_index: u32,
-    /// More variables for its environment.
+    /// Additional environment variables.
     pub environment: Vec<(String, String)>,
-    /// Options for this side alone.
+    /// Additional options of this side.
     pub options: Vec<String>,
 }
 
 impl Side {
-    /// A side that uses the GID of index 0 of `device`.
+    /// Creates a side that uses GID index 0 of `device`.
     pub fn new(place: &Place, device: &str) -> Self {
         let (place, device) = (place.clone(), device.to_owned());
         Self {
@@ -35,23 +35,23 @@ impl Side {
         }
     }
 
-    /// With a variable in its environment.
+    /// Adds an environment variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 }
 
-/// A run of `ibv_rc_pingpong`, or its like, to be.
+/// The parameters of a run.
 #[derive(Clone)]
 pub struct Pingpong {
-    /// Which program it is.
+    /// The program.
     pub program: &'static str,
-    /// The side that waits.
+    /// The server.
     pub server: Side,
-    /// The side that begins.
+    /// The client.
     pub client: Side,
-    /// The host at which the client finds the server to agree on the connection, over TCP.
+    /// The host name of the server for the client's TCP connection.
     pub host: String,
     size: u32,
     iterations: u32,
@@ -59,37 +59,37 @@ pub struct Pingpong {
     limit: Duration,
 }
 
-/// A pair under way.
+/// A running pair.
 pub struct Pair {
-    /// The side that waits.
+    /// The server.
     pub server: Running,
-    /// The side that begins.
+    /// The client.
     pub client: Running,
     size: u32,
     iterations: u32,
     limit: Duration,
 }
 
-/// A pair that has ended.
+/// The results of a pair.
 pub struct Ended {
-    /// The side that waited.
+    /// The server's result.
     pub server: Finished,
-    /// The side that began.
+    /// The client's result.
     pub client: Finished,
     size: u32,
     iterations: u32,
 }
 
-/// Waits for the machine's turn. Both sides of a pair poll without rest, and so want a processor
-/// each; several pairs at once on two processors would measure the scheduler's patience.
-pub fn turn() -> MutexGuard<'static, ()> {
+/// Locks the machine for one pair. Both sides poll continuously and need a processor each, so
+/// concurrent pairs on two processors would measure the scheduler.
+pub fn exclusive() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    // A test that failed while it had its turn leaves nothing behind that matters.
+    // The lock protects no data, so poisoning does not matter.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pingpong {
-    /// The program's own defaults: 1000 messages each way, of 4096 bytes.
+    /// Creates a run with the program's defaults: 1000 messages of 4096 bytes each way.
     pub fn new(server: Side, client: Side, host: &str) -> Self {
         Self {
             program: "ibv_rc_pingpong",
@@ -103,45 +103,45 @@ impl Pingpong {
         }
     }
 
-    /// Both sides in `place`, over the loopback interface.
+    /// Creates a run with both sides in `place`, over the loopback interface.
     pub fn over_loopback(place: &Place) -> Self {
         let side = Side::new(place, "urxe_lo");
         Self::new(side.clone(), side, "127.0.0.1")
     }
 
-    /// With another program of the kind.
+    /// Selects another program.
     pub fn program(mut self, program: &'static str) -> Self {
         self.program = program;
         self
     }
 
-    /// With messages of `size` bytes.
+    /// Sets the message size in bytes.
     pub fn size(mut self, size: u32) -> Self {
         self.size = size;
         self
     }
 
-    /// With this many messages each way.
+    /// Sets the number of messages each way.
     pub fn iterations(mut self, iterations: u32) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// With more options, separated by spaces, for both sides.
+    /// Adds space-separated options for both sides.
     pub fn options(mut self, options: &str) -> Self {
         self.options
             .extend(options.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// With the indices of the GIDs.
+    /// Sets the GID indices.
     pub fn gids(mut self, server: u32, client: u32) -> Self {
         self.server.gid_index = server;
         self.client.gid_index = client;
         self
     }
 
-    /// With another limit for the time that it takes.
+    /// Sets the time limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -150,7 +150,7 @@ impl Pingpong {
     /// Starts the server, waits until it listens, and starts the client.
     ///
     /// # Panics
-    /// When the server ends before it listens; its output is shown.
+    /// If the server ends before it listens; with its output.
     #[track_caller]
     pub fn start(&self) -> Pair {
         let port = free_port();
@@ -167,16 +167,16 @@ impl Pingpong {
         }
     }
 
-    /// Runs the pair to its end when it is this test's turn.
+    /// Runs the pair exclusively.
     #[track_caller]
     pub fn run(&self) -> Ended {
-        let _turn = turn();
+        let _exclusive = exclusive();
         self.start().finish()
     }
 
-    /// Runs the server alone, for what it says when it cannot even start.
+    /// Runs the server alone, for errors at its start.
     pub fn run_server_alone(&self) -> Finished {
-        let _turn = turn();
+        let _exclusive = exclusive();
         let limit = Duration::from_secs(10);
         self.start_side("server", &self.server, free_port(), None)
             .finish(limit)
@@ -208,21 +208,21 @@ impl Pingpong {
 }
 
 impl Pair {
-    /// Whether both sides are still under way.
+    /// Returns whether both sides are running.
     pub fn is_running(&mut self) -> bool {
         self.server.is_running() && self.client.is_running()
     }
 
-    /// Waits for the end of both.
+    /// Waits for the end of both sides.
     pub fn finish(self) -> Ended {
         let client = self.client.finish(self.limit);
-        // A server without a client would wait forever.
-        let patience = if client.status.success() {
+        // A server without a client would not end.
+        let limit = if client.status.success() {
             self.limit
         } else {
             Duration::from_secs(2)
         };
-        let server = self.server.finish(patience);
+        let server = self.server.finish(limit);
         Ended {
             server,
             client,
@@ -233,11 +233,11 @@ impl Pair {
 }
 
 impl Ended {
-    /// Passes the result on if both sides ended well and moved all bytes, and the server, if it
-    /// was asked to validate what it received (`-c`), found nothing amiss.
+    /// Returns the result if both sides succeeded and transferred all bytes. With `-c` the server
+    /// must also have validated the received data.
     ///
     /// # Panics
-    /// Otherwise, showing everything that both said.
+    /// Otherwise, with the output of both sides.
     #[track_caller]
     pub fn success(self) -> Self {
         let bytes = u64::from(self.size) * u64::from(self.iterations) * 2;
@@ -246,7 +246,7 @@ impl Ended {
                 && !side.timed_out
                 && side.stdout.contains(&format!("{bytes} bytes in "))
                 && side.stdout.contains(&format!("{} iters in ", self.iterations))
-                // The exit status is 0 even then.
+                // The exit status is 0 even if validation fails.
                 && !side.stdout.contains("invalid data");
             assert!(good, "{}\n\n{}", self.server, self.client);
         }
@@ -254,8 +254,8 @@ impl Ended {
     }
 }
 
-/// The queue pair number and first PSN of each address that a side of the pair printed: its own,
-/// then its peer's.
+/// Returns the queue pair number and first PSN of each address in a side's output: its own, then
+/// its peer's.
 pub fn addresses(output: &str) -> Vec<(u32, u32)> {
     let number = |line: &str, name: &str| {
         let digits = line.split_once(name)?.1.get(..6)?;

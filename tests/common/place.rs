@@ -1,4 +1,4 @@
-//! Where a program runs: as which user, in which namespaces, with which copy of urxe.
+//! The places in which programs run: user, namespaces, and copy of urxe.
 
 use std::any::Any;
 use std::env;
@@ -14,22 +14,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::namespace::Namespace;
 use super::require::{IP, Need, is_root, search_path};
 
-/// The user and group `nobody`.
+/// The user and group ID of `nobody`.
 const NOBODY: &str = "65534";
 
-/// A way of starting programs.
+/// A way to start programs.
 #[derive(Clone)]
 pub struct Place {
-    /// The words before the program.
+    /// The command prefix.
     prefix: Vec<OsString>,
     urxe: PathBuf,
-    /// What lasts as long as the place: its namespace, a copied installation.
+    /// Objects that live as long as the place: its namespace, a copied installation.
     kept: Vec<Rc<dyn Any>>,
 }
 
 impl Place {
-    /// This host and this user, for programs that look at devices: port 4791 is shared with whatever
-    /// else runs.
+    /// Returns this host and user, for programs that only query devices: others may use port 4791.
     pub fn here() -> Self {
         static INSTALLATION: OnceLock<PathBuf> = OnceLock::new();
         let directory = INSTALLATION.get_or_init(|| {
@@ -45,8 +44,8 @@ impl Place {
         }
     }
 
-    /// This user, in a network namespace that has a loopback interface and nothing else: no test
-    /// disturbs another there. Where namespaces cannot be had, it is the host's network.
+    /// Returns this user in a network namespace that has only a loopback interface, isolated from
+    /// other tests. Where namespaces are not allowed, it is the host's network.
     pub fn alone() -> Self {
         let here = Self::here();
         if !(IP.is_met() && Need::NetworkNamespaces.is_met()) {
@@ -58,8 +57,8 @@ impl Place {
         place
     }
 
-    /// The same place as a user without any privilege, with an installation of urxe that this user
-    /// may read: the build tree may be closed to others.
+    /// Returns the same place for an unprivileged user, with a copy of urxe that this user can
+    /// read.
     pub fn unprivileged(&self) -> Self {
         let directory = Directory::new();
         install(directory.path());
@@ -82,7 +81,7 @@ impl Place {
         place
     }
 
-    /// The same place, reached through one more program.
+    /// Returns the same place with another command prefix.
     pub fn through<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Self {
         let mut place = self.clone();
         place
@@ -91,7 +90,7 @@ impl Place {
         place
     }
 
-    /// A program as it is.
+    /// Returns a command for a program without urxe.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut words = self
             .prefix
@@ -100,8 +99,8 @@ impl Place {
             .chain([program.as_ref().to_owned()]);
         let mut command = Command::new(words.next().expect("at least the program"));
         let path = env::join_paths(search_path()).expect("it was split from a path");
-        // From a directory that every user may read.
-        // The library path of `cargo test` would hide what `urxe run` fails to do.
+        // The working directory is readable for every user. The library path of `cargo test` would
+        // hide errors of `urxe run`.
         command
             .args(words)
             .env("PATH", path)
@@ -110,12 +109,12 @@ impl Place {
         command
     }
 
-    /// The `urxe` command.
+    /// Returns a command for `urxe`.
     pub fn urxe(&self) -> Command {
         self.command(&self.urxe)
     }
 
-    /// A verbs program, its libraries replaced by urxe.
+    /// Returns a command for a verbs program over urxe.
     pub fn verbs(&self, program: &str) -> Command {
         let mut command = self.urxe();
         command.args(["run", "--", program]);
@@ -123,7 +122,7 @@ impl Place {
     }
 }
 
-/// Puts the command and the shared objects side by side, as an installation has them.
+/// Copies the command and the shared objects to one directory, as an installation does.
 fn install(directory: &Path) {
     for name in [
         "urxe",
@@ -132,7 +131,7 @@ fn install(directory: &Path) {
         "librspreload.so",
     ] {
         let from = urxe_tests::built(name);
-        // Renamed when complete: another run of the tests may be using the old one.
+        // Renamed when complete, because another test run may be using the old copy.
         let draft = directory.join(format!(".{name}.{}", std::process::id()));
         fs::copy(&from, &draft).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("own copy");
@@ -140,11 +139,11 @@ fn install(directory: &Path) {
     }
 }
 
-/// A directory of a test, removed with all that is in it when dropped.
+/// A test's directory, removed when dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// A new one, which everybody may read.
+    /// Creates a directory that every user can read.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +154,7 @@ impl Directory {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -163,7 +162,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Left over at worst in the directory for such things.
+        // A failure leaves the directory in the target directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What a test needs from the machine.
+//! The requirements of tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,37 +6,36 @@ use std::process::{Command, Stdio};
 
 use super::left_out::left_out;
 
-/// Something that not every machine has.
+/// A requirement that not every machine meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A program, and the Debian package that it comes with.
+    /// A program, with its Debian package.
     Program(&'static str, &'static str),
-    /// The right to make network namespaces: as root, or in a user namespace.
+    /// Network namespaces: as root, or in a user namespace.
     NetworkNamespaces,
-    /// The right to make user namespaces.
+    /// User namespaces.
     UserNamespaces,
-    /// The right to become another user.
+    /// Root, to change the user.
     Root,
-    /// scapy in the virtual environment that `cargo xtask test` makes.
+    /// scapy in the virtual environment of `cargo xtask test`.
     Scapy,
 }
 
-/// Debian's own example of a verbs program.
+/// Debian's example program.
 pub const PINGPONG: Need = Need::Program("ibv_rc_pingpong", "ibverbs-utils");
-/// The benchmarks that everybody uses.
+/// The perftest benchmarks.
 pub const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
-/// Debian's lister of devices, of the same package.
+/// Debian's program that lists devices.
 pub const DEVINFO: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
-/// The dissector.
+/// Wireshark's dissector.
 pub const TSHARK: Need = Need::Program("tshark", "tshark");
-/// What sets up interfaces.
+/// The program that configures interfaces.
 pub const IP: Need = Need::Program("ip", "iproute2");
 
-/// Whether everything in `needs` is there. If not, the test has been reported as left out and
-/// must return.
+/// Returns whether all requirements are met. If not, reports the test as skipped; it must return.
 ///
 /// # Panics
-/// Under `CI=true`, when something is missing.
+/// With `CI=true`, if a requirement is not met.
 #[must_use]
 #[track_caller]
 pub fn require(needs: &[Need]) -> bool {
@@ -48,7 +47,7 @@ pub fn require(needs: &[Need]) -> bool {
 }
 
 impl Need {
-    /// Whether it is there.
+    /// Returns whether the requirement is met.
     pub fn is_met(self) -> bool {
         match self {
             Self::Program(name, _) => find_program(name).is_some(),
@@ -80,7 +79,7 @@ impl Need {
     }
 }
 
-/// The search path with the directories for system programs, which an ordinary user's lacks.
+/// Returns the search path with the directories for system programs.
 pub fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -88,9 +87,9 @@ pub fn search_path() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The Python that has scapy.
+/// Returns the Python that has scapy.
 pub fn venv_python() -> PathBuf {
-    // The command is <target>/<profile>/urxe, and cargo xtask makes <target>/venv.
+    // The command is <target>/<profile>/urxe; the virtual environment is <target>/venv.
     let urxe = urxe_tests::built("urxe");
     urxe.ancestors()
         .nth(2)
@@ -98,7 +97,7 @@ pub fn venv_python() -> PathBuf {
         .join("venv/bin/python")
 }
 
-/// Whether this process may do what only root may.
+/// Returns whether this process is root.
 pub fn is_root() -> bool {
     Command::new("id")
         .arg("-u")
@@ -106,7 +105,7 @@ pub fn is_root() -> bool {
         .is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// Whether `unshare` works with these flags.
+/// Returns whether `unshare` succeeds with these flags.
 pub fn can_unshare(flags: &str) -> bool {
     succeeds(Command::new("unshare").args([flags, "true"]))
 }

@@ -1,4 +1,4 @@
-//! Runs programs so that a test can neither hang nor lose what they said.
+//! Runs programs with a time limit and captured output.
 
 use std::fmt;
 use std::io::Read;
@@ -8,33 +8,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a waiting test looks.
-pub const LOOK: Duration = Duration::from_millis(5);
+/// The polling interval of waiting tests.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A program under way. Dropping it kills it and whatever it started.
+/// A running program. Dropping it kills it with its descendants.
 pub struct Running {
     name: String,
     child: Child,
-    stdout: Said,
-    stderr: Said,
+    stdout: Captured,
+    stderr: Captured,
 }
 
-/// What a program has said so far in one of its pipes, and the thread that reads it.
-struct Said {
+/// The output of a program so far on one pipe, and the thread that reads it.
+struct Captured {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// What came of a program.
+/// The result of a program.
 pub struct Finished {
     name: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Whether it was killed for taking too long.
+    /// Whether the program was killed at its time limit.
     pub timed_out: bool,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: String,
 }
 
@@ -42,7 +42,7 @@ impl Running {
     /// Starts `command` in a process group of its own.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(name: impl Into<String>, mut command: Command) -> Self {
         let name = name.into();
         let mut child = command
@@ -51,10 +51,10 @@ impl Running {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{name} could not be started: {error}\n{command:?}"));
-        // Read at once and to the end, lest a full pipe stop the program.
-        let stdout = Said::collect(child.stdout.take().expect("it is a pipe"));
-        let stderr = Said::collect(child.stderr.take().expect("it is a pipe"));
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}\n{command:?}"));
+        // Read continuously, because a full pipe would block the program.
+        let stdout = Captured::collect(child.stdout.take().expect("it is a pipe"));
+        let stderr = Captured::collect(child.stderr.take().expect("it is a pipe"));
         Self {
             name,
             child,
@@ -63,37 +63,37 @@ impl Running {
         }
     }
 
-    /// The process's identity, which is also its group's.
+    /// Returns the process ID, which is also the process group ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether the program is still under way.
+    /// Returns whether the program is running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether the program has said this on its standard output so far.
-    pub fn has_said(&self, text: &str) -> bool {
+    /// Returns whether the standard output contains this text so far.
+    pub fn has_printed(&self, text: &str) -> bool {
         self.stdout.so_far().contains(text)
     }
 
-    /// What the program has said on its standard output so far.
-    pub fn said(&self) -> String {
+    /// Returns the standard output so far.
+    pub fn printed(&self) -> String {
         self.stdout.so_far()
     }
 
-    /// Sends a signal, by its name, to the program alone.
+    /// Sends a signal by name to the program only.
     pub fn signal(&self, signal: &str) {
         send_signal(signal, &self.id().to_string());
     }
 
-    /// Kills the program and whatever it started, with SIGKILL.
+    /// Kills the program and its descendants with SIGKILL.
     pub fn kill_group(&self) {
         send_signal("KILL", &format!("-{}", self.id()));
     }
 
-    /// Waits for the end. What takes longer than `limit` is killed and marked as such.
+    /// Waits for the end. At `limit` kills the program and marks the result.
     pub fn finish(mut self, limit: Duration) -> Finished {
         let deadline = Instant::now() + limit;
         let timed_out = loop {
@@ -104,14 +104,14 @@ impl Running {
                 self.kill_group();
                 break true;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         };
         let status = self
             .child
             .wait()
-            .unwrap_or_else(|error| panic!("{}: cannot be waited for: {error}", self.name));
+            .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.name));
         if !timed_out {
-            // A descendant that lives on would hold the pipes open.
+            // A surviving descendant would keep the pipes open.
             self.kill_group();
         }
         Finished {
@@ -134,10 +134,10 @@ impl Drop for Running {
 }
 
 impl Finished {
-    /// Passes the result on if the program ended with exit status 0.
+    /// Returns the result if the exit status is 0.
     ///
     /// # Panics
-    /// Otherwise, showing everything that it said.
+    /// Otherwise, with the output.
     #[track_caller]
     pub fn success(self) -> Self {
         assert!(self.status.success() && !self.timed_out, "{self}");
@@ -170,13 +170,13 @@ pub fn run(name: &str, command: Command, limit: Duration) -> Finished {
     Running::start(name, command).finish(limit)
 }
 
-impl Said {
+impl Captured {
     fn collect(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&bytes);
         let reader = thread::spawn(move || {
             let mut piece = [0; 4096];
-            // What came before an error is worth showing; the error itself means the end.
+            // An error ends the output; what was read before it is kept.
             while let Ok(len @ 1..) = pipe.read(&mut piece) {
                 collected
                     .lock()
@@ -184,7 +184,7 @@ impl Said {
                     .extend_from_slice(&piece[..len]);
             }
         });
-        Said {
+        Captured {
             bytes,
             reader: Some(reader),
         }
@@ -202,7 +202,7 @@ impl Said {
 }
 
 fn send_signal(signal: &str, to: &str) {
-    // The process may have ended meanwhile; then there is nothing to signal.
+    // Fails if the process has ended.
     let _ = Command::new("kill")
         .args(["-s", signal, "--", to])
         .stderr(Stdio::null())

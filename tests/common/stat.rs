@@ -1,4 +1,4 @@
-//! What `urxe stat` says.
+//! Runs `urxe stat`.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::run::run;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// `urxe stat --json`, with more arguments, in a place.
+/// Runs `urxe stat --json` with more arguments in a place.
 ///
 /// # Panics
-/// When it fails.
+/// If it fails.
 #[track_caller]
 pub fn stat(place: &Place, arguments: &[&str]) -> Value {
     let mut command = place.urxe();
@@ -21,12 +21,12 @@ pub fn stat(place: &Place, arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The processes that it speaks of.
+/// Returns the processes in a report.
 pub fn processes(survey: &Value) -> &[Value] {
     survey["processes"].as_array().expect("a list")
 }
 
-/// How many messages a process has received.
+/// Returns the number of messages that a process has received.
 pub fn received(process: &Value) -> u64 {
     let count = &process["devices"]["urxe_lo"]["hw"]["rdma_recvs"];
     count.as_u64().unwrap_or(0)

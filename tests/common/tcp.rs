@@ -1,4 +1,4 @@
-//! Where a program's server is found by its client.
+//! TCP ports of programs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::run::{LOOK, Running};
+use super::run::{POLL_INTERVAL, Running};
 
 /// Waits until `server` listens.
 ///
 /// # Panics
-/// When it ends before, or takes longer than `limit`; its output is shown.
+/// If it ends before, or exceeds `limit`; with its output.
 #[track_caller]
 pub fn wait_for(mut server: Running, port: u16, limit: Duration) -> Running {
     let deadline = Instant::now() + limit;
@@ -22,12 +22,12 @@ pub fn wait_for(mut server: Running, port: u16, limit: Duration) -> Running {
                 server.finish(Duration::ZERO)
             );
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     server
 }
 
-/// A TCP port that nobody uses, from below the range for outgoing connections.
+/// Returns an unused TCP port below the ephemeral range.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + (std::process::id() % 100) as u16 * 100;
@@ -37,7 +37,7 @@ pub fn free_port() -> u16 {
         .expect("a free TCP port")
 }
 
-/// Whether anyone listens on this TCP port in the network namespace of a process.
+/// Returns whether a socket listens on this TCP port in the network namespace of a process.
 fn listens(process: u32, port: u16) -> bool {
     let local_port = format!(":{port:04X}");
     ["tcp", "tcp6"].into_iter().any(|table| {

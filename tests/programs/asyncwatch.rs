@@ -1,4 +1,4 @@
-//! `ibv_asyncwatch`: what happens to an interface is told to a program that only waits.
+//! `ibv_asyncwatch`: asynchronous events of an interface.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use crate::common::namespace::Cable;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{LOOK, Running};
+use crate::common::run::{POLL_INTERVAL, Running};
 
 const ASYNCWATCH: Need = Need::Program("ibv_asyncwatch", "ibverbs-utils");
 const STDBUF: Need = Need::Program("stdbuf", "coreutils");
 
-/// How long an event may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The time that an event may take.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn changes_of_an_interface_are_told_as_they_happen() {
+fn interface_changes_are_reported_as_asynchronous_events() {
     if !require(&[ASYNCWATCH, STDBUF, IP, Need::NetworkNamespaces]) {
         return;
     }
@@ -23,20 +23,20 @@ fn changes_of_an_interface_are_told_as_they_happen() {
     let directory = Directory::new();
     let output = directory.path().join("output");
     let mut command = cable.a.place().urxe();
-    // Each line is to be seen when it is written.
+    // Line-buffered, so that each event is visible at once.
     let script = "exec stdbuf -oL ibv_asyncwatch -d urxe_va > \"$0\"";
     command.args(["run", "--", "sh", "-c", script]).arg(&output);
     let mut watch = Running::start("ibv_asyncwatch", command);
-    let said = || fs::read_to_string(&output).unwrap_or_default();
+    let events = || fs::read_to_string(&output).unwrap_or_default();
     let mut wait_for = |text: &str, count: usize| {
-        let deadline = Instant::now() + PATIENCE;
-        while said().matches(text).count() < count {
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        while events().matches(text).count() < count {
             assert!(
                 watch.is_running() && Instant::now() < deadline,
                 "{count} times {text:?} in\n{}",
-                said()
+                events()
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     };
     wait_for("async event FD", 1);

@@ -1,5 +1,5 @@
-//! The bytes on the wire, judged by Wireshark and by scapy: as urxe writes them to `URXE_PCAP`,
-//! and as the kernel really sends them.
+//! The bytes on the wire, checked by Wireshark and scapy: as urxe writes them to `URXE_PCAP`, and
+//! as the kernel sends them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, TSHARK, require};
 use crate::common::run::run;
 
-/// Runs with `URXE_PCAP` on both sides, and checks both captures.
+/// Runs a pair with `URXE_PCAP` on both sides, and checks both captures.
 fn captured(mut pingpong: Pingpong) -> (Vec<Packet>, Ended) {
     let directory = Directory::new();
     let [server, client] =
@@ -38,7 +38,7 @@ fn captured(mut pingpong: Pingpong) -> (Vec<Packet>, Ended) {
     (client, ended)
 }
 
-/// The largest payload of a SEND.
+/// Returns the largest payload of a SEND.
 fn largest_payload(packets: &[Packet]) -> u32 {
     let payloads = packets
         .iter()
@@ -56,9 +56,9 @@ fn loopback() -> Option<Pingpong> {
 }
 
 #[test]
-fn small_messages_are_single_packets() {
+fn small_message_is_a_single_packet() {
     let Some(pingpong) = loopback() else { return };
-    // Each number of bytes of padding.
+    // Every length of padding.
     for size in [1, 2, 3, 4, 64] {
         let (packets, _) = captured(pingpong.clone().size(size).iterations(20));
         let seen = opcodes(&packets);
@@ -71,7 +71,7 @@ fn small_messages_are_single_packets() {
 }
 
 #[test]
-fn large_messages_are_cut_at_the_path_mtu() {
+fn large_message_is_segmented_at_the_path_mtu() {
     let Some(pingpong) = loopback() else { return };
     for mtu in [256, 1024, 4096] {
         let pingpong = pingpong.clone().options(&format!("-m {mtu}"));
@@ -88,8 +88,8 @@ fn large_messages_are_cut_at_the_path_mtu() {
     }
 }
 
-/// In a namespace of its own, where nobody shares the port and is killed: what is lost then, these
-/// services do not send again.
+/// Runs in a private namespace, where no process that shares the port is killed: these services do
+/// not retransmit packets lost that way.
 fn unreliable(program: &'static str) -> Option<(Namespace, Pingpong)> {
     let needs = [
         PINGPONG,
@@ -151,7 +151,7 @@ fn ipv6_packets() {
 }
 
 #[test]
-fn queue_pairs_and_psns_are_those_agreed_on() {
+fn queue_pair_numbers_and_psns_are_the_negotiated_ones() {
     let Some(pingpong) = loopback() else { return };
     let (packets, ended) = captured(pingpong.size(3000).iterations(5));
     let printed = addresses(&ended.client.stdout);
@@ -168,17 +168,17 @@ fn queue_pairs_and_psns_are_those_agreed_on() {
         let expected = (0..15).map(|number| (psn + number) & 0xff_ffff).collect();
         assert_eq!(sent, expected);
     }
-    // The range of source ports that NICs and rxe use.
+    // The source port range of NICs and rxe.
     assert!(packets.iter().all(|packet| packet.source_port >= 0xc000));
 }
 
-/// `urxe demo` does what `ibv_rc_pingpong` does not: WRITE, READ, atomics and immediate data.
+/// `urxe demo` covers WRITE, READ, atomics and immediate data, which `ibv_rc_pingpong` does not.
 #[test]
 fn every_operation_of_the_demo() {
     const LIMIT: Duration = Duration::from_secs(120);
     const MESSAGES: usize = 8;
     const ATOMICS: usize = 20;
-    // Four full packets and a short one at a path MTU of 4096; round trips are single packets.
+    // Four full packets and a short one at a path MTU of 4096; latency messages are single packets.
     const SIZE: u32 = 20_000;
     if !require(&[TSHARK, Need::Scapy]) {
         return;
@@ -203,12 +203,12 @@ fn every_operation_of_the_demo() {
     for file in files {
         let packets = dissect(&file);
         assert_every_icrc(&file, packets.len());
-        // All but SENDs that invalidate.
+        // All opcodes but SEND with invalidate.
         let all = opcode::SEND_FIRST..=opcode::FETCH_AND_ADD;
         assert_eq!(opcodes(&packets), all.collect());
 
-        // The headers between the BTH and the payload hold what was asked for. Requests may be
-        // there twice: what is repeated is captured, too.
+        // The headers between BTH and payload have the requested values. Captures include
+        // retransmitted requests.
         let of = |opcode: u32, field: &str| {
             let filter = format!("infiniband.bth.opcode == {opcode}");
             values(&file, &filter, field)
@@ -231,13 +231,13 @@ fn every_operation_of_the_demo() {
     }
 }
 
-/// A pair at the ends of a cable on which the kernel cuts batches, and a directory for captures.
+/// Returns a pair at a cable on which the kernel segments batches, and a directory for captures.
 fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(Cable, Pingpong, Directory)> {
     if !require(&[PINGPONG, TSHARK, IP, Need::Scapy, Need::NetworkNamespaces]) {
         return None;
     }
     let cable = Cable::new(&Place::here(), interface_mtu);
-    cable.cut_batches();
+    cable.disable_gso();
     let mut server = Side::new(cable.a.place(), "urxe_va");
     let mut client = Side::new(cable.b.place(), "urxe_vb");
     if ipv6 {
@@ -251,7 +251,7 @@ fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(Cable, Pingpong, Direct
     ))
 }
 
-/// Captures, at the far end of a cable, what the kernel made of urxe's batches.
+/// Captures at the far end of a cable the packets that the kernel makes of urxe's batches.
 fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>> {
     let (cable, pingpong, directory) = at_a_cable(interface_mtu, ipv6)?;
     let file = directory.path().join("cable.pcapng");
@@ -273,12 +273,12 @@ fn sniffed(interface_mtu: u32, ipv6: bool, options: &str) -> Option<Vec<Packet>>
 }
 
 #[test]
-fn what_leaves_at_mtu_1500_has_the_icrc_of_its_own_header() {
+fn packets_at_mtu_1500_have_the_icrc_of_their_own_header() {
     let Some(packets) = sniffed(1500, false, "-c") else {
         return;
     };
     assert_eq!(largest_payload(&packets), 1024);
-    // The kernel numbered the packets of batches, or this would not have put that to the test.
+    // The kernel must have numbered the packets of batches, or the test would be void.
     assert!(
         packets
             .iter()
@@ -287,7 +287,7 @@ fn what_leaves_at_mtu_1500_has_the_icrc_of_its_own_header() {
 }
 
 #[test]
-fn what_leaves_at_mtu_9000_has_the_icrc_of_its_own_header() {
+fn packets_at_mtu_9000_have_the_icrc_of_their_own_header() {
     let Some(packets) = sniffed(9000, false, "-c -m 4096") else {
         return;
     };
@@ -300,7 +300,7 @@ fn what_leaves_at_mtu_9000_has_the_icrc_of_its_own_header() {
 }
 
 #[test]
-fn what_leaves_over_ipv6_has_the_icrc_of_its_own_header() {
+fn ipv6_packets_have_the_icrc_of_their_own_header() {
     let Some(packets) = sniffed(1500, true, "-c") else {
         return;
     };
@@ -308,7 +308,7 @@ fn what_leaves_over_ipv6_has_the_icrc_of_its_own_header() {
     assert!(packets.iter().all(|packet| packet.identification.is_none()));
 }
 
-/// The headers that `URXE_PCAP` shows are computed, both ways; here against the real ones.
+/// Compares the headers in `URXE_PCAP`, which urxe computes, with those of the kernel's capture.
 fn urxe_and_kernel_capture_the_same(ipv6: bool) {
     let Some((cable, mut pingpong, directory)) = at_a_cable(1500, ipv6) else {
         return;
@@ -322,13 +322,16 @@ fn urxe_and_kernel_capture_the_same(ipv6: bool) {
     pingpong.size(20_000).iterations(10).run().success();
     let [kernel, urxe] = [sniffer.stop(), urxe].map(|file| dissect(&file));
 
-    // Which of two packets that cross each other came first, they may see differently.
+    // The captures may differ in the order of packets that cross each other.
     let unknown: Vec<_> = urxe
         .iter()
         .filter(|packet| !kernel.contains(packet))
         .collect();
-    assert!(unknown.is_empty(), "the kernel never saw {unknown:#?}");
-    // What came when the program no longer looked, only the kernel saw.
+    assert!(
+        unknown.is_empty(),
+        "not in the kernel's capture: {unknown:#?}"
+    );
+    // The kernel's capture also has packets that arrived after the program's end.
     let missing = kernel
         .iter()
         .filter(|packet| !urxe.contains(packet))
@@ -350,13 +353,13 @@ fn urxe_pcap_shows_the_true_headers_over_ipv6() {
     urxe_and_kernel_capture_the_same(true);
 }
 
-/// A CNP as a ConnectX-4 Lx sent it, from scapy's public tests: Ethernet to ICRC.
+/// A CNP of a ConnectX-4 Lx from scapy's public tests, from Ethernet header to ICRC.
 const CNP_OF_A_NIC: &str = "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201\
                             000012b7002800008100ffff40000118000000000000000000000000000000000000\
                             000082fd002a";
 
 #[test]
-fn the_judge_of_icrcs_knows_right_from_wrong() {
+fn icrc_check_detects_a_wrong_icrc() {
     if !require(&[Need::Scapy]) {
         return;
     }
@@ -377,7 +380,7 @@ fn the_judge_of_icrcs_knows_right_from_wrong() {
     assert!(verdict.stdout.contains("checked 2, wrong 1"), "{verdict}");
 }
 
-/// Writes Ethernet frames in the classic capture format.
+/// Writes Ethernet frames in the classic pcap format.
 fn write_pcap(file: &Path, frames: &[&[u8]]) {
     const MAGIC: u32 = 0xa1b2_c3d4;
     const VERSION: [u16; 2] = [2, 4];

@@ -1,32 +1,32 @@
-//! Debian's programs of librdmacm, unmodified: between processes of one host, and over a cable.
+//! Debian's unmodified programs of librdmacm: between processes of one host, and over a cable.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::{Cable, Namespace};
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
-use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 
 const RPING: Need = Need::Program("rping", "rdmacm-utils");
 
-/// Debugging builds on a busy machine are slow.
+/// Debug builds on a busy machine are slow.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// The services of ports, as they stand in the names of listeners.
+/// The upper bits of service IDs by port space, as in the names of listeners.
 pub const TCP: u64 = 0x0106_0000;
 const UDP: u64 = 0x0111_0000;
 const IB: u64 = 0x013f_0000;
 
-/// A server and where it listens.
+/// A listening server.
 pub struct Server {
     place: Place,
     running: Running,
 }
 
 impl Server {
-    /// Starts a program, and waits until it listens for `service`.
+    /// Starts a program and waits until it listens for `service`.
     #[track_caller]
     pub fn start(place: &Place, command: &str, service: u64) -> Self {
         let mut server = Server {
@@ -42,12 +42,12 @@ impl Server {
                 server.running.finish(LIMIT)
             );
             assert!(Instant::now() < deadline, "{command} does not listen");
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         server
     }
 
-    /// The names of listeners in its network.
+    /// Returns the names of listeners in its network.
     fn names(&self) -> String {
         let mut command = self.place.command("cat");
         command.arg("/proc/net/unix");
@@ -58,13 +58,13 @@ impl Server {
         listeners.collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until it ends.
+    /// Waits for its end.
     pub fn finish(self) -> Finished {
         self.running.finish(LIMIT)
     }
 }
 
-/// Starts a program whose words have no spaces.
+/// Starts a program with space-separated arguments.
 pub fn start(place: &Place, command: &str) -> Running {
     let mut words = command.split(' ');
     let program = words.next().unwrap_or_default();
@@ -77,17 +77,17 @@ fn run_here(place: &Place, command: &str) -> Finished {
     start(place, command).finish(LIMIT)
 }
 
-/// A network of its own: nobody else's processes listen there.
+/// Returns a private network without other listeners.
 fn alone() -> Option<Namespace> {
     require(&[RPING, IP, Need::NetworkNamespaces])
         .then(|| Namespace::new(&Place::here()).loopback_up())
 }
 
-/// Server and client end well.
+/// Runs a server and a client, which must succeed.
 #[track_caller]
 fn both_succeed(server: &str, service: u64, client: &str) -> Option<(Finished, Finished)> {
     let namespace = alone()?;
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     let server = Server::start(place, server, service);
     let client = run_here(place, client).success();
@@ -95,7 +95,7 @@ fn both_succeed(server: &str, service: u64, client: &str) -> Option<(Finished, F
 }
 
 #[test]
-fn rping_reads_and_writes_what_it_was_told() {
+fn rping_transfers_the_expected_data() {
     let server = "rping -s -v -C 10";
     let client = "rping -c -a 127.0.0.1 -v -C 10";
     if let Some((server, client)) = both_succeed(server, TCP | 7174, client) {
@@ -123,9 +123,9 @@ fn rping_serves_one_client_after_another() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
-    // A persistent server never ends by itself. Two requests at once are more than it can tell apart.
+    // A persistent server does not end. It cannot handle two requests at once.
     let _server = Server::start(place, "rping -s -P", TCP | 7174);
     for _ in 0..4 {
         run_here(place, "rping -c -a 127.0.0.1 -C 20").success();
@@ -138,7 +138,7 @@ fn rping_between_hosts() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in [Cable::A, Cable::A6] {
         let server = format!("rping -s -a {address} -C 20");
         let server = Server::start(cable.a.place(), &server, TCP | 7174);
@@ -149,14 +149,14 @@ fn rping_between_hosts() {
 }
 
 #[test]
-fn a_port_has_one_listener_and_without_one_there_is_no_connection() {
+fn port_has_one_listener_and_without_one_connecting_fails() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
-    let nobody = run_here(place, "rping -c -a 127.0.0.1 -C 1");
-    assert!(!nobody.status.success() && !nobody.timed_out, "{nobody}");
+    let refused = run_here(place, "rping -c -a 127.0.0.1 -C 1");
+    assert!(!refused.status.success() && !refused.timed_out, "{refused}");
     let _server = Server::start(place, "rping -s -P", TCP | 7174);
     for other in ["rping -s", "rping -s -a 127.0.0.1"] {
         let second = run_here(place, other);
@@ -166,11 +166,11 @@ fn a_port_has_one_listener_and_without_one_there_is_no_connection() {
 }
 
 #[test]
-fn the_end_of_a_client_is_the_end_of_its_connection() {
+fn end_of_a_client_ends_its_connection() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
     let server = Server::start(place, "rping -s", TCP | 7174);
     let mut client = start(place, "rping -c -a 127.0.0.1 -C 1000000000");
@@ -183,7 +183,7 @@ fn the_end_of_a_client_is_the_end_of_its_connection() {
 }
 
 #[test]
-fn ucmatose_connects_many_times() {
+fn ucmatose_connects_repeatedly() {
     let client = "ucmatose -s 127.0.0.1 -c 20 -C 10 -S 1000";
     if let Some((server, _)) = both_succeed("ucmatose -c 20 -C 10 -S 1000", TCP | 7471, client) {
         assert!(
@@ -219,7 +219,7 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     cable.a.ip("route add 224.0.0.0/4 dev va");
     cable.b.ip("route add 224.0.0.0/4 dev vb");
     for (group, a, b) in [
@@ -227,7 +227,7 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
         ("ff05::77", Cable::A6, Cable::B6),
     ] {
         let mut receiver = start(cable.a.place(), &format!("mckey -m {group} -b {a} -C 5"));
-        // Only its last words tell that it has joined; who sends too early is heard by nobody.
+        // mckey reports its membership only at its end. Datagrams sent before are lost.
         let sender = format!("mckey -m {group} -b {b} -C 5 -s");
         let deadline = Instant::now() + LIMIT;
         while receiver.is_running() && Instant::now() < deadline {
@@ -238,13 +238,13 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
 }
 
 #[test]
-fn cmtime_makes_and_ends_connections() {
+fn cmtime_connects_and_disconnects() {
     let Some(namespace) = alone() else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = namespace.place();
-    // It serves until it is stopped.
+    // The server does not end.
     let _server = Server::start(place, "cmtime -b 127.0.0.1", TCP | 7471);
     let client = run_here(place, "cmtime -s 127.0.0.1 -c 500").success();
     assert!(client.stdout.contains("disconnect"), "{client}");
@@ -255,7 +255,7 @@ fn perftest_connects_by_the_connection_manager() {
     if !require(&[PERFTEST]) {
         return;
     }
-    // After a connection of their own they make a second one, with a new listener, at the same time.
+    // These programs make a second connection, with a new listener, at the same time.
     for program in [
         "ib_write_bw",
         "ib_send_bw",

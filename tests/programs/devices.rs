@@ -1,4 +1,4 @@
-//! What `ibv_devices` and `ibv_devinfo -v` show.
+//! The output of `ibv_devices` and `ibv_devinfo -v`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::common::run::run;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The names and node GUIDs that `ibv_devices` lists.
+/// Returns the names and node GUIDs that `ibv_devices` lists.
 fn listed(place: &Place) -> Vec<(String, String)> {
     let finished = run("ibv_devices", place.verbs("ibv_devices"), LIMIT).success();
-    // Two lines of heading come first.
+    // Skips two lines of headings.
     let lines = finished.stdout.lines().skip(2);
     lines
         .map(|line| {
@@ -85,7 +85,7 @@ fn ibv_devinfo_shows_an_active_ethernet_port_with_an_ipv4_gid_first() {
 }
 
 #[test]
-fn ibv_devinfo_without_a_device_goes_through_all_of_them() {
+fn ibv_devinfo_without_a_device_lists_all_of_them() {
     if !require(&[DEVINFO]) {
         return;
     }

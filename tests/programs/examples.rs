@@ -1,4 +1,4 @@
-//! The examples, built and run as their readers would.
+//! The C examples, built and run as documented.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const TOOLS: [Need; 3] = [
     Need::Program("pkg-config", "pkg-config"),
 ];
 
-/// The C examples, built with what `urxe env` says; `None` where the tools are missing.
+/// Builds the C examples with `urxe env`. Returns `None` if the tools are missing.
 fn c_examples() -> Option<&'static Path> {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     if !require(&TOOLS) {
@@ -44,7 +44,7 @@ fn c_examples() -> Option<&'static Path> {
     }))
 }
 
-/// A shell's command line, after `eval "$(urxe env)"`.
+/// Returns a shell command line after `eval "$(urxe env)"`.
 fn in_shell(place: &Place, line: &str) -> Command {
     let mut shell = place.command("sh");
     let urxe = Place::here().urxe();
@@ -67,7 +67,7 @@ fn alone(line: &str) -> Option<Finished> {
     Some(start(&place, directory, line).finish(LIMIT).success())
 }
 
-/// A pair that meets over TCP: what server and client said.
+/// Runs a pair that connects over TCP. Returns the output of server and client.
 fn pair(directory: &Path, line: &str) -> (Finished, Finished) {
     let (place, port) = (Place::alone(), free_port());
     let server = start(&place, directory, &format!("{line} -p {port}"));
@@ -79,44 +79,47 @@ fn pair(directory: &Path, line: &str) -> (Finished, Finished) {
 
 #[test]
 fn exercise_1_devices_with_their_node_types() {
-    let Some(told) = alone("list_devices") else {
+    let Some(finished) = alone("list_devices") else {
         return;
     };
-    let line = told
+    let line = finished
         .stdout
         .lines()
         .find(|line| line.starts_with("urxe_lo: "));
     assert!(
         line.is_some_and(|line| line.contains("channel adapter")),
-        "{told}"
+        "{finished}"
     );
 }
 
 #[test]
 fn exercise_2_gids_of_a_port() {
-    let Some(told) = alone("port_gids -d urxe_lo") else {
+    let Some(finished) = alone("port_gids -d urxe_lo") else {
         return;
     };
     assert!(
-        told.stdout.contains("GID 0: ::ffff:127.0.0.1, RoCE v2"),
-        "{told}"
+        finished.stdout.contains("GID 0: ::ffff:127.0.0.1, RoCE v2"),
+        "{finished}"
     );
 }
 
 #[test]
 fn exercise_3_memory_regions() {
-    let Some(told) = alone("memory_regions -d urxe_lo") else {
+    let Some(finished) = alone("memory_regions -d urxe_lo") else {
         return;
     };
-    assert_eq!(told.stdout.lines().count(), 4, "{told}");
+    assert_eq!(finished.stdout.lines().count(), 4, "{finished}");
 }
 
 #[test]
 fn exercise_4_completion_queues() {
-    let Some(told) = alone("completion_queues -d urxe_lo") else {
+    let Some(finished) = alone("completion_queues -d urxe_lo") else {
         return;
     };
-    assert!(told.stdout.ends_with("armed, and no event\n"), "{told}");
+    assert!(
+        finished.stdout.ends_with("armed, and no event\n"),
+        "{finished}"
+    );
 }
 
 #[test]
@@ -133,19 +136,25 @@ fn exercise_5_connection_with_every_operation() {
 
 #[test]
 fn exercise_6_asynchronous_events() {
-    let Some(told) = alone("async_events -d urxe_lo") else {
+    let Some(finished) = alone("async_events -d urxe_lo") else {
         return;
     };
-    assert!(told.stdout.contains("communication established"), "{told}");
-    assert!(told.stdout.contains("send queue drained"), "{told}");
+    assert!(
+        finished.stdout.contains("communication established"),
+        "{finished}"
+    );
+    assert!(finished.stdout.contains("send queue drained"), "{finished}");
 }
 
 #[test]
 fn exercise_7_shared_receives() {
-    let Some(told) = alone("shared_receives -d urxe_lo") else {
+    let Some(finished) = alone("shared_receives -d urxe_lo") else {
         return;
     };
-    assert!(told.stdout.contains("4 messages over the first"), "{told}");
+    assert!(
+        finished.stdout.contains("4 messages over the first"),
+        "{finished}"
+    );
 }
 
 #[test]
@@ -159,7 +168,7 @@ fn exercise_8_datagrams() {
 }
 
 #[test]
-fn what_is_built_with_urxe_asks_for_the_usual_names() {
+fn program_built_with_urxe_needs_the_usual_sonames() {
     let Some(directory) = c_examples() else {
         return;
     };
@@ -168,7 +177,7 @@ fn what_is_built_with_urxe_asks_for_the_usual_names() {
     }
     let mut command = Place::here().command("readelf");
     command.arg("-d").arg(directory.join("datagram"));
-    let told = run("readelf", command, LIMIT).success();
-    assert!(told.stdout.contains("[libibverbs.so.1]"), "{told}");
-    assert!(!told.stdout.contains("liburxe"), "{told}");
+    let finished = run("readelf", command, LIMIT).success();
+    assert!(finished.stdout.contains("[libibverbs.so.1]"), "{finished}");
+    assert!(!finished.stdout.contains("liburxe"), "{finished}");
 }

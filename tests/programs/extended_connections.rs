@@ -1,26 +1,26 @@
-//! Programs that use extended reliable connections: `ibv_xsrq_pingpong`, and perftest with `-c XRC`.
+//! XRC programs: `ibv_xsrq_pingpong`, and perftest with `-c XRC`.
 
 use std::time::Duration;
 
 use crate::common::perftest::Perftest;
-use crate::common::pingpong::{Side, turn};
+use crate::common::pingpong::{Side, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{Need, PERFTEST, require};
 use crate::common::run::Running;
 use crate::common::tcp::{self, free_port};
 
 const XSRQ: Need = Need::Program("ibv_xsrq_pingpong", "ibverbs-utils");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A server and a client, each with a queue pair for either half of the connection. Several clients
-/// would have the server send each one's messages through another's queue pair, which takes a domain
-/// that processes share.
+/// Runs a server and a client, each with a queue pair for either direction. With several clients
+/// the server would send each client's messages through another's queue pair, for which processes
+/// must share an XRC domain.
 #[track_caller]
 fn exchange(options: &str) {
     if !require(&[XSRQ]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = Place::alone();
     let port = free_port();
     let start = |role: &str, host: Option<&str>| {
@@ -31,16 +31,16 @@ fn exchange(options: &str) {
             .args(host);
         Running::start(format!("ibv_xsrq_pingpong {role}"), command)
     };
-    let server = tcp::wait_for(start("server", None), port, PATIENCE);
+    let server = tcp::wait_for(start("server", None), port, TIME_LIMIT);
     let client = start("client", Some("127.0.0.1"));
     for side in [client, server] {
-        let side = side.finish(PATIENCE).success();
+        let side = side.finish(TIME_LIMIT).success();
         assert!(side.stdout.contains("success"), "{side}");
     }
 }
 
 #[test]
-fn messages_through_shared_queues_by_their_numbers() {
+fn messages_to_xrc_srqs_by_number() {
     exchange("-n 500");
 }
 
@@ -50,7 +50,7 @@ fn messages_of_many_packets() {
 }
 
 #[test]
-fn both_sides_sleeping_on_completion_events() {
+fn both_sides_wait_for_completion_events() {
     exchange("-n 100 -e");
 }
 

@@ -1,4 +1,4 @@
-//! `ibv_rc_pingpong` over a network that loses, duplicates and reorders.
+//! `ibv_rc_pingpong` over a network that loses, duplicates and reorders packets.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn delay() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again() {
+fn lost_packets_are_retransmitted() {
     if !require(&[PINGPONG, TSHARK]) {
         return;
     }
@@ -79,6 +79,6 @@ fn what_is_lost_is_sent_again() {
     }
     assert!(
         times_sent.values().any(|times| *times > 1),
-        "nothing was ever sent twice"
+        "no packet was retransmitted"
     );
 }

@@ -1,4 +1,4 @@
-//! What a newcomer meets first when something is wrong: it must end soon, and say what to do.
+//! Errors that new users meet: programs must end soon, with a message that names the remedy.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::common::run::{Running, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Binds a UDP port for itself alone, says so in a file, and holds it.
+/// Binds a UDP port exclusively, and reports that in a file.
 const PORT_HOLDER: &str = "
 import socket, sys, time
 taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -34,13 +34,13 @@ fn port_4791_taken_by_another_program() {
         let mut holder = Running::start("the holder of the port", command);
         while !ready.exists() {
             assert!(holder.is_running(), "{}", holder.finish(LIMIT));
-            std::thread::sleep(crate::common::run::LOOK);
+            std::thread::sleep(crate::common::run::POLL_INTERVAL);
         }
 
         let ended = Pingpong::over_loopback(namespace.place()).run();
         for refused in [&ended.server, &ended.client] {
             assert_eq!(refused.status.code(), Some(1), "{refused}");
-            // Which port of which address, and a way out.
+            // The message must name port, address and a remedy.
             for word in ["4791", "127.0.0.1", "unshare -rn"] {
                 assert!(refused.stderr.contains(word), "no {word} in: {refused}");
             }
@@ -74,13 +74,13 @@ fn no_interface_is_up() {
     let refused = Pingpong::over_loopback(namespace.place()).run_server_alone();
     assert_eq!(refused.status.code(), Some(1), "{refused}");
 
-    // Our own command names the interface that is down, and how to bring it up.
+    // `urxe devices` names the interface that is down, and the remedy.
     let mut command = namespace.place().urxe();
     command.arg("devices");
     let devices = run("urxe devices", command, LIMIT);
-    let said = [devices.stdout.as_str(), &devices.stderr].concat();
+    let printed = [devices.stdout.as_str(), &devices.stderr].concat();
     assert!(
-        said.contains("lo") && said.contains("ip link set"),
+        printed.contains("lo") && printed.contains("ip link set"),
         "{devices}"
     );
 }
@@ -101,7 +101,7 @@ fn gid_index_missing() {
 }
 
 #[test]
-fn faults_that_cannot_be_understood() {
+fn invalid_faults_are_reported() {
     if !require(&[PINGPONG]) {
         return;
     }
@@ -113,7 +113,7 @@ fn faults_that_cannot_be_understood() {
 }
 
 #[test]
-fn capture_file_that_cannot_be_written() {
+fn unwritable_capture_file_is_reported() {
     if !require(&[PINGPONG]) {
         return;
     }
@@ -125,11 +125,11 @@ fn capture_file_that_cannot_be_written() {
 }
 
 #[test]
-fn option_for_the_gid_forgotten() {
+fn missing_gid_option_is_reported() {
     if !require(&[PINGPONG]) {
         return;
     }
-    // A negative index is what ibv_rc_pingpong goes by without the option.
+    // Without the option, ibv_rc_pingpong uses a negative index.
     let pingpong = Pingpong::over_loopback(&Place::alone()).options("-g -1");
     let ended = pingpong.run();
     assert!(ended.server.stderr.contains("`-g 0`"), "{}", ended.server);

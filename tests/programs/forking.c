@@ -1,11 +1,11 @@
 /*
- * An echo server that forks for each connection, and its clients. Nothing here knows of RDMA but the question
- * what a socket is, which each end answers when it is done.
+ * An echo server that forks for each connection, and its clients. The program does not use RDMA itself; each end
+ * only reports at its end whether its socket is an rsocket or TCP.
  *
- *   forking serve COUNT    serves so many connections
- *   forking late COUNT     the same; its children look at a connection when something has come
- *   forking ask            sends, and wants the same back
- *   forking leave          connects, and says nothing
+ *   forking serve COUNT    serves COUNT connections
+ *   forking late COUNT     the same; its children first wait for data of the client
+ *   forking ask            sends data and checks the echo
+ *   forking leave          connects and closes without sending
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -31,13 +31,13 @@ static void must(int is, const char *what)
 	}
 }
 
-static void tell(const char *who, int fd)
+static void report(const char *end, int fd)
 {
 	int value;
 	socklen_t len = sizeof(value);
 
-	/* Of the kernel's sockets none has options of this level. */
-	printf("%s: %s\n", who, getsockopt(fd, SOL_RDMA, 0, &value, &len) ? "tcp" : "rdma");
+	/* Kernel sockets have no options of this level. */
+	printf("%s: %s\n", end, getsockopt(fd, SOL_RDMA, 0, &value, &len) ? "tcp" : "rdma");
 	fflush(stdout);
 }
 
@@ -60,7 +60,7 @@ static void echo(int fd)
 	}
 	must(got == 0, "read");
 	if (total)
-		tell("server", fd);
+		report("server", fd);
 	close(fd);
 }
 
@@ -108,7 +108,7 @@ static void ask(int fd)
 				must(block[at] == round, "the same bytes");
 		}
 	}
-	tell("client", fd);
+	report("client", fd);
 }
 
 int main(int argc, char **argv)

@@ -6,17 +6,17 @@ use std::process::Command;
 
 use crate::common::left_out::left_out;
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::Need;
 use crate::common::run::{Finished, Running, run};
 use crate::connection_manager::LIMIT;
 use crate::rsockets::{alone, preloaded, wait_for_port};
 
-/// Of `forking.c`.
+/// The port of `forking.c`.
 const PORT: u64 = 7700;
 
-/// The program.
+/// The compiled test program.
 struct Forking {
     directory: Directory,
     namespace: Namespace,
@@ -43,13 +43,13 @@ impl Forking {
         program.to_str().expect("a plain path").to_owned()
     }
 
-    /// The program, which may be the last word of a line that says how it is started.
+    /// Starts the program, with `how` as the command that runs it.
     fn start(&self, mut how: Command, words: &str) -> Running {
         how.arg(self.program()).args(words.split(' '));
         Running::start(format!("forking {words}"), how)
     }
 
-    /// As a program that uses RDMA, and is not disturbed by forking.
+    /// Returns a command that runs a program over RDMA with fork support.
     fn by_rdma(&self) -> Command {
         let mut command = preloaded(self.namespace.place(), &[]);
         command.env("RDMAV_FORK_SAFE", "1");
@@ -67,9 +67,13 @@ impl Forking {
     }
 }
 
-/// How often one of its ends has said that it used this.
-fn told(finished: &Finished, line: &str) -> usize {
-    finished.stdout.lines().filter(|told| *told == line).count()
+/// Returns how many connections of this kind one end has reported.
+fn count_of(finished: &Finished, line: &str) -> usize {
+    finished
+        .stdout
+        .lines()
+        .filter(|printed| *printed == line)
+        .count()
 }
 
 #[test]
@@ -77,47 +81,47 @@ fn each_child_of_a_server_serves_its_client_by_rdma() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let server = forking.serve(forking.by_rdma(), "serve 3");
-    // All at once: the children take turns.
+    // Concurrent clients: the children listen one after another.
     let clients = [(); 3].map(|()| forking.start(forking.by_rdma(), "ask"));
     for client in clients {
         let client = client.finish(LIMIT).success();
-        assert_eq!(told(&client, "client: rdma"), 1, "{client}");
+        assert_eq!(count_of(&client, "client: rdma"), 1, "{client}");
     }
     let server = server.finish(LIMIT).success();
-    assert_eq!(told(&server, "server: rdma"), 3, "{server}");
+    assert_eq!(count_of(&server, "server: rdma"), 3, "{server}");
 }
 
 #[test]
-fn a_forking_server_has_clients_of_tcp_too() {
+fn forking_server_also_accepts_tcp_clients() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
-    // It has spoken when the child looks.
+    let _exclusive = exclusive();
+    // The client has sent data before the child reads.
     let server = forking.serve(forking.by_rdma(), "late 1");
     let client = forking.start(forking.by_tcp(), "ask");
     client.finish(LIMIT).success();
     let server = server.finish(LIMIT).success();
-    assert_eq!(told(&server, "server: tcp"), 1, "{server}");
+    assert_eq!(count_of(&server, "server: tcp"), 1, "{server}");
 }
 
 #[test]
-fn who_leaves_a_forking_server_without_a_word_keeps_nobody_from_its_turn() {
+fn client_that_leaves_without_data_does_not_block_others() {
     let Some(forking) = Forking::new(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let server = forking.serve(forking.by_rdma(), "serve 2");
     for (how, words) in [(forking.by_tcp(), "leave"), (forking.by_rdma(), "ask")] {
         forking.start(how, words).finish(LIMIT).success();
     }
     let server = server.finish(LIMIT).success();
-    assert_eq!(told(&server, "server: rdma"), 1, "{server}");
+    assert_eq!(count_of(&server, "server: rdma"), 1, "{server}");
 }
 
-/// rdma-core's own librspreload.so.
+/// Returns the path of rdma-core's librspreload.so.
 fn rdma_cores_preload() -> Option<PathBuf> {
     let of = |directory: fs::DirEntry| directory.path().join("rsocket/librspreload.so.1");
     let mut all = fs::read_dir("/usr/lib").ok()?.flatten().map(of);
@@ -135,9 +139,9 @@ fn rdma_cores_own_preload_forks_in_the_same_way() {
     if !Path::new("/etc/rdma").is_dir() {
         return left_out("needs the directory /etc/rdma: apt-get install rdma-core");
     }
-    let _turn = turn();
-    // It would make rsockets of those sockets, too, by which librdmacm asks for routes; and a process
-    // that is killed would leave its semaphore behind, taken.
+    let _exclusive = exclusive();
+    // With the object in all processes, librdmacm's own netlink sockets would become rsockets, and
+    // a killed process would leave its semaphore locked.
     let script = "mount -t tmpfs none /etc/rdma && mount -t tmpfs none /dev/shm && \
                   mkdir /etc/rdma/rsocket && \
                   echo '* * STREAM TCP' > /etc/rdma/rsocket/preload_config && exec \"$@\"";
@@ -153,8 +157,8 @@ fn rdma_cores_own_preload_forks_in_the_same_way() {
     for (server, client) in [(forking.by_rdma(), theirs()), (theirs(), forking.by_rdma())] {
         let server = forking.serve(server, "serve 1");
         let client = forking.start(client, "ask").finish(LIMIT).success();
-        assert_eq!(told(&client, "client: rdma"), 1, "{client}");
+        assert_eq!(count_of(&client, "client: rdma"), 1, "{client}");
         let server = server.finish(LIMIT).success();
-        assert_eq!(told(&server, "server: rdma"), 1, "{server}");
+        assert_eq!(count_of(&server, "server: rdma"), 1, "{server}");
     }
 }

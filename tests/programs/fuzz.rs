@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use crate::common::namespace::Cable;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 
-/// Debugging builds on a busy machine are slow.
+/// Debug builds on a busy machine are slow.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Grants memory to whoever connects.
+/// The program that grants memory to each client.
 const PROGRAM: &str = "tests/rxe/grant/grant.c";
 
-/// A shell's words: `$0` is the command `urxe`, then come the source and the program.
+/// A shell script: `$0` is the command `urxe`, `$1` the source, `$2` the program.
 const COMPILE: &str = r#"eval "$($0 env)"
 cc -D_GNU_SOURCE -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs librdmacm libibverbs)"#;
 
-/// A peer at one end of a cable, to be tried from the other.
+/// A peer at one end of a cable, to be tested from the other end.
 struct Peer {
     cable: Cable,
     _directory: Directory,
@@ -52,9 +52,9 @@ impl Peer {
         command.arg("::");
         let mut running = Running::start("grant", command);
         let deadline = Instant::now() + LIMIT;
-        while !running.has_said("listening") {
+        while !running.has_printed("listening") {
             assert!(running.is_running() && Instant::now() < deadline);
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Some(Peer {
             cable,
@@ -71,20 +71,20 @@ impl Peer {
 }
 
 #[test]
-fn urxe_answers_to_broken_packets_as_the_specification_asks() {
+fn urxe_conforms_under_malformed_packets() {
     let Some(mut peer) = Peer::start() else {
         return;
     };
     for (address, seed) in [(Cable::A, "1"), (Cable::A6, "2")] {
         let words = ["--seed", seed, "--packets", "1500"];
         let found = peer.fuzz(address, &words).success();
-        // It has had both what it carries out and what it refuses.
+        // The run must include executed and rejected requests.
         assert!(
             found.stdout.contains("NAK remote access (9.7.4.1.5)"),
             "{found}"
         );
         assert!(
-            found.stdout.contains("carried out, and acknowledged"),
+            found.stdout.contains("executed, and acknowledged"),
             "{found}"
         );
     }
@@ -98,7 +98,7 @@ fn case_is_replayed_with_each_of_its_packets() {
     };
     let replays = [0, 1].map(|_| {
         let found = peer.fuzz(Cable::A, &["--replay", "1:3"]).success();
-        let is_verdict = |line: &&str| line.trim_start().starts_with("asked:");
+        let is_verdict = |line: &&str| line.trim_start().starts_with("expected:");
         let lines = found.stdout.lines().filter(is_verdict);
         lines.map(str::to_owned).collect::<Vec<_>>()
     });
@@ -107,7 +107,7 @@ fn case_is_replayed_with_each_of_its_packets() {
 }
 
 #[test]
-fn peer_that_does_not_listen_is_told() {
+fn peer_without_a_listener_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
@@ -117,7 +117,7 @@ fn peer_that_does_not_listen_is_told() {
     let found = run("urxe fuzz", command, LIMIT);
     assert_eq!(found.status.code(), Some(2), "{found}");
     assert!(
-        found.stderr.contains("does a program listen there"),
+        found.stderr.contains("check that a program listens there"),
         "{found}"
     );
 }

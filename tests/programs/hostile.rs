@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 use crate::common::stat::{processes, stat};
 
 /// Machines that run the tests are slow and busy at times.
@@ -119,10 +119,10 @@ impl Scene {
 #[track_caller]
 fn wait_for(program: &mut Running, text: &str) {
     let deadline = Instant::now() + LIMIT;
-    while !program.has_said(text) {
+    while !program.has_printed(text) {
         assert!(program.is_running(), "it ends before it says «{text}»");
         assert!(Instant::now() < deadline, "it never says «{text}»");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -199,7 +199,7 @@ impl Victims {
                     "{count} descriptors after {before}"
                 );
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Attack::of(&attack.finish(LIMIT).success())
     }
@@ -220,7 +220,7 @@ impl Victims {
 /// An attack on a pair that transfers.
 #[track_caller]
 fn attacked(words: &[&str]) -> Option<Attack> {
-    let _turn = turn();
+    let _turn = exclusive();
     let scene = Scene::new()?;
     let mut victims = Victims::start(&scene, "transfer");
     let attack = victims.suffer(scene.attack(words));
@@ -267,7 +267,7 @@ fn names_that_are_taken_meanwhile() {
 
 #[test]
 fn names_that_are_taken_beforehand() {
-    let _turn = turn();
+    let _turn = exclusive();
     let Some(scene) = Scene::new() else { return };
     let mut attack = scene.attack(&["names", &(2 * SECONDS).to_string(), "5", "0"]);
     wait_for(&mut attack, "taking");
@@ -288,12 +288,12 @@ fn forged_packets() {
 
 #[test]
 fn forged_requests_ahead_of_the_next_one() {
-    let _turn = turn();
+    let _turn = exclusive();
     let Some(scene) = Scene::new() else { return };
     let mut victims = Victims::start(&scene, "pause");
     wait_for(&mut victims.all[1], "paused ");
     let [_, server, client] = &victims.all;
-    let said = server.said();
+    let said = server.printed();
     let qpn = number_after(&said, "paused ").to_string();
     let psn = number_after(&said, &format!("paused {qpn} ")).to_string();
     let attack = scene.attack(&["ahead", "0", ADDRESS, &qpn, &psn]);
@@ -316,7 +316,7 @@ fn the_port_of_another_user() {
 /// In a user namespace in which it has no name, and every other user has none either.
 #[test]
 fn a_victim_that_cannot_be_told_from_others() {
-    let _turn = turn();
+    let _turn = exclusive();
     if !require(&[Need::UserNamespaces]) {
         return;
     }
@@ -333,7 +333,7 @@ fn a_victim_that_cannot_be_told_from_others() {
 /// Their process numbers are all 0 to who asks, and so they must be told apart in another way.
 #[test]
 fn counters_of_processes_in_other_pid_namespaces() {
-    let _turn = turn();
+    let _turn = exclusive();
     let Some(scene) = Scene::new() else { return };
     let place = scene.namespace.place();
     let other = place.through(["unshare", "--pid", "--fork", "--kill-child", "--"]);

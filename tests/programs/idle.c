@@ -1,7 +1,6 @@
 /*
- * Both ends of a connection on which nothing happens: `idle ADDRESS` listens there, `idle ADDRESS connect` connects to
- * it. Each says "connected", waits for the end of the connection, checks what became of the receive that it
- * had posted, and says "ended" and how the receive ended.
+ * The two ends of an idle connection: `idle ADDRESS` listens, `idle ADDRESS connect` connects to it. Each prints
+ * "connected", waits for the end of the connection, and prints "ended" with the status of its posted receive.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -79,7 +78,7 @@ int main(int argc, char **argv)
 	puts("connected");
 	fflush(stdout);
 	wait_for(RDMA_CM_EVENT_DISCONNECTED);
-	/* That waits: the receive ends, too, without the program's doing anything. */
+	/* The receive completes without an action of the program. */
 	MUST(rdma_get_recv_comp(id, &wc) == 1);
 	printf("ended, %s\n", ibv_wc_status_str(wc.status));
 	return 0;

@@ -1,4 +1,4 @@
-//! Whose peer is killed while nothing happens on their connection is told.
+//! Detection of a dead peer on an idle connection.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use crate::common::namespace::{Cable, Namespace};
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{LOOK, Running, run};
+use crate::common::run::{POLL_INTERVAL, Running, run};
 
-/// Debugging builds on a busy machine are slow.
+/// Debug builds on a busy machine are slow.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How many seconds a peer at another host may be silent in these tests.
-const PATIENCE: &str = "2";
+/// The keep-alive time for peers on other hosts in these tests, in seconds.
+const KEEPALIVE: &str = "2";
 
 const PROGRAM: &str = "tests/programs/idle.c";
 
-/// A shell's words: `$0` is the command `urxe`, then come the source and the program.
+/// A shell script: `$0` is the command `urxe`, `$1` the source, `$2` the program.
 const COMPILE: &str = r#"eval "$($0 env)"
 cc -D_GNU_SOURCE -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs librdmacm libibverbs)"#;
 
@@ -31,7 +31,7 @@ fn compile(directory: &Directory) -> String {
     program.to_str().expect("a plain path").to_owned()
 }
 
-/// Two ends of a connection, in the order in which they were started.
+/// The two ends of a connection, in the order of their start.
 struct Ends([Running; 2]);
 
 impl Ends {
@@ -42,25 +42,25 @@ impl Ends {
         server: &Place,
         client: &Place,
         address: &str,
-        patience: &str,
+        keepalive: &str,
     ) -> Self {
-        Self::connect_with(program, server, client, address, [patience, patience])
+        Self::connect_with(program, server, client, address, [keepalive, keepalive])
     }
 
-    /// The same with a patience for each, the server's first.
+    /// The same with a keep-alive timeout for each end, the server's first.
     #[track_caller]
     fn connect_with(
         program: &str,
         server: &Place,
         client: &Place,
         address: &str,
-        patience: [&str; 2],
+        keepalive: [&str; 2],
     ) -> Self {
         let start = |place: &Place, words: &[&str]| {
             let mut command = place.verbs(program);
             let is_client = words.len() > 1;
-            let patience = patience[usize::from(is_client)];
-            command.args(words).env("URXE_KEEPALIVE", patience);
+            let keepalive = keepalive[usize::from(is_client)];
+            command.args(words).env("URXE_KEEPALIVE", keepalive);
             Running::start(format!("idle {words:?}"), command)
         };
         let mut ends = Ends([
@@ -68,18 +68,18 @@ impl Ends {
             start(client, &[address, "connect"]),
         ]);
         let deadline = Instant::now() + LIMIT;
-        while !ends.0.iter_mut().all(|end| end.has_said("connected")) {
-            // The server may not have listened yet.
+        while !ends.0.iter_mut().all(|end| end.has_printed("connected")) {
+            // The client fails if the server does not listen yet.
             if !ends.0[1].is_running() {
                 ends.0[1] = start(client, &[address, "connect"]);
             }
             assert!(ends.0[0].is_running() && Instant::now() < deadline);
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         ends
     }
 
-    /// Kills one, and waits for the end of the other.
+    /// Kills one end, and waits for the end of the other.
     #[track_caller]
     fn kill(self, killed: usize) {
         let Ends([server, client]) = self;
@@ -106,7 +106,7 @@ fn needs() -> bool {
 }
 
 #[test]
-fn peer_of_a_process_of_this_host_that_is_killed_is_told_at_once() {
+fn dead_peer_on_the_same_host_is_reported_at_once() {
     if !needs() {
         return;
     }
@@ -115,13 +115,13 @@ fn peer_of_a_process_of_this_host_that_is_killed_is_told_at_once() {
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let place = namespace.place();
     for killed in 0..2 {
-        // Not by asking: nobody is asked.
+        // Without keep-alive probes, which 0 disables.
         Ends::connect(&program, place, place, "127.0.0.1", "0").kill(killed);
     }
 }
 
 #[test]
-fn peer_of_a_process_of_another_host_that_is_killed_finds_out() {
+fn dead_peer_on_another_host_is_detected_by_keep_alive() {
     if !needs() {
         return;
     }
@@ -130,13 +130,13 @@ fn peer_of_a_process_of_another_host_that_is_killed_finds_out() {
     let cable = Cable::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
     for killed in 0..2 {
-        Ends::connect(&program, a, b, Cable::A, PATIENCE).kill(killed);
-        Ends::connect(&program, a, b, Cable::A6, PATIENCE).kill(killed);
+        Ends::connect(&program, a, b, Cable::A, KEEPALIVE).kill(killed);
+        Ends::connect(&program, a, b, Cable::A6, KEEPALIVE).kill(killed);
     }
 }
 
 #[test]
-fn idle_connection_of_living_peers_lasts() {
+fn idle_connection_of_live_peers_persists() {
     if !needs() {
         return;
     }
@@ -144,15 +144,15 @@ fn idle_connection_of_living_peers_lasts() {
     let program = compile(&directory);
     let cable = Cable::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
-    let mut ends = Ends::connect(&program, a, b, Cable::A, PATIENCE);
-    // Twice as long as the silent are waited for.
+    let mut ends = Ends::connect(&program, a, b, Cable::A, KEEPALIVE);
+    // Twice the keep-alive time.
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0.iter_mut().all(Running::is_running));
     ends.kill(0);
 }
 
 #[test]
-fn stopped_process_of_this_host_stays_a_peer() {
+fn stopped_process_on_the_same_host_remains_a_peer() {
     if !needs() {
         return;
     }
@@ -160,7 +160,7 @@ fn stopped_process_of_this_host_stays_a_peer() {
     let program = compile(&directory);
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let place = namespace.place();
-    let mut ends = Ends::connect(&program, place, place, "127.0.0.1", PATIENCE);
+    let mut ends = Ends::connect(&program, place, place, "127.0.0.1", KEEPALIVE);
     ends.0[0].signal("STOP");
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0[1].is_running());
@@ -178,7 +178,7 @@ fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
     let cable = Cable::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
     // The server does not give up the client that is stopped.
-    let mut ends = Ends::connect_with(&program, a, b, Cable::A, ["0", PATIENCE]);
+    let mut ends = Ends::connect_with(&program, a, b, Cable::A, ["0", KEEPALIVE]);
     ends.0[1].signal("STOP");
     thread::sleep(Duration::from_secs(4));
     ends.0[1].signal("CONT");

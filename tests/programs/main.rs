@@ -1,6 +1,6 @@
-//! Debian's verbs programs, unmodified, and the C examples, over urxe.
+//! Unmodified verbs programs of Debian, and the C examples, over urxe.
 //!
-//! One test binary, so that all its tests take turns: each of them wants the whole machine.
+//! All are in one test binary, so that tests can take turns: each needs the whole machine.
 
 #[path = "../common/mod.rs"]
 mod common;

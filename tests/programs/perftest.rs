@@ -7,8 +7,8 @@ use crate::common::pingpong::Side;
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PERFTEST, require};
 
-/// In a namespace of its own: an unreliable service loses what was on its way through another process
-/// that shares the port and is killed.
+/// Returns a pair in a private namespace: unreliable services lose packets in transit through
+/// another process that shares the port, if that is killed.
 fn loopback(program: &'static str) -> Option<(Namespace, Perftest)> {
     if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
         return None;
@@ -19,8 +19,8 @@ fn loopback(program: &'static str) -> Option<(Namespace, Perftest)> {
     Some((namespace, perftest))
 }
 
-/// Nothing holds back whoever sends datagrams, and what the receiver has no room for
-/// is lost. So what these tests send at once fits a socket's buffer and the posted receives.
+/// UD has no flow control, so datagrams without room at the receiver are lost. The messages of
+/// these tests fit into a socket buffer and the posted receives.
 const ITERATIONS: u64 = 100;
 
 fn passes(program: &'static str, options: &str, sizes: &[u64]) {
@@ -44,13 +44,13 @@ fn send_bandwidth_of_unreliable_connections() {
 }
 
 #[test]
-fn an_unreliable_connection_does_not_overrun_its_receiver() {
+fn unreliable_connection_does_not_overrun_its_receiver() {
     const LONG: u64 = 4 << 20;
     if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
         return;
     }
     let namespace = Namespace::new(&Place::here()).loopback_up();
-    // What a kernel gives by itself, doubled as it does.
+    // The kernel's default, which it doubles.
     let side = Side::new(namespace.place(), "urxe_lo").env("URXE_SOCKET_BUFFER", "212992");
     let perftest = Perftest::new("ib_send_bw", side.clone(), side, "127.0.0.1");
     for queue_pairs in [1, 8] {
@@ -88,7 +88,7 @@ fn send_bandwidth_of_many_datagram_queue_pairs() {
         return;
     };
     let perftest = perftest.options(&format!("-n {ITERATIONS} -c UD -q 4 -s 256"));
-    // The table adds those of all queue pairs.
+    // The table has the sum of all queue pairs.
     perftest.run().success(&[256], 4 * ITERATIONS);
 }
 
@@ -98,7 +98,7 @@ fn send_latency_of_datagrams() {
     passes("ib_send_lat", "-c UD -e", &[64]);
 }
 
-/// A group as perftest takes it: the GID byte by byte, in decimal.
+/// Formats a group for perftest: the GID byte by byte, in decimal.
 fn group(address: &str) -> String {
     let gid = match address.parse().expect("an address") {
         std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -18,15 +18,15 @@ fn plain() {
 }
 
 #[test]
-fn sleeping_on_completion_events() {
+fn both_sides_wait_for_completion_events() {
     let Some(pingpong) = loopback() else { return };
     pingpong.options("-e").run().success();
 }
 
 #[test]
-fn one_side_sleeping_while_the_other_polls() {
+fn one_side_waits_for_events_while_the_other_polls() {
     let Some(pingpong) = loopback() else { return };
-    // Large messages too, so that segments and acknowledgements flow to the side that sleeps.
+    // Includes large messages, so that segments and ACKs arrive at the waiting side.
     for size in [64, 1 << 20] {
         let mut server_sleeps = pingpong.clone().options("-c").size(size).iterations(100);
         let mut client_sleeps = server_sleeps.clone();
@@ -59,7 +59,7 @@ fn extended_post_send_with_events() {
 fn each_path_mtu() {
     let Some(pingpong) = loopback() else { return };
     for mtu in [256, 512, 1024, 2048, 4096] {
-        // Seven packets and a bit at the largest MTU.
+        // Seven full packets and a partial one at the largest MTU.
         let pingpong = pingpong
             .clone()
             .options(&format!("-m {mtu} -c"))
@@ -119,7 +119,7 @@ fn ten_thousand_exchanges() {
 #[test]
 fn receiver_not_ready() {
     let Some(pingpong) = loopback() else { return };
-    // One receive at a time: the peer's next message often finds none, and is told to wait.
+    // With one posted receive, the next message often gets an RNR NAK.
     pingpong.options("-r 1 -c").run().success();
 }
 

@@ -1,5 +1,4 @@
-//! `ibv_rc_pingpong` between network namespaces, as a user without privileges, and in a user
-//! namespace.
+//! `ibv_rc_pingpong` between network namespaces, as an unprivileged user, and in a user namespace.
 
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::{Cable, Namespace};
@@ -7,7 +6,7 @@ use crate::common::pingpong::{Pingpong, Side};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, is_root, require};
 
-/// The server at `va`, the client at `vb`.
+/// Returns a pair with the server at `va` and the client at `vb`.
 fn across(cable: &Cable) -> Pingpong {
     let server = Side::new(cable.a.place(), "urxe_va");
     let client = Side::new(cable.b.place(), "urxe_vb");
@@ -47,7 +46,7 @@ fn over_ipv6(interface_mtu: u32, path_mtu: u32) {
     let mut pingpong = across(&cable)
         .gids(server, client)
         .options(&format!("-c -m {path_mtu}"));
-    // IPv6 alone, the agreement over TCP included.
+    // IPv6 only, including the TCP connection.
     Cable::A6.clone_into(&mut pingpong.host);
     pingpong.clone().size(1).iterations(300).run().success();
     let ended = pingpong.size(1 << 20).iterations(20).run().success();
@@ -99,9 +98,9 @@ fn between_namespaces_over_link_local_addresses() {
 }
 
 #[test]
-fn between_namespaces_where_the_kernel_cuts_the_batches() {
+fn between_namespaces_where_the_kernel_segments_batches() {
     let Some(cable) = cable(1500) else { return };
-    cable.cut_batches();
+    cable.disable_gso();
     across(&cable)
         .options("-c")
         .size(1 << 20)
@@ -115,7 +114,7 @@ fn two_interfaces_of_one_host() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    // Traffic between a host's own addresses takes the loopback interface, whatever the device.
+    // Packets between a host's own addresses go through the loopback interface.
     let cable = Cable::new(&Place::here(), 1500);
     cable.a.ip("link set lo up");
     let side = Side::new(cable.a.place(), "urxe_va");
@@ -125,7 +124,7 @@ fn two_interfaces_of_one_host() {
         .success();
 }
 
-/// With the options that need most of a place: events, large messages, any path MTU.
+/// Runs the options that depend on the place: events, large messages, path MTUs.
 #[track_caller]
 fn runs_every_way(pingpong: &Pingpong) {
     pingpong.run().success();
@@ -156,11 +155,11 @@ fn two_users_on_one_address() {
     if !require(&[PINGPONG, Need::Program("setpriv", "util-linux"), Need::Root]) {
         return;
     }
-    // One user's processes share port 4791; a second user cannot join them, and is told so.
+    // The processes of one user share port 4791; those of another user get an error.
     let place = Place::alone();
     let first = Pingpong::over_loopback(&place);
     let held = first.iterations(1_000_000_000);
-    let _turn = crate::common::pingpong::turn();
+    let _exclusive = crate::common::pingpong::exclusive();
     let mut pair = held.start();
     let side = Side::new(&place.unprivileged(), "urxe_lo");
     let ended = Pingpong::new(side.clone(), side, "127.0.0.1")
@@ -188,8 +187,8 @@ fn between_namespaces_without_any_privilege() {
     if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let nobody = Place::here().unprivileged();
-    let a = Namespace::new_with_user(&nobody);
+    let unprivileged = Place::here().unprivileged();
+    let a = Namespace::new_with_user(&unprivileged);
     let cable = Cable::join(a, 1500);
     across(&cable)
         .options("-c")

@@ -1,4 +1,4 @@
-/* Looks at urxe's device by each kind of call that takes a path, and says which one failed. */
+/* Opens urxe's sysfs files by each kind of call that takes a path, and reports the calls that failed. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -106,7 +106,7 @@ int main(void)
     check(!chdir("/sys/class") && is_state(open("infiniband/urxe_lo/ports/1/state", O_RDONLY)),
           "from the class");
 
-    /* What is not there is missing in the same way, and what is elsewhere is as it was. */
+    /* Missing files give the usual errors, and other paths are unchanged. */
     check(open(DEVICE "/none", O_RDONLY) == -1 && errno == ENOENT, "a file that is not there");
     check(open("/sys/class/infiniband_none", O_RDONLY) == -1 && errno == ENOENT, "another class");
     check(!stat("/sys/class/net/lo/mtu", &st) && S_ISREG(st.st_mode), "another class's file");
@@ -118,6 +118,6 @@ int main(void)
     errno = EDOM;
     check(!access("/", F_OK) && errno == EDOM, "errno");
     if (!failures)
-        puts("all is to be seen");
+        puts("all paths are visible");
     return failures != 0;
 }

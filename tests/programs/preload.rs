@@ -1,4 +1,4 @@
-//! The devices as `urxe run` shows them where it cannot mount: by an object that programs preload.
+//! The sysfs view without mounts: by an object that programs preload.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::common::namespace::Namespace;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{LOOK, run};
+use crate::common::run::{POLL_INTERVAL, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
-/// Where the files are, as the program's environment tells.
+/// The environment variable with the root of the view.
 const ROOT: &str = "URXE_SYSFS_ROOT";
 
-/// What a program says that preloads the object.
+/// Returns the output of a program that preloads the object.
 fn preloaded(place: &Place, words: &[&str]) -> String {
     let mut command = place.urxe();
     command
@@ -28,7 +28,7 @@ fn shell(place: &Place, script: &str) -> String {
     preloaded(place, &["bash", "-c", script])
 }
 
-/// A C program, compiled here.
+/// Compiles a C program.
 fn compile(directory: &Path, source: &str, flags: &[&str]) -> String {
     let program = directory.join("program");
     let mut command = Command::new("cc");
@@ -51,13 +51,13 @@ fn every_kind_of_call_sees_the_devices() {
         &["-D_FILE_OFFSET_BITS=64"],
     ] {
         let program = compile(directory.path(), "tests/programs/preload.c", flags);
-        let told = preloaded(&Place::here(), &[&program]);
-        assert_eq!(told, "all is to be seen\n", "{flags:?}");
+        let printed = preloaded(&Place::here(), &[&program]);
+        assert_eq!(printed, "all paths are visible\n", "{flags:?}");
     }
 }
 
 #[test]
-fn ordinary_tools_see_the_devices() {
+fn common_tools_see_the_devices() {
     let place = Place::here();
     let listed = shell(
         &place,
@@ -93,7 +93,7 @@ fn ordinary_tools_see_the_devices() {
 }
 
 #[test]
-fn both_ways_show_the_same() {
+fn mounted_and_preloaded_views_are_equal() {
     if !require(&[Need::NetworkNamespaces]) {
         return;
     }
@@ -132,7 +132,7 @@ fn python_sees_the_devices() {
 }
 
 #[test]
-fn ucx_finds_the_devices_that_are_preloaded() {
+fn ucx_finds_the_devices_of_the_preloaded_view() {
     let ucx = Need::Program("ucx_info", "ucx-utils");
     if !require(&[ucx, IP, Need::NetworkNamespaces]) {
         return;
@@ -144,7 +144,7 @@ fn ucx_finds_the_devices_that_are_preloaded() {
 }
 
 #[test]
-fn rest_of_the_system_stays_as_it_is() {
+fn other_paths_are_unchanged() {
     let place = Place::here();
     let script = "ls /sys/class; cat /sys/class/net/lo/mtu; readlink /proc/self/cwd; ls /dev/null";
     let mut command = place.command("bash");
@@ -154,7 +154,7 @@ fn rest_of_the_system_stays_as_it_is() {
 }
 
 #[test]
-fn object_that_is_missing_is_asked_for() {
+fn missing_object_is_reported() {
     let directory = Directory::new();
     let place = Place::here();
     let script = "cp $(dirname \"$0\")/urxe $(dirname \"$0\")/liburxe.so \"$1\"";
@@ -171,9 +171,9 @@ fn object_that_is_missing_is_asked_for() {
 }
 
 #[test]
-fn files_go_with_the_last_who_sees_them() {
+fn view_is_removed_with_its_last_user() {
     let place = Place::here();
-    // The child outlives the program, and becomes another program again and again.
+    // The child outlives the program and repeatedly executes other programs.
     let script = format!(
         "export END=$(($(date +%s) + 4)) \
          CHILD='[ $(date +%s) -lt $END ] && exec bash -c \"$CHILD\"; cat {PORT}/state > ${ROOT}.seen'
@@ -186,10 +186,10 @@ fn files_go_with_the_last_who_sees_them() {
     let deadline = Instant::now() + LIMIT;
     while root.exists() {
         assert!(Instant::now() < deadline, "{} stays", root.display());
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    let told = fs::read_to_string(&seen);
-    // Already removed if nothing was written.
+    let printed = fs::read_to_string(&seen);
+    // The file does not exist if nothing was written.
     let _ = fs::remove_file(&seen);
-    assert_eq!(told.ok().as_deref(), Some("4: ACTIVE\n"));
+    assert_eq!(printed.ok().as_deref(), Some("4: ACTIVE\n"));
 }

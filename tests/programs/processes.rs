@@ -1,36 +1,36 @@
-//! Many processes on one address, and what a sudden death among them does to the others.
+//! Many processes on one address, and the effect of killing some of them.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::pingpong::{Pair, Pingpong, turn};
+use crate::common::pingpong::{Pair, Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
-use crate::common::run::{LOOK, Running};
+use crate::common::run::{POLL_INTERVAL, Running};
 use crate::common::stat::{processes, received, stat};
 
-/// So many messages that the pair never ends by itself.
+/// A number of messages that a pair never completes.
 const ENDLESS: u32 = 1_000_000_000;
-/// 16 processes on a machine that may have no more than two processors.
-const CROWD_LIMIT: Duration = Duration::from_secs(240);
+/// The time limit of 16 processes on a machine with as few as two processors.
+const MANY_PROCESSES_LIMIT: Duration = Duration::from_secs(240);
 
 fn loopback() -> Pingpong {
-    Pingpong::over_loopback(&Place::alone()).limit(CROWD_LIMIT)
+    Pingpong::over_loopback(&Place::alone()).limit(MANY_PROCESSES_LIMIT)
 }
 
-/// Waits until both sides of a pair have used so much processor time that they must have been
-/// exchanging messages, the start of a process taking far less.
+/// Waits until both sides of a pair have used more CPU time than their start takes, so that they
+/// exchange messages.
 fn wait_until_busy(pair: &mut Pair) {
-    let deadline = Instant::now() + CROWD_LIMIT;
+    let deadline = Instant::now() + MANY_PROCESSES_LIMIT;
     while !(is_busy(pair.server.id()) && is_busy(pair.client.id())) {
+        assert!(pair.is_running(), "an endless pair has ended");
         assert!(
-            pair.is_running(),
-            "a pair that never ends by itself has ended"
+            Instant::now() < deadline,
+            "a pair does not start exchanging messages"
         );
-        assert!(Instant::now() < deadline, "a pair does not get going");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -44,10 +44,10 @@ fn is_busy(process: u32) -> bool {
         >= TICKS
 }
 
-/// The processor time that a process used, in ticks of the kernel's clock (10 ms).
+/// Returns the CPU time of a process in clock ticks (10 ms).
 fn processor_time(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name, in parentheses, may contain anything; the 14th and 15th field are the times.
+    // The name is in parentheses and may contain anything; fields 14 and 15 are the times.
     let Some((_, fields)) = stat.rsplit_once(") ") else {
         return 0;
     };
@@ -68,7 +68,7 @@ fn eight_pairs_on_one_address() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let loopback = loopback();
     let polling = loopback.clone().options("-c").iterations(1000);
     let sleeping = loopback.options("-c -e").size(100_000).iterations(200);
@@ -80,7 +80,7 @@ fn eight_pairs_on_one_address() {
     }
 }
 
-/// How many messages each process of these pairs has received.
+/// Returns the number of messages that each process of these pairs has received.
 fn received_by(pairs: &[Pair], place: &Place) -> Vec<u64> {
     let survey = stat(place, &[]);
     let sides = pairs.iter().flat_map(|pair| [&pair.server, &pair.client]);
@@ -98,19 +98,19 @@ fn received_by(pairs: &[Pair], place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn the_killed_disturb_no_one_else() {
+fn killed_processes_do_not_disturb_others() {
     const MANY: u64 = 1000;
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let place = Place::alone();
-    let pingpong = Pingpong::over_loopback(&place).limit(CROWD_LIMIT);
+    let pingpong = Pingpong::over_loopback(&place).limit(MANY_PROCESSES_LIMIT);
     let endless = pingpong.clone().options("-c -e").iterations(ENDLESS);
     let long = endless.clone().size(20_000);
 
-    // The first to come, one from among the others, and the last: the sockets of the survivors
-    // move about in the kernel's table in each way that there is.
+    // Kills the first, a middle and the last process, so that the sockets of the others move in the
+    // kernel's table in every possible way.
     let mut first = endless.start();
     let mut survivors = vec![long.start(), long.start()];
     let mut middle = endless.start();
@@ -124,14 +124,14 @@ fn the_killed_disturb_no_one_else() {
     middle.client.kill_group();
     last.client.kill_group();
 
-    // New ones start, in the slots of the dead.
+    // New processes use the freed slots.
     for _ in 0..2 {
         let pair = pingpong.clone().options("-c -e").iterations(200).start();
         pair.finish().success();
     }
 
     let before = received_by(&survivors, &place);
-    let deadline = Instant::now() + CROWD_LIMIT;
+    let deadline = Instant::now() + MANY_PROCESSES_LIMIT;
     loop {
         let after = received_by(&survivors, &place);
         let mut sides = before.iter().zip(&after);
@@ -139,24 +139,21 @@ fn the_killed_disturb_no_one_else() {
             break;
         }
         assert!(Instant::now() < deadline, "{before:?} {after:?}");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     for pair in &mut survivors {
-        assert!(
-            pair.is_running(),
-            "a pair that never ends by itself has ended"
-        );
+        assert!(pair.is_running(), "an endless pair has ended");
     }
-    // The dead ones' peers learn of it by their retries, where they have something to send; the
-    // others would wait forever, and end with this test.
+    // The peers of killed processes fail by retries if they have something to send. The others
+    // would wait forever, and end with this test.
 }
 
 #[test]
-fn nothing_remains_of_processes_that_were_killed() {
+fn killed_processes_leave_nothing_behind() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let loopback = loopback();
     for _ in 0..5 {
         let mut doomed = loopback.clone().options("-c").iterations(ENDLESS).start();
@@ -174,14 +171,13 @@ fn nothing_remains_of_processes_that_were_killed() {
 }
 
 #[test]
-fn a_peer_that_died_is_reported_as_retries_exceeded() {
+fn dead_peer_is_reported_as_retries_exceeded() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let _turn = turn();
-    // Dead between its acknowledgement and its own message, the server leaves the client nothing
-    // to retry: the client then waits for a message that never comes, as it would over a NIC.
-    // That takes bad luck; not several times in a row.
+    let _exclusive = exclusive();
+    // If the server dies between its ACK and its own message, the client has nothing to retransmit
+    // and waits forever, as with a NIC. That is unlikely to happen several times in a row.
     let loopback = loopback();
     for _ in 0..5 {
         let mut pair = loopback.clone().iterations(ENDLESS).start();
@@ -198,5 +194,5 @@ fn a_peer_that_died_is_reported_as_retries_exceeded() {
         );
         return;
     }
-    panic!("the clients never learnt that their servers died");
+    panic!("no client detected the death of its server");
 }

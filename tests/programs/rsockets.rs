@@ -1,5 +1,5 @@
-//! Sockets over RDMA: Debian's programs of librdmacm's rsockets, unmodified, and ordinary socket programs that
-//! preload librspreload.so.
+//! Sockets over RDMA: Debian's unmodified rsockets programs, and socket programs that preload
+//! librspreload.so.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,15 @@ use std::thread;
 use std::time::Instant;
 
 use crate::common::namespace::{Cable, Namespace};
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
-use crate::common::run::{Finished, LOOK, Running, run};
+use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 use crate::connection_manager::{LIMIT, Server, TCP, start};
 
 const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
 
-/// A network of its own: nobody else's processes disturb datagrams there.
+/// Returns a private network, in which other processes cannot disturb datagrams.
 pub fn alone(needs: &[Need]) -> Option<Namespace> {
     let all = [&[RSTREAM, IP, Need::NetworkNamespaces], needs].concat();
     require(&all).then(|| Namespace::new(&Place::here()).loopback_up())
@@ -26,7 +26,7 @@ fn run_here(place: &Place, command: &str) -> Finished {
     start(place, command).finish(LIMIT)
 }
 
-/// Server and client end well, in one network.
+/// Runs a server and a client in one network, which must succeed.
 #[track_caller]
 fn both_succeed(place: &Place, server: &str, port: u64, client: &str) -> (Finished, Finished) {
     let server = Server::start(place, server, TCP | port);
@@ -35,26 +35,26 @@ fn both_succeed(place: &Place, server: &str, port: u64, client: &str) -> (Finish
 }
 
 #[test]
-fn rstream_measures_what_it_always_does() {
+fn rstream_measures_bandwidth() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let client = "rstream -s 127.0.0.1 -C 20 -I 20 -S 65536";
     let server = "rstream -C 20 -I 20 -S 65536";
     let (server, client) = both_succeed(namespace.place(), server, 7471, client);
-    for told in [server, client] {
-        assert!(told.stdout.contains("custom    64k"), "{told}");
+    for side in [server, client] {
+        assert!(side.stdout.contains("custom    64k"), "{side}");
     }
 }
 
 #[test]
-fn rstream_has_each_of_its_ways() {
+fn rstream_modes_succeed() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
-    // Polling, blocking, not blocking, by librdmacm's addresses, verifying; and small buffers.
+    let _exclusive = exclusive();
+    // Polling, blocking, nonblocking, rdma_getaddrinfo, verifying; and small buffers.
     for options in [
         "-T a",
         "-T b",
@@ -71,7 +71,7 @@ fn rstream_has_each_of_its_ways() {
         let server = format!("rstream {common}");
         let client = format!("rstream -s 127.0.0.1 {common}");
         if options == "-T f" {
-            // It takes its connection by TCP first, and its own connection then.
+            // The server accepts TCP first and then an rsocket.
             let server = start(namespace.place(), &server);
             wait_for_port(namespace.place(), "tcp", port);
             run_here(namespace.place(), &client).success();
@@ -88,7 +88,7 @@ fn rstream_between_hosts_and_over_ipv6() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in [Cable::A, Cable::A6] {
         let common = "-C 20 -I 20 -S 100000 -T v";
         let server = format!("rstream -b {address} {common}");
@@ -99,7 +99,7 @@ fn rstream_between_hosts_and_over_ipv6() {
 }
 
 #[test]
-fn nobody_who_listens_is_a_refused_connection() {
+fn connection_without_a_listener_is_refused() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
@@ -112,12 +112,12 @@ fn rcopy_copies_a_file_whole() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     let bytes = pattern(24 << 20);
     fs::write(&from, &bytes).expect("own directory");
-    // It serves until it is stopped.
+    // The server does not end.
     let _server = Server::start(namespace.place(), "rcopy", TCP | 7427);
     let (from, there) = (from.display(), to.display());
     run_here(
@@ -128,7 +128,7 @@ fn rcopy_copies_a_file_whole() {
     assert!(fs::read(&to).expect("it was copied") == bytes);
 }
 
-/// Bytes of which no two blocks are the same.
+/// Returns bytes in which all blocks differ.
 fn pattern(len: usize) -> Vec<u8> {
     let words = (0..len as u64 / 8).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).collect()
@@ -139,15 +139,15 @@ fn riostream_writes_into_the_peers_memory() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let common = "-C 3 -I 10 -S 5000 -T v";
     let server = format!("riostream {common}");
     let client = format!("riostream -s 127.0.0.1 {common}");
     both_succeed(namespace.place(), &server, 7471, &client);
 }
 
-/// Waits until somebody has a port of the kernel's for whoever comes: connections of before, which TCP keeps
-/// for a while, have peers.
+/// Waits until a process listens on a kernel UDP or TCP port without a peer. Former TCP connections
+/// in TIME_WAIT have peers.
 #[track_caller]
 pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
     let deadline = Instant::now() + LIMIT;
@@ -166,8 +166,8 @@ pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
         if ends.any(|(local, remote)| local.ends_with(&suffix) && remote.ends_with(":0000")) {
             return;
         }
-        assert!(Instant::now() < deadline, "nobody has port {port}");
-        thread::sleep(LOOK);
+        assert!(Instant::now() < deadline, "port {port} is not bound");
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -176,13 +176,13 @@ fn udpong_sends_datagrams_each_way() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     for address in ["127.0.0.1", "::1"] {
-        // It serves until it is stopped.
+        // The server does not end.
         let server = start(namespace.place(), &format!("udpong -b {address}"));
         wait_for_port(namespace.place(), "udp", 7174);
-        // Its echo test asks again after a millisecond, and cannot tell a late answer from one to what
-        // it asks next: on a slow machine it never ends.
+        // Its echo test retransmits after 1 ms and cannot distinguish late responses, so on a slow
+        // machine it does not end.
         for way in ["-T a", "-T b", "-T n"] {
             let client = format!("udpong -s {address} -C 50 -S 1000 {way}");
             let client = run_here(namespace.place(), &client).success();
@@ -198,21 +198,21 @@ fn udpong_between_hosts() {
         return;
     }
     let cable = Cable::new(&Place::here(), 4500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     let _server = start(cable.a.place(), &format!("udpong -b {}", Cable::A));
     wait_for_port(cable.a.place(), "udp", 7174);
     let client = format!("udpong -s {} -C 50 -S 1500 -T a", Cable::A);
     run_here(cable.b.place(), &client).success();
 }
 
-/// A program that preloads librspreload.so.
+/// Returns a command for a program that preloads librspreload.so.
 pub fn preloaded(place: &Place, words: &[&str]) -> Command {
     let mut command = place.urxe();
     command.args(["run", "--rsockets", "--"]).args(words);
     command
 }
 
-/// Waits until somebody listens by RDMA.
+/// Waits until a process listens by RDMA.
 fn wait_for_listener(place: &Place, port: u64) {
     let deadline = Instant::now() + LIMIT;
     let name = format!("/{:x}/", TCP | port);
@@ -223,13 +223,13 @@ fn wait_for_listener(place: &Place, port: u64) {
         if names.contains(&name) {
             return;
         }
-        assert!(Instant::now() < deadline, "nobody listens at {port}");
-        thread::sleep(LOOK);
+        assert!(Instant::now() < deadline, "no listener at port {port}");
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 #[test]
-fn a_web_server_serves_files_over_rdma() {
+fn web_server_serves_files_over_rdma() {
     let needs = [
         Need::Program("python3", "python3"),
         Need::Program("curl", "curl"),
@@ -237,7 +237,7 @@ fn a_web_server_serves_files_over_rdma() {
     let Some(namespace) = alone(&needs) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let bytes = pattern(3 << 20);
     fs::write(directory.path().join("file"), &bytes).expect("own directory");
@@ -265,11 +265,11 @@ fn a_web_server_serves_files_over_rdma() {
 }
 
 #[test]
-fn a_client_of_tcp_finds_a_server_of_tcp() {
+fn tcp_client_reaches_a_tcp_server() {
     let Some(namespace) = alone(&[Need::Program("python3", "python3")]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     let mut server = namespace.place().command("python3");
     server.args(["-m", "http.server", "--bind", "127.0.0.1", "8001"]);
     let _server = Running::start("http.server", server);
@@ -284,7 +284,7 @@ fn iperf3_measures_rdma() {
     let Some(namespace) = alone(&[Need::Program("iperf3", "iperf3")]) else {
         return;
     };
-    let _turn = turn();
+    let _exclusive = exclusive();
     for reverse in [&[][..], &["-R"]] {
         let words = ["iperf3", "-s", "-1", "-B", "127.0.0.1"];
         let server = Running::start("iperf3 -s", preloaded(namespace.place(), &words));
@@ -308,7 +308,7 @@ fn netcat_sends_a_file_to_another_host() {
         return;
     }
     let cable = Cable::new(&Place::here(), 1500);
-    let _turn = turn();
+    let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, pattern(1 << 20)).expect("own directory");

@@ -1,4 +1,4 @@
-//! Programs whose queue pairs share receives: `ibv_srq_pingpong`, and perftest's `--use-srq`.
+//! Shared receive queues: `ibv_srq_pingpong`, and perftest's `--use-srq`.
 
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::{Pingpong, Side};
@@ -26,7 +26,7 @@ fn sixteen_connections_share_receives() {
 }
 
 #[test]
-fn sixteen_connections_share_receives_and_sleep() {
+fn sixteen_connections_share_receives_with_events() {
     let Some(pingpong) = srq_pingpong() else {
         return;
     };
@@ -38,7 +38,7 @@ fn as_many_receives_as_connections() {
     let Some(pingpong) = srq_pingpong() else {
         return;
     };
-    // The fewest that the program takes: what runs ahead of them comes again.
+    // The program's minimum: further messages get an RNR NAK and are retransmitted.
     pingpong.options("-r 16 -c").run().success();
 }
 

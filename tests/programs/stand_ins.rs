@@ -1,4 +1,4 @@
-//! Programs that are linked with `libmlx5.so.1` and `libefa.so.1`, where these are not.
+//! Programs linked with `libmlx5.so.1` and `libefa.so.1` on systems without these libraries.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::common::run::{Finished, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Hides the two libraries from whatever follows, in mounts of its own.
+/// A shell script that hides the two libraries from a command by mounts.
 const HIDE: &str = "
     for library in libmlx5.so.1 libefa.so.1; do
         path=$(ldconfig -p | sed -n \"s|.*$library .*=> ||p\" | head -n 1)
@@ -27,7 +27,7 @@ const HIDE: &str = "
     exec \"$@\"
 ";
 
-/// Runs a command where the libraries are missing; `None` where they cannot be hidden.
+/// Runs a command without the libraries. Returns `None` where they cannot be hidden.
 fn without_libraries(words: &[&str]) -> Option<Finished> {
     let flags = if is_root() { "-m" } else { "-rm" };
     let mut command = Place::here().command("unshare");
@@ -41,7 +41,7 @@ fn without_libraries(words: &[&str]) -> Option<Finished> {
 }
 
 #[test]
-fn program_starts_though_the_libraries_it_names_are_missing() {
+fn program_starts_without_the_provider_libraries_it_needs() {
     if !require(&[
         Need::Program("ib_write_bw", "perftest"),
         Need::UserNamespaces,
@@ -51,7 +51,7 @@ fn program_starts_though_the_libraries_it_names_are_missing() {
     let Some(bare) = without_libraries(&["ib_write_bw", "--help"]) else {
         return;
     };
-    // The machine is as it should be for this test: the program does not start by itself.
+    // The condition of the test: the program does not start by itself.
     assert_eq!(bare.status.code(), Some(127), "{bare}");
     let urxe = Place::here().urxe();
     let urxe = urxe.get_program().to_str().expect("no odd characters");
@@ -62,7 +62,7 @@ fn program_starts_though_the_libraries_it_names_are_missing() {
 }
 
 #[test]
-fn libraries_that_are_there_stay_in_place() {
+fn installed_provider_libraries_are_used() {
     if !require(&[Need::Program("ib_write_bw", "perftest")]) {
         return;
     }

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::{Pair, Pingpong, turn};
+use crate::common::pingpong::{Pair, Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
-use crate::common::run::{LOOK, run};
+use crate::common::run::{POLL_INTERVAL, run};
 use crate::common::stat::{processes, received, stat};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// So many messages that the pair never ends by itself.
+/// A number of messages that a pair never completes.
 const ENDLESS: u32 = 1_000_000_000;
 
-/// A pair that goes on for ever, in a namespace of its own, and has begun.
+/// Starts an endless pair in a private namespace, and waits until it exchanges messages.
 fn endless(place: &Place) -> Pair {
     let mut pair = Pingpong::over_loopback(place)
         .options("-e")
@@ -29,7 +29,7 @@ fn endless(place: &Place) -> Pair {
             return pair;
         }
         assert!(pair.is_running() && Instant::now() < deadline, "{survey}");
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -38,7 +38,7 @@ fn counters_of_running_programs_grow() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let place = namespace.place();
     let pair = endless(place);
@@ -54,7 +54,7 @@ fn counters_of_running_programs_grow() {
             break;
         }
         assert!(Instant::now() < deadline, "{before}\n{after}");
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     for process in processes(&before) {
         assert_eq!(process["program"], "ibv_rc_pingpong");
@@ -64,11 +64,11 @@ fn counters_of_running_programs_grow() {
 }
 
 #[test]
-fn zeros_are_there_when_asked_for() {
+fn zero_counters_are_shown_with_all() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let _pair = endless(namespace.place());
     let all = stat(namespace.place(), &["--all"]);
@@ -84,12 +84,12 @@ fn stopped_process_does_not_hold_up_the_others() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let pair = endless(namespace.place());
     pair.server.signal("STOP");
     let deadline = Instant::now() + LIMIT;
-    // The signal may take a moment.
+    // The signal is delivered asynchronously.
     loop {
         let survey = stat(namespace.place(), &[]);
         if survey["silent"] == 1 {
@@ -101,11 +101,11 @@ fn stopped_process_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn another_user_s_counters_are_not_told() {
+fn counters_of_other_users_are_not_shown() {
     if !require(&[PINGPONG, IP, Need::Root, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
     let _pair = endless(namespace.place());
     let other = namespace.place().unprivileged();
@@ -118,7 +118,7 @@ fn another_user_s_counters_are_not_told() {
 }
 
 #[test]
-fn nothing_runs_and_that_is_said() {
+fn absence_of_processes_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! The devices as `urxe run` shows them in sysfs.
+//! The sysfs view of `urxe run`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::{Pingpong, turn};
+use crate::common::pingpong::{Pingpong, exclusive};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
-use crate::common::run::{LOOK, run};
+use crate::common::run::{POLL_INTERVAL, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
 
-/// What a shell says to whom urxe shows its devices.
+/// Returns the output of a shell script in the view.
 fn shell(place: &Place, script: &str) -> String {
     let mut command = place.urxe();
     command.args(["run", "--sysfs", "yes", "--", "bash", "-c", script]);
@@ -30,7 +30,7 @@ fn lines(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn files_say_what_verbs_say() {
+fn sysfs_agrees_with_verbs() {
     if !require(&[DEVINFO, Need::NetworkNamespaces]) {
         return;
     }
@@ -43,8 +43,8 @@ fn files_say_what_verbs_say() {
         ("fw_ver", "fw_ver"),
         ("ports/1/link_layer", "link_layer"),
     ] {
-        let told = info.value(name).unwrap_or_else(|| panic!("no {name}"));
-        assert_eq!(line(&place, &format!("{device}/{file}")), told, "{file}");
+        let shown = info.value(name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(line(&place, &format!("{device}/{file}")), shown, "{file}");
     }
     assert_eq!(line(&place, &format!("{PORT}/state")), "4: ACTIVE");
     assert_eq!(info.value("state"), Some("PORT_ACTIVE (4)"));
@@ -53,7 +53,7 @@ fn files_say_what_verbs_say() {
     assert_eq!(line(&place, &format!("{PORT}/rate")), "40 Gb/sec (4X QDR)");
     assert_eq!(info.value("active_width"), Some("4X (2)"));
     assert_eq!(info.value("active_speed"), Some("10.0 Gbps (4)"));
-    let capabilities = info.value("port_cap_flags").expect("told");
+    let capabilities = info.value("port_cap_flags").expect("shown");
     assert_eq!(line(&place, &format!("{PORT}/cap_mask")), capabilities);
     for (index, gid) in info.gids() {
         let shown = line(&place, &format!("{PORT}/gids/{index}"));
@@ -72,7 +72,7 @@ fn files_say_what_verbs_say() {
 }
 
 #[test]
-fn what_the_kernel_shows_stays_visible() {
+fn kernel_classes_remain_visible() {
     if !require(&[Need::NetworkNamespaces]) {
         return;
     }
@@ -99,7 +99,7 @@ fn what_the_kernel_shows_stays_visible() {
     }
     let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("the kernel's own word");
     assert_eq!(line(&place, "/sys/class/net/lo/mtu"), mtu.trim());
-    // And nobody else sees the devices.
+    // Other processes do not see the devices.
     assert!(!fs::exists("/sys/class/infiniband/urxe_lo").expect("readable"));
 }
 
@@ -114,7 +114,7 @@ fn devices_of_the_kernel_stay_in_dev() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     let shown = shell(&place, "ls /dev");
-    // Others may come and go meanwhile.
+    // Others may add and remove entries meanwhile.
     let missing: Vec<_> = before
         .iter()
         .filter(|name| !lines(&shown).contains(&***name))
@@ -166,24 +166,24 @@ fn ucx_finds_the_devices() {
 }
 
 #[test]
-fn any_user_sees_the_devices_and_stays_who_he_was() {
+fn unprivileged_user_sees_the_devices_and_keeps_its_ids() {
     if !require(&[Need::UserNamespaces]) {
         return;
     }
     let place = Place::here().unprivileged();
-    let who = run("id", place.command("id"), LIMIT).success().stdout;
-    let told = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
-    let told: Vec<_> = told.lines().collect();
+    let id = run("id", place.command("id"), LIMIT).success().stdout;
+    let shown = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
+    let shown: Vec<_> = shown.lines().collect();
     assert!(
-        who.starts_with(&format!("uid={}", told[0])),
-        "{who} {told:?}"
+        id.starts_with(&format!("uid={}", shown[0])),
+        "{id} {shown:?}"
     );
-    assert!(who.contains(&format!("gid={}", told[1])), "{who} {told:?}");
-    assert_eq!(told[2], "4: ACTIVE");
+    assert!(id.contains(&format!("gid={}", shown[1])), "{id} {shown:?}");
+    assert_eq!(shown[2], "4: ACTIVE");
 }
 
 #[test]
-fn where_it_was_not_wanted_nothing_is_shown() {
+fn view_is_absent_when_disabled() {
     let mut command = Place::here().urxe();
     command.args([
         "run",
@@ -198,13 +198,13 @@ fn where_it_was_not_wanted_nothing_is_shown() {
 }
 
 #[test]
-fn counters_are_those_of_now_and_stay_when_programs_end() {
+fn counters_are_current_and_persist_after_programs_end() {
     if !require(&[PINGPONG, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new(&Place::here()).loopback_up();
-    // The pair runs beside the shell: what all processes of the user count is shown.
+    // The pair runs beside the shell: the view has the counters of all processes of the user.
     let script = format!(
         "cat {PORT}/hw_counters/rdma_recvs; echo ready > $0; \
          until [ $(cat {PORT}/hw_counters/rdma_recvs) -ge 2000 ]; do sleep 0.01; done; \
@@ -220,25 +220,25 @@ fn counters_are_those_of_now_and_stay_when_programs_end() {
     let reader = crate::common::run::Running::start("reader", command);
     let deadline = Instant::now() + LIMIT;
     while !ready.exists() && Instant::now() < deadline {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Pingpong::over_loopback(namespace.place())
         .start()
         .finish()
         .success();
-    let told = reader.finish(LIMIT).success().stdout;
-    let told: Vec<u64> = told
+    let shown = reader.finish(LIMIT).success().stdout;
+    let shown: Vec<u64> = shown
         .lines()
         .map(|line| line.parse().expect("a number"))
         .collect();
-    // A thousand messages each way, both ends being here.
-    assert_eq!((told[0], told[1], told[3]), (0, 2000, 2000), "{told:?}");
-    let bytes = told[2] * 4;
-    assert!(bytes >= 2000 * 4096, "{told:?}");
+    // A thousand messages each way, with both ends on this host.
+    assert_eq!((shown[0], shown[1], shown[3]), (0, 2000, 2000), "{shown:?}");
+    let bytes = shown[2] * 4;
+    assert!(bytes >= 2000 * 4096, "{shown:?}");
 }
 
 #[test]
-fn keeper_ends_with_the_last_who_sees_its_files() {
+fn counter_service_ends_with_the_last_user_of_its_view() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
@@ -254,7 +254,7 @@ fn keeper_ends_with_the_last_who_sees_its_files() {
             })
     };
     while is_used() {
-        assert!(Instant::now() < deadline, "somebody is left in {own}");
-        std::thread::sleep(LOOK);
+        assert!(Instant::now() < deadline, "a process remains in {own}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

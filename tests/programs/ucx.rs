@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::namespace::Namespace;
-use crate::common::pingpong::turn;
+use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, Running};
@@ -22,7 +22,7 @@ fn passes(transport: &str, test: &str, size: u32) {
         return;
     }
     let namespace = Namespace::new(&Place::here()).loopback_up();
-    let _turn = turn();
+    let _turn = exclusive();
     let port = free_port();
     let start = |role: &str, host: Option<&str>| {
         let mut command = namespace.place().urxe();

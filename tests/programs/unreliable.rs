@@ -9,8 +9,8 @@ use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 const UC: &str = "ibv_uc_pingpong";
 const UD: &str = "ibv_ud_pingpong";
 
-/// In a namespace of its own: an unreliable service loses what was on its way through another process
-/// that shares the port and is killed.
+/// Returns a pair in a private namespace: unreliable services lose packets in transit through
+/// another process that shares the port, if that is killed.
 fn loopback(program: &'static str) -> Option<(Namespace, Pingpong)> {
     if !require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces]) {
         return None;
@@ -20,7 +20,7 @@ fn loopback(program: &'static str) -> Option<(Namespace, Pingpong)> {
     Some((namespace, pingpong))
 }
 
-/// The server at `va`, the client at `vb`.
+/// Returns a pair with the server at `va` and the client at `vb`.
 fn across(cable: &Cable, program: &'static str) -> Pingpong {
     let server = Side::new(cable.a.place(), "urxe_va");
     let client = Side::new(cable.b.place(), "urxe_vb");
@@ -33,7 +33,7 @@ fn cable(interface_mtu: u32) -> Option<Cable> {
 }
 
 #[test]
-fn connections_polling_and_sleeping() {
+fn connections_polling_and_with_events() {
     let Some((_namespace, pingpong)) = loopback(UC) else {
         return;
     };
@@ -59,7 +59,7 @@ fn connections_with_each_path_mtu_and_size() {
 }
 
 #[test]
-fn datagrams_polling_and_sleeping() {
+fn datagrams_polling_and_with_events() {
     let Some((_namespace, pingpong)) = loopback(UD) else {
         return;
     };

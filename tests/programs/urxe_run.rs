@@ -1,15 +1,15 @@
-//! What `urxe run` passes on.
+//! Properties that `urxe run` preserves.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::place::Place;
-use crate::common::run::{LOOK, Running, run};
+use crate::common::run::{POLL_INTERVAL, Running, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn the_exit_status_is_passed_on() {
+fn exit_status_is_passed_on() {
     for status in [0, 1, 7, 255] {
         let mut command = Place::here().verbs("sh");
         command.args(["-c", &format!("exit {status}")]);
@@ -27,7 +27,7 @@ fn arguments_and_output_are_passed_on() {
 }
 
 #[test]
-fn a_signal_reaches_the_program() {
+fn signal_reaches_the_program() {
     for (signal, status) in [("TERM", 42), ("INT", 43), ("USR1", 44), ("HUP", 45)] {
         let directory = crate::common::place::Directory::new();
         let ready = directory.path().join("ready");
@@ -35,13 +35,13 @@ fn a_signal_reaches_the_program() {
             "trap 'exit {status}' {signal}; : > {}; while :; do sleep 0.05; done",
             ready.display()
         );
-        // Whoever started the tests in the background may have them ignore SIGINT, which no shell can trap then.
+        // A background job may inherit an ignored SIGINT, which a shell cannot trap.
         let mut command = Place::here().verbs("env");
         command.args(["--default-signal", "sh", "-c", &script]);
         let mut running = Running::start("sh", command);
         let deadline = Instant::now() + LIMIT;
         while !ready.exists() && running.is_running() && Instant::now() < deadline {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         running.signal(signal);
         let finished = running.finish(LIMIT);
@@ -55,7 +55,7 @@ fn death_by_a_signal_is_passed_on() {
     command.args(["-c", "kill -s TERM $$"]);
     let finished = run("sh", command, LIMIT);
     let signal = std::os::unix::process::ExitStatusExt::signal(&finished.status);
-    // As the signal itself, or as a shell would report it.
+    // As the signal itself, or in the form of shells.
     const SIGTERM: i32 = 15;
     assert!(
         signal == Some(SIGTERM) || finished.status.code() == Some(128 + SIGTERM),
@@ -64,13 +64,13 @@ fn death_by_a_signal_is_passed_on() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_program_is_named() {
     let finished = run(
         "urxe run",
         Place::here().verbs("no-such-program-xyz"),
         LIMIT,
     );
-    // The status that shells and `env` give for it.
+    // The status of shells and `env` for a missing program.
     assert_eq!(finished.status.code(), Some(127), "{finished}");
     assert!(
         finished.stderr.contains("no-such-program-xyz"),

@@ -1,15 +1,15 @@
-//! What the tests in this package run: the command and the shared objects of this build.
+//! The command and the shared objects of this build, for the tests of this package.
 //!
-//! Cargo builds a package's own command for its tests, and not those of other packages, nor shared
-//! objects. So the first use in each test program has cargo bring them up to date; after
-//! `cargo build` with the same profile that takes a fraction of a second.
+//! Cargo builds the commands of a package for its own tests only, and no shared objects. The first
+//! use in each test program therefore runs `cargo build` with the same profile, which takes a
+//! fraction of a second if everything is up to date.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 ///
 /// # Panics
 /// Never: the package is in a directory of the tree.
@@ -18,10 +18,10 @@ pub fn workspace() -> &'static Path {
     package.parent().expect("the package is in the workspace")
 }
 
-/// A file that `cargo build` makes beside the command, `urxe`: that, or a shared object.
+/// Returns the path of a product of `cargo build`: the command `urxe` or a shared object.
 ///
 /// # Panics
-/// When it cannot be built.
+/// If the build fails.
 #[track_caller]
 pub fn built(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
@@ -30,8 +30,8 @@ pub fn built(name: &str) -> PathBuf {
     file
 }
 
-/// Has cargo build the default members with the profile of this test program, and returns the
-/// directory of what they make.
+/// Builds the default members with the profile of this test program. Returns the directory of the
+/// products.
 fn build() -> PathBuf {
     let program = env::current_exe().expect("the system tells the path of this program");
     // TARGET/PROFILE/deps/PROGRAM.

@@ -1,29 +1,28 @@
-//! Reads along in what cargo says while it runs tests: which test binary failed or died, and what
-//! that one printed last. (A binary that is killed prints no result: see `test_log` for those that
-//! do.)
+//! Parses cargo's messages during tests: which test binary failed, and its last output. A killed
+//! binary prints no test result; `test_log` handles those that do.
 
 use std::collections::VecDeque;
 use std::mem;
 
-/// How cargo says that a test binary begins.
+/// The beginnings of cargo's line for a test binary.
 const BEGINS: [&str; 2] = ["     Running ", "   Doc-tests "];
 
-/// How it says that one did not succeed.
+/// The beginning of cargo's line for a failed test binary.
 const FAILED: &str = "error: test failed";
 
-/// Lines that are kept of one binary: the last ones.
+/// The number of last lines to keep for each binary.
 const KEPT: usize = 40;
 
-/// What cargo and the test binaries wrote to standard error.
+/// The standard error of cargo and the test binaries.
 #[derive(Default)]
 pub(crate) struct CargoLog {
-    /// The last lines since a binary began, with the line that says so.
+    /// The last lines of the current binary, and cargo's line for it.
     binary: VecDeque<String>,
     complaints: Vec<String>,
 }
 
 impl CargoLog {
-    /// Takes one line.
+    /// Parses one line.
     pub(crate) fn read_line(&mut self, line: &str) {
         if BEGINS.iter().any(|begins| line.starts_with(begins)) {
             self.binary_ended();
@@ -34,7 +33,7 @@ impl CargoLog {
         }
     }
 
-    /// What was said of and by the binaries that failed.
+    /// Returns the output of the failed binaries.
     pub(crate) fn complaints(mut self) -> Vec<String> {
         self.binary_ended();
         self.complaints
@@ -43,8 +42,8 @@ impl CargoLog {
     fn binary_ended(&mut self) {
         let lines = mem::take(&mut self.binary);
         if lines.iter().any(|line| line.starts_with(FAILED)) {
-            let said = lines.into_iter().filter(|line| !line.is_empty());
-            self.complaints.extend(said);
+            let kept = lines.into_iter().filter(|line| !line.is_empty());
+            self.complaints.extend(kept);
         }
     }
 }
@@ -54,7 +53,7 @@ mod tests {
     use super::CargoLog;
 
     #[test]
-    fn only_what_concerns_a_binary_that_failed_is_kept() {
+    fn only_output_of_failed_binaries_is_kept() {
         let mut log = CargoLog::default();
         for line in [
             "   Compiling urxe v0.1.0\n",

@@ -1,9 +1,8 @@
-//! A step of the check: what the workspace depends on has a licence that goes with ours, comes from crates.io,
-//! and is there in one version.
+//! A step of the check: each dependency has a compatible licence, comes from crates.io, and exists
+//! in one version.
 //!
-//! It looks at the lock file, by what cargo tells of it, so it takes no time and no network. Known
-//! vulnerabilities it does not know: `cargo audit` and `cargo deny check advisories` do, where they are
-//! installed.
+//! The step reads the lock file through `cargo metadata`, without the network. It does not check
+//! for known vulnerabilities; `cargo audit` and `cargo deny check advisories` do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -17,10 +16,10 @@ use spdx::{Expression, LicenseItem, ParseMode};
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
 
-/// The step of `cargo xtask test`.
+/// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dependencies";
 
-/// Licences that ask for no more than ours do: to keep the notice.
+/// Licences that require no more than ours: keeping the notice.
 const LICENCES: &[&str] = &[
     "Apache-2.0",
     "BSD-2-Clause",
@@ -33,20 +32,20 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// Where packages come from.
+/// The source of packages.
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// What is there in several versions, and why. An entry that is not needed any more is an error too.
-const SEVERAL: &[(&str, &str)] = &[
+/// Packages that exist in several versions, with the reason. An unused entry is an error.
+const DUPLICATES: &[(&str, &str)] = &[
     (
         "syn",
-        "a macro of pcap-file's has version 1, those of clap version 3",
+        "a macro of pcap-file uses version 1, those of clap version 3",
     ),
-    ("thiserror", "pcap-file has version 1"),
-    ("thiserror-impl", "as thiserror"),
+    ("thiserror", "pcap-file uses version 1"),
+    ("thiserror-impl", "see thiserror"),
 ];
 
-/// What cargo tells.
+/// The relevant part of cargo's metadata.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -64,7 +63,7 @@ struct Package {
 pub(crate) fn step(workspace: &Path) -> Outcome {
     println!("\nxtask: {NAME}: licences, sources and versions in the lock file");
     let started = Instant::now();
-    let problem = match look(workspace) {
+    let problem = match read_metadata(workspace) {
         Ok(packages) => {
             let problems = problems(&packages);
             for problem in &problems {
@@ -83,13 +82,13 @@ pub(crate) fn step(workspace: &Path) -> Outcome {
     }
 }
 
-fn look(workspace: &Path) -> Result<Vec<Package>, String> {
+fn read_metadata(workspace: &Path) -> Result<Vec<Package>, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(workspace)
         .args(["metadata", "--locked", "--format-version", "1"])
         .output()
-        .map_err(|error| format!("cargo could not be started: {error}"))?;
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
@@ -108,7 +107,7 @@ fn problems(packages: &[Package]) -> Vec<String> {
             license,
             source,
         } = package;
-        // Our own have none.
+        // Packages of the workspace have no source.
         if source.as_deref().is_some_and(|source| source != SOURCE) {
             problems.push(format!("{name} {version} does not come from crates.io"));
         }
@@ -119,11 +118,11 @@ fn problems(packages: &[Package]) -> Vec<String> {
         versions.entry(name).or_default().insert(version);
     }
     for (name, versions) in &versions {
-        let known = SEVERAL.iter().any(|(known, _)| known == name);
+        let known = DUPLICATES.iter().any(|(known, _)| known == name);
         if known != (versions.len() > 1) {
             let versions: Vec<_> = versions.iter().copied().collect();
             problems.push(format!(
-                "{name} is there as {}, which is {}in the list of what may be there several times",
+                "{name} has the versions {}, and is {}in the list of allowed duplicates",
                 versions.join(", "),
                 if known { "" } else { "not " }
             ));
@@ -132,14 +131,14 @@ fn problems(packages: &[Package]) -> Vec<String> {
     problems
 }
 
-/// Whether one may keep to a licence by keeping to those in the list.
+/// Returns whether some choice of the expression's alternatives consists of listed licences.
 fn is_allowed(licence: &str) -> bool {
-    // Older packages write a slash for «or».
+    // Older packages write a slash for OR.
     let Ok(expression) = Expression::parse_mode(licence, ParseMode::LAX) else {
         return false;
     };
     expression.evaluate(|asked| match &asked.license {
-        // An exception takes nothing away.
+        // An exception only adds permissions.
         LicenseItem::Spdx { id, .. } => LICENCES.contains(&id.name),
         LicenseItem::Other { .. } => false,
     })
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sources_and_second_versions_are_problems() {
+    fn other_sources_and_duplicate_versions_are_problems() {
         let package = |name: &str, version: &str, source: &str| Package {
             name: name.to_owned(),
             version: version.to_owned(),

@@ -1,8 +1,8 @@
 //! Developer commands of urxe, run as `cargo xtask COMMAND`.
 //!
-//! `cargo xtask test` is the project's whole check, which is also what CI runs; `cargo xtask pyverbs` runs
-//! rdma-core's test suite alone; `cargo xtask fuzz` the fuzz targets, `cargo xtask sim` simulations; `cargo xtask rxe` holds urxe against the kernel's rxe,
-//! in a guest; `cargo xtask bench` measures how fast it is, and `cargo xtask soak` how long it lasts.
+//! `cargo xtask test` is the complete check, which CI runs as well. The other commands run parts of
+//! it for longer or with options: rdma-core's test suite, fuzzing, simulations, interoperability
+//! with the kernel's rxe, benchmarks and a soak test.
 
 mod bench;
 mod cargo_log;
@@ -30,7 +30,7 @@ use clap::{Parser, Subcommand};
 use crate::outcome::Report;
 use crate::steps::Step;
 
-/// Developer commands of urxe.
+/// Developer commands of urxe
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -40,50 +40,50 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check everything: format, lints, documentation, release build, unit and integration tests, and
-    /// a part of the matrix against the kernel's rxe.
+    /// Run all checks: format, lints, documentation, release build, unit and integration tests, and
+    /// a part of the matrix against the kernel's rxe
     ///
-    /// First installs the Debian packages that the integration tests need, as root or through
-    /// sudo where it asks for no password. Tests whose needs are not met are left out and listed;
-    /// with CI=true in the environment they fail instead.
+    /// First installs the Debian packages that the integration tests need, as root or with
+    /// passwordless sudo. Tests with unmet needs are skipped and listed at the end; with CI=true in
+    /// the environment they fail.
     Test(TestOptions),
-    /// Feed arbitrary input to the parts that take any: libFuzzer over the targets in `fuzz/`.
+    /// Run the libFuzzer targets in `fuzz/`
     Fuzz(fuzz::FuzzOptions),
-    /// Run seeded simulations of the protocol, with virtual time and bad networks.
+    /// Run seeded simulations of the protocol over faulty networks, in virtual time
     Sim(SimOptions),
-    /// Run rdma-core's own test suite, from the package python3-pyverbs, over urxe.
+    /// Run rdma-core's test suite, from the package python3-pyverbs, over urxe
     Pyverbs(pyverbs::PyverbsOptions),
-    /// Run urxe against the Linux kernel's rxe, in a guest under QEMU. Needs neither root nor KVM.
+    /// Run urxe against the Linux kernel's rxe in a QEMU guest, without root or KVM
     Rxe(rxe::RxeOptions),
-    /// Measure urxe beside raw UDP, TCP and UCX over TCP, in turn, in a network namespace of its own.
+    /// Compare the performance of urxe, UDP, TCP and UCX over TCP in a network namespace
     Bench(bench::BenchOptions),
-    /// Let programs connect, transfer, crash and start again for a long time, over a bad network.
+    /// Run programs that connect, transfer and crash for a long time over a faulty network
     Soak(soak::SoakOptions),
 }
 
 #[derive(clap::Args)]
 struct TestOptions {
-    /// Run only these steps, comma-separated.
+    /// Run only these steps, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
 
-    /// Install nothing; take the machine as it is.
+    /// Do not install packages
     #[arg(long)]
     no_install: bool,
 
-    /// Run only tests whose name contains this; with `--only rxe`, only cells.
+    /// Run only tests whose name contains this; with `--only rxe`, only matching cells
     filter: Option<String>,
 
-    /// Arguments for the test binaries, such as `--test-threads=1`.
+    /// Arguments for the test binaries, such as `--test-threads=1`
     #[arg(last = true)]
     harness: Vec<String>,
 }
 
-/// The simulator has options of its own.
+/// The simulator parses its own options.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 struct SimOptions {
-    /// Options of the simulator; `--help` tells them.
+    /// Options of the simulator; see `cargo xtask sim -- --help`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     options: Vec<String>,
 }
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds the simulator for speed, and runs it.
+/// Builds the simulator in the release profile and runs it.
 fn simulate(options: &[String]) -> bool {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = process::Command::new(cargo)
@@ -134,7 +134,7 @@ fn simulate(options: &[String]) -> bool {
 
 fn test(options: &TestOptions) -> Report {
     let chosen = |step: Step| match options.only.is_empty() {
-        // The filter is for names of tests of cargo's.
+        // The filter selects cargo tests by name.
         true => {
             !matches!(
                 step,
@@ -159,15 +159,15 @@ fn test(options: &TestOptions) -> Report {
     report
 }
 
-/// The checkout that this xtask was built from.
+/// Returns the checkout that this xtask was built from.
 fn workspace_directory() -> PathBuf {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     package.parent().map_or(package.clone(), PathBuf::from)
 }
 
-/// Cargo's target directory: this executable is `<target>/<profile>/xtask`.
+/// Returns Cargo's target directory: this executable is `<target>/<profile>/xtask`.
 ///
-/// The tests find it in the same way, so that both agree wherever `CARGO_TARGET_DIR` points.
+/// The tests find it in the same way, so that both agree on `CARGO_TARGET_DIR`.
 fn target_directory() -> PathBuf {
     let from_executable = env::current_exe()
         .ok()

@@ -1,21 +1,21 @@
-//! A network namespace of a command's own, where nobody else's packets pass, and one for its mounts.
+//! A private network namespace, free of other packets, with a private mount namespace.
 
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Says that this process is in its network namespace already.
+/// The environment variable of a process inside the namespace.
 const INSIDE: &str = "URXE_XTASK_INSIDE";
 
-/// Whether this process is in one already.
+/// Returns whether this process is inside the namespace.
 pub(crate) fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// Starts this command again in a namespace, with its loopback interface up. Comes back only, with false,
-/// where there can be none.
+/// Executes this command again in a namespace with its loopback interface up. Returns false where
+/// namespaces are not allowed.
 pub(crate) fn enter() -> Result<bool, String> {
-    let this = env::current_exe().map_err(|error| format!("the path of this command: {error}"))?;
+    let this = env::current_exe().map_err(|error| format!("path of this command: {error}"))?;
     for flags in [
         &["--net", "--mount"][..],
         &["--map-root-user", "--net", "--mount"],

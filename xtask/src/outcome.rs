@@ -1,21 +1,20 @@
-//! The summary at the end: what was said of failures, a line a step, what was left out, and the
-//! totals.
+//! The summary of a run: failures, one line per step, skipped tests, and the totals.
 
 use std::time::Duration;
 
 use crate::test_log::TestLog;
 
-/// What came of a step.
+/// The outcome of a step.
 pub(crate) struct Outcome {
     pub(crate) step: &'static str,
-    /// Why it failed, if it did.
+    /// The cause of a failure, if any.
     pub(crate) problem: Option<String>,
     pub(crate) took: Duration,
     /// Empty for a step that runs no tests.
     pub(crate) log: TestLog,
 }
 
-/// What came of all steps.
+/// The outcomes of all steps.
 #[derive(Default)]
 pub(crate) struct Report {
     outcomes: Vec<Outcome>,
@@ -32,11 +31,11 @@ impl Report {
             .all(|outcome| outcome.problem.is_none() && outcome.log.failed == 0)
     }
 
-    /// Prints the summary. The last line is the totals, alone, for whoever reads by machine.
+    /// Prints the summary. The last line has the totals, for scripts.
     pub(crate) fn print(&self) {
         for Outcome { step, log, .. } in &self.outcomes {
             if !log.complaints.is_empty() {
-                println!("\n{step}, again:");
+                println!("\nfailures of {step}:");
             }
             for line in &log.complaints {
                 println!("  {line}");
@@ -62,7 +61,7 @@ impl Report {
         let logs = || self.outcomes.iter().map(|outcome| &outcome.log);
         let left_out: Vec<_> = logs().flat_map(|log| &log.left_out).collect();
         if !left_out.is_empty() {
-            println!("\nleft out ({}):", left_out.len());
+            println!("\nskipped ({}):", left_out.len());
             for test in left_out {
                 println!("  {test}");
             }

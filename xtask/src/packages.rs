@@ -1,25 +1,25 @@
-//! Provides the programs that the integration tests drive: Debian packages, and scapy from PyPI.
+//! Installs the programs that the integration tests run: Debian packages, and scapy from PyPI.
 //!
-//! Whatever cannot be provided is only reported here. The tests look for what they need
-//! themselves and say what they leave out, so that they also do so under a plain `cargo test`.
+//! A failure is only reported. The tests check their needs themselves and report what they skip, so
+//! they do the same under a plain `cargo test`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How to tell that a package is there, whatever it was installed by.
+/// A check that finds a package, however it was installed.
 enum Probe {
-    /// A program in the search path, or in the directories for system programs.
+    /// A program in the search path or the directories for system programs.
     Program(&'static str),
-    /// A file, at an absolute path or in Debian's directory for libraries.
+    /// A file, with an absolute path or in Debian's library directory.
     File(&'static str),
-    /// A Python module that Python's own installation should have.
+    /// A module of the system's Python.
     PythonModule(&'static str),
 }
 
 /// Each probe with the Debian package that satisfies it.
 const NEEDED: &[(Probe, &str)] = &[
-    // What the integration tests run.
+    // Run by the integration tests.
     (Probe::Program("ibv_rc_pingpong"), "ibverbs-utils"),
     (Probe::Program("tshark"), "tshark"),
     (Probe::Program("ip"), "iproute2"),
@@ -28,7 +28,7 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("nsenter"), "util-linux"),
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("ensurepip"), "python3-venv"),
-    // What the ABI is held against: headers, and libraries and programs that use it.
+    // For the tests of the ABI: headers, and libraries and programs that use it.
     (Probe::Program("gcc"), "gcc"),
     (Probe::Program("g++"), "g++"),
     (Probe::Program("readelf"), "binutils"),
@@ -43,7 +43,7 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::File("libfabric.so.1"), "libfabric1"),
     (Probe::Program("ib_write_bw"), "perftest"),
     (Probe::Program("ucx_info"), "ucx-utils"),
-    // How the C examples are built.
+    // For building the C examples.
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
     (Probe::Program("rping"), "rdmacm-utils"),
@@ -57,8 +57,7 @@ const NEEDED: &[(Probe, &str)] = &[
     ),
 ];
 
-/// The independent implementation of the ICRC, pinned so that a new release cannot change a
-/// verdict unnoticed.
+/// The independent implementation of the ICRC, with a fixed version for reproducible results.
 const SCAPY: &str = "scapy==2.8.0";
 
 impl Probe {
@@ -66,7 +65,7 @@ impl Probe {
         match self {
             Self::Program(name) => find_program(name).is_some(),
             Self::File(path) => {
-                // Joining an absolute path gives that path.
+                // Joining an absolute path yields that path.
                 let libraries = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
                 Path::new(&libraries).join(path).exists()
             }
@@ -77,7 +76,7 @@ impl Probe {
     }
 }
 
-/// Installs what is missing, if it may; says what it does.
+/// Installs what is missing, if possible, and reports it.
 pub(crate) fn provide(target_directory: &Path) {
     let mut missing: Vec<&str> = NEEDED
         .iter()
@@ -94,11 +93,11 @@ pub(crate) fn provide(target_directory: &Path) {
 fn install(packages: &[&str]) {
     let list = packages.join(" ");
     if find_program("apt-get").is_none() {
-        println!("xtask: the tests want these Debian packages or their like: {list}");
+        println!("xtask: the tests need these Debian packages or equivalents: {list}");
         return;
     }
     let Some(prefix) = privilege() else {
-        println!("xtask: not root, and sudo asks for a password. To run every test, first:");
+        println!("xtask: not root, and sudo requires a password. To run every test, first run:");
         println!("xtask:   sudo apt-get install {list}");
         return;
     };
@@ -117,11 +116,11 @@ fn install(packages: &[&str]) {
     let installed =
         apt(&["update"]) && apt(&[&["install", "--no-install-recommends"], packages].concat());
     if !installed {
-        println!("xtask: apt-get could not install {list}; its own words are above");
+        println!("xtask: apt-get could not install {list}; see its output above");
     }
 }
 
-/// The words that make a command run as root: none, or sudo's.
+/// Returns the command prefix that gives root privileges: none for root, or sudo.
 fn privilege() -> Option<&'static [&'static str]> {
     let identity = Command::new("id").arg("-u").output().ok()?;
     if identity.stdout.trim_ascii() == b"0" {
@@ -131,7 +130,7 @@ fn privilege() -> Option<&'static [&'static str]> {
         .then_some(&["sudo", "--non-interactive"])
 }
 
-/// Puts scapy in a virtual environment of its own; nothing outside the target directory changes.
+/// Installs scapy in a virtual environment inside the target directory.
 fn provide_scapy(environment: &Path) {
     let python = environment.join("bin/python");
     if succeeds(Command::new(&python).args(["-c", "import scapy.contrib.roce"])) {
@@ -146,7 +145,7 @@ fn provide_scapy(environment: &Path) {
         Command::new(&python).args(["-m", "pip", "install", "--quiet", SCAPY]),
     );
     if !made {
-        println!("xtask: scapy is not there; its own words are above");
+        println!("xtask: scapy could not be installed; see the output above");
     }
 }
 

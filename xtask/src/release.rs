@@ -1,13 +1,13 @@
-//! Building what commands start and measure, and starting programs that must succeed.
+//! Builds programs for commands that run or measure them, and runs programs that must succeed.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// The packages whose products people use: the command, the library, the objects that programs preload.
+/// The packages of the command, the library and the preloaded objects.
 pub(crate) const PRODUCTS: [&str; 4] = ["urxe-cli", "liburxe", "urxe-preload", "urxe-rspreload"];
 
-/// Builds packages of this workspace as they are released.
+/// Builds packages of this workspace in the release profile.
 pub(crate) fn build(packages: &[&str], workspace: &Path, target: &Path) -> Result<(), String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -18,11 +18,11 @@ pub(crate) fn build(packages: &[&str], workspace: &Path, target: &Path) -> Resul
     succeed(&mut cargo)
 }
 
-/// Runs a program to its end, which must be a good one.
+/// Runs a program and fails unless its exit status is 0.
 pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{:?} ended with {status}", command.get_program())),
+        Ok(status) => Err(format!("{:?} failed: {status}", command.get_program())),
         Err(error) => Err(format!("{:?}: {error}", command.get_program())),
     }
 }

@@ -1,5 +1,5 @@
-//! The driver's tests once more with AddressSanitizer: its unsafe code is where memory can go wrong, and so can
-//! that of the tests, which lend memory to peers.
+//! The driver's tests with AddressSanitizer. Memory errors are possible in the driver's unsafe
+//! code, and in tests that register memory for peers.
 
 use std::env;
 use std::path::Path;
@@ -13,25 +13,25 @@ use crate::toolchain::{self, UNSTABLE};
 
 pub(crate) const NAME: &str = "sanitize";
 
-/// What is made for a process's whole life is never freed.
+/// Objects that live as long as the process are never freed.
 const OPTIONS: &str = "detect_leaks=0";
 
-/// It looks at how much memory the process has, and the sanitizer keeps what was freed.
+/// A test of memory growth, which fails because the sanitizer delays the reuse of freed memory.
 const LEFT_OUT: &str = "a_flood_of_garbage_neither_stops_transfers_nor_grows_memory";
 
-/// Builds the tests with the sanitizer, in a directory of their own, and runs them.
+/// Builds the tests with the sanitizer in a directory of their own, and runs them.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: {NAME}: the driver's tests with AddressSanitizer");
     let started = Instant::now();
     let mut log = TestLog::default();
     let problem = match toolchain::triple() {
-        None => Some("rustc -vV does not say what it compiles for".to_owned()),
+        None => Some("no host triple in the output of rustc -vV".to_owned()),
         Some(triple) => {
             let mut command = command(workspace, target, &triple);
             match run_logged(&mut command, &mut log) {
                 Ok(status) if status.success() => None,
                 Ok(status) => Some(status.to_string()),
-                Err(error) => Some(format!("cargo could not be started: {error}")),
+                Err(error) => Some(format!("cannot start cargo: {error}")),
             }
         }
     };

@@ -1,4 +1,4 @@
-//! What `cargo xtask test` runs, in order: the quick checks first.
+//! The steps of `cargo xtask test` in their order: quick checks first.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -28,29 +28,29 @@ pub(crate) enum Step {
     Clippy,
     /// rustdoc with warnings as errors.
     Doc,
-    /// Licences, sources and versions of what is depended on; see `dependencies`.
+    /// Licences, sources and versions of dependencies; see `dependencies`.
     Dependencies,
     /// Links, paths and symbols in the documents; see `documents`.
     Documents,
     /// Each package as it would be published: `cargo publish --dry-run`.
     Package,
-    /// `cargo build --release`, which leaves the command and the library that people use.
+    /// `cargo build --release`, which builds the command and the libraries.
     Build,
-    /// Unit, integration and documentation tests, in the release profile: they move much data.
+    /// Unit, integration and documentation tests, in the release profile because of the data
+    /// volume.
     Test,
-    /// The driver's tests once more, with AddressSanitizer; see `sanitize`.
+    /// The driver's tests with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,
-    /// rdma-core's test suite, which is no test of cargo's; see `pyverbs`.
+    /// rdma-core's test suite; see `pyverbs`.
     Pyverbs,
-    /// urxe against the kernel's rxe: the part of that matrix that takes a few minutes; see `rxe`.
+    /// A part of the matrix of urxe and the kernel's rxe that takes a few minutes; see `rxe`.
     Rxe,
 }
 
 impl Step {
-    /// Every step, in the order in which they run. The build precedes the tests because they
-    /// share it.
+    /// All steps in their order. The build precedes the tests, which reuse it.
     pub(crate) const ALL: [Self; 12] = [
         Self::Format,
         Self::Clippy,
@@ -83,7 +83,7 @@ impl Step {
         }
     }
 
-    /// What cargo is told; nothing for the steps that are not cargo's.
+    /// Returns the arguments for cargo; none for steps that do not run cargo.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Format => &["fmt", "--all", "--check"],
@@ -121,8 +121,8 @@ impl Step {
         }
     }
 
-    /// Runs the step in `workspace`, showing its output as it comes. `filter` and `harness`
-    /// concern the tests alone; to rxe, `filter` is a pattern of cells.
+    /// Runs the step in `workspace` and passes its output on. `filter` and `harness` apply to the
+    /// tests only; for rxe, `filter` is a pattern of cells.
     pub(crate) fn run(
         self,
         workspace: &Path,
@@ -172,7 +172,7 @@ impl Step {
         let problem = match result {
             Ok(status) if status.success() => None,
             Ok(status) => Some(status.to_string()),
-            Err(error) => Some(format!("cargo could not be started: {error}")),
+            Err(error) => Some(format!("cannot start cargo: {error}")),
         };
         Outcome {
             step: self.name(),
@@ -183,26 +183,27 @@ impl Step {
     }
 }
 
-/// Runs a command, passing what it prints on line by line while `log` reads along.
+/// Runs a command and passes its output on, line by line, which `log` also parses.
 pub(crate) fn run_logged(command: &mut Command, log: &mut TestLog) -> io::Result<ExitStatus> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let mut said = CargoLog::default();
+    let mut cargo_log = CargoLog::default();
     thread::scope(|scope| {
-        let errors = scope.spawn(|| pass_on(stderr, io::stderr(), |line| said.read_line(line)));
+        let errors =
+            scope.spawn(|| pass_on(stderr, io::stderr(), |line| cargo_log.read_line(line)));
         let output = pass_on(stdout, io::stdout(), |line| log.read_line(line));
         let errors = errors.join().unwrap_or(Ok(()));
         output.and(errors)
     })?;
     log.end();
-    log.complaints.extend(said.complaints());
+    log.complaints.extend(cargo_log.complaints());
     child.wait()
 }
 
-/// Copies lines from one stream to another, and shows each to `read`.
+/// Copies lines from one stream to another, and passes each to `read`.
 fn pass_on(
     from: Option<impl Read>,
     mut to: impl Write,

@@ -1,50 +1,49 @@
-//! Reads along in the output of `cargo test`: the totals of each test binary, what was left out,
-//! and what failed, which would otherwise have scrolled away when the last step ends.
+//! Parses the output of `cargo test`: totals, skipped tests and failures, for the final summary.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
-/// How a test says that it, or a part of it, was left out.
+/// The marker in the output of a skipped test, or of a test that skipped a part.
 const LEFT_OUT: &str = "LEFT OUT: ";
 
-/// Lines of complaints that the summary repeats at most; the rest is further up in the output.
+/// The number of failure lines to repeat in the summary.
 const COMPLAINTS: usize = 300;
 
-/// Of a test binary that died, the last lines of its output that are repeated.
+/// The number of last lines to repeat of a test binary that died.
 const LAST_LINES: usize = 8;
 
-/// What the test binaries reported, added up.
+/// The sums over all test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestLog {
-    /// Tests that passed, those left out not counted.
+    /// The number of passed tests, without skipped ones.
     pub(crate) passed: usize,
     /// Tests that failed.
     pub(crate) failed: usize,
-    /// The tests left out, each with the reason.
+    /// The skipped tests, each with the reason.
     pub(crate) left_out: Vec<String>,
-    /// What test binaries said of their failures, and the end of the output of those that died.
+    /// The reports of failed tests, and the last output of binaries that died.
     pub(crate) complaints: Vec<String>,
     binary: Binary,
 }
 
-/// How far the test binary that runs has come.
+/// The state of the current test binary.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Binary {
-    /// None runs.
+    /// No binary runs.
     #[default]
     Ended,
-    /// Runs its tests; the last lines that it printed.
+    /// The tests run; with the last lines of output.
     Tests(VecDeque<String>),
-    /// Tells of its failures.
+    /// The failures are being reported.
     Failures,
 }
 
 impl TestLog {
-    /// Takes one line of standard output.
+    /// Parses one line of standard output.
     pub(crate) fn read_line(&mut self, line: &str) {
         self.follow(line.trim_end());
         if let Some((_, what)) = line.split_once(LEFT_OUT) {
-            // The harness, which knows nothing of leaving out, will count this test as passed.
+            // The test harness counts this test as passed.
             self.left_out.push(what.trim().to_owned());
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             self.passed += count(counts, " passed");
@@ -52,7 +51,7 @@ impl TestLog {
         }
     }
 
-    /// The output has ended.
+    /// Handles the end of the output.
     pub(crate) fn end(&mut self) {
         if let Binary::Tests(last) = mem::take(&mut self.binary) {
             self.complain("a test binary ended without a result; its last lines:");
@@ -86,7 +85,7 @@ impl TestLog {
         }
     }
 
-    /// Tests that really ran and passed. One that left out a part does not count.
+    /// Returns the number of passed tests, without those that skipped a part.
     pub(crate) fn passed(&self) -> usize {
         let names = self.left_out.iter().map(|line| line.split(": ").next());
         self.passed
@@ -94,7 +93,7 @@ impl TestLog {
     }
 }
 
-/// The number that stands before `what`, as in `ok. 3 passed; 1 failed; ...`.
+/// Returns the number before `what`, as in `ok. 3 passed; 1 failed; ...`.
 fn count(counts: &str, what: &str) -> usize {
     counts
         .split_once(what)
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_left_out_is_named_and_not_counted_as_passed() {
+    fn skipped_test_is_listed_and_not_counted_as_passed() {
         let mut log = TestLog::default();
         log.read_line("test pingpong::plain ... LEFT OUT: pingpong::plain: needs tshark\n");
         log.read_line("test result: ok. 2 passed; 0 failed; 0 ignored\n");
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parts_left_out_of_one_test_count_once() {
+    fn test_that_skips_two_parts_counts_once() {
         let mut log = TestLog::default();
         log.read_line("LEFT OUT: abi::users: needs ucx\n");
         log.read_line("LEFT OUT: abi::users: needs libfabric\n");
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_binary_says_of_its_failures_is_kept() {
+    fn reports_of_failures_are_kept() {
         let mut log = TestLog::default();
         for line in [
             "running 2 tests",
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_that_dies_is_complained_of() {
+    fn dead_binary_is_reported() {
         let mut log = TestLog::default();
         log.read_line("running 2 tests\n");
         log.read_line("test psn::order ... ok\n");

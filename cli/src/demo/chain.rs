@@ -1,34 +1,34 @@
-//! Atomics that tell how often each of them was done: each finds what the one before it left, so
-//! that one that is lost or done twice shows in what the next one finds, or in the last word.
+//! Sequences of atomics on one word. Each atomic returns the value that its predecessor left, so a
+//! lost or duplicated execution changes a later result or the final value.
 
 use super::pattern::mix;
 use super::plan::Operation;
 use super::verbs::Work;
 
-/// What fetch-and-add adds: odd, and with bits all over the word, so that no two sums are equal.
+/// The addend of fetch-and-add: odd and with bits in the whole word, so that all sums differ.
 const ADDEND: u64 = 0x0123_4567_89ab_cdef;
 
-/// A series of atomics on one word.
+/// A sequence of atomics on one word.
 #[derive(Clone, Copy)]
 pub struct Chain {
     /// Compare-and-swap or fetch-and-add.
     pub operation: Operation,
-    /// Where it starts.
+    /// The seed of the values.
     pub seed: u64,
 }
 
 impl Chain {
-    /// What the word holds before a request of the series.
+    /// Returns the value of the word before a request of the sequence.
     pub fn before(self, request: usize) -> u64 {
         let request = request as u64;
         match self.operation {
-            // Every other one compares with something else and leaves the word alone.
+            // Every second request has a wrong compare value and does not change the word.
             Operation::CompareAndSwap => mix(self.seed.wrapping_add(request.div_ceil(2))),
             _ => self.seed.wrapping_add(request.wrapping_mul(ADDEND)),
         }
     }
 
-    /// A request of the series.
+    /// Returns a request of the sequence.
     pub fn work(self, request: usize) -> Work {
         match self.operation {
             Operation::CompareAndSwap => match request.is_multiple_of(2) {
@@ -50,7 +50,7 @@ impl Chain {
 mod tests {
     use super::*;
 
-    /// What the specification says that the target's word becomes.
+    /// Executes an atomic as the specification defines it.
     fn execute(word: &mut u64, work: Work) -> u64 {
         let found = *word;
         match work {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_knows_what_each_atomic_finds() {
+    fn predicted_values_match_the_execution() {
         for operation in [Operation::CompareAndSwap, Operation::FetchAndAdd] {
             let chain = Chain { operation, seed: 7 };
             let mut word = chain.before(0);
@@ -77,21 +77,21 @@ mod tests {
     }
 
     #[test]
-    fn atomic_that_is_lost_or_done_twice_shows() {
+    fn lost_or_duplicated_atomic_is_detected() {
         for operation in [Operation::CompareAndSwap, Operation::FetchAndAdd] {
             let chain = Chain { operation, seed: 7 };
-            // The tenth changes the word.
+            // Request 10 changes the word.
             for times in [0, 2] {
                 let mut word = chain.before(0);
-                let mut noticed = false;
+                let mut detected = false;
                 for request in 0..20 {
                     for _ in 0..if request == 10 { times } else { 1 } {
                         let found = execute(&mut word, chain.work(request));
-                        noticed |= found != chain.before(request);
+                        detected |= found != chain.before(request);
                     }
                 }
                 assert!(
-                    noticed || word != chain.before(20),
+                    detected || word != chain.before(20),
                     "{operation} {times} times"
                 );
             }

@@ -1,6 +1,5 @@
-//! What the processes of the demo say to each other besides verbs: the two peers exchange their
-//! addresses and wait for each other over a Unix socket, and both report to the command that
-//! started them. Lines of words.
+//! The text protocol of the demo's processes. The two peers exchange addresses and synchronize over
+//! a Unix socket. Both report to the command that started them. Each message is a line of words.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,26 +11,26 @@ use std::time::Duration;
 use super::plan::Operation;
 use super::verbs::Address;
 
-/// Why the peers do not understand each other.
+/// An error in the communication of the peers.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The other process has closed the connection.
     #[error("the other process has ended")]
     Ended,
     /// The connection failed.
-    #[error("the connection to the other process: {0}")]
+    #[error("connection to the other process: {0}")]
     Io(#[from] io::Error),
-    /// The other process said something else.
-    #[error("expected `{expected}` from the other process, saw `{seen}`")]
+    /// The other process sent an unexpected line.
+    #[error("expected `{expected}` from the other process, got `{found}`")]
     Unexpected {
-        /// What should have come.
+        /// The expected line.
         expected: String,
-        /// What came.
-        seen: String,
+        /// The received line.
+        found: String,
     },
 }
 
-/// A peer's connection to the other one.
+/// A peer's connection to the other peer.
 pub struct Control {
     stream: BufReader<UnixStream>,
 }
@@ -44,11 +43,11 @@ impl Control {
         }
     }
 
-    fn say(&mut self, line: &str) -> Result<(), ControlError> {
+    fn send(&mut self, line: &str) -> Result<(), ControlError> {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
-    fn hear(&mut self) -> Result<String, ControlError> {
+    fn receive(&mut self) -> Result<String, ControlError> {
         let mut line = String::new();
         match self.stream.read_line(&mut line)? {
             0 => Err(ControlError::Ended),
@@ -56,10 +55,10 @@ impl Control {
         }
     }
 
-    /// Tells the other peer where this one is, and learns where it is.
+    /// Sends this peer's address and receives the other's.
     ///
     /// # Errors
-    /// When the other process has ended or says something else.
+    /// Fails if the other process has ended or sends something else.
     pub fn exchange(&mut self, own: Address) -> Result<Address, ControlError> {
         let Address {
             gid,
@@ -69,26 +68,26 @@ impl Control {
             rkey,
         } = own;
         let gid = u128::from_be_bytes(gid);
-        self.say(&format!("address {gid} {qpn} {psn} {memory} {rkey}"))?;
-        let line = self.hear()?;
+        self.send(&format!("address {gid} {qpn} {psn} {memory} {rkey}"))?;
+        let line = self.receive()?;
         parse_address(&line).ok_or_else(|| ControlError::Unexpected {
             expected: "address GID QPN PSN MEMORY RKEY".to_owned(),
-            seen: line,
+            found: line,
         })
     }
 
-    /// Waits until both peers have come to this point.
+    /// Waits until both peers have reached this point.
     ///
     /// # Errors
-    /// When the other process has ended, or has come to another point.
-    pub fn meet(&mut self, point: &str) -> Result<(), ControlError> {
-        self.say(point)?;
-        let seen = self.hear()?;
-        match seen == point {
+    /// Fails if the other process has ended or reached another point.
+    pub fn barrier(&mut self, point: &str) -> Result<(), ControlError> {
+        self.send(point)?;
+        let found = self.receive()?;
+        match found == point {
             true => Ok(()),
             false => Err(ControlError::Unexpected {
                 expected: point.to_owned(),
-                seen,
+                found,
             }),
         }
     }
@@ -106,33 +105,33 @@ fn parse_address(line: &str) -> Option<Address> {
     words.next().is_none().then_some(address)
 }
 
-/// How an operation went.
+/// The measurements of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Measured {
-    /// How many requests, round trips aside.
+    /// The number of requests, without the latency measurement.
     pub requests: u64,
-    /// How long they took together, checks aside.
+    /// Their total time, without verification.
     pub elapsed: Duration,
-    /// From posting to completion of one request alone: the median.
+    /// The median time from posting to completion of a single request.
     pub median: Duration,
-    /// The time that 99 of 100 did not exceed.
+    /// The 99th percentile of that time.
     pub percentile_99: Duration,
 }
 
-/// What a peer reports.
+/// A peer's report to the command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// The connection is there.
+    /// The connection is established.
     Connected,
-    /// So many requests of an operation are done.
+    /// This many requests of an operation are complete.
     Progress(Operation, u64),
-    /// An operation is done and verified.
+    /// An operation is complete and verified.
     Done(Operation, Measured),
-    /// All is done and verified.
+    /// All operations are complete and verified.
     Finished,
-    /// The other peer has ended, for a reason that it knows.
-    Deserted,
-    /// It went wrong, and why.
+    /// The other peer has ended; its report has the cause.
+    PeerGone,
+    /// The peer failed; with the cause.
     Failed(String),
 }
 
@@ -159,7 +158,7 @@ impl fmt::Display for Report {
                 )
             }
             Report::Finished => write!(f, "finished"),
-            Report::Deserted => write!(f, "deserted"),
+            Report::PeerGone => write!(f, "peer-gone"),
             Report::Failed(why) => write!(f, "failed {}", why.replace('\n', " ")),
         }
     }
@@ -169,7 +168,7 @@ impl FromStr for Report {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        parse_report(line).ok_or_else(|| format!("cannot understand the report `{line}`"))
+        parse_report(line).ok_or_else(|| format!("malformed report `{line}`"))
     }
 }
 
@@ -181,7 +180,7 @@ fn parse_report(line: &str) -> Option<Report> {
     Some(match kind {
         "connected" => Report::Connected,
         "finished" => Report::Finished,
-        "deserted" => Report::Deserted,
+        "peer-gone" => Report::PeerGone,
         "failed" => Report::Failed(rest.to_owned()),
         "progress" => Report::Progress(operation(words.next()?)?, words.next()?.parse().ok()?),
         "done" => Report::Done(
@@ -203,7 +202,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn reports_come_back_as_they_went() {
+    fn reports_survive_formatting_and_parsing() {
         let measured = Measured {
             requests: 256,
             elapsed: Duration::from_nanos(123_456_789),
@@ -215,7 +214,7 @@ mod tests {
             Report::Progress(Operation::Read, 17),
             Report::Done(Operation::FetchAndAdd, measured),
             Report::Finished,
-            Report::Deserted,
+            Report::PeerGone,
             Report::Failed("word 3: expected 1, saw 2".to_owned()),
         ];
         for report in reports {
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_meet_and_learn_each_others_address() {
+    fn peers_exchange_addresses_and_synchronize() {
         let (a, b) = UnixStream::pair().expect("sockets");
         let address = |number| Address {
             gid: [number; 16],
@@ -237,19 +236,19 @@ mod tests {
         };
         let other = thread::spawn(move || {
             let mut control = Control::new(b.into());
-            let learnt = control.exchange(address(2));
-            control.meet("here").map(|()| learnt)
+            let received = control.exchange(address(2));
+            control.barrier("here").map(|()| received)
         });
         let mut control = Control::new(a.into());
         assert_eq!(
             control.exchange(address(1)).expect("an address"),
             address(2)
         );
-        control.meet("here").expect("both are there");
-        let learnt = other.join().expect("no panic").expect("both are there");
-        assert_eq!(learnt.expect("an address"), address(1));
+        control.barrier("here").expect("both are there");
+        let received = other.join().expect("no panic").expect("both are there");
+        assert_eq!(received.expect("an address"), address(1));
         assert!(matches!(
-            control.meet("later"),
+            control.barrier("later"),
             Err(ControlError::Ended | ControlError::Io(_))
         ));
     }

@@ -1,8 +1,8 @@
-//! `urxe demo`: two processes of this host connect to each other through the verbs C API of
-//! `liburxe.so`, do every operation of a reliable connection, and verify every byte.
+//! `urxe demo`: two processes of this host connect through the verbs C API of `liburxe.so`,
+//! perform every operation of a reliable connection, and verify every byte.
 //!
-//! The command starts itself twice ([`mod@peer`]), with the peers' standard inputs the two ends of a
-//! socket, and reads their reports ([`control`]) from their standard outputs.
+//! The command starts itself twice ([`mod@peer`]). The peers' standard inputs are the two ends of a
+//! socket pair. The command reads their reports ([`control`]) from their standard outputs.
 
 mod chain;
 mod control;
@@ -38,26 +38,26 @@ use control::{ControlError, Measured, Report};
 use peer::{PeerError, Role, Setup};
 use plan::{Operation, Plan};
 
-/// A peer that says nothing for this long hangs: it reports its own stalls much earlier.
-const SILENCE: Duration = Duration::from_secs(120);
-/// How long the second peer may take to say what went wrong, or to end, after the first.
-const GRACE: Duration = Duration::from_secs(2);
+/// The time without any report after which the demo fails. Peers report their own stalls earlier.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The time that the second peer has to report its failure after the first one did.
+const SECOND_FAILURE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Start two processes on this host that connect and transfer data, and verify every byte
+/// Transfer data between two processes on this host and verify every byte
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The device; the loopback interface's if none is given
+    /// Device to use [default: that of the loopback interface]
     #[arg(long, short)]
     device: Option<String>,
-    /// The index of the GID, which chooses among the interface's addresses
+    /// Index of the GID to use, as `urxe devices` shows it
     #[arg(long, short, default_value_t = 0)]
     gid_index: u8,
-    /// The path MTU, in bytes; the largest that fits the interface if none is given
+    /// Path MTU in bytes [default: the largest that fits the interface]
     #[arg(long, short, value_parser = plan::parse_mtu)]
     mtu: Option<Mtu>,
     #[command(flatten)]
     plan: Plan,
-    /// Leave out `ibv_rc_pingpong`, which the demo runs where it is installed
+    /// Do not run `ibv_rc_pingpong`, which otherwise runs where it is installed
     #[arg(long)]
     skip_pingpong: bool,
 }
@@ -79,25 +79,25 @@ pub struct PeerArguments {
     plan: Plan,
 }
 
-/// Why the demo cannot be shown, or failed.
+/// An error that prevents the demo, or its failure.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     #[error(transparent)]
     Library(#[from] LibraryError),
-    #[error("the kernel does not tell the network interfaces: {0}")]
+    #[error("cannot list the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
     #[error("{NO_DEVICE}\n{0}")]
     NoDevice(String),
-    #[error("there is no device {name}; those of this host are {known} (see `urxe devices`)")]
+    #[error("no device {name}; the devices of this host are {known} (see `urxe devices`)")]
     UnknownDevice { name: String, known: String },
-    #[error("{device} has no GID with index {index}; it has {known}")]
+    #[error("{device} has no GID with index {index}; its GIDs are {known}")]
     NoGid {
         device: String,
         index: u8,
         known: String,
     },
     #[error(
-        "a path MTU of {mtu} does not fit {interface}, whose MTU is {interface_mtu}: at most {most}",
+        "path MTU {mtu} does not fit {interface}, whose MTU is {interface_mtu}: use at most {most}",
         mtu = .mtu.bytes(), most = .most.bytes()
     )]
     Mtu {
@@ -106,17 +106,17 @@ enum DemoError {
         interface: String,
         interface_mtu: u32,
     },
-    #[error("the peer processes cannot be started: {0}")]
+    #[error("cannot start the peer processes: {0}")]
     Start(#[source] io::Error),
     #[error("the {0} process: {1}")]
     Peer(&'static str, String),
     #[error("both processes: {0}")]
     Both(String),
-    #[error("the peer processes have not reported anything for {} s", SILENCE.as_secs())]
-    Silence,
+    #[error("no report from the peer processes for {} s", REPORT_TIMEOUT.as_secs())]
+    NoReport,
 }
 
-/// Shows the demo.
+/// Runs the demo.
 pub fn demo(arguments: Arguments) -> ExitCode {
     match show(&arguments) {
         Ok(code) => code,
@@ -127,11 +127,11 @@ pub fn demo(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Is one of the two processes.
+/// Runs one of the two processes.
 pub fn peer(arguments: PeerArguments) -> ExitCode {
-    // A peer has no life without the command that shows it; refused only where there is no such call.
+    // A peer ends with its parent; this fails only on systems without the call.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        tracing::debug!(%error, "will not end with the command");
+        tracing::debug!(%error, "will not end with its parent");
     }
     let mut out = io::stdout().lock();
     let mut report = |report: Report| {
@@ -146,11 +146,11 @@ pub fn peer(arguments: PeerArguments) -> ExitCode {
         mtu: arguments.mtu,
         plan: &arguments.plan,
     };
-    match peer::play(&setup, &mut report) {
+    match peer::run(&setup, &mut report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let last = match &error {
-                PeerError::Control(ControlError::Ended) => Report::Deserted,
+                PeerError::Control(ControlError::Ended) => Report::PeerGone,
                 error => Report::Failed(error.to_string()),
             };
             if report(last).is_err() {
@@ -166,7 +166,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     let device = choose(arguments.device.as_deref())?;
     let gid = find_gid(&device, arguments.gid_index)?;
     let mtu = find_mtu(&device, arguments.mtu)?;
-    say(&format!(
+    print(&format!(
         "Two processes on {} ({gid}), path MTU {}, messages of {}\n",
         device.name(),
         mtu.bytes(),
@@ -186,19 +186,19 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
 
     let mut peers = Peers::start(&common)?;
     let measured = peers.follow(&arguments.plan)?;
-    say(&table(&arguments.plan, &measured));
+    print(&table(&arguments.plan, &measured));
     if arguments.skip_pingpong {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(pingpong::show(device.name(), arguments.gid_index))
 }
 
-/// Writes to standard output. A reader that closed it wants no more.
-fn say(text: &str) {
+/// Writes to standard output. A failed write means that the reader closed the pipe.
+fn print(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// The device of this name; without one the loopback interface's, or else the first.
+/// Returns the device of this name; without a name the loopback device, or else the first.
 fn choose(name: Option<&str>) -> Result<Arc<Device>, DemoError> {
     let mut found = devices().map_err(DemoError::Interfaces)?;
     if found.is_empty() {
@@ -253,16 +253,16 @@ fn find_mtu(device: &Device, asked: Option<Mtu>) -> Result<Mtu, DemoError> {
     }
 }
 
-/// The two processes. Dropping them ends those that are still there.
+/// The two processes. Dropping this kills those that still run.
 struct Peers {
     children: Vec<(&'static str, Child)>,
     reports: Receiver<Event>,
 }
 
-/// What a peer's standard output brings.
+/// An event from a peer's standard output.
 enum Event {
     Report(&'static str, Report),
-    /// It is closed: the peer ends.
+    /// The peer closed it and ends.
     Closed(&'static str),
 }
 
@@ -274,10 +274,10 @@ impl Peers {
             reports,
         };
         let (first, second) = UnixStream::pair().map_err(DemoError::Start)?;
-        for (role, socket) in [(Role::Target, first), (Role::Actor, second)] {
+        for (role, socket) in [(Role::Responder, first), (Role::Requester, second)] {
             let name = match role {
-                Role::Target => "target",
-                Role::Actor => "acting",
+                Role::Responder => "responder",
+                Role::Requester => "requester",
             };
             let child = start_peer(role, socket.into(), common, name, &sender);
             peers
@@ -287,13 +287,13 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Follows the reports to the end, and shows progress meanwhile on a terminal.
+    /// Processes the reports until the peers end, with a progress bar on a terminal.
     fn follow(&mut self, plan: &Plan) -> Result<Vec<(Operation, Measured)>, DemoError> {
         let bar = progress_bar();
         let mut measured: Vec<(Operation, Measured)> = Vec::new();
-        let (mut finished, mut deserted) = (Vec::new(), Vec::new());
+        let (mut finished, mut peer_gone) = (Vec::new(), Vec::new());
         let result = loop {
-            match self.reports.recv_timeout(SILENCE) {
+            match self.reports.recv_timeout(REPORT_TIMEOUT) {
                 Ok(Event::Report(_, Report::Connected)) => {}
                 Ok(Event::Report(_, Report::Progress(operation, requests))) => {
                     let share = requests as f64 / plan.requests(operation) as f64;
@@ -307,16 +307,16 @@ impl Peers {
                 Ok(Event::Report(name, Report::Failed(why))) => {
                     break Err(self.failure(name, why));
                 }
-                // The other one says why, or how it ended.
-                Ok(Event::Report(name, Report::Deserted)) => deserted.push(name),
+                // The other peer reports the cause.
+                Ok(Event::Report(name, Report::PeerGone)) => peer_gone.push(name),
                 Ok(Event::Closed(name)) if finished.contains(&name) => {
                     if finished.len() == self.children.len() {
                         break Ok(measured);
                     }
                 }
-                Ok(Event::Closed(name)) if deserted.contains(&name) => {}
+                Ok(Event::Closed(name)) if peer_gone.contains(&name) => {}
                 Ok(Event::Closed(name)) => break Err(DemoError::Peer(name, self.end_of(name))),
-                Err(RecvTimeoutError::Timeout) => break Err(DemoError::Silence),
+                Err(RecvTimeoutError::Timeout) => break Err(DemoError::NoReport),
                 Err(RecvTimeoutError::Disconnected) => break Ok(measured),
             }
         };
@@ -324,9 +324,9 @@ impl Peers {
         result
     }
 
-    /// What a peer says of its failure, and what the other one says if it failed, too.
+    /// Returns the failure of one peer, together with that of the other if it fails too.
     fn failure(&mut self, name: &'static str, why: String) -> DemoError {
-        while let Ok(event) = self.reports.recv_timeout(GRACE) {
+        while let Ok(event) = self.reports.recv_timeout(SECOND_FAILURE_TIMEOUT) {
             match event {
                 Event::Report(other, Report::Failed(also)) if other != name => {
                     return match also == why {
@@ -343,13 +343,13 @@ impl Peers {
         DemoError::Peer(name, why)
     }
 
-    /// How a peer ended that has not said why.
+    /// Describes how a peer ended that reported no failure.
     fn end_of(&mut self, name: &'static str) -> String {
         let child = self.children.iter_mut().find(|(other, _)| *other == name);
         match child.map(|(_, child)| child.wait()) {
-            Some(Ok(status)) => format!("it ended early, with {status}"),
-            Some(Err(error)) => format!("it ended early: {error}"),
-            None => "it was never started".to_owned(),
+            Some(Ok(status)) => format!("ended early with {status}"),
+            Some(Err(error)) => format!("ended early: {error}"),
+            None => "not started".to_owned(),
         }
     }
 }
@@ -357,7 +357,7 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         for (_, child) in &mut self.children {
-            // It may have ended by itself; then there is nothing to do.
+            // Fails if the process has ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -381,7 +381,7 @@ fn start_peer(
     let out = child.stdout.take();
     let reports = reports.clone();
     thread::spawn(move || {
-        // Nobody listens any more once the demo has failed.
+        // After a failure the receiver is gone, and sends fail.
         for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()) {
             let report = line
                 .map_err(|error| error.to_string())
@@ -394,17 +394,16 @@ fn start_peer(
     Ok(child)
 }
 
-/// This program's file. Where a newer build has taken its place meanwhile, the old one is reached
-/// through the process.
+/// Returns the path of this program. `/proc/self/exe` reaches a file that a newer build replaced.
 fn own_path() -> PathBuf {
     let path = env::current_exe().ok().filter(|path| path.is_file());
     path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
-/// How far the bar goes for each operation.
+/// The length of the progress bar for each operation.
 const BAR: u64 = 1000;
 
-/// A bar over all operations, which shows on a terminal only.
+/// Returns a progress bar over all operations, which is visible only on a terminal.
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::new(Operation::ALL.len() as u64 * BAR);
     let style = ProgressStyle::with_template("{msg:22} {wide_bar} {percent:>3}% {elapsed}");
@@ -412,7 +411,7 @@ fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// Writes bytes a second in the unit that gives three digits or so.
+/// Formats a rate in bytes per second.
 fn show_rate(rate: f64) -> String {
     match rate {
         1e8.. => format!("{:.2} GB/s", rate / 1e9),
@@ -451,9 +450,9 @@ fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
         ]);
     }
     format!(
-        "{}\n\nEvery byte is as it was sent, and each atomic was done exactly once.\nLatency is the \
-         time of one request alone, from posting to completion: the median and what\n99 of 100 do \
-         not exceed, for {} bytes; for atomics a word.\n",
+        "{}\n\nAll bytes match, and each atomic was executed exactly once.\nLATENCY is the time of \
+         a single request from posting to completion, for {} bytes (atomics: 8 bytes):\nthe median \
+         and the 99th percentile.\n",
         align(&rows).join("\n"),
         plan.round_trips().size,
     )

@@ -1,6 +1,6 @@
-//! One of the demo's two processes. The one that acts posts all requests; its target answers, and
-//! looks after what arrives. Each transfer is prepared by both, done, and verified to the last byte
-//! by the side at which the data arrives.
+//! One of the demo's two processes: the requester posts all requests, the responder owns the target
+//! memory and receive queue. Both prepare each transfer. The side that receives the data verifies
+//! it.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,91 +16,94 @@ use super::pattern::{Layout, Mismatch, Pattern, mix};
 use super::plan::{Operation, Plan};
 use super::verbs::{Completion, Endpoint, MAX_RD_ATOMIC, Piece, RECEIVE_DEPTH, VerbsError, Work};
 
-/// How many messages are under way at once.
+/// The number of requests in flight.
 const DEPTH: usize = 64;
-/// A transfer without a completion for this long will not go on: the connection itself gives up
+/// The time without a completion after which a transfer fails. The connection's own retries end
 /// much earlier.
-const STALL: Duration = Duration::from_secs(30);
-/// How often to look at the clock while nothing completes.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of empty polls between readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
-/// How often to report progress.
-const REPORT_EVERY: Duration = Duration::from_millis(50);
+/// The interval of progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The word that atomics work on, at the target, with a word on each side that they must not touch.
+/// The index of the responder's word for atomics. Atomics must not change its neighbours.
 const ATOMIC_WORD: usize = 1;
-/// Where the results of atomics go, one word a request that is under way.
+/// The index of the first result of an atomic; each request in flight has one word.
 const RESULTS: usize = 8;
-/// Where messages begin, in words.
+/// The index of the first word of messages.
 const MESSAGES: usize = 512;
 /// Bytes in a word.
 const WORD: usize = size_of::<u64>();
 
-/// Why a peer gives up.
+/// An error that ends a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The C API.
+    /// The C API failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The other peer.
+    /// The communication with the other peer failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The C API, during an operation.
+    /// The C API failed during an operation.
     #[error("{operation}: {source}")]
     During {
-        /// Which.
+        /// The operation.
         operation: Operation,
-        /// What it says.
+        /// The error.
         source: VerbsError,
     },
-    /// The data.
+    /// The data is wrong.
     #[error("{operation}: {mismatch}")]
     Data {
-        /// Of which operation.
+        /// The operation.
         operation: Operation,
-        /// What is wrong.
+        /// The first wrong byte.
         mismatch: Mismatch,
     },
-    /// Anything else that is not as it should be.
-    #[error("{operation}, {what}: expected {expected}, saw {seen}")]
+    /// A value other than the message data is wrong.
+    #[error("{operation}, {what}: expected {expected}, got {found}")]
     Differs {
-        /// During which operation.
+        /// The operation.
         operation: Operation,
-        /// What differs.
+        /// The name of the value.
         what: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is.
-        seen: String,
+        /// The actual value.
+        found: String,
     },
-    /// Nothing happens any more.
-    #[error("{operation}: nothing completed for {} s, after {done} of {count}", STALL.as_secs())]
+    /// No request completes any more.
+    #[error(
+        "{operation}: no completion for {} s, after {done} of {count}",
+        COMPLETION_TIMEOUT.as_secs()
+    )]
     Stalled {
-        /// During which operation.
+        /// The operation.
         operation: Operation,
-        /// How many completed.
+        /// The number of completed requests.
         done: usize,
-        /// Of how many.
+        /// The number of requests.
         count: usize,
     },
-    /// The command that started it has gone.
+    /// The command that started this process has ended.
     #[error("the command that started this process has ended: {0}")]
     Orphaned(#[source] std::io::Error),
 }
 
-/// Which part a peer has.
+/// The role of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Role {
     /// Posts the requests.
-    Actor,
-    /// Its memory and receive queue are what the requests are about.
-    Target,
+    Requester,
+    /// Owns the target memory and the receive queue.
+    Responder,
 }
 
-/// How a peer is set up.
+/// The parameters of a peer.
 pub struct Setup<'a> {
-    /// Its part.
+    /// The role.
     pub role: Role,
-    /// The file of `liburxe.so`.
+    /// The path of `liburxe.so`.
     pub library: &'a Path,
     /// The device's name.
     pub device: &'a str,
@@ -108,16 +111,15 @@ pub struct Setup<'a> {
     pub gid_index: u8,
     /// The path MTU.
     pub mtu: Mtu,
-    /// What to do.
+    /// The amounts to transfer.
     pub plan: &'a Plan,
 }
 
-/// Does a peer's part of the demo. The other peer is at the other end of standard input; reports go
-/// to `report`.
+/// Performs a peer's part of the demo. Standard input is the socket to the other peer.
 ///
 /// # Errors
-/// At the first thing that is not as it should be.
-pub fn play(
+/// The first failure.
+pub fn run(
     setup: &Setup<'_>,
     report: impl FnMut(Report) -> std::io::Result<()>,
 ) -> Result<(), PeerError> {
@@ -127,7 +129,7 @@ pub fn play(
     let mut endpoint = Endpoint::open(setup.library, setup.device, setup.gid_index, words)?;
     let remote = control.exchange(endpoint.address()?)?;
     endpoint.connect(remote, ibv_mtu::from(setup.mtu as u8))?;
-    control.meet("connected")?;
+    control.barrier("connected")?;
     let mut peer = Peer {
         role: setup.role,
         endpoint,
@@ -142,12 +144,12 @@ pub fn play(
                 PeerError::Verbs(source) => PeerError::During { operation, source },
                 error => error,
             })?;
-        if peer.role == Role::Actor {
+        if peer.role == Role::Requester {
             peer.report(Report::Done(operation, measured))?;
         }
     }
-    // Neither may go before both are done: the other's last acknowledgement may have been lost.
-    peer.control.meet("done")?;
+    // A peer must answer retransmitted requests until both are done: its last ACK may be lost.
+    peer.control.barrier("done")?;
     peer.report(Report::Finished)
 }
 
@@ -163,7 +165,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         (self.report)(report).map_err(PeerError::Orphaned)
     }
 
-    /// All transfers of an operation. What it measured means something at the actor.
+    /// Performs all transfers of an operation. The measurements are valid at the requester only.
     fn operation(&mut self, operation: Operation, plan: &Plan) -> Result<Measured, PeerError> {
         let mut elapsed = Duration::ZERO;
         let mut done = 0;
@@ -210,7 +212,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         })
     }
 
-    /// One round of messages.
+    /// Transfers one round of messages.
     fn messages(
         &mut self,
         transfer: Transfer,
@@ -224,15 +226,15 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         } = transfer;
         let pattern = Pattern::new(operation as u64, round, layout);
         let to = match operation {
-            Operation::Read => Role::Actor,
-            _ => Role::Target,
+            Operation::Read => Role::Requester,
+            _ => Role::Responder,
         };
         let memory = &self.endpoint.memory()[MESSAGES..];
         match self.role == to {
-            true => pattern.spoil(memory),
+            true => pattern.invert(memory),
             false => pattern.fill(memory),
         }
-        let receives = self.role == Role::Target && operation.is_received();
+        let receives = self.role == Role::Responder && operation.is_received();
         let posted = layout.count.min(RECEIVE_DEPTH as usize);
         if receives {
             for message in 0..posted {
@@ -241,17 +243,17 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
             }
         }
         self.control
-            .meet(&format!("{operation} {round} prepared"))?;
+            .barrier(&format!("{operation} {round} prepared"))?;
         let elapsed = match self.role {
-            Role::Actor => self.act(transfer, each)?,
-            Role::Target => {
+            Role::Requester => self.request(transfer, each)?,
+            Role::Responder => {
                 if receives {
-                    self.take(transfer, posted)?;
+                    self.receive(transfer, posted)?;
                 }
                 Duration::ZERO
             }
         };
-        self.control.meet(&format!("{operation} {round} done"))?;
+        self.control.barrier(&format!("{operation} {round} done"))?;
         if self.role == to {
             let memory = &self.endpoint.memory()[MESSAGES..];
             let verified = pattern.verify(memory);
@@ -264,7 +266,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
     }
 
     /// Posts the requests of a round and waits for their completions.
-    fn act(
+    fn request(
         &mut self,
         transfer: Transfer,
         each: &mut Option<Vec<Duration>>,
@@ -292,12 +294,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
             endpoint.send(message as u64, work, piece, piece.offset)
         };
         let check = |_: &Endpoint, completion: &Completion, _| {
-            differs(
-                operation,
-                "opcode of the completion",
-                expected,
-                completion.opcode,
-            )
+            differs(operation, "completion opcode", expected, completion.opcode)
         };
         self.pipeline(
             operation,
@@ -308,8 +305,8 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         )
     }
 
-    /// Takes the messages of a round from the receive queue, into which `posted` requests went.
-    fn take(&mut self, transfer: Transfer, mut posted: usize) -> Result<(), PeerError> {
+    /// Receives the messages of a round. `posted` receive requests are in the queue already.
+    fn receive(&mut self, transfer: Transfer, mut posted: usize) -> Result<(), PeerError> {
         let Transfer {
             operation, layout, ..
         } = transfer;
@@ -318,31 +315,36 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
             _ => IBV_WC_RECV,
         };
         let mut completions = Vec::new();
-        let mut taken = 0;
-        while taken < layout.count {
-            self.wait(operation, taken, layout.count, &mut completions)?;
+        let mut received = 0;
+        while received < layout.count {
+            self.wait(operation, received, layout.count, &mut completions)?;
             for completion in completions.drain(..) {
-                let number = operation.has_immediate().then(|| transfer.number(taken));
+                let number = operation.has_immediate().then(|| transfer.number(received));
                 differs(
                     operation,
                     "order of receive requests",
-                    taken as u64,
+                    received as u64,
                     completion.id,
                 )?;
                 differs(
                     operation,
-                    "opcode of the receive completion",
+                    "receive completion opcode",
                     opcode,
                     completion.opcode,
                 )?;
-                differs(operation, "length", layout.size as u32, completion.byte_len)?;
+                differs(
+                    operation,
+                    "message length",
+                    layout.size as u32,
+                    completion.byte_len,
+                )?;
                 differs(
                     operation,
                     "immediate data",
                     Shown(number),
                     Shown(completion.immediate),
                 )?;
-                taken += 1;
+                received += 1;
                 if posted < layout.count {
                     self.endpoint
                         .receive(posted as u64, transfer.piece(posted))?;
@@ -353,8 +355,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         Ok(())
     }
 
-    /// Atomics on the target's word: each must find what the one before it left, so that one that
-    /// is lost or done twice shows at once, and the last word shows at the end.
+    /// Performs atomics on the responder's word, and checks each result and the final value.
     fn atomics(
         &mut self,
         operation: Operation,
@@ -367,7 +368,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
             seed: mix(depth as u64),
         };
         let guards = [ATOMIC_WORD - 1, ATOMIC_WORD + 1];
-        if self.role == Role::Target {
+        if self.role == Role::Responder {
             let memory = self.endpoint.memory();
             memory[ATOMIC_WORD].store(chain.before(0), Ordering::SeqCst);
             for guard in guards {
@@ -375,10 +376,10 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
             }
         }
         self.control
-            .meet(&format!("{operation} {depth} prepared"))?;
+            .barrier(&format!("{operation} {depth} prepared"))?;
         let elapsed = match self.role {
-            Role::Target => Duration::ZERO,
-            Role::Actor => {
+            Role::Responder => Duration::ZERO,
+            Role::Requester => {
                 let result = |request: usize| RESULTS + request % depth;
                 let post = |endpoint: &mut Endpoint, request: usize| {
                     let slot = result(request);
@@ -399,35 +400,36 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
                     _ => IBV_WC_FETCH_ADD,
                 };
                 let check = |endpoint: &Endpoint, completion: &Completion, request| {
-                    differs(
-                        operation,
-                        "opcode of the completion",
-                        opcode,
-                        completion.opcode,
-                    )?;
-                    let seen = endpoint.memory()[result(request)].load(Ordering::SeqCst);
-                    let what = format!("word that atomic {request} of {count} found");
-                    differs(operation, &what, Hex(chain.before(request)), Hex(seen))
+                    differs(operation, "completion opcode", opcode, completion.opcode)?;
+                    let found = endpoint.memory()[result(request)].load(Ordering::SeqCst);
+                    let what = format!("result of atomic {request} of {count}");
+                    differs(operation, &what, Hex(chain.before(request)), Hex(found))
                 };
                 self.pipeline(operation, (count, depth, 0), post, check, each)?
             }
         };
-        self.control.meet(&format!("{operation} {depth} done"))?;
-        if self.role == Role::Target {
+        self.control.barrier(&format!("{operation} {depth} done"))?;
+        if self.role == Role::Responder {
             let memory = self.endpoint.memory();
-            let seen = memory[ATOMIC_WORD].load(Ordering::SeqCst);
-            let what = format!("word after {count} atomics, each done once");
-            differs(operation, &what, Hex(chain.before(count)), Hex(seen))?;
+            let found = memory[ATOMIC_WORD].load(Ordering::SeqCst);
+            let what = format!("word after {count} atomics");
+            differs(operation, &what, Hex(chain.before(count)), Hex(found))?;
             for guard in guards {
-                let seen = memory[guard].load(Ordering::SeqCst);
-                differs(operation, "word beside it", Hex(chain.seed), Hex(seen))?;
+                let found = memory[guard].load(Ordering::SeqCst);
+                differs(
+                    operation,
+                    "word beside the target",
+                    Hex(chain.seed),
+                    Hex(found),
+                )?;
             }
         }
         Ok(elapsed)
     }
 
-    /// Keeps `depth` of `count` requests under way, and checks that they complete in order. `done`
-    /// were done before, for the reports. Where `each` is given it gets the time of each request.
+    /// Keeps `depth` of `count` requests in flight and checks the order of their completions.
+    /// `done` requests of the operation completed earlier. `each` receives the time of each
+    /// request.
     fn pipeline(
         &mut self,
         operation: Operation,
@@ -462,7 +464,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
                 check(&self.endpoint, &completion, completed)?;
                 completed += 1;
             }
-            if each.is_none() && now - reported >= REPORT_EVERY {
+            if each.is_none() && now - reported >= REPORT_INTERVAL {
                 reported = now;
                 self.report(Report::Progress(operation, done + completed as u64))?;
             }
@@ -474,7 +476,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
         Ok(elapsed)
     }
 
-    /// Waits for completions.
+    /// Polls until there are completions.
     fn wait(
         &mut self,
         operation: Operation,
@@ -490,7 +492,7 @@ impl<R: FnMut(Report) -> std::io::Result<()>> Peer<R> {
                     return Ok(());
                 }
             }
-            if since.get_or_insert_with(Instant::now).elapsed() > STALL {
+            if since.get_or_insert_with(Instant::now).elapsed() > COMPLETION_TIMEOUT {
                 return Err(PeerError::Stalled {
                     operation,
                     done,
@@ -507,14 +509,14 @@ struct Transfer {
     operation: Operation,
     round: u64,
     layout: Layout,
-    /// How many are under way at once.
+    /// The number of requests in flight.
     depth: usize,
-    /// How many of the operation were done in rounds before.
+    /// The number of the operation's requests in earlier rounds.
     done: u64,
 }
 
 impl Transfer {
-    /// Where a message is, at both sides.
+    /// Returns the location of a message, the same at both sides.
     fn piece(&self, message: usize) -> Piece {
         Piece {
             offset: MESSAGES * WORD + self.layout.offset(message),
@@ -522,13 +524,13 @@ impl Transfer {
         }
     }
 
-    /// The number that travels with a message as immediate data.
+    /// Returns the immediate data of a message.
     fn number(&self, message: usize) -> u32 {
         mix(self.round ^ mix(message as u64)) as u32
     }
 }
 
-/// A word as atomics have it.
+/// A word in hexadecimal.
 #[derive(PartialEq)]
 struct Hex(u64);
 
@@ -538,7 +540,7 @@ impl std::fmt::Display for Hex {
     }
 }
 
-/// A number that need not be there.
+/// Immediate data, or its absence.
 #[derive(PartialEq)]
 struct Shown(Option<u32>);
 
@@ -551,20 +553,20 @@ impl std::fmt::Display for Shown {
     }
 }
 
-/// An error unless both are the same.
+/// Returns an error unless both values are equal.
 fn differs<T: PartialEq + std::fmt::Display>(
     operation: Operation,
     what: &str,
     expected: T,
-    seen: T,
+    found: T,
 ) -> Result<(), PeerError> {
-    match expected == seen {
+    match expected == found {
         true => Ok(()),
         false => Err(PeerError::Differs {
             operation,
             what: what.to_owned(),
             expected: expected.to_string(),
-            seen: seen.to_string(),
+            found: found.to_string(),
         }),
     }
 }

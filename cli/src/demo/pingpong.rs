@@ -1,5 +1,4 @@
-//! Debian's `ibv_rc_pingpong`, unmodified, through `urxe run`: proof by a program that knows
-//! nothing of urxe, where it is installed.
+//! Debian's unmodified `ibv_rc_pingpong` through `urxe run`, where it is installed.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,33 +6,33 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{own_path, say};
+use super::{own_path, print};
 use crate::run::find_program;
 
-/// The program.
+/// The name of the program.
 const PROGRAM: &str = "ibv_rc_pingpong";
-/// What its client says while the server does not listen yet.
-const NOT_YET: &str = "Couldn't connect";
-/// How long the server may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait until the next attempt.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The client's error message while the server does not listen yet.
+const NOT_LISTENING: &str = "Couldn't connect";
+/// The time that the server has to start listening.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between the client's attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs the program over a device and shows what it says.
+/// Runs the program over a device and prints its results.
 pub fn show(device: &str, gid_index: u8) -> ExitCode {
     if find_program(PROGRAM.as_ref()).is_none() {
-        say(&format!(
-            "{PROGRAM} is not installed (Debian: apt-get install ibverbs-utils); with it the demo \
-             would show an unmodified program, too."
+        print(&format!(
+            "{PROGRAM} is not installed (Debian: apt-get install ibverbs-utils), so the demo does \
+             not run it."
         ));
         return ExitCode::SUCCESS;
     }
     match run(device, gid_index) {
         Ok(output) if output.status.success() => {
-            say(&format!("{PROGRAM}, unmodified, through `urxe run`:"));
+            print(&format!("{PROGRAM}, unmodified, through `urxe run`:"));
             let text = String::from_utf8_lossy(&output.stdout);
             for line in text.lines().filter(|line| line.contains(" in ")) {
-                say(&format!("  {line}"));
+                print(&format!("  {line}"));
             }
             ExitCode::SUCCESS
         }
@@ -47,26 +46,26 @@ pub fn show(device: &str, gid_index: u8) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("urxe demo: {PROGRAM} cannot be run: {error}");
+            eprintln!("urxe demo: cannot run {PROGRAM}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// A server that is killed when something else goes wrong.
+/// A server process that is killed when dropped.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
+        // Fails if the process has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The output of the client; of the server, where that failed.
+/// Returns the output of the client, or of the server if that failed.
 fn run(device: &str, gid_index: u8) -> io::Result<Output> {
-    // A TCP port that is free now; the two sides agree on the connection over it.
+    // Chooses a free TCP port, over which the two sides exchange their addresses.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     drop(listener);
@@ -92,16 +91,16 @@ fn run(device: &str, gid_index: u8) -> io::Result<Output> {
     let begin = Instant::now();
     let client = loop {
         let output = command().arg(Ipv4Addr::LOCALHOST.to_string()).output()?;
-        let not_yet = String::from_utf8_lossy(&output.stderr).contains(NOT_YET);
-        if !not_yet || server.0.try_wait()?.is_some() || begin.elapsed() > PATIENCE {
+        let not_listening = String::from_utf8_lossy(&output.stderr).contains(NOT_LISTENING);
+        if !not_listening || server.0.try_wait()?.is_some() || begin.elapsed() > LISTEN_TIMEOUT {
             break output;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     };
     if client.status.success() {
         return Ok(client);
     }
-    // Where the server failed first, it knows why.
+    // If the server failed first, its output has the cause.
     match server.0.try_wait()? {
         Some(status) if !status.success() => {
             let mut output = Output {

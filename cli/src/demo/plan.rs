@@ -1,4 +1,4 @@
-//! What the demo transfers: the operations, and how much of each.
+//! The operations of the demo, and the amount of data for each.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,35 +8,35 @@ use urxe_proto::mtu::Mtu;
 
 use super::pattern::Layout;
 
-/// The longest message, in bytes (9.7.7 of the specification allows 2 GiB; this library 1 GiB).
+/// The longest message in bytes. The specification allows 2 GiB (9.7.7), this library 1 GiB.
 const MAX_MESSAGE: u64 = 1 << 30;
-/// How much memory a round of messages takes, unless one message is longer.
+/// The memory for a round of messages in bytes, unless a single message is longer.
 const ROUND: usize = 64 << 20;
-/// Messages of the round trips are at most this long, in bytes.
+/// The longest message of the latency measurement, in bytes.
 const ROUND_TRIP_SIZE: usize = 64;
 
-/// How much to transfer. Both processes get the same.
+/// The amounts to transfer. Both processes get the same.
 #[derive(Args, Clone, Debug)]
 pub struct Plan {
-    /// The length of a message: bytes, or with KiB, MiB, GiB
+    /// Message size in bytes, or with a unit: KiB, MiB, GiB
     #[arg(long, default_value = "1MiB", value_parser = parse_message_size)]
     pub size: u64,
-    /// How many messages of each operation; otherwise as many as `--transfer` takes
+    /// Messages per operation [default: as many as --transfer requires]
     #[arg(long, conflicts_with = "transfer", value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: Option<u64>,
-    /// How much to transfer with each operation
+    /// Data to transfer per operation, with a unit as for --size
     #[arg(long, default_value = "256MiB", value_parser = parse_size)]
     pub transfer: u64,
-    /// How many atomics of each kind
+    /// Requests per atomic operation
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub atomics: u64,
-    /// How many round trips to time for each operation
+    /// Requests per operation to measure the latency
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub round_trips: u64,
 }
 
 impl Plan {
-    /// The arguments that make this plan.
+    /// Returns the arguments that produce this plan.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let numbers = [
             ("--size", self.size),
@@ -48,13 +48,13 @@ impl Plan {
         both.into_iter().flatten().collect()
     }
 
-    /// How many messages of each operation.
+    /// Returns the number of messages per operation.
     pub fn messages(&self) -> u64 {
         self.iterations
             .unwrap_or_else(|| self.transfer.div_ceil(self.size).max(1))
     }
 
-    /// How many requests of an operation there are to do, round trips aside.
+    /// Returns the number of requests of an operation, without the latency measurement.
     pub fn requests(&self, operation: Operation) -> u64 {
         match operation.is_atomic() {
             true => self.atomics,
@@ -62,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// The rounds of messages of an operation that carries messages.
+    /// Returns the rounds of messages of an operation that is not atomic.
     pub fn rounds(&self) -> impl Iterator<Item = Layout> {
         let size = self.message_size();
         let stride = size.next_multiple_of(size_of::<u64>());
@@ -74,7 +74,7 @@ impl Plan {
         })
     }
 
-    /// The messages of the round trips of an operation.
+    /// Returns the messages of the latency measurement.
     pub fn round_trips(&self) -> Layout {
         let most = ROUND / ROUND_TRIP_SIZE;
         Layout {
@@ -83,7 +83,7 @@ impl Plan {
         }
     }
 
-    /// How many words of memory the largest round takes.
+    /// Returns the memory for the largest round, in words.
     pub fn words(&self) -> usize {
         let rounds = self.rounds().take(1).chain([self.round_trips()]);
         rounds.map(Layout::words).max().unwrap_or(0)
@@ -94,7 +94,7 @@ impl Plan {
     }
 }
 
-/// What the demo does over the connection.
+/// An operation of the demo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// SEND.
@@ -114,7 +114,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of the demo.
+    /// All operations in the order of the demo.
     pub const ALL: [Operation; 7] = [
         Operation::Send,
         Operation::SendWithImmediate,
@@ -125,18 +125,18 @@ impl Operation {
         Operation::FetchAndAdd,
     ];
 
-    /// Whether it works on a word and not on a message.
+    /// Returns whether the operation is an atomic one on a word.
     pub fn is_atomic(self) -> bool {
         matches!(self, Operation::CompareAndSwap | Operation::FetchAndAdd)
     }
 
-    /// Whether each message takes a receive request of the other side.
+    /// Returns whether each message consumes a receive request of the peer.
     pub fn is_received(self) -> bool {
         use Operation::*;
         matches!(self, Send | SendWithImmediate | WriteWithImmediate)
     }
 
-    /// Whether messages come with a number.
+    /// Returns whether messages carry immediate data.
     pub fn has_immediate(self) -> bool {
         matches!(
             self,
@@ -159,22 +159,22 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Reads a path MTU.
+/// Parses a path MTU in bytes.
 pub fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let mtu = Mtu::ALL
         .into_iter()
         .find(|mtu| mtu.bytes().to_string() == text);
-    mtu.ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
+    mtu.ok_or_else(|| "the path MTU must be 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
 fn parse_message_size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         size @ 1..=MAX_MESSAGE => Ok(size),
-        _ => Err("a message has from 1 byte to 1GiB".to_owned()),
+        _ => Err("the message size must be 1 byte to 1GiB".to_owned()),
     }
 }
 
-/// Reads a number of bytes: `4096`, `64KiB`, `1M`.
+/// Parses a number of bytes: `4096`, `64KiB`, `1M`.
 fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
@@ -182,18 +182,18 @@ fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        unit => return Err(format!("`{unit}` is no unit: use KiB, MiB or GiB")),
+        unit => return Err(format!("unknown unit `{unit}`: use KiB, MiB or GiB")),
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| "it begins with a number of units".to_owned())?;
+        .map_err(|_| "expected a number and an optional unit, such as 64KiB".to_owned())?;
     let bytes = number.checked_mul(1 << shift);
     bytes
         .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "that is nothing, or too much".to_owned())
+        .ok_or_else(|| "the size is zero or too large".to_owned())
 }
 
-/// Writes a number of bytes as a person would.
+/// Formats a number of bytes with a binary unit.
 pub fn show_size(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit) {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_make_up_the_whole() {
+    fn rounds_add_up_to_the_transfer() {
         for (size, transfer) in [
             (1 << 20, 256 << 20),
             (3, 100),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_with_their_unit() {
+    fn sizes_are_parsed_with_their_unit() {
         for (text, bytes) in [
             ("1", 1),
             ("64KiB", 65536),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_with_their_unit() {
+    fn sizes_are_formatted_with_their_unit() {
         assert_eq!(show_size(64), "64 B");
         assert_eq!(show_size(256 << 20), "256 MiB");
         assert_eq!(show_size(1536), "1.5 KiB");

@@ -1,6 +1,7 @@
-//! A connection with the peer: made by the connection manager, or by numbers that somebody gives.
+//! A connection with the peer: made by the connection manager's messages, or given by its numbers.
 //!
-//! This speaks the messages itself, one at a time, so that all that the peer sees was decided here.
+//! The messages are sent here, one at a time, without urxe's own connection manager, so that the
+//! peer receives only packets that the fuzzer intends.
 
 use std::time::{Duration, Instant};
 
@@ -17,53 +18,54 @@ use urxe_proto::wire::{Deth, Header, Opcode, Packet};
 
 use super::link::{Arrival, Link, LinkError};
 
-/// The path MTU of our connections: every path has it.
+/// The path MTU of the connections: the smallest, which every path supports.
 pub const MTU: Mtu = Mtu::B256;
 
-/// READs and atomics that we may have outstanding; we never have more than one.
+/// The advertised number of outstanding READs and atomics. The fuzzer never has more than one.
 pub const DEPTH: u8 = 4;
 
-/// How long a message waits for its answer before it is repeated, and how often it is.
-const ANSWER: Duration = Duration::from_secs(1);
-const TRIES: usize = 8;
+/// The retransmission timeout of the connection manager's messages.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The number of transmissions of a message.
+const MAX_TRANSMISSIONS: usize = 8;
 
-/// With these 4 bytes begins what a peer says that grants memory to be tried.
+/// The first bytes of private data that grants memory.
 const GRANT: &[u8] = b"urxe";
 
-/// Response times in messages: 4.096 us x 2^20, about 4 s.
+/// The response timeout in messages: 4.096 us x 2^20, about 4 s.
 const RESPONSE_TIME: u8 = 20;
-/// The local ACK timeout: 4.096 us x 2^14, about 67 ms. How long the peer remembers an ended connection.
+/// The local ACK timeout: 4.096 us x 2^14, about 67 ms. It also limits the peer's time wait state.
 const ACK_TIMEOUT: u8 = 14;
 const HOP_LIMIT: u8 = 64;
-const TCP_PORT_OF_NOBODY: u16 = 0;
+const SOURCE_PORT: u16 = 0;
 
-/// Why there is no connection.
+/// An error that prevents a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(
-        "nobody answers: does a program listen there, and does the network let UDP port 4791 through?"
+        "no response: check that a program listens there and that the network passes UDP port 4791"
     )]
-    NoAnswer,
-    #[error("the peer refuses the connection: {0}")]
+    NoResponse,
+    #[error("the peer rejects the connection: {0}")]
     Rejected(RejectReason),
 }
 
-/// Memory that the peer has granted to us, and how long the messages are that it receives.
+/// Memory that the peer grants for tests, and the size of its receive buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     pub addr: u64,
     pub rkey: RKey,
-    /// Bytes, all of them for READs, WRITEs and atomics.
+    /// The length in bytes, for READs, WRITEs and atomics.
     pub len: u32,
-    /// Bytes of each receive.
+    /// The size of each receive buffer in bytes.
     pub receive: u32,
 }
 
 impl Grant {
-    /// What the peer's program says when it accepts: `urxe`, then address, key and both lengths, the most
-    /// significant byte first.
+    /// Parses the private data of a REP: `urxe`, then address, key and both lengths in network byte
+    /// order.
     pub fn parse(private_data: &[u8]) -> Option<Grant> {
         let rest = private_data.strip_prefix(GRANT)?;
         let (addr, rest) = rest.split_first_chunk()?;
@@ -79,27 +81,31 @@ impl Grant {
     }
 }
 
-/// A connection.
+/// An established connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    /// Our queue pair, which exists in our packets alone.
+    /// The local queue pair number, which exists only in packets.
     pub own_qpn: Qpn,
-    /// The peer's.
+    /// The peer's queue pair number.
     pub qpn: Qpn,
-    /// The first PSN of our requests.
+    /// The first PSN of requests to the peer.
     pub psn: Psn,
-    /// What we may do.
+    /// The granted memory, if any.
     pub grant: Option<Grant>,
-    /// Both communication IDs, where it was made by the connection manager.
+    /// The local and the remote communication ID, if the connection manager's messages were used.
     pub ids: Option<[u32; 2]>,
 }
 
-/// Asks for a connection to whoever listens at `port`. `draw` says the numbers.
-pub fn connect(link: &Link, port: u16, draw: &mut super::Draw) -> Result<Connection, ConnectError> {
-    let own_id = draw.next_u32() | 1;
-    let own_qpn = Qpn::new(draw.random_range(2..0xff_ffff));
+/// Connects to the listener at `port`, with random numbers from `rng`.
+pub fn connect(
+    link: &Link,
+    port: u16,
+    rng: &mut super::TestRng,
+) -> Result<Connection, ConnectError> {
+    let own_id = rng.next_u32() | 1;
+    let own_qpn = Qpn::new(rng.random_range(2..0xff_ffff));
     let ip = IpHeader {
-        source: (link.address(), TCP_PORT_OF_NOBODY).into(),
+        source: (link.address(), SOURCE_PORT).into(),
         destination: link.peer_gid().to_ip(),
     };
     let private_data = PrivateData::new(&ip.to_bytes()).unwrap_or_default();
@@ -115,8 +121,8 @@ pub fn connect(link: &Link, port: u16, draw: &mut super::Draw) -> Result<Connect
         transport: Transport::Rc,
         flow_control: false,
         ece: Ece::default(),
-        // Of the peer's requests: there should be none.
-        starting_psn: Psn::new(draw.next_u32()),
+        // The PSN of the peer's requests, of which there are none.
+        starting_psn: Psn::new(rng.next_u32()),
         local_response_timeout: RESPONSE_TIME,
         retry_count: 7,
         pkey: PKey::DEFAULT,
@@ -137,29 +143,29 @@ pub fn connect(link: &Link, port: u16, draw: &mut super::Draw) -> Result<Connect
         private_data,
     });
     let transaction = u64::from(own_id);
-    let answer = ask(link, &req, transaction, |message| match message {
+    let response = transact(link, &req, transaction, |message| match message {
         Message::Rep(rep) if rep.remote_comm_id == own_id => Some(Ok(*rep)),
         Message::Rej(rej) if rej.remote_comm_id == own_id => Some(Err(rej.reason)),
         _ => None,
     })?;
-    let rep = answer.map_err(ConnectError::Rejected)?;
+    let rep = response.map_err(ConnectError::Rejected)?;
     let rtu = Message::Rtu(Rtu {
         local_comm_id: own_id,
         remote_comm_id: rep.local_comm_id,
         private_data: PrivateData::default(),
     });
-    say(link, &rtu, transaction)?;
+    send(link, &rtu, transaction)?;
     Ok(Connection {
         own_qpn,
         qpn: rep.qpn,
-        // Each end chooses where the other begins (12.7.31).
+        // Each end chooses the starting PSN of the other end's requests (12.7.31).
         psn: rep.starting_psn,
         grant: Grant::parse(&rep.private_data.0),
         ids: Some([own_id, rep.local_comm_id]),
     })
 }
 
-/// Ends a connection, if it was made here.
+/// Disconnects a connection that [`connect`] made.
 pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectError> {
     let Some([own, peer]) = connection.ids else {
         return Ok(());
@@ -170,47 +176,47 @@ pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectErr
         remote_qpn: connection.qpn,
         private_data: PrivateData::default(),
     });
-    let over = |message: &Message| match message {
+    let is_end = |message: &Message| match message {
         Message::Drep(drep) => (drep.remote_comm_id == own).then_some(()),
-        // The peer ends it at the same time; what has ended may also be refused.
+        // The peer disconnects at the same time. A REJ is possible for an ended connection.
         Message::Dreq(dreq) => (dreq.remote_comm_id == own).then_some(()),
         Message::Rej(rej) => (rej.remote_comm_id == own).then_some(()),
         _ => None,
     };
-    ask(link, &dreq, u64::from(own) << 1, over)?;
+    transact(link, &dreq, u64::from(own) << 1, is_end)?;
     let drep = Message::Drep(Drep {
         local_comm_id: own,
         remote_comm_id: peer,
         private_data: PrivateData::default(),
     });
-    Ok(say(link, &drep, u64::from(own) << 1)?)
+    Ok(send(link, &drep, u64::from(own) << 1)?)
 }
 
-/// Sends a message until it is answered.
-fn ask<T>(
+/// Sends a message until a response arrives.
+fn transact<T>(
     link: &Link,
     message: &Message,
     transaction: u64,
-    answer: impl Fn(&Message) -> Option<T>,
+    response: impl Fn(&Message) -> Option<T>,
 ) -> Result<T, ConnectError> {
-    for _ in 0..TRIES {
-        say(link, message, transaction)?;
-        let until = Instant::now() + ANSWER;
-        while let Some(arrival) = link.receive(until)? {
+    for _ in 0..MAX_TRANSMISSIONS {
+        send(link, message, transaction)?;
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
+        while let Some(arrival) = link.receive(deadline)? {
             let message = match &arrival {
-                Arrival::Packet(bytes) => read(bytes),
-                Arrival::Damaged => None,
+                Arrival::Packet(bytes) => parse(bytes),
+                Arrival::WrongIcrc => None,
             };
-            if let Some(answer) = message.as_ref().and_then(&answer) {
-                return Ok(answer);
+            if let Some(response) = message.as_ref().and_then(&response) {
+                return Ok(response);
             }
         }
     }
-    Err(ConnectError::NoAnswer)
+    Err(ConnectError::NoResponse)
 }
 
 /// Sends a message to the peer's connection manager.
-fn say(link: &Link, message: &Message, transaction: u64) -> Result<(), LinkError> {
+fn send(link: &Link, message: &Message, transaction: u64) -> Result<(), LinkError> {
     let packet = Packet {
         header: Header::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0)).with_deth(Deth {
             qkey: GSI_QKEY,
@@ -223,8 +229,8 @@ fn say(link: &Link, message: &Message, transaction: u64) -> Result<(), LinkError
     link.send(&bytes, true)
 }
 
-/// The message in a packet to our queue pair 1.
-fn read(bytes: &[u8]) -> Option<Message> {
+/// Parses a packet to queue pair 1.
+fn parse(bytes: &[u8]) -> Option<Message> {
     let packet = Packet::parse(bytes).ok()?;
     if packet.header.bth.dest_qp != Qpn::GSI {
         return None;

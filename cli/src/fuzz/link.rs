@@ -1,4 +1,4 @@
-//! The way to the peer: one UDP socket of our own, on which nothing is sent that was not made here.
+//! The UDP socket to the peer. It is exclusive to the fuzzer, so all its packets are crafted ones.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -8,40 +8,40 @@ use urxe_net::{LocalAddress, OpenError, ROCE_PORT};
 use urxe_proto::icrc::{self, Flow, FlowIcrc, IpId};
 use urxe_proto::ids::Gid;
 
-/// What our socket's packets have in the IPv4 header.
-const OURS: IpId = IpId {
+/// The fields of the IPv4 header that the ICRC covers.
+const IP_FIELDS: IpId = IpId {
     id: 0,
     dont_fragment: true,
 };
 
-/// A damaged ICRC differs from the true one by this.
-const DAMAGE: u8 = 0x5a;
+/// The difference between a wrong ICRC and the right one.
+const ICRC_ERROR: u8 = 0x5a;
 
-/// Why there is no way to the peer.
+/// An error of the socket to the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("there is no way to {peer}: {source}")]
-    NoWay { peer: IpAddr, source: io::Error },
-    #[error("{from} and {peer} are of different IP versions")]
+    #[error("no route to {peer}: {source}")]
+    NoRoute { peer: IpAddr, source: io::Error },
+    #[error("{from} and {peer} have different IP versions")]
     OtherFamily { from: IpAddr, peer: IpAddr },
     #[error(
-        "{source}; the port must be this command's alone: stop what uses urxe at that address, or give \
+        "{source}; port 4791 must be free: stop the urxe programs at that address, or choose \
          another one by --from"
     )]
     Open { source: OpenError },
-    #[error("the socket: {0}")]
+    #[error("socket: {0}")]
     Socket(#[from] io::Error),
 }
 
-/// What came from the peer.
+/// A datagram from the peer.
 pub enum Arrival {
-    /// A packet, from the BTH to the pad.
+    /// A packet from the BTH to the pad.
     Packet(Vec<u8>),
-    /// Something whose ICRC is wrong.
-    Damaged,
+    /// A datagram with a wrong ICRC.
+    WrongIcrc,
 }
 
-/// A socket and who is at its other end.
+/// A socket and the peer's address.
 pub struct Link {
     socket: UdpSocket,
     local: SocketAddr,
@@ -50,11 +50,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens port 4791 of `from`, or of the address from which the kernel would reach the peer.
+    /// Opens port 4791 at `from`, or at the kernel's source address for the peer.
     pub fn open(peer: IpAddr, from: Option<IpAddr>) -> Result<Link, LinkError> {
         let from = match from {
             Some(from) => from,
-            None => source_of(peer).map_err(|source| LinkError::NoWay { peer, source })?,
+            None => source_of(peer).map_err(|source| LinkError::NoRoute { peer, source })?,
         };
         let address = LocalAddress::new(from, 0);
         let (local, peer_port) = (address.with_port(ROCE_PORT), address.peer(peer, ROCE_PORT));
@@ -67,46 +67,46 @@ impl Link {
         })
     }
 
-    /// Our GID.
+    /// Returns the local GID.
     pub fn gid(&self) -> Gid {
         Gid::from_ip(self.local.ip())
     }
 
-    /// Our address.
+    /// Returns the local address.
     pub fn address(&self) -> IpAddr {
         self.local.ip()
     }
 
-    /// The peer's GID.
+    /// Returns the peer's GID.
     pub fn peer_gid(&self) -> Gid {
         Gid::from_ip(self.peer.ip())
     }
 
-    /// Sends a packet, which has at least a BTH's length, with its ICRC or with a wrong one.
-    pub fn send(&self, packet: &[u8], sealed: bool) -> Result<(), LinkError> {
+    /// Sends a packet of at least a BTH, with a right or a wrong ICRC.
+    pub fn send(&self, packet: &[u8], valid_icrc: bool) -> Result<(), LinkError> {
         let mut datagram = packet.to_vec();
-        datagram.extend(self.out.compute(OURS, packet));
-        if let Some(last) = datagram.last_mut().filter(|_| !sealed) {
-            *last ^= DAMAGE;
+        datagram.extend(self.out.compute(IP_FIELDS, packet));
+        if let Some(last) = datagram.last_mut().filter(|_| !valid_icrc) {
+            *last ^= ICRC_ERROR;
         }
         self.socket.send_to(&datagram, self.peer)?;
         Ok(())
     }
 
-    /// What the peer sent, or `None` when nothing came until then.
-    pub fn receive(&self, until: Instant) -> Result<Option<Arrival>, LinkError> {
-        // As long as a UDP datagram can be.
+    /// Returns the next datagram of the peer, or `None` at the deadline.
+    pub fn receive(&self, deadline: Instant) -> Result<Option<Arrival>, LinkError> {
+        // The longest UDP datagram.
         let mut bytes = vec![0; usize::from(u16::MAX)];
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            // A timeout of zero would be none.
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A read timeout of zero would mean no timeout.
             let timeout = left.max(Duration::from_micros(1));
             self.socket.set_read_timeout(Some(timeout))?;
             let (len, from) = match self.socket.recv_from(&mut bytes) {
                 Ok(received) => received,
                 Err(error) if is_timeout(&error) && left.is_zero() => return Ok(None),
                 Err(error) if is_timeout(&error) => continue,
-                // The peer's kernel says that nobody is at the port.
+                // An ICMP port unreachable message of the peer's kernel.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -114,9 +114,10 @@ impl Link {
                 continue;
             }
             let flow = Flow::new(from, self.local);
-            let whole = flow.is_some_and(|flow| icrc::verify(&flow, &bytes[..len], OURS).is_ok());
-            if !whole {
-                return Ok(Some(Arrival::Damaged));
+            let valid =
+                flow.is_some_and(|flow| icrc::verify(&flow, &bytes[..len], IP_FIELDS).is_ok());
+            if !valid {
+                return Ok(Some(Arrival::WrongIcrc));
             }
             bytes.truncate(len - icrc::LEN);
             return Ok(Some(Arrival::Packet(bytes)));
@@ -129,7 +130,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// The address from which the kernel would send to `peer`.
+/// Returns the kernel's source address for packets to `peer`.
 fn source_of(peer: IpAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match peer {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

@@ -1,8 +1,9 @@
-//! `urxe fuzz`: how well another RoCE stack keeps to the specification.
+//! `urxe fuzz`: checks whether another RoCE stack conforms to the specification.
 //!
-//! One connection to one peer, one packet at a time: each is made, often with a rule broken, always (but
-//! where the rule is that) with the right ICRC; what the peer answers is held against what the
-//! specification asks. The next one waits for the answer, so nobody is flooded.
+//! The fuzzer sends one packet at a time to one peer over one connection. Many packets break a
+//! rule; the ICRC is right unless that is the broken rule. The peer's responses are compared with
+//! those that the specification allows. Each packet waits for the response to its predecessor, so
+//! the peer is not flooded.
 
 mod connection;
 mod link;
@@ -21,85 +22,85 @@ use urxe_proto::psn::Psn;
 
 use connection::{ConnectError, Connection, Grant};
 use link::Link;
-use run::{Ending, Run};
+use run::{CaseEnd, Run};
 
-/// The generator: the same everywhere, so that a seed means the same everywhere.
-type Draw = rand::rngs::Xoshiro256PlusPlus;
+/// The random number generator: portable, so that a seed has the same meaning on all machines.
+type TestRng = rand::rngs::Xoshiro256PlusPlus;
 
-/// The port of librdmacm's examples.
+/// The default port of librdmacm's examples.
 const PORT: u16 = 7471;
 const PACKETS: u64 = 10_000;
-/// Enough for a peer on a busy machine.
-const PATIENCE: u64 = 2000;
+/// The default response timeout in milliseconds, sufficient for a peer on a busy machine.
+const DEFAULT_TIMEOUT_MS: u64 = 2000;
 
-/// Try how a peer answers to packets that break the rules: only one that you may disturb
+/// Send malformed and valid packets to a RoCE peer and check its responses
 #[derive(clap::Args)]
 #[command(
-    after_help = "The peer is a program that listens by the RDMA CM, as `rping -s` does. Its queue \
-                  pairs end and it is asked for connections again and again. When it accepts, it may \
-                  grant memory by its private data: `urxe`, address (8 bytes), key, length, and length of each \
-                  receive (4 bytes each), the most significant byte first. Or give the numbers of a queue \
-                  pair that is connected to ours already. The exit status is 1 where an answer departs \
-                  from the specification."
+    after_help = "Disturbs the peer: run it only against a program that exists for the test. The \
+                  peer listens by the RDMA CM, as `rping -s` does. Its connections fail and are made \
+                  again many times. In the private data of its REP it may grant memory: `urxe`, \
+                  address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
+                  network byte order. Alternatively, name a queue pair that is already connected. \
+                  Exit status: 1 if a response departs from the specification, 2 on errors."
 )]
 pub struct Arguments {
-    /// The address of the peer
+    /// Address of the peer
     peer: IpAddr,
-    /// The port at which it listens
+    /// Port on which the peer listens
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// Our address, whose port 4791 must be free [default: from which the peer is reached]
+    /// Local address, whose UDP port 4791 must be free [default: the source address for the peer]
     #[arg(long)]
     from: Option<IpAddr>,
-    /// Where the cases come from [default: any]
+    /// Seed of the test cases [default: random]
     #[arg(long)]
     seed: Option<u64>,
-    /// How many packets to send, or a few more
+    /// Number of packets to send; the last test case is completed
     #[arg(long, default_value_t = PACKETS)]
     packets: u64,
-    /// How long an answer may take that must come, in milliseconds
-    #[arg(long, default_value_t = PATIENCE, value_parser = clap::value_parser!(u64).range(1..))]
-    patience: u64,
-    /// One case again, with each of its packets
+    /// Time to wait for a required response, in milliseconds
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT_MS, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Repeat one test case and print each packet
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]
     replay: Option<(u64, u64)>,
     #[command(flatten)]
     given: Given,
 }
 
-/// A connection that exists.
+/// The parameters of an established connection.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Without the RDMA CM")]
 struct Given {
-    /// The peer's queue pair, with a path MTU of 256 bytes
+    /// Queue pair number of the peer, which must use a path MTU of 256 bytes
     #[arg(long, requires_all = ["own_qpn", "psn"], conflicts_with = "port")]
     qpn: Option<u32>,
-    /// The queue pair to which it is connected
+    /// Queue pair number to which the peer is connected
     #[arg(long, requires = "qpn")]
     own_qpn: Option<u32>,
-    /// The PSN that it expects
+    /// PSN that the peer expects
     #[arg(long, requires = "qpn")]
     psn: Option<u32>,
-    /// The key of memory that it grants
+    /// rkey of the memory that the peer grants
     #[arg(long, requires_all = ["qpn", "addr", "len", "receive"])]
     rkey: Option<u32>,
-    /// The address of that memory
+    /// Address of the granted memory
     #[arg(long, requires = "rkey")]
     addr: Option<u64>,
-    /// Its length
+    /// Length of the granted memory in bytes
     #[arg(long, requires = "rkey")]
     len: Option<u32>,
-    /// The length of its receives
+    /// Size of the peer's receive buffers in bytes
     #[arg(long, requires = "rkey")]
     receive: Option<u32>,
 }
 
-/// How a connection is had.
+/// The source of connections.
 #[derive(Clone, Copy)]
-enum Way {
-    /// Who listens at this port is asked.
-    Listener(u16),
-    /// It is there.
+enum ConnectionSource {
+    /// Connect by the RDMA CM to this port.
+    Cm(u16),
+    /// Use this established connection.
     Given(Connection),
 }
 
@@ -128,10 +129,10 @@ fn case(text: &str) -> Result<(u64, u64), String> {
     let numbers = text
         .split_once(':')
         .and_then(|(seed, case)| Some((seed.parse().ok()?, case.parse().ok()?)));
-    numbers.ok_or_else(|| "a seed and a case, such as 4711:12".to_owned())
+    numbers.ok_or_else(|| "expected a seed and a case number, such as 4711:12".to_owned())
 }
 
-/// Tries the peer.
+/// Runs the fuzzer.
 pub fn fuzz(arguments: &Arguments) -> ExitCode {
     match try_peer(arguments) {
         Ok(0) => ExitCode::SUCCESS,
@@ -143,12 +144,12 @@ pub fn fuzz(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Says how many answers departed.
+/// Returns the number of departures from the specification.
 fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let link = Link::open(arguments.peer, arguments.from)?;
-    let way = match arguments.given.connection() {
-        Some(connection) => Way::Given(connection),
-        None => Way::Listener(arguments.port),
+    let source = match arguments.given.connection() {
+        Some(connection) => ConnectionSource::Given(connection),
+        None => ConnectionSource::Cm(arguments.port),
     };
     let (seed, first) = match arguments.replay {
         Some(replay) => replay,
@@ -159,17 +160,17 @@ fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
             0,
         ),
     };
-    let patience = Duration::from_millis(arguments.patience);
-    let mut run = Run::new(&link, way, seed, patience, arguments.replay.is_some());
-    let went = cases(&mut run, arguments, first);
+    let timeout = Duration::from_millis(arguments.timeout);
+    let mut run = Run::new(&link, source, seed, timeout, arguments.replay.is_some());
+    let result = cases(&mut run, arguments, first);
     println!("seed {seed}: {}", run.report);
-    went?;
-    Ok(run.report.departed())
+    result?;
+    Ok(run.report.departures())
 }
 
 fn cases(run: &mut Run<'_>, arguments: &Arguments, first: u64) -> Result<(), ConnectError> {
     for number in first.. {
-        if let Ending::Over = run.case(number)? {
+        if let CaseEnd::NoConnection = run.case(number)? {
             break;
         }
         if arguments.replay.is_some() || run.report.packets >= arguments.packets {

@@ -1,47 +1,47 @@
-//! What the specification asks of a responder of a reliable connection: the judge.
+//! The responses that the specification requires of a reliable connection's responder.
 //!
-//! It is written down anew here, from the tables of chapter 9 and not from urxe's own responder, so that
-//! urxe is one more peer to it. Where a packet breaks several rules, the answer to any of them will do:
-//! the specification does not say in which order they are looked at. What comes before the PSN is looked
-//! at has no answer at all, and hides the rest.
+//! This model follows the tables of chapter 9 and shares no code with urxe's own responder, so urxe
+//! is tested like any other peer. If a packet breaks several rules, the response to any of them is
+//! right, because the specification does not define the order of the checks. The checks before that
+//! of the PSN drop the packet silently.
 
 use urxe_proto::ids::{PKey, Qpn};
 use urxe_proto::psn::Psn;
 use urxe_proto::wire::{Bth, Headers, NakCode, Opcode, Operation, Packet, Reth};
 
 use super::connection::{Connection, Grant, MTU};
-use super::verdict::{Answer, Asked, Rule, is_end};
+use super::verdict::{Allowed, Response, Rule, is_fatal};
 
-/// A message that has begun.
+/// A message of which the last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
-enum Begun {
+enum Message {
     Send { received: u64 },
     Write { addr: u64, left: u64 },
 }
 
-/// A request that was carried out, to be repeated.
+/// An executed request, which may be sent again as a duplicate.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct Executed {
     pub bytes: Vec<u8>,
     first: Psn,
-    answer: Answer,
+    response: Response,
 }
 
-/// The peer's responder, as it should be.
+/// A model of the peer's responder.
 pub struct Responder {
     qpn: Qpn,
     grant: Option<Grant>,
     expected: Psn,
-    begun: Option<Begun>,
-    /// A NAK for what was missing has been given.
-    refused: bool,
-    /// The latest requests that were carried out.
-    pub done: Vec<Done>,
+    message: Option<Message>,
+    /// Whether a NAK was sent for the gap at the expected PSN.
+    nak_sent: bool,
+    /// The latest executed requests.
+    pub executed: Vec<Executed>,
 }
 
-/// How many requests are remembered to be repeated. READs and atomics must be among the latest
-/// [`super::connection::DEPTH`] of them to be answered.
-const REMEMBERED: usize = 8;
+/// The number of requests to remember for duplicates. The peer must respond to READs and atomics
+/// only among the latest [`super::connection::DEPTH`] of them.
+const HISTORY: usize = 8;
 /// The longest message (9.7.4.1.6).
 const MAX_MESSAGE: u32 = 1 << 31;
 /// The byte with the AckReq bit.
@@ -58,9 +58,9 @@ impl Responder {
             qpn: connection.qpn,
             grant: connection.grant,
             expected: connection.psn,
-            begun: None,
-            refused: false,
-            done: Vec::new(),
+            message: None,
+            nak_sent: false,
+            executed: Vec::new(),
         }
     }
 
@@ -76,41 +76,41 @@ impl Responder {
         self.grant
     }
 
-    /// The message under way: a SEND, or a WRITE with so many bytes to come.
-    pub fn under_way(&self) -> Option<Option<u64>> {
-        self.begun.map(|begun| match begun {
-            Begun::Send { .. } => None,
-            Begun::Write { left, .. } => Some(left),
+    /// Returns the message in progress: `None` for a SEND, the remaining bytes for a WRITE.
+    pub fn message_in_progress(&self) -> Option<Option<u64>> {
+        self.message.map(|message| match message {
+            Message::Send { .. } => None,
+            Message::Write { left, .. } => Some(left),
         })
     }
 
-    /// What is asked for a packet, from the BTH to the pad. `memory` is what the grant should hold.
-    pub fn ask(&self, bytes: &[u8], sealed: bool, memory: &[u8]) -> Asked {
-        if !sealed {
-            return Asked::silence(Rule::WrongIcrc);
+    /// Returns the allowed responses to a packet. `memory` is the expected content of the grant.
+    pub fn allowed_responses(&self, bytes: &[u8], valid_icrc: bool, memory: &[u8]) -> Allowed {
+        if !valid_icrc {
+            return Allowed::silence(Rule::WrongIcrc);
         }
         if bytes.len() < Bth::LEN || !bytes.len().is_multiple_of(4) {
-            return Asked::silence(Rule::NoPacket);
+            return Allowed::silence(Rule::NoPacket);
         }
-        // Read apart: the parser stops at the first thing that it does not like.
+        // Read without the parser, which stops at the first invalid field.
         let word = |at: usize| u32::from_be_bytes([0, bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (dest, psn) = (Qpn::new(word(4)), Psn::new(word(8)));
         let pkey = PKey(u16::from_be_bytes([bytes[2], bytes[3]]));
         if bytes[1] & 0x0f != Bth::TRANSPORT_VERSION {
-            return Asked::silence(Rule::Version);
+            return Allowed::silence(Rule::Version);
         }
         if dest != self.qpn {
-            return Asked::silence(Rule::OtherQueuePair);
+            return Allowed::silence(Rule::OtherQueuePair);
         }
         if !PKey::DEFAULT.matches(pkey) {
-            return Asked::silence(Rule::Partition);
+            return Allowed::silence(Rule::Partition);
         }
         // The top three bits are the transport; those of RC are zero (9.2.1).
         if bytes[0] >> 5 != 0 {
-            return Asked::silence(Rule::OtherTransport);
+            return Allowed::silence(Rule::OtherTransport);
         }
         let distance = psn.diff(self.expected);
-        let invalid = || vec![Answer::Nak(NakCode::InvalidRequest)];
+        let invalid = || vec![Response::Nak(NakCode::InvalidRequest)];
         let is_reserved = Opcode::from_u8(bytes[0])
             .is_none_or(|opcode| opcode.info().operation == Operation::Reserved);
         let packet = match Packet::parse(bytes) {
@@ -120,29 +120,29 @@ impl Responder {
                     true => Rule::ReservedOpcode,
                     false => Rule::Malformed,
                 };
-                let mut answers = invalid();
-                answers.push(match distance {
-                    1.. => Answer::Nak(NakCode::PsnSequence),
-                    0 => Answer::Nak(NakCode::RemoteOperational),
-                    _ => Answer::Ack,
+                let mut responses = invalid();
+                responses.push(match distance {
+                    1.. => Response::Nak(NakCode::PsnSequence),
+                    0 => Response::Nak(NakCode::RemoteOperational),
+                    _ => Response::Ack,
                 });
-                return Asked::answer(rule, answers).or_silence();
+                return Allowed::responses(rule, responses).or_silence();
             }
         };
         let operation = packet.header.bth.opcode.info().operation;
         if RESPONSES.contains(&operation) {
-            return Asked::silence(Rule::GhostAnswer);
+            return Allowed::silence(Rule::UnsolicitedResponse);
         }
         match distance {
-            1.. if self.refused => Asked::silence(Rule::AheadAgain),
-            1.. => Asked::answer(Rule::Ahead, [Answer::Nak(NakCode::PsnSequence)]),
-            0 => self.ask_expected(&packet, memory),
-            _ => self.ask_past(&packet, bytes, memory),
+            1.. if self.nak_sent => Allowed::silence(Rule::AheadAgain),
+            1.. => Allowed::responses(Rule::Ahead, [Response::Nak(NakCode::PsnSequence)]),
+            0 => self.allowed_expected(&packet, memory),
+            _ => self.allowed_duplicate(&packet, bytes, memory),
         }
     }
 
-    /// What is asked for a request whose turn it is.
-    fn ask_expected(&self, packet: &Packet<'_>, memory: &[u8]) -> Asked {
+    /// Returns the allowed responses to a request with the expected PSN.
+    fn allowed_expected(&self, packet: &Packet<'_>, memory: &[u8]) -> Allowed {
         let header = &packet.header;
         let info = header.bth.opcode.info();
         let mut broken = Vec::new();
@@ -154,8 +154,8 @@ impl Responder {
         }
         match info.operation {
             Operation::Send => {
-                let before = match self.begun {
-                    Some(Begun::Send { received }) => received,
+                let before = match self.message {
+                    Some(Message::Send { received }) => received,
                     _ => 0,
                 };
                 let room = self
@@ -169,10 +169,10 @@ impl Responder {
                 }
             }
             Operation::Write => {
-                let left = match (&header.reth, self.begun) {
+                let left = match (&header.reth, self.message) {
                     (Some(reth), _) => u64::from(reth.length),
-                    (None, Some(Begun::Write { left, .. })) => left,
-                    // Out of sequence.
+                    (None, Some(Message::Write { left, .. })) => left,
+                    // The packet is out of sequence, so the length does not matter.
                     (None, _) => u64::MAX,
                 };
                 let len = packet.payload.len() as u64;
@@ -203,69 +203,73 @@ impl Responder {
             broken.push(Rule::Optional);
         }
         if broken.is_empty() {
-            return self.ask_in_order(packet, memory);
+            return self.allowed_in_order(packet, memory);
         }
-        let answers: Vec<Answer> = broken
+        let responses: Vec<Response> = broken
             .iter()
             .map(|rule| match rule {
-                Rule::NoAccess => Answer::Nak(NakCode::RemoteAccess),
-                _ => Answer::Nak(NakCode::InvalidRequest),
+                Rule::NoAccess => Response::Nak(NakCode::RemoteAccess),
+                _ => Response::Nak(NakCode::InvalidRequest),
             })
             .collect();
         let optional = broken == [Rule::Optional];
-        let mut asked = Asked::answer(broken[0], answers);
-        asked.any_end = optional || broken.contains(&Rule::Invalidation);
+        let mut allowed = Allowed::responses(broken[0], responses);
+        allowed.any_fatal = optional || broken.contains(&Rule::Invalidation);
         if optional {
-            asked
-                .answers
-                .extend([Answer::Ack, Answer::Data(Vec::new())]);
+            allowed
+                .responses
+                .extend([Response::Ack, Response::ReadResponse(Vec::new())]);
         }
-        // What needs a receive may be told that there is none.
+        // A request that consumes a receive may get an RNR NAK.
         if info.operation == Operation::Send || header.imm.is_some() {
-            asked.answers.push(Answer::NotReady);
+            allowed.responses.push(Response::RnrNak);
         }
-        asked.rules = broken;
-        asked
+        allowed.rules = broken;
+        allowed
     }
 
-    fn ask_in_order(&self, packet: &Packet<'_>, memory: &[u8]) -> Asked {
+    fn allowed_in_order(&self, packet: &Packet<'_>, memory: &[u8]) -> Allowed {
         let header = &packet.header;
         let info = header.bth.opcode.info();
-        let mut asked = match info.operation {
-            Operation::ReadRequest => Asked::answer(Rule::InOrder, self.data_of(packet, memory)),
+        let mut allowed = match info.operation {
+            Operation::ReadRequest => {
+                Allowed::responses(Rule::InOrder, self.data_of(packet, memory))
+            }
             Operation::CompareSwap | Operation::FetchAdd => {
                 let found = self
                     .place(packet)
-                    .map(|at| Answer::Found(word_at(memory, at)));
-                Asked::answer(Rule::InOrder, found.into_iter().collect::<Vec<_>>())
+                    .map(|at| Response::AtomicAck(word_at(memory, at)));
+                Allowed::responses(Rule::InOrder, found.into_iter().collect::<Vec<_>>())
             }
-            _ if header.bth.ack_req => Asked::answer(Rule::InOrder, [Answer::Ack]),
-            // Nobody forbids to acknowledge more than is asked for.
-            _ => Asked::answer(Rule::InOrder, [Answer::Ack]).or_silence(),
+            _ if header.bth.ack_req => Allowed::responses(Rule::InOrder, [Response::Ack]),
+            // A responder may acknowledge more often than requested.
+            _ => Allowed::responses(Rule::InOrder, [Response::Ack]).or_silence(),
         };
         let takes_receive = info.operation == Operation::Send && info.position.starts();
         if takes_receive || header.imm.is_some() {
-            asked.answers.push(Answer::NotReady);
+            allowed.responses.push(Response::RnrNak);
         }
-        // How long its receives are, and how many, only a peer that grants something says.
+        // Without a grant the number and size of the peer's receives are unknown.
         if self.grant.is_none() && info.operation == Operation::Send {
-            asked.answers.push(Answer::Nak(NakCode::InvalidRequest));
+            allowed
+                .responses
+                .push(Response::Nak(NakCode::InvalidRequest));
         }
-        asked
+        allowed
     }
 
     fn breaks_sequence(&self, packet: &Packet<'_>) -> bool {
         let info = packet.header.bth.opcode.info();
-        match (self.begun, info.position.starts()) {
+        match (self.message, info.position.starts()) {
             (None, starts) => !starts,
             (Some(_), true) => true,
-            (Some(Begun::Send { .. }), false) => info.operation != Operation::Send,
-            (Some(Begun::Write { .. }), false) => info.operation != Operation::Write,
+            (Some(Message::Send { .. }), false) => info.operation != Operation::Send,
+            (Some(Message::Write { .. }), false) => info.operation != Operation::Write,
         }
     }
 
-    /// Where in the grant a request's memory begins; `None` when it is not all there. What touches
-    /// nothing has a place anywhere.
+    /// Returns the offset of a request's memory in the grant, or `None` if it is not inside. A
+    /// request without data is always inside.
     fn place(&self, packet: &Packet<'_>) -> Option<usize> {
         let header = &packet.header;
         let (addr, rkey, len) = match (&header.reth, &header.atomic) {
@@ -279,46 +283,49 @@ impl Responder {
         (end <= u64::from(grant.len)).then_some(start as usize)
     }
 
-    /// The answer to a READ.
-    fn data_of(&self, packet: &Packet<'_>, memory: &[u8]) -> Vec<Answer> {
+    /// Returns the response to a READ.
+    fn data_of(&self, packet: &Packet<'_>, memory: &[u8]) -> Vec<Response> {
         let len = packet.header.reth.map_or(0, |reth| reth.length as usize);
         let data = self.place(packet).and_then(|at| memory.get(at..at + len));
-        data.map(|data| Answer::Data(data.to_vec()))
+        data.map(|data| Response::ReadResponse(data.to_vec()))
             .into_iter()
             .collect()
     }
 
-    /// What is asked for a request of the past.
-    fn ask_past(&self, packet: &Packet<'_>, bytes: &[u8], memory: &[u8]) -> Asked {
+    /// Returns the allowed responses to a request with a PSN before the expected one.
+    fn allowed_duplicate(&self, packet: &Packet<'_>, bytes: &[u8], memory: &[u8]) -> Allowed {
         let header = &packet.header;
-        // Whether an answer is asked for does not matter.
+        // Duplicates are compared without the AckReq bit.
         let plain = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
             bytes[ACK_REQ] &= 0x7f;
             bytes
         };
-        let asked = plain(bytes);
-        let same = self.done.iter().any(|done| plain(&done.bytes) == asked);
+        let allowed = plain(bytes);
+        let same = self
+            .executed
+            .iter()
+            .any(|executed| plain(&executed.bytes) == allowed);
         let saved = self
-            .done
+            .executed
             .iter()
             .rev()
-            .find(|done| done.first == header.bth.psn);
+            .find(|executed| executed.first == header.bth.psn);
         let found = saved
-            .map(|done| &done.answer)
-            .filter(|answer| matches!(answer, Answer::Found(_)));
+            .map(|executed| &executed.response)
+            .filter(|response| matches!(response, Response::AtomicAck(_)));
         match header.bth.opcode.info().operation {
             Operation::Send | Operation::Write if same && header.bth.ack_req => {
-                Asked::answer(Rule::DuplicateMessage, [Answer::Ack])
+                Allowed::responses(Rule::DuplicateMessage, [Response::Ack])
             }
-            // The data of a READ that is asked for again are those of now.
+            // A duplicate READ returns the current data.
             Operation::ReadRequest => {
                 let rule = if same {
                     Rule::DuplicateRead
                 } else {
                     Rule::DuplicateOther
                 };
-                Asked::answer(rule, self.data_of(packet, memory)).or_silence()
+                Allowed::responses(rule, self.data_of(packet, memory)).or_silence()
             }
             Operation::CompareSwap | Operation::FetchAdd => {
                 let rule = if same {
@@ -326,38 +333,39 @@ impl Responder {
                 } else {
                     Rule::DuplicateOther
                 };
-                Asked::answer(rule, found.cloned().into_iter().collect::<Vec<_>>()).or_silence()
+                Allowed::responses(rule, found.cloned().into_iter().collect::<Vec<_>>())
+                    .or_silence()
             }
-            _ => Asked::answer(
+            _ => Allowed::responses(
                 Rule::DuplicateOther,
-                [Answer::Ack, Answer::Data(Vec::new())],
+                [Response::Ack, Response::ReadResponse(Vec::new())],
             )
             .or_silence(),
         }
     }
 
-    /// Takes note of what was answered, as was asked. Says whether the connection lives on.
-    pub fn note(
+    /// Updates the model after allowed responses. Returns whether the connection continues.
+    pub fn apply(
         &mut self,
-        asked: &Asked,
+        allowed: &Allowed,
         bytes: &[u8],
-        answers: &[Answer],
+        responses: &[Response],
         memory: &mut [u8],
     ) -> bool {
-        let optional = asked.rules == [Rule::Optional];
-        match answers.first() {
-            Some(answer) if is_end(answer) => return false,
-            Some(Answer::NotReady | Answer::Nak(NakCode::PsnSequence)) => self.refused = true,
-            Some(answer) if asked.rules == [Rule::InOrder] || optional => {
-                self.carry_out(bytes, answer.clone(), memory);
+        let optional = allowed.rules == [Rule::Optional];
+        match responses.first() {
+            Some(response) if is_fatal(response) => return false,
+            Some(Response::RnrNak | Response::Nak(NakCode::PsnSequence)) => self.nak_sent = true,
+            Some(response) if allowed.rules == [Rule::InOrder] || optional => {
+                self.execute(bytes, response.clone(), memory);
             }
-            None if asked.rules == [Rule::InOrder] => self.carry_out(bytes, Answer::Ack, memory),
+            None if allowed.rules == [Rule::InOrder] => self.execute(bytes, Response::Ack, memory),
             _ => {}
         }
         true
     }
 
-    fn carry_out(&mut self, bytes: &[u8], answer: Answer, memory: &mut [u8]) {
+    fn execute(&mut self, bytes: &[u8], response: Response, memory: &mut [u8]) {
         let Ok(packet) = Packet::parse(bytes) else {
             return;
         };
@@ -367,24 +375,24 @@ impl Responder {
         let mut packets = 1;
         match info.operation {
             Operation::Send => {
-                let before = match self.begun {
-                    Some(Begun::Send { received }) => received,
+                let before = match self.message {
+                    Some(Message::Send { received }) => received,
                     _ => 0,
                 };
                 let received = before + len;
-                self.begun = (!info.position.ends()).then_some(Begun::Send { received });
+                self.message = (!info.position.ends()).then_some(Message::Send { received });
             }
             Operation::Write => {
-                let write = match (self.begun, header.reth) {
+                let write = match (self.message, header.reth) {
                     (_, Some(reth)) => (reth.addr, u64::from(reth.length)),
-                    (Some(Begun::Write { addr, left }), None) => (addr, left),
+                    (Some(Message::Write { addr, left }), None) => (addr, left),
                     _ => (0, 0),
                 };
                 let (addr, left) = write;
                 self.store(memory, addr, packet.payload);
                 let left = left.saturating_sub(len);
                 let addr = addr.wrapping_add(len);
-                self.begun = (!info.position.ends()).then_some(Begun::Write { addr, left });
+                self.message = (!info.position.ends()).then_some(Message::Write { addr, left });
             }
             Operation::AtomicWrite => {
                 let addr = header.reth.map_or(0, |reth| reth.addr);
@@ -395,7 +403,7 @@ impl Responder {
                 packets = len.div_ceil(MTU.bytes() as u32).max(1);
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                if let (Some(atomic), Answer::Found(found)) = (header.atomic, &answer) {
+                if let (Some(atomic), Response::AtomicAck(found)) = (header.atomic, &response) {
                     let new = match info.operation {
                         Operation::FetchAdd => found.wrapping_add(atomic.swap_or_add),
                         _ if *found == atomic.compare => atomic.swap_or_add,
@@ -408,15 +416,15 @@ impl Responder {
         }
         let first = self.expected;
         self.expected = first + packets;
-        self.refused = false;
-        if self.done.len() == REMEMBERED {
-            self.done.remove(0);
+        self.nak_sent = false;
+        if self.executed.len() == HISTORY {
+            self.executed.remove(0);
         }
         let bytes = bytes.to_vec();
-        self.done.push(Done {
+        self.executed.push(Executed {
             bytes,
             first,
-            answer,
+            response,
         });
     }
 
@@ -429,7 +437,7 @@ impl Responder {
     }
 }
 
-/// An atomic works on 8 bytes in the order of the peer, which is ours unless it is of another kind.
+/// Returns 8 bytes in native order. The peer is assumed to have the same byte order.
 fn word_at(memory: &[u8], at: usize) -> u64 {
     let bytes = memory.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
     bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
@@ -448,7 +456,7 @@ mod tests {
         len: 64,
         receive: 32,
     };
-    const EVERYTHING: Reth = Reth {
+    const WHOLE: Reth = Reth {
         addr: GRANT.addr,
         rkey: GRANT.rkey,
         length: GRANT.len,
@@ -472,29 +480,29 @@ mod tests {
     }
 
     #[test]
-    fn request_without_a_right_is_refused_by_its_nak_and_nothing_else() {
+    fn access_violation_gets_the_remote_access_nak() {
         let responder = responder();
         let memory = [0; GRANT.len as usize];
         let rkey = RKey(8);
-        let bytes = packets::write(&responder, Reth { rkey, ..EVERYTHING }, &memory);
-        let asked = responder.ask(&bytes, true, &memory);
-        let nak = Answer::Nak(NakCode::RemoteAccess);
-        // A NAK that ends the connection may be repeated.
-        assert!(asked.allows(std::slice::from_ref(&nak)) && asked.allows(&[nak.clone(), nak]));
+        let bytes = packets::write(&responder, Reth { rkey, ..WHOLE }, &memory);
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        let nak = Response::Nak(NakCode::RemoteAccess);
+        // A fatal NAK may be repeated.
+        assert!(allowed.allows(std::slice::from_ref(&nak)) && allowed.allows(&[nak.clone(), nak]));
         for wrong in [
             &[][..],
-            &[Answer::Ack],
-            &[Answer::Nak(NakCode::InvalidRequest)],
-            &[Answer::NotReady],
+            &[Response::Ack],
+            &[Response::Nak(NakCode::InvalidRequest)],
+            &[Response::RnrNak],
         ] {
-            assert!(!asked.allows(wrong), "{wrong:?}");
+            assert!(!allowed.allows(wrong), "{wrong:?}");
         }
-        let asked = responder.ask(&bytes, false, &memory);
-        assert!(asked.allows(&[]) && !asked.allows(&[Answer::Ack]));
+        let allowed = responder.allowed_responses(&bytes, false, &memory);
+        assert!(allowed.allows(&[]) && !allowed.allows(&[Response::Ack]));
     }
 
     #[test]
-    fn atomic_that_comes_twice_is_carried_out_once() {
+    fn duplicate_atomic_is_executed_once() {
         let mut responder = responder();
         let mut memory = [0; GRANT.len as usize];
         let header = Header::new(Opcode::RcFetchAdd, responder.qpn(), responder.expected());
@@ -505,46 +513,46 @@ mod tests {
             compare: 0,
         };
         let bytes = packet(header.with_atomic(atomic), &[]);
-        let asked = responder.ask(&bytes, true, &memory);
-        let found = [Answer::Found(0)];
-        assert!(asked.allows(&found) && !asked.allows(&[Answer::Found(5)]));
-        assert!(responder.note(&asked, &bytes, &found, &mut memory));
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        let found = [Response::AtomicAck(0)];
+        assert!(allowed.allows(&found) && !allowed.allows(&[Response::AtomicAck(5)]));
+        assert!(responder.apply(&allowed, &bytes, &found, &mut memory));
         assert_eq!(word_at(&memory, 8), 5);
         assert_eq!(responder.expected(), Psn::new(0));
 
-        let asked = responder.ask(&bytes, true, &memory);
-        assert_eq!(asked.rules, [Rule::DuplicateAtomic]);
-        assert!(asked.allows(&found) && !asked.allows(&[Answer::Found(5)]));
-        assert!(responder.note(&asked, &bytes, &found, &mut memory));
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        assert_eq!(allowed.rules, [Rule::DuplicateAtomic]);
+        assert!(allowed.allows(&found) && !allowed.allows(&[Response::AtomicAck(5)]));
+        assert!(responder.apply(&allowed, &bytes, &found, &mut memory));
         assert_eq!(word_at(&memory, 8), 5);
     }
 
     #[test]
-    fn what_is_missing_is_asked_for_once() {
+    fn gap_gets_one_nak() {
         let mut responder = responder();
         let mut memory = [0; GRANT.len as usize];
         let psn = responder.expected() + 3;
         let header = Header::new(Opcode::RcReadRequest, responder.qpn(), psn);
-        let bytes = packet(header.with_reth(EVERYTHING), &[]);
-        let nak = [Answer::Nak(NakCode::PsnSequence)];
-        let asked = responder.ask(&bytes, true, &memory);
-        assert!(asked.allows(&nak) && !asked.allows(&[]));
-        assert!(responder.note(&asked, &bytes, &nak, &mut memory));
-        let asked = responder.ask(&bytes, true, &memory);
-        assert!(asked.allows(&[]) && !asked.allows(&nak));
+        let bytes = packet(header.with_reth(WHOLE), &[]);
+        let nak = [Response::Nak(NakCode::PsnSequence)];
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        assert!(allowed.allows(&nak) && !allowed.allows(&[]));
+        assert!(responder.apply(&allowed, &bytes, &nak, &mut memory));
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        assert!(allowed.allows(&[]) && !allowed.allows(&nak));
     }
 
     #[test]
-    fn read_brings_what_was_written() {
+    fn read_returns_the_written_data() {
         let mut responder = responder();
         let mut memory = [0; GRANT.len as usize];
         let data = [9; GRANT.len as usize];
-        let bytes = packets::write(&responder, EVERYTHING, &data);
-        let asked = responder.ask(&bytes, true, &memory);
-        assert!(responder.note(&asked, &bytes, &[Answer::Ack], &mut memory));
-        let bytes = packets::read(&responder, EVERYTHING);
-        let asked = responder.ask(&bytes, true, &memory);
-        assert!(asked.allows(&[Answer::Data(data.to_vec())]));
-        assert!(!asked.allows(&[Answer::Data(vec![0; data.len()])]));
+        let bytes = packets::write(&responder, WHOLE, &data);
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        assert!(responder.apply(&allowed, &bytes, &[Response::Ack], &mut memory));
+        let bytes = packets::read(&responder, WHOLE);
+        let allowed = responder.allowed_responses(&bytes, true, &memory);
+        assert!(allowed.allows(&[Response::ReadResponse(data.to_vec())]));
+        assert!(!allowed.allows(&[Response::ReadResponse(vec![0; data.len()])]));
     }
 }

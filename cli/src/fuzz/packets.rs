@@ -1,4 +1,4 @@
-//! The packets that are tried: requests as they should be, and what becomes of them when a rule is broken.
+//! The packets of test cases: valid requests, and mutations that break a rule.
 
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngExt as _};
@@ -9,25 +9,25 @@ use urxe_proto::wire::{
     Syndrome, Transport,
 };
 
-use super::Draw;
+use super::TestRng;
 use super::connection::MTU;
 use super::oracle::Responder;
 
-/// A packet on its way.
-pub struct Trial {
-    /// From the BTH to the pad.
+/// A packet to send.
+pub struct TestPacket {
+    /// The bytes from the BTH to the pad.
     pub bytes: Vec<u8>,
-    /// With the right ICRC.
-    pub sealed: bool,
+    /// Whether to send it with the right ICRC.
+    pub valid_icrc: bool,
 }
 
-/// READs and WRITEs have at most this many packets.
-const LONGEST: u32 = 4;
+/// The length of READs and WRITEs, in packets.
+const MAX_PACKETS: u32 = 4;
 
-/// How far ahead a responder may keep packets.
-const MAY_KEEP: i32 = 1 << 16;
+/// The distance ahead of the expected PSN at which a responder may keep out-of-order packets.
+const OUT_OF_ORDER_WINDOW: i32 = 1 << 16;
 
-/// Where fields lie: those of the BTH, and of the RETH or AtomicETH after it.
+/// The offsets of fields in the BTH, and in the RETH or AtomicETH that follows.
 const PKEY: usize = 2;
 const DEST_QP: usize = 5;
 const ACK_REQ: usize = 8;
@@ -36,55 +36,57 @@ const ADDR: usize = 12;
 const RKEY: usize = 20;
 const LENGTH: usize = 24;
 
-/// A packet for a responder in this state: half of the time a request as it should be.
-pub fn draw(draw: &mut Draw, responder: &Responder) -> Trial {
-    let mut bytes = request(draw, responder);
-    let mut sealed = true;
-    if draw.random_bool(0.5) {
-        spoil(draw, responder, &mut bytes, &mut sealed);
-        keep_away(responder, &mut bytes);
+/// Returns a packet for a responder in this state. Half of the packets are valid requests.
+pub fn generate(rng: &mut TestRng, responder: &Responder) -> TestPacket {
+    let mut bytes = request(rng, responder);
+    let mut valid_icrc = true;
+    if rng.random_bool(0.5) {
+        mutate(rng, responder, &mut bytes, &mut valid_icrc);
+        avoid_out_of_order_window(responder, &mut bytes);
     }
-    Trial { bytes, sealed }
+    TestPacket { bytes, valid_icrc }
 }
 
-/// What shows that the responder lives and where it stands: an empty WRITE, or, within a message, its latest
-/// packet once more.
+/// Returns a packet that shows whether the responder responds and which PSN it expects: an empty
+/// WRITE, or within a message a duplicate of its latest packet.
 pub fn probe(responder: &Responder) -> Vec<u8> {
-    match (responder.under_way(), responder.done.last()) {
-        (Some(_), Some(done)) => {
-            let mut bytes = done.bytes.clone();
+    match (responder.message_in_progress(), responder.executed.last()) {
+        (Some(_), Some(executed)) => {
+            let mut bytes = executed.bytes.clone();
             bytes[ACK_REQ] |= 0x80;
             bytes
         }
         _ => emit(
             header(responder, Opcode::RcWriteOnly)
                 .with_ack_req(true)
-                .with_reth(NOTHING),
+                .with_reth(EMPTY),
             &[],
         ),
     }
 }
 
-/// The end of the message under way, as it should be.
-pub fn finish(responder: &Responder) -> Trial {
-    let left = match responder.under_way() {
+/// Returns a valid packet that continues or completes the message in progress.
+pub fn finish(responder: &Responder) -> TestPacket {
+    let left = match responder.message_in_progress() {
         Some(Some(left)) => left,
         _ => 1,
     };
-    let write = responder.under_way().is_some_and(|write| write.is_some());
+    let write = responder
+        .message_in_progress()
+        .is_some_and(|write| write.is_some());
     let (opcode, len) = match (write, left > MTU.bytes() as u64) {
         (true, true) => (Opcode::RcWriteMiddle, MTU.bytes()),
         (true, false) => (Opcode::RcWriteLast, left as usize),
         (false, _) => (Opcode::RcSendLast, 1),
     };
     let header = header(responder, opcode).with_ack_req(true);
-    Trial {
+    TestPacket {
         bytes: emit(header, &vec![0; len]),
-        sealed: true,
+        valid_icrc: true,
     }
 }
 
-/// A READ of what is granted, a piece of it.
+/// Returns a READ of granted memory.
 pub fn read(responder: &Responder, reth: Reth) -> Vec<u8> {
     emit(
         header(responder, Opcode::RcReadRequest).with_reth(reth),
@@ -92,14 +94,14 @@ pub fn read(responder: &Responder, reth: Reth) -> Vec<u8> {
     )
 }
 
-/// The next WRITE, of one packet.
+/// Returns the next request: a WRITE of one packet.
 pub fn write(responder: &Responder, reth: Reth, data: &[u8]) -> Vec<u8> {
     let header = header(responder, Opcode::RcWriteOnly);
     emit(header.with_ack_req(true).with_reth(reth), data)
 }
 
-/// The memory of a request that touches none.
-const NOTHING: Reth = Reth {
+/// The RETH of a request without data.
+const EMPTY: Reth = Reth {
     addr: 0,
     rkey: RKey(0),
     length: 0,
@@ -116,19 +118,19 @@ fn emit(header: Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn some_bytes(draw: &mut Draw, len: usize) -> Vec<u8> {
+fn random_bytes(rng: &mut TestRng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    draw.fill_bytes(&mut bytes);
+    rng.fill_bytes(&mut bytes);
     bytes
 }
 
-/// A request whose turn it is.
-fn request(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
+/// Returns a valid request with the expected PSN.
+fn request(rng: &mut TestRng, responder: &Responder) -> Vec<u8> {
     let mtu = MTU.bytes() as u32;
     let longest = responder
         .grant()
-        .map_or(0, |grant| grant.len.min(LONGEST * mtu));
-    let operation = match responder.under_way() {
+        .map_or(0, |grant| grant.len.min(MAX_PACKETS * mtu));
+    let operation = match responder.message_in_progress() {
         Some(None) => Operation::Send,
         Some(Some(_)) => Operation::Write,
         None if longest >= 8 => *[
@@ -139,34 +141,34 @@ fn request(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
             Operation::CompareSwap,
             Operation::FetchAdd,
         ]
-        .choose(draw)
+        .choose(rng)
         .unwrap_or(&Operation::Write),
         None => *[Operation::Send, Operation::Write, Operation::ReadRequest]
-            .choose(draw)
+            .choose(rng)
             .unwrap_or(&Operation::Write),
     };
-    let (position, len, total) = match (responder.under_way(), operation) {
+    let (position, len, total) = match (responder.message_in_progress(), operation) {
         (Some(Some(left)), _) if left > u64::from(mtu) => (Position::Middle, mtu, 0),
         (Some(Some(left)), _) => (Position::Last, left as u32, 0),
-        (Some(None), _) if draw.random_bool(0.3) => (Position::Middle, mtu, 0),
-        (Some(None), _) => (Position::Last, draw.random_range(1..=mtu), 0),
-        (None, Operation::Send) if draw.random_bool(0.3) => (Position::First, mtu, 0),
-        (None, Operation::Write) if longest > mtu && draw.random_bool(0.4) => {
-            (Position::First, mtu, draw.random_range(mtu + 1..=longest))
+        (Some(None), _) if rng.random_bool(0.3) => (Position::Middle, mtu, 0),
+        (Some(None), _) => (Position::Last, rng.random_range(1..=mtu), 0),
+        (None, Operation::Send) if rng.random_bool(0.3) => (Position::First, mtu, 0),
+        (None, Operation::Write) if longest > mtu && rng.random_bool(0.4) => {
+            (Position::First, mtu, rng.random_range(mtu + 1..=longest))
         }
-        (None, Operation::ReadRequest) => (Position::Only, 0, draw.random_range(0..=longest)),
+        (None, Operation::ReadRequest) => (Position::Only, 0, rng.random_range(0..=longest)),
         (None, Operation::Send) => {
-            let len = draw.random_range(0..=mtu);
+            let len = rng.random_range(0..=mtu);
             (Position::Only, len, len)
         }
         (None, Operation::Write) => {
-            let len = draw.random_range(0..=mtu.min(longest));
+            let len = rng.random_range(0..=mtu.min(longest));
             (Position::Only, len, len)
         }
         (None, _) => (Position::Only, 0, 8),
     };
     let may_have_imm = operation == Operation::Send || operation == Operation::Write;
-    let imm = may_have_imm && position.ends() && draw.random_bool(0.2);
+    let imm = may_have_imm && position.ends() && rng.random_bool(0.2);
     let extra = if imm {
         Headers::IMMDT
     } else {
@@ -174,8 +176,8 @@ fn request(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
     };
     let opcode =
         Opcode::of(Transport::Rc, operation, position, extra).unwrap_or(Opcode::RcSendOnly);
-    // What may find no receive is always to be answered.
-    let ack_req = operation == Operation::Send || imm || draw.random_bool(0.7);
+    // A request that may get an RNR NAK must be acknowledged.
+    let ack_req = operation == Operation::Send || imm || rng.random_bool(0.7);
     let mut header = header(responder, opcode).with_ack_req(ack_req);
     let has = opcode.info().headers;
     let step = if has.contains(Headers::ATOMIC_ETH) {
@@ -184,10 +186,10 @@ fn request(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
         1
     };
     let place = responder.grant().filter(|_| total > 0).map(|grant| {
-        let offset = draw.random_range(0..=grant.len - total) / step * step;
+        let offset = rng.random_range(0..=grant.len - total) / step * step;
         (grant.addr + u64::from(offset), grant.rkey)
     });
-    let (addr, rkey) = place.unwrap_or((NOTHING.addr, NOTHING.rkey));
+    let (addr, rkey) = place.unwrap_or((EMPTY.addr, EMPTY.rkey));
     if has.contains(Headers::RETH) {
         header = header.with_reth(Reth {
             addr,
@@ -199,68 +201,68 @@ fn request(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
         header = header.with_atomic(AtomicEth {
             addr,
             rkey,
-            swap_or_add: draw.next_u64(),
-            compare: draw.next_u64(),
+            swap_or_add: rng.next_u64(),
+            compare: rng.next_u64(),
         });
     }
     if imm {
-        header = header.with_imm(draw.next_u32());
+        header = header.with_imm(rng.next_u32());
     }
-    emit(header, &some_bytes(draw, len as usize))
+    emit(header, &random_bytes(rng, len as usize))
 }
 
-/// Breaks a rule; or does not, by chance.
-fn spoil(draw: &mut Draw, responder: &Responder, bytes: &mut Vec<u8>, sealed: &mut bool) {
-    match draw.random_range(0..14) {
+/// Mutates a packet. By chance the result may still be valid.
+fn mutate(rng: &mut TestRng, responder: &Responder, bytes: &mut Vec<u8>, valid_icrc: &mut bool) {
+    match rng.random_range(0..14) {
         0 => {
-            let ahead = match draw.random_bool(0.8) {
-                true => draw.random_range(1..8),
-                false => draw.random_range(1..Psn::SPACE / 2),
+            let ahead = match rng.random_bool(0.8) {
+                true => rng.random_range(1..8),
+                false => rng.random_range(1..Psn::SPACE / 2),
             };
             put_psn(bytes, responder.expected() + ahead);
         }
         1 | 2 => {
-            if let Some(done) = responder.done.choose(draw) {
-                *bytes = done.bytes.clone();
+            if let Some(executed) = responder.executed.choose(rng) {
+                *bytes = executed.bytes.clone();
                 bytes[ACK_REQ] |= 0x80;
             }
         }
-        3 => put_psn(bytes, responder.expected() - draw.random_range(1..32)),
-        4 => bytes[0] = draw.random_range(0..0x20),
-        5 => bytes[0] = draw.next_u32() as u8,
+        3 => put_psn(bytes, responder.expected() - rng.random_range(1..32)),
+        4 => bytes[0] = rng.random_range(0..0x20),
+        5 => bytes[0] = rng.next_u32() as u8,
         6 => {
-            let len = draw.random_range(Bth::LEN / 4..=(bytes.len() / 4).max(4)) * 4;
+            let len = rng.random_range(Bth::LEN / 4..=(bytes.len() / 4).max(4)) * 4;
             bytes.resize(len, 0);
         }
         7 => {
-            let more = draw.random_range(1..=(MTU.bytes() / 4)) * 4;
-            let more = some_bytes(draw, more);
+            let more = rng.random_range(1..=(MTU.bytes() / 4)) * 4;
+            let more = random_bytes(rng, more);
             bytes.extend(more);
         }
-        8 => *sealed = false,
-        9 => spoil_bth(draw, bytes),
-        10 | 11 => spoil_place(draw, bytes),
-        12 => *bytes = answer_to_nothing(draw, responder),
+        8 => *valid_icrc = false,
+        9 => mutate_bth(rng, bytes),
+        10 | 11 => mutate_reth(rng, bytes),
+        12 => *bytes = unsolicited_response(rng, responder),
         _ => {
             let headers = bytes.len().min(LENGTH + 16);
-            for _ in 0..draw.random_range(1..=3) {
-                let at = draw.random_range(0..headers);
-                bytes[at] ^= 1 << draw.random_range(0..8);
+            for _ in 0..rng.random_range(1..=3) {
+                let at = rng.random_range(0..headers);
+                bytes[at] ^= 1 << rng.random_range(0..8);
             }
         }
     }
 }
 
-/// A responder may keep what comes a little ahead, as if the network were late with what is missing, and carry
-/// it out when that has come. So what is ahead is so by more than a connection here has packets.
-fn keep_away(responder: &Responder, bytes: &mut [u8]) {
+/// Moves a PSN that is slightly ahead beyond the responder's out-of-order window. A responder may
+/// keep out-of-order packets and execute them after the gap is filled.
+fn avoid_out_of_order_window(responder: &Responder, bytes: &mut [u8]) {
     let Some([high, middle, low]) = bytes.get(PSN..Bth::LEN).and_then(|psn| psn.first_chunk())
     else {
         return;
     };
     let psn = Psn::new(u32::from_be_bytes([0, *high, *middle, *low]));
-    if (1..MAY_KEEP).contains(&psn.diff(responder.expected())) {
-        put_psn(bytes, psn + MAY_KEEP as u32);
+    if (1..OUT_OF_ORDER_WINDOW).contains(&psn.diff(responder.expected())) {
+        put_psn(bytes, psn + OUT_OF_ORDER_WINDOW as u32);
     }
 }
 
@@ -268,37 +270,37 @@ fn put_psn(bytes: &mut [u8], psn: Psn) {
     bytes[PSN..Bth::LEN].copy_from_slice(&psn.get().to_be_bytes()[1..]);
 }
 
-fn spoil_bth(draw: &mut Draw, bytes: &mut [u8]) {
-    match draw.random_range(0..5) {
-        // Version, pad, migration, solicited event.
-        0 => bytes[1] = draw.next_u32() as u8,
-        1 => bytes[1] = bytes[1] & 0xcf | (draw.random_range(0..4) << 4),
-        2 => bytes[PKEY..PKEY + 2].copy_from_slice(&(draw.next_u32() as u16).to_be_bytes()),
-        3 => bytes[DEST_QP + draw.random_range(0..3)] ^= 1 << draw.random_range(0..8),
-        // Reserved bits, and congestion's.
+fn mutate_bth(rng: &mut TestRng, bytes: &mut [u8]) {
+    match rng.random_range(0..5) {
+        // Transport version, pad count, migration state, solicited event.
+        0 => bytes[1] = rng.next_u32() as u8,
+        1 => bytes[1] = bytes[1] & 0xcf | (rng.random_range(0..4) << 4),
+        2 => bytes[PKEY..PKEY + 2].copy_from_slice(&(rng.next_u32() as u16).to_be_bytes()),
+        3 => bytes[DEST_QP + rng.random_range(0..3)] ^= 1 << rng.random_range(0..8),
+        // Reserved bits and congestion bits.
         _ => {
-            bytes[Bth::VARIANT_BYTE] = draw.next_u32() as u8;
-            bytes[ACK_REQ] ^= draw.next_u32() as u8 & 0x7f;
+            bytes[Bth::VARIANT_BYTE] = rng.next_u32() as u8;
+            bytes[ACK_REQ] ^= rng.next_u32() as u8 & 0x7f;
         }
     }
 }
 
-/// Another address, key or length, where there is one.
-fn spoil_place(draw: &mut Draw, bytes: &mut [u8]) {
+/// Mutates the address, rkey or length of a packet with a RETH or AtomicETH.
+fn mutate_reth(rng: &mut TestRng, bytes: &mut [u8]) {
     if bytes.len() < LENGTH + 4 {
         return;
     }
-    match draw.random_range(0..5) {
-        0 => bytes[ADDR..RKEY].copy_from_slice(&draw.next_u64().to_be_bytes()),
-        1 => bytes[RKEY - 1] ^= 1 << draw.random_range(0..3),
-        2 => bytes[RKEY + draw.random_range(0..4)] ^= 1 << draw.random_range(0..8),
-        3 => bytes[LENGTH..LENGTH + 4].copy_from_slice(&draw.next_u32().to_be_bytes()),
-        _ => bytes[LENGTH + 3] ^= 1 << draw.random_range(0..8),
+    match rng.random_range(0..5) {
+        0 => bytes[ADDR..RKEY].copy_from_slice(&rng.next_u64().to_be_bytes()),
+        1 => bytes[RKEY - 1] ^= 1 << rng.random_range(0..3),
+        2 => bytes[RKEY + rng.random_range(0..4)] ^= 1 << rng.random_range(0..8),
+        3 => bytes[LENGTH..LENGTH + 4].copy_from_slice(&rng.next_u32().to_be_bytes()),
+        _ => bytes[LENGTH + 3] ^= 1 << rng.random_range(0..8),
     }
 }
 
-/// The peer has asked nothing, so that no answer is wanted.
-fn answer_to_nothing(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
+/// Returns a response packet, although the peer has sent no request.
+fn unsolicited_response(rng: &mut TestRng, responder: &Responder) -> Vec<u8> {
     let syndromes = [
         Syndrome::from_byte(0),
         Syndrome::from_byte(0x2c),
@@ -306,8 +308,8 @@ fn answer_to_nothing(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
         Syndrome::Nak(NakCode::RemoteAccess),
         Syndrome::from_byte(0xff),
     ];
-    let syndrome = *syndromes.choose(draw).unwrap_or(&syndromes[0]);
-    let msn = draw.random_range(0..Psn::SPACE);
+    let syndrome = *syndromes.choose(rng).unwrap_or(&syndromes[0]);
+    let msn = rng.random_range(0..Psn::SPACE);
     let aeth = Aeth { syndrome, msn };
     let opcodes = [
         Opcode::RcAck,
@@ -315,16 +317,16 @@ fn answer_to_nothing(draw: &mut Draw, responder: &Responder) -> Vec<u8> {
         Opcode::RcReadResponseOnly,
         Opcode::RcReadResponseMiddle,
     ];
-    let opcode = *opcodes.choose(draw).unwrap_or(&Opcode::RcAck);
-    let mut header = Header::new(opcode, responder.qpn(), Psn::new(draw.next_u32()));
+    let opcode = *opcodes.choose(rng).unwrap_or(&Opcode::RcAck);
+    let mut header = Header::new(opcode, responder.qpn(), Psn::new(rng.next_u32()));
     let has = opcode.info().headers;
     if has.contains(Headers::AETH) {
         header = header.with_aeth(aeth);
     }
     if has.contains(Headers::ATOMIC_ACK_ETH) {
-        header = header.with_atomic_ack(draw.next_u64());
+        header = header.with_atomic_ack(rng.next_u64());
     }
     let full = opcode == Opcode::RcReadResponseMiddle;
-    let data = some_bytes(draw, if full { MTU.bytes() } else { 0 });
+    let data = random_bytes(rng, if full { MTU.bytes() } else { 0 });
     emit(header, &data)
 }

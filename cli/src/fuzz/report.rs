@@ -1,37 +1,37 @@
-//! What was found, in words.
+//! The report of the responses that depart from the specification.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::verdict::{Asked, Rule};
+use super::verdict::{Allowed, Rule};
 
-/// An answer that the specification does not ask for.
+/// A response that the specification does not allow.
 pub struct Departure {
     pub seed: u64,
     pub case: u64,
-    pub asked: String,
-    pub answered: String,
+    pub expected: String,
+    pub got: String,
 }
 
-/// What was tried, and what came of it.
+/// The counts of tested rules and of departures.
 #[derive(Default)]
 pub struct Report {
     pub cases: u64,
     pub connections: u64,
     pub packets: u64,
-    /// By the first rule that is concerned: how often it was tried, and departed from.
+    /// By rule: the number of tests, and of departures.
     rules: BTreeMap<Rule, (u64, u64)>,
-    /// By rule, what was asked and what was answered: how often, and where it happened first.
+    /// By rule, expectation and response: the number of occurrences, and the first test cases.
     departures: BTreeMap<(Rule, String, String), (u64, Vec<String>)>,
 }
 
-/// Cases that are named for each departure.
+/// The number of test cases listed for each departure.
 const NAMED: usize = 3;
 
 impl Report {
-    /// Counts an answer.
-    pub fn count(&mut self, asked: &Asked, right: bool, departure: impl FnOnce() -> Departure) {
-        let rule = asked.rules.first().copied().unwrap_or(Rule::InOrder);
+    /// Counts a response.
+    pub fn count(&mut self, allowed: &Allowed, right: bool, departure: impl FnOnce() -> Departure) {
+        let rule = allowed.rules.first().copied().unwrap_or(Rule::InOrder);
         let (tried, departed) = self.rules.entry(rule).or_default();
         *tried += 1;
         if right {
@@ -41,18 +41,18 @@ impl Report {
         let Departure {
             seed,
             case,
-            asked,
-            answered,
+            expected,
+            got,
         } = departure();
-        let (times, cases) = self.departures.entry((rule, asked, answered)).or_default();
+        let (times, cases) = self.departures.entry((rule, expected, got)).or_default();
         *times += 1;
         if cases.len() < NAMED {
             cases.push(format!("{seed}:{case}"));
         }
     }
 
-    /// How many answers were not as asked.
-    pub fn departed(&self) -> u64 {
+    /// Returns the number of departures.
+    pub fn departures(&self) -> u64 {
         self.rules.values().map(|(_, departed)| departed).sum()
     }
 }
@@ -69,15 +69,15 @@ impl fmt::Display for Report {
             f,
             "{packets} packets in {cases} cases, over {connections} connections"
         )?;
-        writeln!(f, "{:>8} {:>8}  rule", "tried", "departed")?;
+        writeln!(f, "{:>8} {:>8}  rule", "tests", "departed")?;
         for (rule, (tried, departed)) in &self.rules {
             writeln!(f, "{tried:>8} {departed:>8}  {}", rule.text())?;
         }
-        for ((rule, asked, answered), (times, cases)) in &self.departures {
+        for ((rule, expected, got), (times, cases)) in &self.departures {
             writeln!(f, "\n{}", rule.text())?;
             writeln!(
                 f,
-                "    asked {asked}; answered {answered}, {times} times: --replay {}",
+                "    expected {expected}; got {got}, {times} times: --replay {}",
                 cases.join(", ")
             )?;
         }

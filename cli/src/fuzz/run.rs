@@ -1,4 +1,4 @@
-//! Goes through the cases: sends, listens, and holds what comes back against what is asked.
+//! Runs test cases: sends packets, collects responses and compares them with the allowed ones.
 
 use std::time::{Duration, Instant};
 
@@ -11,100 +11,106 @@ use urxe_proto::wire::{Operation, Packet, Position, Reth, Syndrome};
 use super::connection::{self, ConnectError, Connection, MTU};
 use super::link::{Arrival, Link, LinkError};
 use super::oracle::Responder;
-use super::packets::{self, Trial};
+use super::packets::{self, TestPacket};
 use super::report::{Departure, Report};
-use super::verdict::{Answer, Asked, is_end};
-use super::{Draw, Way};
+use super::verdict::{Allowed, Response, is_fatal};
+use super::{ConnectionSource, TestRng};
 
-/// How long one may take that need not come, where the next packet depends on it.
-const MOMENT: Duration = Duration::from_millis(20);
-/// How often a probe is repeated: the network may lose some.
-const PROBES: usize = 3;
-/// Packets that are tried in a case, at most.
-const STEPS: u32 = 12;
-/// Refilling is by writes of one packet.
-const PIECE: u32 = MTU.bytes() as u32;
+/// The time to wait for an optional response that determines the next packet.
+const OPTIONAL_RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
+/// The number of probes to send without a response, because the network may lose packets.
+const MAX_PROBES: usize = 3;
+/// The largest number of random packets in a case.
+const MAX_STEPS: u32 = 12;
+/// The size of a WRITE that initializes the memory: one packet.
+const CHUNK: u32 = MTU.bytes() as u32;
 
-/// The peer, and what is known of it.
+/// The state of a fuzzing run against a peer.
 pub struct Run<'a> {
     link: &'a Link,
-    way: Way,
+    source: ConnectionSource,
     seed: u64,
-    /// How long an answer may take that must come.
-    patience: Duration,
-    /// What the granted memory holds.
+    /// The time to wait for a required response.
+    timeout: Duration,
+    /// The expected content of the granted memory.
     memory: Vec<u8>,
-    open: Option<Open>,
+    open: Option<OpenConnection>,
     pub report: Report,
-    /// Tells each packet.
+    /// Whether to print each packet.
     trace: bool,
-    /// Where the case's numbers come from that it does not try: those of its connections.
-    numbers: Draw,
+    /// Random numbers that are not part of test cases: those of connections.
+    rng: TestRng,
 }
 
-/// A connection that is used.
-struct Open {
+/// The connection in use, and the model of the peer's responder.
+struct OpenConnection {
     connection: Connection,
     responder: Responder,
 }
 
-/// What came of a case.
-pub enum Ending {
-    /// The next one can follow.
-    Whole,
-    /// There is no other connection to be had, and this one is over.
-    Over,
+/// The end of a test case.
+pub enum CaseEnd {
+    /// The next case can follow.
+    Continue,
+    /// The connection has ended and no other one can be made.
+    NoConnection,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(link: &'a Link, way: Way, seed: u64, patience: Duration, trace: bool) -> Self {
+    pub fn new(
+        link: &'a Link,
+        source: ConnectionSource,
+        seed: u64,
+        timeout: Duration,
+        trace: bool,
+    ) -> Self {
         Run {
             link,
-            way,
+            source,
             seed,
-            patience,
+            timeout,
             memory: Vec::new(),
             open: None,
             report: Report::default(),
             trace,
-            numbers: Draw::seed_from_u64(rand::random()),
+            rng: TestRng::seed_from_u64(rand::random()),
         }
     }
 
-    /// One case: some packets, then a look at all of the memory. It depends on the seed and its number
-    /// alone, and on how much the peer grants.
-    pub fn case(&mut self, number: u64) -> Result<Ending, ConnectError> {
-        let mut draw = Draw::seed_from_u64(self.seed.rotate_left(32) ^ number);
-        let Some(mut open) = self.opened()? else {
-            return Ok(Ending::Over);
+    /// Runs one case: some packets, then a check of the whole memory. The case depends only on the
+    /// seed, its number, and the memory that the peer grants.
+    pub fn case(&mut self, number: u64) -> Result<CaseEnd, ConnectError> {
+        let mut rng = TestRng::seed_from_u64(self.seed.rotate_left(32) ^ number);
+        let Some(mut open) = self.connection()? else {
+            return Ok(CaseEnd::NoConnection);
         };
         self.report.cases += 1;
-        let steps = draw.random_range(1..=STEPS);
-        let mut lives = true;
+        let steps = rng.random_range(1..=MAX_STEPS);
+        let mut alive = true;
         for _ in 0..steps {
-            let trial = packets::draw(&mut draw, &open.responder);
-            let look = draw.random_bool(0.8);
-            lives = self.step(number, &mut open, &trial, look)?;
-            if !lives {
+            let packet = packets::generate(&mut rng, &open.responder);
+            let probe = rng.random_bool(0.8);
+            alive = self.send_and_check(number, &mut open, &packet, probe)?;
+            if !alive {
                 break;
             }
         }
-        // Within a message no READ may begin: it goes to its end first.
-        while lives && open.responder.under_way().is_some() {
+        // A READ cannot begin within a message, so the message is completed first.
+        while alive && open.responder.message_in_progress().is_some() {
             let end = packets::finish(&open.responder);
-            lives = self.step(number, &mut open, &end, false)?;
+            alive = self.send_and_check(number, &mut open, &end, false)?;
         }
-        if lives {
+        if alive {
             self.open = Some(open);
         } else {
             self.close(&open.connection)?;
             self.open = None;
         }
-        self.look_at_memory(number)?;
-        Ok(Ending::Whole)
+        self.check_memory(number)?;
+        Ok(CaseEnd::Continue)
     }
 
-    /// Ends what is open.
+    /// Closes the connection, if one is open.
     pub fn end(&mut self) -> Result<(), ConnectError> {
         match self.open.take() {
             Some(open) => self.close(&open.connection),
@@ -116,19 +122,19 @@ impl<'a> Run<'a> {
         connection::disconnect(self.link, connection)
     }
 
-    /// The connection that is open, or a new one; `None` where none can be made.
-    fn opened(&mut self) -> Result<Option<Open>, ConnectError> {
+    /// Returns the open connection or a new one; `None` if none can be made.
+    fn connection(&mut self) -> Result<Option<OpenConnection>, ConnectError> {
         if let Some(open) = self.open.take() {
             return Ok(Some(open));
         }
-        let connection = match self.way {
-            Way::Listener(port) => connection::connect(self.link, port, &mut self.numbers)?,
-            Way::Given(connection) if self.report.connections == 0 => connection,
-            Way::Given(_) => return Ok(None),
+        let connection = match self.source {
+            ConnectionSource::Cm(port) => connection::connect(self.link, port, &mut self.rng)?,
+            ConnectionSource::Given(connection) if self.report.connections == 0 => connection,
+            ConnectionSource::Given(_) => return Ok(None),
         };
         self.report.connections += 1;
         let responder = Responder::new(&connection);
-        let mut open = Open {
+        let mut open = OpenConnection {
             connection,
             responder,
         };
@@ -140,38 +146,38 @@ impl<'a> Run<'a> {
         Ok(Some(open))
     }
 
-    /// Writes to all of the memory, so that what it holds is known.
-    fn fill(&mut self, open: &mut Open) -> Result<(), ConnectError> {
+    /// Writes the whole granted memory, so that its content is known.
+    fn fill(&mut self, open: &mut OpenConnection) -> Result<(), ConnectError> {
         let Some(grant) = open.connection.grant else {
             return Ok(());
         };
-        for offset in (0..grant.len).step_by(PIECE as usize) {
-            let length = PIECE.min(grant.len - offset);
+        for offset in (0..grant.len).step_by(CHUNK as usize) {
+            let length = CHUNK.min(grant.len - offset);
             let mut data = vec![0; length as usize];
-            self.numbers.fill_bytes(&mut data);
+            self.rng.fill_bytes(&mut data);
             let reth = Reth {
                 addr: grant.addr + u64::from(offset),
                 rkey: grant.rkey,
                 length,
             };
             let bytes = packets::write(&open.responder, reth, &data);
-            let trial = Trial {
+            let packet = TestPacket {
                 bytes,
-                sealed: true,
+                valid_icrc: true,
             };
-            if !self.step(0, open, &trial, false)? {
+            if !self.send_and_check(0, open, &packet, false)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Reads all of the memory: nothing else may have been written.
-    fn look_at_memory(&mut self, number: u64) -> Result<(), ConnectError> {
-        let Some(mut open) = self.opened()? else {
+    /// Reads the whole granted memory, to detect writes that were not allowed.
+    fn check_memory(&mut self, number: u64) -> Result<(), ConnectError> {
+        let Some(mut open) = self.connection()? else {
             return Ok(());
         };
-        let mut lives = true;
+        let mut alive = true;
         if let Some(grant) = open.connection.grant {
             let reth = Reth {
                 addr: grant.addr,
@@ -179,20 +185,20 @@ impl<'a> Run<'a> {
                 length: grant.len,
             };
             let bytes = packets::read(&open.responder, reth);
-            lives = self.step(
+            alive = self.send_and_check(
                 number,
                 &mut open,
-                &Trial {
+                &TestPacket {
                     bytes,
-                    sealed: true,
+                    valid_icrc: true,
                 },
                 false,
             )?;
         }
-        match lives {
+        match alive {
             true => self.open = Some(open),
             false => {
-                // What it holds is not known any more.
+                // The content is now unknown.
                 self.memory.clear();
                 self.close(&open.connection)?;
             }
@@ -200,144 +206,155 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sends a packet and judges the answer. With `look` a probe follows, which shows that nothing else
-    /// is answered. Says whether the connection goes on.
-    fn step(
+    /// Sends a packet and checks the response. With `probe`, a probe follows to detect further
+    /// responses. Returns whether the connection continues.
+    fn send_and_check(
         &mut self,
         number: u64,
-        open: &mut Open,
-        trial: &Trial,
-        look: bool,
+        open: &mut OpenConnection,
+        packet: &TestPacket,
+        probe: bool,
     ) -> Result<bool, ConnectError> {
-        let asked = open.responder.ask(&trial.bytes, trial.sealed, &self.memory);
+        let allowed =
+            open.responder
+                .allowed_responses(&packet.bytes, packet.valid_icrc, &self.memory);
         let expected = open.responder.expected();
-        self.link.send(&trial.bytes, trial.sealed)?;
+        self.link.send(&packet.bytes, packet.valid_icrc)?;
         self.report.packets += 1;
-        let mut heard = Heard::new(&open.connection, &trial.bytes, expected, &asked);
-        if asked.wants_answer() {
-            self.listen(&mut heard, self.patience)?;
-        } else if asked.decides_next() {
-            self.listen(&mut heard, MOMENT)?;
+        let mut collected = Collected::new(&open.connection, &packet.bytes, expected, &allowed);
+        if allowed.requires_response() {
+            self.collect(&mut collected, self.timeout)?;
+        } else if allowed.determines_next() {
+            self.collect(&mut collected, OPTIONAL_RESPONSE_TIMEOUT)?;
         }
-        let mut answers = heard.answers();
-        let early = answers.first().is_some_and(is_end) || !asked.allows(&answers);
-        let mut lives = !early;
-        // Where nothing is asked for, only a probe can tell that nothing comes.
-        let look = look || answers.is_empty();
-        if lives {
+        let mut responses = collected.into_responses();
+        let ended = responses.first().is_some_and(is_fatal) || !allowed.allows(&responses);
+        let mut alive = !ended;
+        // Only a probe shows that there is no response.
+        let probe = probe || responses.is_empty();
+        if alive {
             let memory = &mut self.memory;
-            lives = open.responder.note(&asked, &trial.bytes, &answers, memory);
+            alive = open
+                .responder
+                .apply(&allowed, &packet.bytes, &responses, memory);
         }
-        if lives && look {
+        if alive && probe {
             let more;
-            (more, lives) = self.look(open, &asked, &trial.bytes, expected)?;
-            answers.extend(more);
+            (more, alive) = self.probe(open, &allowed, &packet.bytes, expected)?;
+            responses.extend(more);
         }
-        let right = asked.allows(&answers);
+        let right = allowed.allows(&responses);
         if self.trace {
-            self.tell(trial, &asked, &answers, right);
+            self.trace_packet(packet, &allowed, &responses, right);
         }
-        self.report.count(&asked, right, || {
-            let (asked, mut answered) = (asked.to_string(), words(&answers));
-            if asked == answered {
-                answered.push_str(" with other data");
+        self.report.count(&allowed, right, || {
+            let (expected, mut got) = (allowed.to_string(), describe(&responses));
+            if expected == got {
+                got.push_str(" with wrong data");
             }
             Departure {
                 seed: self.seed,
                 case: number,
-                asked,
-                answered,
+                expected,
+                got,
             }
         });
-        Ok(lives && right)
+        Ok(alive && right)
     }
 
-    /// Probes until the probe is answered; what came before that, and whether the peer still answers.
-    fn look(
+    /// Sends probes until one is acknowledged. Returns the other responses, and whether the peer
+    /// responds.
+    fn probe(
         &mut self,
-        open: &mut Open,
-        asked: &Asked,
-        trial: &[u8],
+        open: &mut OpenConnection,
+        allowed: &Allowed,
+        packet: &[u8],
         before: Psn,
-    ) -> Result<(Vec<Answer>, bool), ConnectError> {
+    ) -> Result<(Vec<Response>, bool), ConnectError> {
         let probe = packets::probe(&open.responder);
-        let question = open.responder.ask(&probe, true, &self.memory);
+        let allowed_for_probe = open.responder.allowed_responses(&probe, true, &self.memory);
         let expected = open.responder.expected();
-        let mut answers = Vec::new();
-        for _ in 0..PROBES {
+        let mut responses = Vec::new();
+        for _ in 0..MAX_PROBES {
             self.link.send(&probe, true)?;
             self.report.packets += 1;
-            let mut heard = Heard::new(&open.connection, trial, before, asked);
-            heard.probe = Some(probe_answer(&probe, expected));
-            self.listen(&mut heard, self.patience)?;
-            let probed = heard.probed;
-            answers.extend(heard.answers());
-            if probed {
+            let mut collected = Collected::new(&open.connection, packet, before, allowed);
+            collected.probe = Some(probe_ack_psn(&probe, expected));
+            self.collect(&mut collected, self.timeout)?;
+            let probe_acked = collected.probe_acked;
+            responses.extend(collected.into_responses());
+            if probe_acked {
                 let memory = &mut self.memory;
                 open.responder
-                    .note(&question, &probe, &[Answer::Ack], memory);
-                return Ok((answers, true));
+                    .apply(&allowed_for_probe, &probe, &[Response::Ack], memory);
+                return Ok((responses, true));
             }
-            if answers.iter().any(is_end) {
-                return Ok((answers, false));
+            if responses.iter().any(is_fatal) {
+                return Ok((responses, false));
             }
         }
-        if asked.allows(&answers) {
-            answers.push(Answer::Strange("no more answers at all".to_owned()));
+        if allowed.allows(&responses) {
+            responses.push(Response::Other("no response to any probe".to_owned()));
         }
-        Ok((answers, false))
+        Ok((responses, false))
     }
 
-    /// Listens until an answer is complete, or the probe answered, or the time over.
-    fn listen(&mut self, heard: &mut Heard, patience: Duration) -> Result<(), LinkError> {
-        let until = Instant::now() + patience;
-        while !heard.is_complete() {
-            match self.link.receive(until)? {
+    /// Collects responses until they are complete, the probe is acknowledged, or `timeout` expires.
+    fn collect(&mut self, collected: &mut Collected, timeout: Duration) -> Result<(), LinkError> {
+        let deadline = Instant::now() + timeout;
+        while !collected.is_complete() {
+            match self.link.receive(deadline)? {
                 None => break,
-                Some(Arrival::Damaged) => heard.strange("a packet with a wrong ICRC"),
-                Some(Arrival::Packet(bytes)) => heard.take(&bytes),
+                Some(Arrival::WrongIcrc) => collected.other("a packet with a wrong ICRC"),
+                Some(Arrival::Packet(bytes)) => collected.take(&bytes),
             }
         }
         Ok(())
     }
 
-    fn tell(&self, trial: &Trial, asked: &Asked, answers: &[Answer], right: bool) {
-        let what = match Packet::parse(&trial.bytes) {
+    fn trace_packet(
+        &self,
+        packet: &TestPacket,
+        allowed: &Allowed,
+        responses: &[Response],
+        right: bool,
+    ) {
+        let what = match Packet::parse(&packet.bytes) {
             Ok(packet) => format!(
                 "{}, PSN {}",
                 packet.header.bth.opcode, packet.header.bth.psn
             ),
             Err(error) => error.to_string(),
         };
-        let hex: String = trial
+        let hex: String = packet
             .bytes
             .iter()
             .take(48)
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        println!("{what}, {} bytes: {hex}", trial.bytes.len());
-        for rule in &asked.rules {
+        println!("{what}, {} bytes: {hex}", packet.bytes.len());
+        for rule in &allowed.rules {
             println!("    {}", rule.text());
         }
-        let verdict = if right { "as asked" } else { "NOT AS ASKED" };
+        let verdict = if right { "allowed" } else { "NOT ALLOWED" };
         println!(
-            "    asked: {asked}; answered: {}: {verdict}",
-            words(answers)
+            "    expected: {allowed}; got: {}: {verdict}",
+            describe(responses)
         );
     }
 }
 
-/// Answers in words.
-fn words(answers: &[Answer]) -> String {
-    let words: Vec<String> = answers.iter().map(Answer::to_string).collect();
+/// Formats responses for the report.
+fn describe(responses: &[Response]) -> String {
+    let words: Vec<String> = responses.iter().map(Response::to_string).collect();
     match words.is_empty() {
         true => "nothing".to_owned(),
         false => words.join(", "),
     }
 }
 
-/// The PSN of the acknowledgement of a probe: its own, or the latest one when it is a repetition.
-fn probe_answer(probe: &[u8], expected: Psn) -> Psn {
+/// Returns the PSN of the ACK for a probe: its own, or for a duplicate the latest executed one.
+fn probe_ack_psn(probe: &[u8], expected: Psn) -> Psn {
     let psn = Packet::parse(probe).map_or(expected, |packet| packet.header.bth.psn);
     if psn == expected {
         psn
@@ -346,67 +363,68 @@ fn probe_answer(probe: &[u8], expected: Psn) -> Psn {
     }
 }
 
-/// What comes back after a packet.
-struct Heard {
+/// The responses to a packet.
+struct Collected {
     own_qpn: Qpn,
-    /// The packet's PSN, and the one that was expected.
+    /// The PSN of the packet.
     psn: Psn,
+    /// The PSN that the peer expected before the packet.
     expected: Psn,
-    /// Whether an acknowledgement of what was acknowledged before counts as an answer. Otherwise it is one to
-    /// an earlier packet, which may come late.
+    /// Whether a repeated ACK counts as a response. Otherwise it belongs to an earlier packet and
+    /// came late.
     repeated: bool,
-    /// The PSN of the acknowledgement that a probe will get.
+    /// The PSN of the ACK for a probe.
     probe: Option<Psn>,
-    probed: bool,
-    answers: Vec<Answer>,
-    /// The data of a READ of which not all has come.
+    probe_acked: bool,
+    responses: Vec<Response>,
+    /// The data of an incomplete READ response.
     partial: Option<Vec<u8>>,
 }
 
-impl Heard {
-    fn new(connection: &Connection, trial: &[u8], expected: Psn, asked: &Asked) -> Self {
-        let psn = trial.get(9..12).map_or(expected, |psn| {
+impl Collected {
+    fn new(connection: &Connection, packet: &[u8], expected: Psn, allowed: &Allowed) -> Self {
+        let psn = packet.get(9..12).map_or(expected, |psn| {
             Psn::new(u32::from_be_bytes([0, psn[0], psn[1], psn[2]]))
         });
-        Heard {
+        Collected {
             own_qpn: connection.own_qpn,
             psn,
             expected,
-            repeated: asked.may_acknowledge_again(),
+            repeated: allowed.allows_repeated_ack(),
             probe: None,
-            probed: false,
-            answers: Vec::new(),
+            probe_acked: false,
+            responses: Vec::new(),
             partial: None,
         }
     }
 
-    fn strange(&mut self, what: impl Into<String>) {
-        self.answers.push(Answer::Strange(what.into()));
+    fn other(&mut self, what: impl Into<String>) {
+        self.responses.push(Response::Other(what.into()));
     }
 
-    /// Nothing more needs to be waited for.
+    /// Returns whether no further response is expected.
     fn is_complete(&self) -> bool {
         match self.probe {
-            None => !self.answers.is_empty(),
-            Some(_) => self.probed || self.answers.iter().any(is_end),
+            None => !self.responses.is_empty(),
+            Some(_) => self.probe_acked || self.responses.iter().any(is_fatal),
         }
     }
 
-    fn answers(self) -> Vec<Answer> {
-        let mut answers = self.answers;
+    fn into_responses(self) -> Vec<Response> {
+        let mut responses = self.responses;
         if self.partial.is_some() {
-            answers.push(Answer::Strange("part of a READ response".to_owned()));
+            responses.push(Response::Other("part of a READ response".to_owned()));
         }
-        answers
+        responses
     }
 
     fn take(&mut self, bytes: &[u8]) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
-            Err(error) => return self.strange(format!("no packet: {error}")),
+            Err(error) => return self.other(format!("malformed packet: {error}")),
         };
         let header = &packet.header;
-        // The connection manager's messages, and answers on former connections, are not for here.
+        // Ignores the connection manager's messages, and responses on former connections.
         if header.bth.dest_qp != self.own_qpn {
             return;
         }
@@ -415,37 +433,37 @@ impl Heard {
         let syndrome = header.aeth.map(|aeth| aeth.syndrome);
         match (info.operation, syndrome) {
             (Operation::Ack, Some(Syndrome::Ack(_))) => self.acknowledged(psn),
-            (Operation::Ack, Some(Syndrome::RnrNak(_))) => self.answers.push(Answer::NotReady),
+            (Operation::Ack, Some(Syndrome::RnrNak(_))) => self.responses.push(Response::RnrNak),
             (Operation::Ack, Some(Syndrome::Nak(code))) => {
-                let answer = Answer::Nak(code);
-                // The NAK for what is missing names that; one for a request, the request.
-                let right = if is_end(&answer) {
+                let response = Response::Nak(code);
+                // A PSN sequence NAK carries the expected PSN, other NAKs the PSN of the request.
+                let right = if is_fatal(&response) {
                     self.psn
                 } else {
                     self.expected
                 };
                 match psn == right {
-                    true => self.answers.push(answer),
-                    false => self.strange(format!("{answer} of PSN {psn}, not of {right}")),
+                    true => self.responses.push(response),
+                    false => self.other(format!("{response} of PSN {psn}, expected {right}")),
                 }
             }
             (Operation::AtomicAck, _) => match header.atomic_ack {
-                Some(found) if psn == self.psn => self.answers.push(Answer::Found(found)),
-                _ => self.strange(format!("ATOMIC response of PSN {psn}")),
+                Some(found) if psn == self.psn => self.responses.push(Response::AtomicAck(found)),
+                _ => self.other(format!("ATOMIC response of PSN {psn}")),
             },
             (Operation::ReadResponse, _) => self.data(info.position, psn, packet.payload),
-            _ => self.strange(format!("{}", header.bth.opcode)),
+            _ => self.other(format!("{}", header.bth.opcode)),
         }
     }
 
     fn acknowledged(&mut self, psn: Psn) {
         if self.probe == Some(psn) {
-            self.probed = true;
+            self.probe_acked = true;
         } else if psn == self.expected || (self.repeated && psn.before(self.expected)) {
-            self.answers.push(Answer::Ack);
+            self.responses.push(Response::Ack);
         } else if psn.after(self.expected) {
-            self.strange(format!(
-                "ACK of PSN {psn}, where {} was expected",
+            self.other(format!(
+                "ACK of PSN {psn}, where {} is expected",
                 self.expected
             ));
         }
@@ -455,16 +473,16 @@ impl Heard {
         let starts = position.starts();
         let before = self.partial.take();
         if starts && psn != self.psn {
-            return self.strange(format!("READ response of PSN {psn}, not of {}", self.psn));
+            return self.other(format!("READ response of PSN {psn}, expected {}", self.psn));
         }
         let mut all = match (starts, before) {
             (true, None) => Vec::new(),
             (false, Some(before)) => before,
-            _ => return self.strange(format!("READ response {position:?} out of sequence")),
+            _ => return self.other(format!("READ response {position:?} out of sequence")),
         };
         all.extend(data);
         match position.ends() {
-            true => self.answers.push(Answer::Data(all)),
+            true => self.responses.push(Response::ReadResponse(all)),
             false => self.partial = Some(all),
         }
     }

@@ -1,17 +1,18 @@
-//! How functions of the C library's names are defined.
+//! Macros that define interposed functions.
 
-/// Defines functions that take a socket first, which is looked up so: of an rsocket librdmacm's function is
-/// called, of all else the C library's.
+/// Defines interposed functions with a socket as the first argument: of librdmacm for an rsocket,
+/// else of the C library.
 macro_rules! sockets {
     (by $find:path; $(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty => $of_rdma:ident;)*) => {
         $(
-            /// As in C.
+            /// Interposes the C function of this name.
             ///
             /// # Safety
-            /// As in C.
+            /// The contract of the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name(socket: c_int, $($argument: $type),*) -> $result {
-                // SAFETY: both functions take these arguments, and the caller has passed what they ask for.
+                // SAFETY: both functions take these arguments, which are the caller's under the
+                // same contract.
                 unsafe {
                     match $find(socket) {
                         Some(found) if found.is_rsocket() => {
@@ -35,7 +36,7 @@ macro_rules! sockets {
     };
 }
 
-/// Calls the C library's function of this name, which a `NEXT` of the module has.
+/// Calls the C library's function of this name, which `NEXT` of the module contains.
 macro_rules! next {
     ($name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty) => {
         match real::$name.get::<unsafe extern "C" fn($($type),*) -> $result>() {
@@ -45,7 +46,7 @@ macro_rules! next {
     };
 }
 
-/// The C library's functions of these names, as `real`, and the list of them.
+/// Declares the C library's functions of these names as `real`, with a list of them.
 macro_rules! real {
     ($($name:ident)*) => {
         mod real {
@@ -53,7 +54,7 @@ macro_rules! real {
             use crate::next::Next;
             $(pub(super) static $name: Next = Next::new(concat!(stringify!($name), "\0"));)*
         }
-        /// The functions of the C library behind these.
+        /// The C library's functions behind the interposed ones.
         pub static NEXT: &[&crate::next::Next] = &[$(&real::$name),*];
     };
 }

@@ -1,5 +1,5 @@
-//! For which programs and sockets: what `/etc/rdma/rsocket/preload_config` says, if it says anything. Each line has a
-//! program's name, or how it begins, a domain, a type and a protocol; `*` stands for any.
+//! The configuration file `/etc/rdma/rsocket/preload_config`, which selects programs and sockets.
+//! Each line has a program name or its prefix, a domain, a type and a protocol; `*` matches any.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
@@ -9,7 +9,7 @@ use crate::rdma::inside;
 
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
-/// A line. What is `None` may be anything.
+/// A line of the file. `None` matches any value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Line {
     program: Option<String>,
@@ -22,12 +22,12 @@ unsafe extern "C" {
     static program_invocation_short_name: *const c_char;
 }
 
-/// Whether a socket of this kind shall be an rsocket.
+/// Returns whether a socket of this kind should be an rsocket.
 pub fn wants(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     static LINES: OnceLock<Vec<Line>> = OnceLock::new();
     let read = || inside(|| parse(&fs::read_to_string(FILE).unwrap_or_default()));
     let lines = LINES.get_or_init(read);
-    // SAFETY: the C library's, a string as long as the program lives.
+    // SAFETY: the C library's variable points to a string that lives as long as the process.
     let program = unsafe { CStr::from_ptr(program_invocation_short_name) };
     matches(lines, &program.to_string_lossy(), (domain, kind, protocol))
 }
@@ -77,7 +77,7 @@ fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// The number of a name, which may begin with one of these; `None` within for any, `None` for an unknown name.
+/// Parses a name with an optional prefix: `Some(None)` for `*`, `None` for an unknown name.
 fn number(word: &str, names: &[(&str, c_int)], prefixes: &[&str]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);

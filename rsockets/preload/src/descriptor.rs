@@ -1,4 +1,4 @@
-//! Descriptors: duplicating, closing and looking at them.
+//! Descriptors: duplicating, closing and querying them.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::sync::Arc;
@@ -6,46 +6,46 @@ use std::sync::Arc;
 use libc::{stat, stat64};
 
 use crate::call::{next, real};
-use crate::next::keep_errno;
+use crate::next::preserve_errno;
 use crate::rdma;
 use crate::table::{self, Target};
 
 real! { close dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
 
-/// Closes what the kernel has of this number.
+/// Closes a descriptor of the kernel.
 ///
 /// # Safety
-/// Nobody uses it any more.
-pub(crate) unsafe fn close_really(number: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+/// The descriptor must not be used afterwards.
+pub(crate) unsafe fn close_descriptor(number: c_int) -> c_int {
+    // SAFETY: the descriptor is not used afterwards (section Safety).
     unsafe { next!(close(number: c_int) -> c_int) }
 }
 
-/// A descriptor that holds the place for a socket.
+/// Opens a descriptor that reserves a number for a socket.
 pub(crate) fn place(close_on_exec: bool) -> c_int {
     let flags = match close_on_exec {
         true => libc::O_RDONLY | libc::O_CLOEXEC,
         false => libc::O_RDONLY,
     };
-    // SAFETY: a C string.
+    // SAFETY: the path is NUL-terminated.
     unsafe { libc::open(c"/dev/null".as_ptr(), flags) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(number: c_int) -> c_int {
     let target = table::remove(number);
-    // SAFETY: the caller's promise.
-    let closed = unsafe { close_really(number) };
-    // What it stood for may end here, after its number is free.
-    keep_errno(|| drop(target));
+    // SAFETY: the program does not use a descriptor after closing it.
+    let closed = unsafe { close_descriptor(number) };
+    // The target may be closed here, after its number has been freed.
+    preserve_errno(|| drop(target));
     closed
 }
 
-/// Takes note of a duplicate, if there is one.
+/// Adds a duplicate, if there is one, to the table.
 fn duplicated(target: Option<Arc<Target>>, duplicate: c_int) -> c_int {
     if let Some(target) = target
         && duplicate >= 0
@@ -55,51 +55,51 @@ fn duplicated(target: Option<Arc<Target>>, duplicate: c_int) -> c_int {
     duplicate
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(old: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function has this type and no further preconditions.
     duplicated(table::find(old), unsafe { next!(dup(old: c_int) -> c_int) })
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function has this type and no further preconditions.
         return unsafe { next!(dup2(old: c_int, new: c_int) -> c_int) };
     }
     let target = table::find(old);
     let replaced = table::remove(new);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function has this type and no further preconditions.
     let duplicate = unsafe { next!(dup2(old: c_int, new: c_int) -> c_int) };
-    keep_errno(|| drop(replaced));
+    preserve_errno(|| drop(replaced));
     duplicated(target, duplicate)
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     let target = table::find(old);
     let replaced = if old == new { None } else { table::remove(new) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function has this type and no further preconditions.
     let duplicate = unsafe { next!(dup3(old: c_int, new: c_int, flags: c_int) -> c_int) };
-    keep_errno(|| drop(replaced));
+    preserve_errno(|| drop(replaced));
     duplicated(target, duplicate)
 }
 
-/// What `rfcntl` says.
+/// Calls `rfcntl`.
 pub(crate) fn rfcntl(rsocket: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: the function takes these arguments, whichever it looks at.
+    // SAFETY: `rfcntl` is variadic and takes an integer argument, if any.
     unsafe {
         match rdma::RFCNTL.get::<unsafe extern "C" fn(c_int, c_int, ...) -> c_int>() {
             Some(function) => rdma::inside(|| function(rsocket, command, argument)),
@@ -108,7 +108,7 @@ pub(crate) fn rfcntl(rsocket: c_int, command: c_int, argument: c_long) -> c_int 
     }
 }
 
-/// What of `fcntl` concerns an rsocket; `None` for what concerns the descriptor that holds its place.
+/// Executes commands of `fcntl` that concern an rsocket; `None` for those on the descriptor itself.
 fn fcntl_of(target: &Arc<Target>, command: c_int, argument: c_long) -> Option<c_int> {
     match command {
         libc::F_GETFL | libc::F_SETFL if target.is_rsocket() => {
@@ -121,10 +121,10 @@ fn fcntl_of(target: &Arc<Target>, command: c_int, argument: c_long) -> Option<c_
 macro_rules! fcntls {
     ($($name:ident)*) => {
         $(
-            /// As in C, where its argument varies; see lib.rs.
+            /// Interposes the C function of this name. Its argument is variadic; see lib.rs.
             ///
             /// # Safety
-            /// As in C.
+            /// The contract of the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name(number: c_int, command: c_int, argument: c_long) -> c_int {
                 let target = table::find(number);
@@ -138,7 +138,8 @@ macro_rules! fcntls {
                         && matches!(command, libc::F_GETFL | libc::F_SETFL) => target.target(),
                     _ => number,
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: the C library's function has this type, and the arguments are the
+                // caller's under the same contract.
                 let result = unsafe {
                     next!($name(number: c_int, command: c_int, argument: c_long) -> c_int)
                 };
@@ -153,17 +154,18 @@ macro_rules! fcntls {
 
 fcntls! { fcntl fcntl64 }
 
-/// As in C, where its argument varies; see lib.rs.
+/// Interposes the C function of this name. Its argument is variadic; see lib.rs.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
     let target = table::find(number);
     match &target {
         Some(target) if target.is_rsocket() && request == libc::FIONBIO => {
             let flags = rfcntl(target.target(), libc::F_GETFL, 0);
-            // SAFETY: the caller's promise: FIONBIO takes a pointer to a number.
+            // SAFETY: FIONBIO takes a pointer to an integer, which the caller's contract makes
+            // readable.
             let flags = match unsafe { argument.read_unaligned() } {
                 0 => flags & !libc::O_NONBLOCK,
                 _ => flags | libc::O_NONBLOCK,
@@ -173,7 +175,8 @@ pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c
         _ => {
             let kernel = target.filter(|target| !target.is_rsocket() && !target.is_epoll());
             let number = kernel.map_or(number, |target| target.target());
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's function has this type, and the arguments are the caller's
+            // under the same contract.
             unsafe { next!(ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int) }
         }
     }
@@ -182,14 +185,16 @@ pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c
 macro_rules! stats {
     ($(fn $name:ident($($version:ident: $type:ty)?) of $stat:ty;)*) => {
         $(
-            /// As in C; what an rsocket is shows as a socket.
+            /// Interposes the C function of this name. Reports an rsocket as a socket.
             ///
             /// # Safety
-            /// As in C.
+            /// The contract of the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name($($version: $type,)? number: c_int, to: *mut $stat) -> c_int {
                 let is_socket = table::find(number).is_some_and(|target| !target.is_epoll());
-                // SAFETY: the caller's promise; it is written only when it was filled in.
+                // SAFETY: the C library's function has this type, and the arguments are the
+                // caller's under the same contract. `to` is changed only after the function has
+                // initialized it.
                 unsafe {
                     let result = next!($name($($version: $type,)? number: c_int, to: *mut $stat) -> c_int);
                     if result == 0 && is_socket {

@@ -1,12 +1,15 @@
-//! Servers that fork for each connection. An rsocket is no use to a forked child, so where the environment has
-//! `RDMAV_FORK_SAFE` a connection begins as one of TCP, and becomes an rsocket when it is first used, by the child.
+//! Servers that fork for each connection. A forked child cannot use its parent's rsockets. With
+//! `RDMAV_FORK_SAFE` in the environment a connection therefore begins as TCP, and becomes an
+//! rsocket on its first use, by the child.
 //!
-//! What the ends say to each other is rdma-core's. The server's end listens for a connection by RDMA at the port that the
-//! connection by TCP came to, and says so by four zero bytes; the client's end, which has waited for them, makes
-//! that connection, and both forget the one by TCP. Several children cannot do so at one port at once: they take turns.
+//! The protocol is rdma-core's. The server's end listens for an RDMA connection at the port of the
+//! TCP connection and announces that by four zero bytes. The client's end waits for them and
+//! connects by RDMA. Then both close the TCP connection. A lock serializes children that listen at
+//! the same port.
 //!
-//! A client that is no rsocket is found out by what it has sent, or by its end; the connection stays one of TCP then.
-//! One that has sent nothing yet gets the four zero bytes, as nothing tells it from an rsocket.
+//! A client without rsockets is detected by the data or the end of stream that it has sent; the
+//! connection then remains TCP. A client that has sent nothing receives the four zero bytes,
+//! because it cannot be distinguished from an rsocket.
 
 use std::env;
 use std::ffi::{CString, c_int, c_void};
@@ -15,20 +18,20 @@ use std::sync::{Arc, OnceLock};
 
 use libc::{nfds_t, pollfd, sockaddr, socklen_t};
 
-use crate::descriptor::close_really;
-use crate::next::keep_errno;
+use crate::descriptor::close_descriptor;
+use crate::next::preserve_errno;
 use crate::rdma;
 use crate::side::{self, Name, Side, copy};
 use crate::socket::make_rsocket;
 use crate::table::{self, Deferred, Kind, Target};
 
-/// What the server's end says when it listens.
+/// The server's announcement that it listens.
 const LISTENING: [u8; 4] = [0; 4];
 
-/// How long after the client's end of the connection by TCP the one by RDMA may still come, in milliseconds.
-const GRACE: c_int = 1000;
+/// The time for the RDMA connection to arrive after the client has closed TCP, in milliseconds.
+const RDMA_CONNECT_TIMEOUT_MS: c_int = 1000;
 
-/// Whether such a socket's connections are put off.
+/// Returns whether connections of such a socket are deferred.
 pub fn defers(kind: c_int, protocol: c_int) -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let is_wanted = || {
@@ -39,19 +42,19 @@ pub fn defers(kind: c_int, protocol: c_int) -> bool {
     is_stream && matches!(protocol, 0 | libc::IPPROTO_TCP) && *WANTED.get_or_init(is_wanted)
 }
 
-/// What a number stands for, when it is to be used.
-pub fn settled(number: c_int) -> Option<Arc<Target>> {
+/// Returns the target of a descriptor for use; resolves a deferred connection first.
+pub fn resolved(number: c_int) -> Option<Arc<Target>> {
     let target = table::find(number)?;
-    settle(&target, |_| true);
+    resolve(&target, |_| true);
     Some(target)
 }
 
-/// Makes the connection of a server's end, if it was put off. The client's waits for it, whatever the server waits for.
-pub fn settle_accepted(target: &Target) {
-    settle(target, |deferred| deferred == Deferred::Accepted);
+/// Resolves a deferred connection at the server's end. That of the client resolves when it is used.
+pub fn resolve_accepted(target: &Target) {
+    resolve(target, |deferred| deferred == Deferred::Accepted);
 }
 
-fn settle(target: &Target, is_due: impl Fn(Deferred) -> bool) {
+fn resolve(target: &Target, is_due: impl Fn(Deferred) -> bool) {
     let end = || match target.kind() {
         Kind::Deferred(end @ (Deferred::Connected | Deferred::Accepted)) if is_due(end) => {
             Some(end)
@@ -61,44 +64,44 @@ fn settle(target: &Target, is_due: impl Fn(Deferred) -> bool) {
     if end().is_none() {
         return;
     }
-    let _settling = target.settling();
-    // Another thread may have done it.
+    let _resolving = target.resolving();
+    // Another thread may have resolved it.
     let Some(end) = end() else {
         return;
     };
-    keep_errno(|| {
+    preserve_errno(|| {
         let tcp = target.target();
         let rsocket = match end {
             Deferred::Accepted => accept(tcp),
             _ => connect(tcp),
         };
         let Some(rsocket) = rsocket else {
-            target.becomes(Kind::Kernel);
+            target.set_kind(Kind::Kernel);
             return;
         };
         copy((Side::Kernel, tcp), (Side::Rdma, rsocket));
         target.replace(Kind::Rsocket, rsocket);
-        // SAFETY: nobody else has the number any more, here; a parent may have the connection.
+        // SAFETY: this process uses the number no more. A parent may still have the connection.
         unsafe {
             libc::shutdown(tcp, libc::SHUT_RDWR);
-            close_really(tcp);
+            close_descriptor(tcp);
         }
     });
 }
 
-/// The client's end: an rsocket that is connected, if the server's end listens for one.
+/// Returns a connected rsocket for the client's end, if the server's end listens.
 fn connect(tcp: c_int) -> Option<c_int> {
-    let mut said = [1; LISTENING.len()];
-    if !hears(tcp, &mut said) || said != LISTENING {
+    let mut received = [1; LISTENING.len()];
+    if !receives_announcement(tcp, &mut received) || received != LISTENING {
         return None;
     }
     let (to, len) = side::name(tcp, |tcp, to, len| {
-        // SAFETY: room, and how much of it.
+        // SAFETY: [`side::name`] passes a buffer with its length.
         Some(unsafe { libc::getpeername(tcp, to, len) })
     })?;
     let made = make_rsocket(c_int::from(to.ss_family), libc::SOCK_STREAM, 0);
     let connected = made.filter(|rsocket| {
-        // SAFETY: an address of this length.
+        // SAFETY: `to` is an address of length `len`.
         let failed = unsafe { rdma::connect(*rsocket, (&raw const to).cast(), len) } != 0;
         if failed {
             rdma::close(*rsocket);
@@ -106,13 +109,14 @@ fn connect(tcp: c_int) -> Option<c_int> {
         !failed
     });
     if connected.is_none() {
-        // It was not the program's.
-        // SAFETY: room for as much as is said.
+        // Removes the announcement, which is not for the program.
+        //
+        // SAFETY: the buffer has the length that is passed.
         unsafe {
             libc::recv(
                 tcp,
-                said.as_mut_ptr().cast(),
-                said.len(),
+                received.as_mut_ptr().cast(),
+                received.len(),
                 libc::MSG_DONTWAIT,
             )
         };
@@ -120,33 +124,38 @@ fn connect(tcp: c_int) -> Option<c_int> {
     connected
 }
 
-/// Waits until the server has said as much, which is left to be read; false if it never will.
-fn hears(tcp: c_int, said: &mut [u8]) -> bool {
+/// Waits for the server's announcement and leaves it in the stream. Returns false on other data.
+fn receives_announcement(tcp: c_int, received: &mut [u8]) -> bool {
     loop {
-        let mut fds = [asked(tcp)];
-        // SAFETY: one, and room for as much as is said.
+        let mut fds = [poll_in(tcp)];
+        // SAFETY: `fds` has one element, and the buffer has the length that is passed.
         let got = unsafe {
             libc::poll(fds.as_mut_ptr(), 1, -1);
             let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-            libc::recv(tcp, said.as_mut_ptr().cast::<c_void>(), said.len(), flags)
+            libc::recv(
+                tcp,
+                received.as_mut_ptr().cast::<c_void>(),
+                received.len(),
+                flags,
+            )
         };
         match usize::try_from(got) {
-            Ok(got) if got == said.len() => return true,
-            // An end, or some of them: four bytes come in one piece, or not for this.
+            Ok(got) if got == received.len() => return true,
+            // The end of the stream, or other data: the four bytes arrive in one piece.
             Ok(_) => return false,
-            Err(_) if is_nothing_yet() => {}
+            Err(_) if would_block() => {}
             Err(_) => return false,
         }
     }
 }
 
-/// Whether a call has failed because it was too early.
-fn is_nothing_yet() -> bool {
+/// Returns whether the last call failed because it would wait or was interrupted.
+fn would_block() -> bool {
     let errno = std::io::Error::last_os_error().raw_os_error();
     matches!(errno, Some(libc::EAGAIN | libc::EINTR))
 }
 
-fn asked(fd: c_int) -> pollfd {
+fn poll_in(fd: c_int) -> pollfd {
     pollfd {
         fd,
         events: libc::POLLIN,
@@ -154,23 +163,23 @@ fn asked(fd: c_int) -> pollfd {
     }
 }
 
-/// The server's end: an rsocket that was accepted, if the client makes the connection.
+/// Returns an accepted rsocket for the server's end, if the client connects by RDMA.
 fn accept(tcp: c_int) -> Option<c_int> {
     let (here, len) = Side::Kernel.own_name(tcp)?;
-    let _turn = Turn::take()?;
+    let _lock = ListenLock::take()?;
     let mut byte = 0_u8;
-    // SAFETY: room for a byte.
+    // SAFETY: the buffer has room for one byte.
     let got = unsafe {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         libc::recv(tcp, (&raw mut byte).cast(), 1, flags)
     };
-    if got >= 0 || !is_nothing_yet() {
-        // It does not wait to be told.
+    if got >= 0 || !would_block() {
+        // The client has sent data or closed, so it does not wait for the announcement.
         return None;
     }
     let listener = listen(&(here, len))?;
-    // SAFETY: as many bytes as is said.
-    let told = unsafe {
+    // SAFETY: the buffer has the length that is passed.
+    let sent = unsafe {
         libc::send(
             tcp,
             LISTENING.as_ptr().cast(),
@@ -178,21 +187,21 @@ fn accept(tcp: c_int) -> Option<c_int> {
             libc::MSG_NOSIGNAL,
         )
     };
-    let accepted = match usize::try_from(told) {
-        Ok(told) if told == LISTENING.len() => accept_from(listener, tcp),
+    let accepted = match usize::try_from(sent) {
+        Ok(sent) if sent == LISTENING.len() => accept_from(listener, tcp),
         _ => None,
     };
     rdma::close(listener);
     accepted
 }
 
-/// An rsocket that listens where the connection by TCP came to.
+/// Creates an rsocket that listens at the local address of the TCP connection.
 fn listen((here, len): &Name) -> Option<c_int> {
     type Bind = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
     type Listen = unsafe extern "C" fn(c_int, c_int) -> c_int;
     let listener = make_rsocket(c_int::from(here.ss_family), libc::SOCK_STREAM, 0)?;
     Side::Rdma.set(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-    // SAFETY: the functions' types, and an address of this length.
+    // SAFETY: the functions have these types, and `here` is an address of length `len`.
     let listens = unsafe {
         match (rdma::RBIND.get::<Bind>(), rdma::RLISTEN.get::<Listen>()) {
             (Some(bind), Some(listen)) => rdma::inside(|| {
@@ -207,25 +216,26 @@ fn listen((here, len): &Name) -> Option<c_int> {
     listens.then_some(listener)
 }
 
-/// Waits for the connection by RDMA, or until the one by TCP shows that none will come.
+/// Waits for the RDMA connection, or until the TCP connection shows that none will come.
 fn accept_from(listener: c_int, tcp: c_int) -> Option<c_int> {
     type Accept = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     type Poll = unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int;
-    // SAFETY: the functions' types, as many as is said, and no name asked for.
+    // SAFETY: the functions have these types, the array has the length that is passed, and null
+    // pointers request no address.
     unsafe {
         let (accept, poll) = (rdma::RACCEPT.get::<Accept>()?, rdma::RPOLL.get::<Poll>()?);
-        let mut fds = [asked(listener), asked(tcp)];
+        let mut fds = [poll_in(listener), poll_in(tcp)];
         let mut wait = |count, timeout| {
             let found = rdma::inside(|| poll(fds.as_mut_ptr(), count, timeout));
             (found, fds[0].revents, fds[1].revents)
         };
         let comes = loop {
             match wait(2, -1) {
-                (-1, ..) if is_nothing_yet() => {}
+                (-1, ..) if would_block() => {}
                 (-1, ..) => break false,
                 (_, 0, 0) => {}
-                // A client that has connected ends the connection by TCP.
-                (_, 0, _) => break wait(1, GRACE).1 != 0,
+                // The client closes TCP after it has connected.
+                (_, 0, _) => break wait(1, RDMA_CONNECT_TIMEOUT_MS).1 != 0,
                 _ => break true,
             }
         };
@@ -237,14 +247,14 @@ fn accept_from(listener: c_int, tcp: c_int) -> Option<c_int> {
     }
 }
 
-/// The right of one process of this user to listen for a moment where others do, too. The kernel takes it back when the
-/// process ends.
-struct Turn(c_int);
+/// A lock among this user's processes, held while listening at a shared port. The kernel releases
+/// it when the process ends.
+struct ListenLock(c_int);
 
-impl Turn {
-    /// Waits for it.
-    fn take() -> Option<Turn> {
-        // SAFETY: a C string, and room for what is written.
+impl ListenLock {
+    /// Acquires the lock.
+    fn take() -> Option<ListenLock> {
+        // SAFETY: the name is NUL-terminated, and `found` is valid for writes.
         unsafe {
             let user = libc::geteuid();
             let name = CString::new(format!("/dev/shm/urxe-rsocket-fork-{user}")).ok()?;
@@ -253,25 +263,25 @@ impl Turn {
             if file < 0 {
                 return None;
             }
-            let turn = Turn(file);
-            // Nobody else's, who could keep it for ever.
+            let lock = ListenLock(file);
+            // A file of another user could be locked forever.
             let mut found: libc::stat = std::mem::zeroed();
             if libc::fstat(file, &raw mut found) != 0 || found.st_uid != user {
                 return None;
             }
             while libc::flock(file, libc::LOCK_EX) != 0 {
-                if !is_nothing_yet() {
+                if !would_block() {
                     return None;
                 }
             }
-            Some(turn)
+            Some(lock)
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for ListenLock {
     fn drop(&mut self) {
-        // SAFETY: its own.
-        unsafe { close_really(self.0) };
+        // SAFETY: the lock owns the descriptor.
+        unsafe { close_descriptor(self.0) };
     }
 }

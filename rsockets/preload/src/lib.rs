@@ -1,15 +1,15 @@
-//! Ordinary socket programs over RDMA: stands between a program and the C library, and gives it librdmacm's
-//! sockets where it asks for sockets of IP. `urxe run --rsockets` has the dynamic linker load this object first; it
-//! serves any librdmacm.
+//! Runs socket programs over RDMA by interposing functions of the C library, so that IP sockets
+//! become librdmacm's rsockets. `urxe run --rsockets` has the dynamic linker load this object
+//! first. It works with any librdmacm.
 //!
-//! A program's socket has a number of its own, a descriptor that holds the place, behind which there is an
-//! rsocket; where that cannot connect, a socket of the kernel takes its place.
+//! A socket of the program is a descriptor that only reserves the number. Behind it is an rsocket,
+//! or a kernel socket if the rsocket cannot connect.
 //!
-//! - [`next`]: the C library's own functions. [`rdma`]: librdmacm's.
-//! - [`config`]: for which programs and sockets.
-//! - [`table`]: what the program's numbers stand for. [`side`]: what one kind of socket takes over from another.
-//! - [`fork`]: connections that a server's children make.
-//! - [`socket`], [`transfer`], [`wait`], [`descriptor`]: functions of the C library's, by subject.
+//! - [`next`]: the C library's functions. [`rdma`]: librdmacm's.
+//! - [`config`]: the selection of programs and sockets.
+//! - [`table`]: the program's descriptors. [`side`]: transfer of options between implementations.
+//! - [`fork`]: connections of servers that fork.
+//! - [`socket`], [`transfer`], [`wait`], [`descriptor`]: the interposed functions by subject.
 
 #[cfg(not(any(
     target_arch = "x86_64",
@@ -31,13 +31,13 @@ pub mod table;
 pub mod transfer;
 pub mod wait;
 
-/// What the dynamic linker calls when it has loaded this object.
+/// The function that the dynamic linker calls after loading this object.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    // Now, since the dynamic linker must not be asked in a signal handler.
+    // Resolved now, because `dlsym` is not async-signal-safe.
     for functions in [
         socket::NEXT,
         transfer::NEXT,

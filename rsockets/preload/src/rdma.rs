@@ -1,4 +1,4 @@
-//! librdmacm's functions.
+//! librdmacm's functions, resolved at run time.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{sockaddr, socklen_t};
 
-/// A function of librdmacm's.
+/// A function of librdmacm.
 pub struct Function {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-/// What it has; loaded when it is first needed.
+/// The handle of librdmacm; null if it cannot be loaded.
 struct Library(*mut c_void);
 
-// SAFETY: a handle of the dynamic linker's is for all threads.
+// SAFETY: the dynamic linker accepts a handle from any thread.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: the dynamic linker accepts a handle from any thread.
 unsafe impl Sync for Library {}
 
 fn library() -> *mut c_void {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
-    // SAFETY: a C string.
+    // SAFETY: the name is NUL-terminated.
     let open = || unsafe {
         Library(libc::dlopen(
             c"librdmacm.so.1".as_ptr(),
@@ -43,28 +43,29 @@ impl Function {
         }
     }
 
-    /// The function, as what it is. Where there is none, `errno` is set to ENOSYS.
+    /// Returns the function as a pointer of type `F`. If there is none, sets `errno` to ENOSYS.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to a function, and this one can be called so.
+    /// `F` must be the function pointer type of this function.
     pub unsafe fn get<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
             address = inside(|| match library() {
-                // Searching with a null handle would find the C library's names.
+                // A null handle would search the default scope and find the C library's functions.
                 none if none.is_null() => none,
-                // SAFETY: a handle and a C string.
+                // SAFETY: `library` is a valid handle, and the name is NUL-terminated.
                 library => unsafe { libc::dlsym(library, self.name.as_ptr()) },
             });
             self.address.store(address, Ordering::Relaxed);
         }
         if address.is_null() {
-            // SAFETY: errno is this thread's own.
+            // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
             unsafe { *libc::__errno_location() = libc::ENOSYS };
             return None;
         }
-        // SAFETY: pointers of the same size; the caller answers for the type.
+        // SAFETY: `address` is non-null, `F` has the size of a pointer, and the contract in section
+        // Safety says that the function has type `F`.
         Some(unsafe { mem::transmute_copy(&address) })
     }
 }
@@ -110,10 +111,10 @@ functions! {
 /// Connects an rsocket.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 pub unsafe fn connect(rsocket: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     type Connect = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
-    // SAFETY: the function's type, and the caller's promise.
+    // SAFETY: `rconnect` has this type, and the arguments are the caller's under the same contract.
     unsafe {
         match RCONNECT.get::<Connect>() {
             Some(function) => inside(|| function(rsocket, address, len)),
@@ -122,9 +123,9 @@ pub unsafe fn connect(rsocket: c_int, address: *const sockaddr, len: socklen_t) 
     }
 }
 
-/// Closes an rsocket that nobody uses any more.
+/// Closes an rsocket that is not used any more.
 pub fn close(rsocket: c_int) {
-    // SAFETY: the function's type.
+    // SAFETY: `rclose` has this type and no further preconditions.
     unsafe {
         if let Some(function) = RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() {
             inside(|| function(rsocket));
@@ -136,7 +137,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls into librdmacm: sockets that it makes meanwhile are the kernel's.
+/// Calls into librdmacm. Meanwhile sockets that this thread creates are the kernel's.
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     let before = INSIDE.replace(true);
     let result = call();
@@ -144,21 +145,21 @@ pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether this thread is inside librdmacm: by a call, or as one of its own threads, whose names urxe begins
-/// with its own.
+/// Returns whether this thread runs inside librdmacm: in a call, or as one of urxe's own threads,
+/// which are recognized by their names.
 pub fn is_inside() -> bool {
     if INSIDE.get() {
         return true;
     }
     let mut name = [0 as c_char; 16];
-    // SAFETY: a thread's name has at most 16 bytes with its zero.
-    let told = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    // SAFETY: the buffer has 16 bytes, the size of a thread's name with its NUL.
+    let result = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let ours = b"urxe-".iter().zip(&name);
-    told == 0
+    result == 0
         && ours
             .clone()
             .all(|(ours, byte)| *ours == byte.to_ne_bytes()[0])
 }
 
-/// The options of sockets that are librdmacm's own.
+/// The level of librdmacm's socket options.
 pub const SOL_RDMA: c_int = 0x10000;

@@ -1,4 +1,4 @@
-//! Making and connecting sockets, and their names and options.
+//! Creating and connecting sockets, with their addresses and options.
 
 use std::env;
 use std::ffi::{c_int, c_void};
@@ -8,9 +8,9 @@ use libc::{sockaddr, socklen_t};
 
 use crate::call::{next, real, sockets};
 use crate::config;
-use crate::descriptor::{close_really, place, rfcntl};
+use crate::descriptor::{close_descriptor, place, rfcntl};
 use crate::fork;
-use crate::next::keep_errno;
+use crate::next::preserve_errno;
 use crate::rdma;
 use crate::side::{Side, copy};
 use crate::table::{self, Deferred, Kind};
@@ -30,10 +30,10 @@ sockets! {
     fn getsockopt(level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => RGETSOCKOPT;
 }
 
-/// Sizes that the environment asks for, by the number of the option.
-fn wishes() -> &'static [(c_int, c_int)] {
-    static WISHES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
-    WISHES.get_or_init(|| {
+/// Returns the sizes in the environment, by the number of the option.
+fn requested_sizes() -> &'static [(c_int, c_int)] {
+    static REQUESTED_SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
+    REQUESTED_SIZES.get_or_init(|| {
         let names = [(0, "RS_SQ_SIZE"), (1, "RS_RQ_SIZE"), (2, "RS_INLINE")];
         let wish = |(option, name)| {
             let value = env::var(name).ok()?.trim().parse().ok()?;
@@ -43,29 +43,29 @@ fn wishes() -> &'static [(c_int, c_int)] {
     })
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let of_ip = matches!(domain, libc::AF_INET | libc::AF_INET6);
     if of_ip && !rdma::is_inside() && config::wants(domain, kind & !flags, protocol) {
-        let made = keep_errno(|| make(domain, kind, protocol));
+        let made = preserve_errno(|| make(domain, kind, protocol));
         if let Some(made) = made {
             return made;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's function has this type and no further preconditions.
     unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) }
 }
 
-/// What the program gets in the place of a socket, if there can be that.
+/// Creates a replacement for a socket, if one is wanted and possible.
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
     if fork::defers(kind, protocol) {
-        // SAFETY: these arguments.
+        // SAFETY: the C library's function has this type and no further preconditions.
         let made = unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) };
         return hold(Kind::Deferred(Deferred::Fresh), made, close_on_exec);
     }
@@ -73,10 +73,10 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     hold(Kind::Rsocket, rsocket, close_on_exec)
 }
 
-/// An rsocket with what the environment asks for.
+/// Creates an rsocket with the sizes in the environment.
 pub(crate) fn make_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     type Make = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    // SAFETY: the function's type, and arguments that it takes.
+    // SAFETY: `rsocket` has this type and no further preconditions.
     let rsocket = unsafe {
         let function = rdma::RSOCKET.get::<Make>()?;
         rdma::inside(|| function(domain, kind, protocol))
@@ -84,13 +84,13 @@ pub(crate) fn make_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> Optio
     if rsocket < 0 {
         return None;
     }
-    for (option, value) in wishes() {
+    for (option, value) in requested_sizes() {
         Side::Rdma.set(rsocket, rdma::SOL_RDMA, *option, *value);
     }
     Some(rsocket)
 }
 
-/// The program's number for what is known by another one, which is closed if there is none.
+/// Allocates a descriptor for a target. If there is none, closes the target.
 fn hold(kind: Kind, target: c_int, close_on_exec: bool) -> Option<c_int> {
     if target < 0 {
         return None;
@@ -99,9 +99,9 @@ fn hold(kind: Kind, target: c_int, close_on_exec: bool) -> Option<c_int> {
     if number < 0 {
         match kind {
             Kind::Rsocket => rdma::close(target),
-            // SAFETY: nobody else knows the number.
+            // SAFETY: the number is not known outside this function.
             _ => unsafe {
-                close_really(target);
+                close_descriptor(target);
             },
         }
         return None;
@@ -110,24 +110,24 @@ fn hold(kind: Kind, target: c_int, close_on_exec: bool) -> Option<c_int> {
     Some(number)
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept(
     number: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the arguments are the caller's under the same contract.
     unsafe { accept4(number, address, len, 0) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept4(
     number: c_int,
@@ -141,7 +141,8 @@ pub unsafe extern "C" fn accept4(
         let defers =
             target.as_ref().map(|target| target.kind()) == Some(Kind::Deferred(Deferred::Fresh));
         let number = target.map_or(number, |target| target.target());
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's function has this type, and the arguments are the caller's under
+        // the same contract.
         let accepted = unsafe {
             next!(
                 accept4(
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn accept4(
         let held = hold(Kind::Deferred(Deferred::Accepted), accepted, close_on_exec);
         return held.unwrap_or(-1);
     };
-    // SAFETY: the function's type, and the caller's promise.
+    // SAFETY: `raccept` has this type, and the arguments are the caller's under the same contract.
     let accepted = unsafe {
         let Some(function) = rdma::RACCEPT.get::<Accept>() else {
             return -1;
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn accept4(
     if accepted < 0 {
         return accepted;
     }
-    // A socket of the kernel's has nothing of its listener's flags.
+    // An accepted kernel socket does not inherit its listener's flags.
     let status = match flags & libc::SOCK_NONBLOCK {
         0 => 0,
         _ => libc::O_NONBLOCK,
@@ -178,20 +179,21 @@ pub unsafe extern "C" fn accept4(
     hold(Kind::Rsocket, accepted, flags & libc::SOCK_CLOEXEC != 0).unwrap_or(-1)
 }
 
-/// As in C. Where RDMA finds nobody, TCP may.
+/// Interposes the C function of this name. If RDMA cannot connect, uses TCP.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(number: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let target = table::find(number);
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         let Some(rsocket) = target.as_ref().filter(|target| target.is_rsocket()) else {
             if let Some(target) = &target
                 && target.kind() == Kind::Deferred(Deferred::Fresh)
             {
-                target.becomes(Kind::Deferred(Deferred::Connected));
+                target.set_kind(Kind::Deferred(Deferred::Connected));
             }
             let number = target.map_or(number, |target| target.target());
             return next!(connect(number: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
@@ -210,14 +212,14 @@ pub unsafe extern "C" fn connect(number: c_int, address: *const sockaddr, len: s
     }
 }
 
-/// A socket of the kernel's with what an rsocket has of its options.
+/// Creates a kernel socket with the options of an rsocket.
 fn kernel_socket_like(rsocket: c_int) -> Option<c_int> {
     let family = match Side::Rdma.own_name(rsocket).map(|(name, _)| name.ss_family) {
         None | Some(0) => libc::AF_INET,
         Some(family) => family.into(),
     };
     let (domain, kind, protocol) = (family, libc::SOCK_STREAM, 0);
-    // SAFETY: these arguments.
+    // SAFETY: the C library's function has this type and no further preconditions.
     let made = unsafe { next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int) };
     if made < 0 {
         return None;

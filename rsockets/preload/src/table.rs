@@ -1,5 +1,5 @@
-//! What the program's numbers stand for. Numbers that were duplicated stand for the same; when the last one is
-//! closed it ends.
+//! The table of the program's descriptors. Duplicates share a target, which is closed with the last
+//! of them.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -9,35 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::descriptor;
 use crate::rdma;
 
-/// What is behind a number.
+/// The object behind a descriptor of the program.
 #[derive(Debug)]
 pub struct Target {
     number: AtomicI32,
     kind: AtomicU8,
-    settling: Mutex<()>,
+    resolving: Mutex<()>,
 }
 
-/// What kinds of things are behind numbers.
+/// The kind of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// librdmacm's socket.
+    /// An rsocket.
     Rsocket,
-    /// librdmacm's kind of epoll.
+    /// An epoll instance of librdmacm.
     Epoll,
-    /// A socket of the kernel's.
+    /// A kernel socket.
     Kernel,
-    /// A socket of the kernel's whose connections become rsockets when they are first used ([`crate::fork`]).
+    /// A kernel socket whose connection becomes an rsocket on its first use ([`crate::fork`]).
     Deferred(Deferred),
 }
 
-/// How far such a socket has come.
+/// The state of a deferred socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deferred {
-    /// Just made; it may listen.
+    /// Created, possibly listening.
     Fresh,
-    /// It has connected, or is about to.
+    /// Connected or connecting.
     Connected,
-    /// It was accepted.
+    /// Accepted.
     Accepted,
 }
 
@@ -58,40 +58,42 @@ impl Kind {
 }
 
 impl Target {
-    /// The number that librdmacm, or the kernel, knows.
+    /// Returns the number that librdmacm or the kernel uses.
     pub fn target(&self) -> c_int {
         self.number.load(Ordering::Acquire)
     }
 
-    /// What it is.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         KINDS[usize::from(self.kind.load(Ordering::Acquire))]
     }
 
-    /// Whether librdmacm's functions are for it.
+    /// Returns whether it is an rsocket.
     pub fn is_rsocket(&self) -> bool {
         self.kind() == Kind::Rsocket
     }
 
-    /// Whether it is librdmacm's kind of epoll.
+    /// Returns whether it is an epoll instance of librdmacm.
     pub fn is_epoll(&self) -> bool {
         self.kind() == Kind::Epoll
     }
 
-    /// Takes note that it is something else now, behind the same number.
-    pub fn becomes(&self, kind: Kind) {
+    /// Changes the kind and keeps the number.
+    pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind.code(), Ordering::Release);
     }
 
-    /// From now on it is this; the number of what it was.
+    /// Changes kind and number. Returns the former number.
     pub fn replace(&self, kind: Kind, number: c_int) -> c_int {
-        self.becomes(kind);
+        self.set_kind(kind);
         self.number.swap(number, Ordering::AcqRel)
     }
 
-    /// Held by the thread that finds out what it becomes.
-    pub fn settling(&self) -> MutexGuard<'_, ()> {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the resolution of a deferred socket.
+    pub fn resolving(&self) -> MutexGuard<'_, ()> {
+        self.resolving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,8 +101,8 @@ impl Drop for Target {
     fn drop(&mut self) {
         let number = self.target();
         if matches!(self.kind(), Kind::Kernel | Kind::Deferred(_)) {
-            // SAFETY: its own.
-            unsafe { descriptor::close_really(number) };
+            // SAFETY: the target owns the number, and this is its last use.
+            unsafe { descriptor::close_descriptor(number) };
             return;
         }
         rdma::close(number);
@@ -111,22 +113,22 @@ type Table = HashMap<c_int, Arc<Target>>;
 
 static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 
-/// Numbers that are, or were, in the table: for all others nobody looks there, and takes no lock.
-const MARKS: usize = 1 << 16;
-static MARKED: [AtomicBool; MARKS] = [const { AtomicBool::new(false) }; MARKS];
+/// Descriptors that are or were in the table. Other descriptors need no lookup and no lock.
+const TRACKED_MAX: usize = 1 << 16;
+static TRACKED: [AtomicBool; TRACKED_MAX] = [const { AtomicBool::new(false) }; TRACKED_MAX];
 
-fn is_marked(number: c_int) -> bool {
+fn is_tracked(number: c_int) -> bool {
     match usize::try_from(number) {
-        Ok(number) => MARKED
+        Ok(number) => TRACKED
             .get(number)
-            .is_none_or(|mark| mark.load(Ordering::Acquire)),
+            .is_none_or(|flag| flag.load(Ordering::Acquire)),
         Err(_) => false,
     }
 }
 
-/// What a number stands for, unless it is the kernel's alone.
+/// Returns the target of a descriptor, unless it is the kernel's alone.
 pub fn find(number: c_int) -> Option<Arc<Target>> {
-    if !is_marked(number) {
+    if !is_tracked(number) {
         return None;
     }
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
@@ -139,30 +141,30 @@ fn insert(number: c_int, target: Arc<Target>) {
         .unwrap_or_else(PoisonError::into_inner)
         .get_or_insert_default()
         .insert(number, target);
-    if let Some(mark) = usize::try_from(number).ok().and_then(|n| MARKED.get(n)) {
-        mark.store(true, Ordering::Release);
+    if let Some(flag) = usize::try_from(number).ok().and_then(|n| TRACKED.get(n)) {
+        flag.store(true, Ordering::Release);
     }
     drop(before);
 }
 
-/// A number stands for this.
+/// Adds a descriptor with a new target.
 pub fn insert_as(number: c_int, kind: Kind, target: c_int) {
     let target = Target {
         number: AtomicI32::new(target),
         kind: AtomicU8::new(kind.code()),
-        settling: Mutex::new(()),
+        resolving: Mutex::new(()),
     };
     insert(number, Arc::new(target));
 }
 
-/// A number stands for what another one does.
+/// Adds a descriptor that shares a target.
 pub fn share(number: c_int, target: Arc<Target>) {
     insert(number, target);
 }
 
-/// Takes a number out. What it stood for ends with what is returned, unless others stand for it.
+/// Removes a descriptor. Dropping the result closes the target, unless it is shared.
 pub fn remove(number: c_int) -> Option<Arc<Target>> {
-    if !is_marked(number) {
+    if !is_tracked(number) {
         return None;
     }
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);

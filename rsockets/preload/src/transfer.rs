@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
 use crate::call::{next, real, sockets};
-use crate::fork::settled;
+use crate::fork::resolved;
 use crate::table;
 
 type Buffer = *mut c_void;
@@ -17,7 +17,7 @@ real! {
 }
 
 sockets! {
-    by settled;
+    by resolved;
     fn recv(buffer: Buffer, len: usize, flags: c_int) -> isize => RRECV;
     fn recvfrom(buffer: Buffer, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> isize => RRECVFROM;
     fn recvmsg(message: *mut msghdr, flags: c_int) -> isize => RRECVMSG;
@@ -30,20 +30,20 @@ sockets! {
     fn writev(pieces: *const iovec, count: c_int) -> isize => RWRITEV;
 }
 
-/// Whether librdmacm has it.
+/// Returns whether the number is an rsocket's.
 fn is_rsocket(number: c_int) -> bool {
-    settled(number).is_some_and(|target| target.is_rsocket())
+    resolved(number).is_some_and(|target| target.is_rsocket())
 }
 
-/// Whether a call is to go to the C library's function, which looks after a program that has too little room.
+/// Returns whether to call the C library's function, which reports a buffer overflow.
 fn checked(number: c_int, len: usize, room: usize) -> bool {
     len > room || !is_rsocket(number)
 }
 
-/// As in C: what fortified programs call in the place of `read`.
+/// Interposes the fortified variant of `read`.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __read_chk(
     number: c_int,
@@ -51,7 +51,8 @@ pub unsafe extern "C" fn __read_chk(
     len: usize,
     room: usize,
 ) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         if !checked(number, len, room) {
             return read(number, buffer, len);
@@ -61,10 +62,10 @@ pub unsafe extern "C" fn __read_chk(
     }
 }
 
-/// As in C: what fortified programs call in the place of `recv`.
+/// Interposes the fortified variant of `recv`.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __recv_chk(
     number: c_int,
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn __recv_chk(
     room: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         if !checked(number, len, room) {
             return recv(number, buffer, len, flags);
@@ -83,10 +85,10 @@ pub unsafe extern "C" fn __recv_chk(
     }
 }
 
-/// As in C: what fortified programs call in the place of `recvfrom`.
+/// Interposes the fortified variant of `recvfrom`.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __recvfrom_chk(
     number: c_int,
@@ -97,7 +99,8 @@ pub unsafe extern "C" fn __recvfrom_chk(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         if !checked(number, len, room) {
             return recvfrom(number, buffer, len, flags, from, from_len);
@@ -117,20 +120,21 @@ pub unsafe extern "C" fn __recvfrom_chk(
     }
 }
 
-/// How much of a file is read at once.
+/// The number of bytes to read from a file at once.
 const CHUNK: usize = 1 << 16;
 
-/// Sends a part of a file to an rsocket; what could not be sent counts as not read.
+/// Sends a part of a file to an rsocket. The file position is that after the bytes sent.
 ///
 /// # Safety
-/// The offset is null or an offset.
+/// `offset` must be null or point to a writable offset.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize {
     let mut chunk = vec![0_u8; CHUNK.min(count)];
     let mut sent = 0;
     while sent < count {
         let most = chunk.len().min(count - sent);
         let buffer = chunk.as_mut_ptr().cast();
-        // SAFETY: the buffer has as much room, and the offset is what the caller has promised.
+        // SAFETY: the buffer has room for `most` bytes. A non-null `offset` is readable by the
+        // contract in section Safety.
         let (got, put) = unsafe {
             let got = match offset.is_null() {
                 true => libc::read(from, buffer, most),
@@ -142,7 +146,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: usize) ->
             (got, write(to, buffer, len))
         };
         let done = put.max(0);
-        // SAFETY: as above.
+        // SAFETY: a non-null `offset` is readable and writable by the contract in section Safety.
         unsafe {
             match offset.is_null() {
                 true if done < got => {
@@ -163,13 +167,14 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: usize) ->
 macro_rules! sendfiles {
     ($($name:ident)*) => {
         $(
-            /// As in C.
+            /// Interposes the C function of this name.
             ///
             /// # Safety
-            /// As in C.
+            /// The contract of the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize {
-                // SAFETY: the caller's promise.
+                // SAFETY: the functions have these types, and the arguments are the caller's under
+                // the same contract.
                 unsafe {
                     if is_rsocket(to) {
                         return send_file(to, from, offset, count);
@@ -182,5 +187,5 @@ macro_rules! sendfiles {
     };
 }
 
-// An offset has 64 bits on all processors that this is for.
+// `off_t` has 64 bits on all supported architectures.
 sendfiles! { sendfile sendfile64 }

@@ -1,4 +1,4 @@
-//! Waiting for several descriptors: `poll` here, and what else there is.
+//! Waiting for several descriptors: `poll`, `select` and epoll.
 
 pub mod epoll;
 pub mod select;
@@ -16,25 +16,26 @@ use crate::table;
 
 real! { poll ppoll __poll_chk }
 
-/// Whether any of these numbers is one that the kernel does not know the meaning of.
+/// Returns whether any of these descriptors is in the table.
 fn any_of_ours(numbers: impl IntoIterator<Item = c_int>) -> bool {
     numbers
         .into_iter()
         .any(|number| table::find(number).is_some())
 }
 
-/// The number behind a number. A connection that a server has put off is made first: nothing comes before.
+/// Returns the target of a descriptor. Resolves a deferred accepted connection first, because no
+/// data arrives before.
 fn behind(number: c_int) -> c_int {
     match table::find(number) {
         Some(target) => {
-            fork::settle_accepted(&target);
+            fork::resolve_accepted(&target);
             target.target()
         }
         None => number,
     }
 }
 
-/// Waits by `rpoll`. The numbers are the program's.
+/// Waits by `rpoll` for the program's descriptors.
 fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
     type Poll = unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int;
     let mut asked: Vec<pollfd> = fds
@@ -44,7 +45,7 @@ fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
             ..*fd
         })
         .collect();
-    // SAFETY: the function's type, and as many as is said.
+    // SAFETY: `rpoll` has this type, and the array has the length that is passed.
     let found = unsafe {
         let Some(function) = rdma::RPOLL.get::<Poll>() else {
             return -1;
@@ -57,24 +58,24 @@ fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
     found
 }
 
-/// Copies of so many.
+/// Copies an array.
 ///
 /// # Safety
-/// There are as many.
+/// `fds` must point to `count` readable elements.
 unsafe fn copies(fds: *const pollfd, count: nfds_t) -> Vec<pollfd> {
     (0..count as usize)
-        // SAFETY: the caller's promise.
+        // SAFETY: `at < count`, and `fds` points to `count` readable elements (section Safety).
         .map(|at| unsafe { fds.add(at).read() })
         .collect()
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `fds` points to `count` readable and writable elements by the contract of `poll`.
     unsafe {
         if !rdma_is_asked(fds, count) {
             return next!(poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int);
@@ -89,16 +90,16 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 }
 
 /// # Safety
-/// There are as many.
+/// `fds` must point to `count` readable elements.
 unsafe fn rdma_is_asked(fds: *const pollfd, count: nfds_t) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `at < count`, and `fds` points to `count` readable elements (section Safety).
     any_of_ours((0..count as usize).map(|at| unsafe { (&raw const (*fds.add(at)).fd).read() }))
 }
 
-/// As in C: what fortified programs call in the place of `poll`.
+/// Interposes the fortified variant of `poll`.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn __poll_chk(
     timeout: c_int,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe {
         if room / size_of::<pollfd>() >= count as usize {
             return poll(fds, count, timeout);
@@ -115,12 +116,13 @@ pub unsafe extern "C" fn __poll_chk(
     }
 }
 
-/// Waits with other signals blocked. Not at once with the wait, as the kernel does it.
+/// Waits with a signal mask. The mask is not set atomically with the wait, unlike in the kernel.
 ///
 /// # Safety
-/// `mask` is null or a set.
+/// `mask` must be null or point to a signal set.
 unsafe fn with_signals<R>(mask: *const sigset_t, wait: impl FnOnce() -> R) -> R {
-    // SAFETY: the caller's promise, and a set that is filled in before it is read.
+    // SAFETY: a non-null `mask` is valid (section Safety), and `sigprocmask` initializes the old
+    // set.
     unsafe {
         let mut before: sigset_t = mem::zeroed();
         if !mask.is_null() {
@@ -134,15 +136,15 @@ unsafe fn with_signals<R>(mask: *const sigset_t, wait: impl FnOnce() -> R) -> R 
     }
 }
 
-/// Milliseconds, up; -1 without a time.
+/// Returns a time in milliseconds, rounded up; -1 for null.
 ///
 /// # Safety
-/// `time` is null or a time.
+/// `time` must be null or point to a time.
 unsafe fn milliseconds(time: *const timespec) -> c_int {
     if time.is_null() {
         return -1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `time` is non-null and valid (section Safety).
     let time = unsafe { time.read() };
     let millis = time
         .tv_sec
@@ -151,10 +153,10 @@ unsafe fn milliseconds(time: *const timespec) -> c_int {
     c_int::try_from(millis).unwrap_or(c_int::MAX)
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ppoll(
     fds: *mut pollfd,
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn ppoll(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers are the caller's, valid under the contract of `ppoll`.
     unsafe {
         if !rdma_is_asked(fds, count) {
             return next!(

@@ -1,4 +1,4 @@
-//! A queue pair of datagrams of one local address, with what waits to be sent and what has come.
+//! The UD queue pair of a local address, with its send and receive buffers.
 
 use super::super::data::{Sink, Source};
 use super::super::device::{self, Opened};
@@ -21,24 +21,24 @@ use urxe_proto::rsocket::datagram::{Header, parse_source, source_header};
 use urxe_proto::rsocket::stream::Piece;
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
-/// The number of receives; those of sends have this bit clear.
+/// The bit in `wr_id` that marks receives.
 const RECEIVE: u64 = 1 << 63;
-/// What a receive of datagrams begins with (11.4.1.2).
+/// The length of the GRH at the start of a UD receive buffer (11.4.1.2).
 const GRH: usize = 40;
 const BATCH: usize = 32;
-/// As packets of connections have it.
+/// The hop limit, the same as for connections.
 const HOP_LIMIT: u8 = 64;
 
-/// A datagram in a receive.
+/// A datagram in a receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub from: SocketAddr,
     slot: u32,
-    /// Where its data lies.
+    /// The location of its data.
     data: Piece,
 }
 
-/// A queue pair of datagrams. It is destroyed before its memory goes.
+/// A UD queue pair. It is destroyed before its memory.
 #[derive(Debug)]
 pub(super) struct DatagramLink {
     qp: Arc<Qp>,
@@ -46,7 +46,7 @@ pub(super) struct DatagramLink {
     bound: Bound,
     header: Header,
     most_data: u32,
-    /// Free slots to send from.
+    /// The free send buffers.
     free: Vec<u32>,
     slots: u16,
     send_buffer: OwnedRegion,
@@ -62,7 +62,7 @@ impl Drop for DatagramLink {
 }
 
 impl DatagramLink {
-    /// One that sends from this address, and receives there.
+    /// Creates a queue pair that sends from this address and receives there.
     pub fn new(
         from: SocketAddr,
         settings: &Settings,
@@ -112,7 +112,7 @@ impl DatagramLink {
         for slot in 0..receives.into() {
             link.post_receive(slot)?;
         }
-        // Who waits for the socket waits for this one, too.
+        // Threads that already wait for the socket need notifications of this queue as well.
         link.arm();
         Ok(link)
     }
@@ -145,37 +145,37 @@ impl DatagramLink {
         Ok(self.qp.post_receive(RECEIVE | u64::from(slot), &sges)?)
     }
 
-    /// Its queue pair's number.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.qp.qpn()
     }
 
-    /// Where its completions are.
+    /// Returns the completion queue.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
 
-    /// Asks for a notification of the next completion.
+    /// Requests a notification of the next completion.
     pub fn arm(&self) {
         self.cq.arm(false);
     }
 
-    /// Whether a datagram can be sent.
+    /// Returns whether there is a free send buffer.
     pub fn can_send(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Whether all have gone out.
+    /// Returns whether all datagrams were sent.
     pub fn is_idle(&self) -> bool {
         self.free.len() == usize::from(self.slots)
     }
 
-    /// The most data of a datagram.
+    /// Returns the largest payload of a datagram, in bytes.
     pub fn most_data(&self) -> u32 {
         self.most_data
     }
 
-    /// The way to a peer.
+    /// Creates an address handle for a peer.
     pub fn handle_for(&self, peer: IpAddr) -> Result<Arc<AddressHandle>, Error> {
         let address = AddressVector {
             dgid: Gid::from_ip(canonical(SocketAddr::new(peer, 0))),
@@ -188,7 +188,8 @@ impl DatagramLink {
         Ok(self.device.context.create_ah(&self.device.pd, address)?)
     }
 
-    /// Takes completions; `keep` says whether there is room for a datagram. True when something changed.
+    /// Polls completions. `keep` returns whether it stores a datagram. Returns whether the state
+    /// changed.
     pub fn process(&mut self, mut keep: impl FnMut(Arrived) -> bool) -> bool {
         let mut changed = false;
         let mut batch = [None; BATCH];
@@ -205,22 +206,22 @@ impl DatagramLink {
     }
 
     fn take(&mut self, completion: &Completion, keep: &mut impl FnMut(Arrived) -> bool) {
-        // The lower half of the number.
+        // The lower half of `wr_id` is the buffer's index.
         let slot = completion.wr_id as u32;
         if completion.wr_id & RECEIVE == 0 {
             return self.free.push(slot);
         }
         let arrived = match completion.status {
-            WcStatus::Success => self.look_at(slot, completion.byte_len),
+            WcStatus::Success => self.parse_receive(slot, completion.byte_len),
             _ => None,
         };
         if !arrived.is_some_and(keep) {
-            self.give_back(slot);
+            self.repost(slot);
         }
     }
 
-    /// The datagram in a receive, unless it has no header.
-    fn look_at(&self, slot: u32, byte_len: u32) -> Option<Arrived> {
+    /// Returns the datagram in a receive buffer, if it has a valid header.
+    fn parse_receive(&self, slot: u32, byte_len: u32) -> Option<Arrived> {
         let len = byte_len.checked_sub(GRH as u32)?.min(SLOT);
         let at = slot * SLOT;
         let mut start = [0; Header::MOST];
@@ -235,7 +236,7 @@ impl DatagramLink {
         Some(Arrived { from, slot, data })
     }
 
-    /// Gives a datagram to the program, as much of it as there is room for.
+    /// Copies a datagram to the program's memory, truncated to its room.
     pub fn give(&self, arrived: &Arrived, sink: &mut dyn Sink) -> Result<(), Error> {
         let len = u32::try_from(sink.room()).map_or(arrived.data.len, |r| arrived.data.len.min(r));
         let piece = Piece {
@@ -245,18 +246,18 @@ impl DatagramLink {
         Ok(sink.put_from(&self.receive_buffer, piece)?)
     }
 
-    /// The program has a datagram: there is room for another one.
-    pub fn done_with(&self, arrived: &Arrived) {
-        self.give_back(arrived.slot);
+    /// Returns the buffer of a datagram to the receive queue.
+    pub fn release(&self, arrived: &Arrived) {
+        self.repost(arrived.slot);
     }
 
-    fn give_back(&self, slot: u32) {
+    fn repost(&self, slot: u32) {
         if let Err(error) = self.post_receive(slot) {
-            tracing::debug!(%error, "no more receives");
+            tracing::debug!(%error, "cannot post a receive");
         }
     }
 
-    /// Sends a datagram of no more than [`DatagramLink::most_data`], if it can.
+    /// Sends a datagram of at most [`DatagramLink::most_data`] bytes, if there is a free buffer.
     pub fn send(
         &mut self,
         source: &mut dyn Source,

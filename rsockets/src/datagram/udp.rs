@@ -1,4 +1,4 @@
-//! The UDP socket under a socket of datagrams.
+//! The UDP socket of a datagram socket.
 
 use super::super::error::Error;
 use rustix::net::{
@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use urxe_driver::cm::resolve;
 
-/// Opens one.
+/// Opens a UDP socket.
 pub(super) fn open(v6: bool) -> Result<OwnedFd, Error> {
     let family = match v6 {
         true => AddressFamily::INET6,
@@ -23,7 +23,7 @@ pub(super) fn open(v6: bool) -> Result<OwnedFd, Error> {
     )?)
 }
 
-/// Where the socket sends from to get to `to`.
+/// Returns the source address for datagrams to `to`.
 pub(super) fn source_for(udp: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Error> {
     let own = SocketAddr::try_from(getsockname(udp)?)?;
     let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
@@ -35,13 +35,13 @@ pub(super) fn source_for(udp: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Er
     Ok(source)
 }
 
-/// Sends what is in these pieces.
+/// Sends a datagram that consists of these pieces.
 pub(super) fn send(udp: &OwnedFd, pieces: &[&[u8]], to: SocketAddr) -> Result<(), Error> {
     sendto(udp, &pieces.concat(), SendFlags::DONTWAIT, &to)?;
     Ok(())
 }
 
-/// What has come, and from where.
+/// Receives a datagram and its sender's address.
 pub(super) fn receive(udp: &OwnedFd, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
     let (len, _, from) = recvfrom(udp, buffer, RecvFlags::DONTWAIT).ok()?;
     Some((len, SocketAddr::try_from(from?).ok()?))

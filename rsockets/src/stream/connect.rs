@@ -1,4 +1,4 @@
-//! How streams come about: binding, listening, asking and being asked.
+//! Establishing streams: bind, listen, accept and connect.
 
 use super::super::error::Error;
 use super::super::lock;
@@ -14,24 +14,24 @@ use urxe_driver::cm::{Event, EventKind, Id, Offer};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::rsocket::wire::ConnData;
 
-/// As often as can be: who does not answer is found out by time.
+/// The retry count: the maximum. A peer that does not respond is detected by its timeout.
 const RETRIES: u8 = 7;
 
 impl StreamSocket {
-    /// Binds it to an address.
+    /// Binds the socket to an address.
     ///
     /// # Errors
-    /// As for [`Id::bind`].
+    /// Those of [`Id::bind`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
         self.id.bind(address)?;
         lock(&self.state).phase = Phase::Bound;
         Ok(())
     }
 
-    /// Listens. Connections are made from now on, whether the program accepts them at once or not.
+    /// Listens for connections. They are established even before the program accepts them.
     ///
     /// # Errors
-    /// As for [`Id::listen`].
+    /// Those of [`Id::listen`].
     pub fn listen(&self, backlog: i32) -> Result<(), Error> {
         let mut state = lock(&self.state);
         let backlog = usize::try_from(backlog).unwrap_or(MAX_BACKLOG);
@@ -39,16 +39,16 @@ impl StreamSocket {
         if matches!(state.phase, Phase::Listening) {
             return Ok(());
         }
-        // Requests are answered at once, so few of them ever wait there.
+        // The service thread answers requests at once, so the default backlog is sufficient.
         self.id.listen(0)?;
         state.phase = Phase::Listening;
         Ok(())
     }
 
-    /// Takes a connection, waiting for one unless it must not.
+    /// Accepts a connection; waits for one unless the socket is nonblocking.
     ///
     /// # Errors
-    /// `EBADF`, as librdmacm says it, when it does not listen; `EAGAIN`.
+    /// `EBADF` if the socket does not listen, as with librdmacm; `EAGAIN`.
     pub fn accept(&self) -> Result<Arc<StreamSocket>, Error> {
         if !matches!(lock(&self.state).phase, Phase::Listening) {
             return Err(Errno::BADF.into());
@@ -59,15 +59,15 @@ impl StreamSocket {
         }
     }
 
-    /// Connects, waiting until that is done unless it must not.
+    /// Connects to a peer; waits for the result unless the socket is nonblocking.
     ///
     /// # Errors
-    /// `EINPROGRESS` when it must not wait; otherwise what became of it.
+    /// `EINPROGRESS` if the socket is nonblocking; otherwise the reason of the failure.
     pub fn connect(&self, to: SocketAddr) -> Result<(), Error> {
         let mut state = lock(&self.state);
         match &state.phase {
             Phase::Idle | Phase::Bound => {
-                if let Err(error) = self.ask(&mut state, to) {
+                if let Err(error) = self.request(&mut state, to) {
                     state.phase = Phase::Failed;
                     state.error = error.errno();
                     return Err(error);
@@ -88,8 +88,8 @@ impl StreamSocket {
         }
     }
 
-    /// Asks the peer for a connection. The device and the way are known at once.
-    fn ask(&self, state: &mut State, to: SocketAddr) -> Result<(), Error> {
+    /// Sends a connection request. Address and route are resolved synchronously.
+    fn request(&self, state: &mut State, to: SocketAddr) -> Result<(), Error> {
         self.id.resolve_address(None, to)?;
         if self.id.state() != IdState::AddressResolved {
             return Err(Errno::NODEV.into());
@@ -99,15 +99,15 @@ impl StreamSocket {
         let link = Link::new(&bound, &state.settings, &self.id, &self.watchers)?;
         let offer = offer(&link);
         let link = Arc::new(link);
-        // The answer may come at any time from now on, and waits for this lock.
+        // The reply may arrive at any time; its handler waits for this lock.
         state.phase = Phase::Connecting(link);
         Ok(self.id.connect(&offer)?)
     }
 
-    /// Waits while a connection is being made.
+    /// Waits until the connection is established or has failed.
     ///
     /// # Errors
-    /// What became of it.
+    /// The reason of the failure.
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
         let mut state = lock(&self.state);
         while matches!(state.phase, Phase::Connecting(_)) {
@@ -125,34 +125,34 @@ impl StreamSocket {
         }
     }
 
-    /// Something happened to its identifier.
-    pub(crate) fn happened(&self, event: &Event) {
+    /// Handles an event of the socket's identifier.
+    pub(crate) fn handle_event(&self, event: &Event) {
         match (event.kind, &event.details) {
-            (EventKind::ConnectRequest, Details::Connection(asked)) => {
-                self.requested(&event.id, asked);
+            (EventKind::ConnectRequest, Details::Connection(request)) => {
+                self.requested(&event.id, request);
             }
-            (EventKind::ConnectResponse, Details::Connection(said)) => self.answered(said),
+            (EventKind::ConnectResponse, Details::Connection(reply)) => self.answered(reply),
             (EventKind::Established, _) => self.established(),
             (EventKind::Rejected, _) => self.failed(libc::ECONNREFUSED),
             (EventKind::Unreachable, _) => self.failed(event.status.abs()),
-            (EventKind::Disconnected | EventKind::DeviceRemoval, _) => self.peer_left(),
+            (EventKind::Disconnected | EventKind::DeviceRemoval, _) => self.peer_disconnected(),
             _ => {}
         }
     }
 
-    /// Somebody asks for a connection.
-    fn requested(&self, id: &Arc<Id>, asked: &ConnectionDetails) {
-        if let Err(error) = self.answer(id, asked) {
-            tracing::warn!("rsocket: a connection is rejected: {error}");
+    /// Handles a connection request.
+    fn requested(&self, id: &Arc<Id>, request: &ConnectionDetails) {
+        if let Err(error) = self.answer(id, request) {
+            tracing::warn!("rsocket: rejecting a connection: {error}");
             if let Err(error) = id.reject(RejectReason::CONSUMER, &[]) {
-                tracing::debug!(%error, "nobody to reject");
+                tracing::debug!(%error, "cannot reject the request");
             }
             id.close();
         }
     }
 
-    fn answer(&self, id: &Arc<Id>, asked: &ConnectionDetails) -> Result<(), Error> {
-        let peer = ConnData::parse(&asked.private_data)?;
+    fn answer(&self, id: &Arc<Id>, request: &ConnectionDetails) -> Result<(), Error> {
+        let peer = ConnData::parse(&request.private_data)?;
         let state = lock(&self.state);
         let (settings, options) = (state.settings, state.options);
         drop(state);
@@ -168,12 +168,12 @@ impl StreamSocket {
         let link = Link::new(&bound, &settings, id, &fresh.watchers)?;
         link.connect(id, peer)?;
         let offer = Offer {
-            responder_resources: asked.responder_resources,
-            initiator_depth: asked.initiator_depth,
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
             ..offer(&link)
         };
         lock(&fresh.state).phase = Phase::Connecting(Arc::new(link));
-        // Until the peer is ready nobody else knows of it.
+        // Until the peer is ready, only the service owns the new socket.
         self.service.keep(&fresh);
         id.accept(&offer).inspect_err(|_| {
             self.service.forget(&fresh);
@@ -181,14 +181,14 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// The peer accepts.
-    fn answered(&self, said: &ConnectionDetails) {
+    /// Handles the peer's reply.
+    fn answered(&self, reply: &ConnectionDetails) {
         let mut state = lock(&self.state);
         let Phase::Connecting(link) = &state.phase else {
             return;
         };
         let link = Arc::clone(link);
-        let connected = ConnData::parse(&said.private_data)
+        let connected = ConnData::parse(&reply.private_data)
             .map_err(Error::from)
             .and_then(|peer| link.connect(&self.id, peer))
             .and_then(|()| Ok(self.id.ready()?));
@@ -198,9 +198,9 @@ impl StreamSocket {
                 state.phase = Phase::Connected(link);
             }
             Err(error) => {
-                tracing::warn!("rsocket: no connection: {error}");
+                tracing::warn!("rsocket: connection failed: {error}");
                 if let Err(error) = self.id.reject(RejectReason::CONSUMER, &[]) {
-                    tracing::debug!(%error, "nobody to reject");
+                    tracing::debug!(%error, "cannot reject the reply");
                 }
                 state.phase = Phase::Failed;
                 state.error = error.errno();
@@ -210,7 +210,8 @@ impl StreamSocket {
         self.changed();
     }
 
-    /// The peer is ready, who asked for it: now it is for the program.
+    /// Handles the end of the handshake at the accepting side: the program can accept the
+    /// connection.
     fn established(&self) {
         let mut state = lock(&self.state);
         let Phase::Connecting(link) = &state.phase else {
@@ -234,7 +235,7 @@ impl StreamSocket {
         }
     }
 
-    /// A connection for the program to accept.
+    /// Queues a connection for the program to accept.
     fn arrived(&self, fresh: Arc<StreamSocket>) {
         if matches!(lock(&self.state).phase, Phase::Listening) {
             self.arrivals.push(fresh);
@@ -244,7 +245,7 @@ impl StreamSocket {
         }
     }
 
-    /// No connection came about.
+    /// Records the failure of the connection.
     fn failed(&self, errno: i32) {
         let mut state = lock(&self.state);
         if matches!(state.phase, Phase::Connecting(_)) {
@@ -258,11 +259,11 @@ impl StreamSocket {
         self.changed();
     }
 
-    /// The peer has ended the connection.
-    fn peer_left(&self) {
+    /// Handles the peer's disconnection.
+    fn peer_disconnected(&self) {
         let phase = lock(&self.state).phase.clone();
         match phase {
-            Phase::Connected(link) => link.peer_left(),
+            Phase::Connected(link) => link.peer_disconnected(),
             _ => self.failed(libc::ECONNRESET),
         }
         self.changed();
@@ -274,7 +275,7 @@ impl StreamSocket {
     }
 }
 
-/// What is said to the peer.
+/// Returns the private data for the peer.
 fn offer(link: &Link) -> Offer {
     Offer {
         private_data: link.introduction().to_bytes().to_vec(),

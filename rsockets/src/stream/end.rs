@@ -1,11 +1,11 @@
-//! The queue pair, memory and completions of one end of a stream: what the state machine decides is done
-//! here.
+//! One end of a stream: applies the decisions of the state machine to a queue pair, memory and
+//! completions.
 
 use super::super::data::{Sink, Source};
 use super::super::device::Opened;
 use super::super::error::Error;
 use super::super::settings::Settings;
-use super::super::wait::{Waited, Waiters};
+use super::super::wait::{Waitable, Waiters};
 use std::sync::Arc;
 use urxe_driver::cm::Id;
 use urxe_driver::owned::OwnedRegion;
@@ -21,27 +21,27 @@ use urxe_proto::rsocket::stream::{
 use urxe_proto::rsocket::wire::{Area, ConnData, IomapEntry, Order, TARGETS};
 use urxe_proto::work::{Completion, Extra, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
-/// The number of receives; those of sends have this bit clear.
+/// The bit in `wr_id` that marks receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// How many completions are taken at once.
+/// The number of completions per poll.
 const BATCH: usize = 32;
 
-/// A peer without a receive tries again after this: 0.01 ms (9.7.5.2.8). Receives come back at once.
+/// The RNR timer: 0.01 ms (9.7.5.2.8). Receives are reposted immediately.
 const MIN_RNR_TIMER: u8 = 1;
 
-/// Where the list of mapped memory begins, behind the targets.
+/// The offset of the list of mapped memory, after the targets.
 const IOMAP_AT: usize = TARGETS as usize * Area::BYTES;
 
 /// One end of a stream.
 #[derive(Debug)]
 pub(super) struct End {
-    /// Once the peer is known.
+    /// The state machine, once the peer is known.
     pub stream: Option<Stream>,
     parts: Parts,
 }
 
-/// What the state machine decides about. The queue pair is destroyed before its memory goes.
+/// The resources of a stream. The queue pair is destroyed before its memory.
 #[derive(Debug)]
 struct Parts {
     qp: Arc<Qp>,
@@ -60,7 +60,7 @@ impl Drop for Parts {
     }
 }
 
-impl Waited for End {
+impl Waitable for End {
     fn process(&mut self) -> bool {
         match &mut self.stream {
             Some(stream) => self.parts.process(stream),
@@ -74,7 +74,7 @@ impl Waited for End {
 }
 
 impl End {
-    /// Makes all that an end needs; receives are posted.
+    /// Creates the resources and posts the receives.
     pub fn new(
         device: &Opened,
         settings: &Settings,
@@ -123,17 +123,17 @@ impl End {
         Ok(End { stream, parts })
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn sizes(&self) -> Sizes {
         self.parts.sizes
     }
 
-    /// Its queue pair.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.parts.qp.qpn()
     }
 
-    /// What the peer must know of this end.
+    /// Returns the private data for the peer.
     pub fn introduction(&self) -> ConnData {
         let parts = &self.parts;
         connection_data(
@@ -143,7 +143,7 @@ impl End {
         )
     }
 
-    /// Connects the queue pair to the peer's, which `id` knows.
+    /// Connects the queue pair to the peer's, whose address `id` has.
     pub fn connect(&mut self, id: &Id, peer: ConnData) -> Result<(), Error> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.parts.bring_to(id, state)?;
@@ -153,19 +153,19 @@ impl End {
         Ok(())
     }
 
-    /// The connection has ended, or broke. All that is outstanding ends, so that a thread that waits for a
-    /// completion gets one.
+    /// Moves the queue pair to the error state, so that outstanding requests complete and wake
+    /// waiting threads.
     pub fn flush(&self) {
         let attr = QpAttr {
             state: QpState::Err,
             ..QpAttr::default()
         };
         if let Err(error) = self.parts.qp.modify(&attr, AttrMask::STATE) {
-            tracing::debug!(%error, "the queue pair of a stream stays as it is");
+            tracing::debug!(%error, "cannot flush the queue pair of a stream");
         }
     }
 
-    /// Sends some of the data, if there is room.
+    /// Sends as much data as there is room for.
     pub fn send(&mut self, source: &mut dyn Source) -> Result<(), Error> {
         let wanted = u32::try_from(source.left()).unwrap_or(u32::MAX);
         if let Some(stream) = &mut self.stream
@@ -176,7 +176,8 @@ impl End {
         Ok(())
     }
 
-    /// Writes some of the data directly to the peer's memory, if there is room; how much.
+    /// Writes as much data as there is room for to the peer's mapped memory. Returns the number of
+    /// bytes.
     pub fn send_directly(
         &mut self,
         addr: u64,
@@ -194,8 +195,8 @@ impl End {
         Ok(0)
     }
 
-    /// Tells the peer of memory that is mapped for it.
-    pub fn tell_iomap(&mut self, index: u16, entry: &IomapEntry) {
+    /// Announces mapped memory to the peer.
+    pub fn announce_iomap(&mut self, index: u16, entry: &IomapEntry) {
         if let Some(stream) = &mut self.stream
             && let Some(write) = stream.advertise_iomap(index, entry)
         {
@@ -203,8 +204,8 @@ impl End {
         }
     }
 
-    /// Posts what the state machine wants the peer to know.
-    pub fn tell(&mut self, notice: impl FnOnce(&mut Stream) -> Option<ControlWrite>) {
+    /// Posts a control write from the state machine to the peer.
+    pub fn notify(&mut self, notice: impl FnOnce(&mut Stream) -> Option<ControlWrite>) {
         if let Some(stream) = &mut self.stream
             && let Some(notice) = notice(stream)
         {
@@ -212,7 +213,7 @@ impl End {
         }
     }
 
-    /// Gives what has come; takes it away unless it is only looked at.
+    /// Copies received data to the program's memory; with `peek` the data remains.
     pub fn receive(&mut self, sink: &mut dyn Sink, peek: bool) -> Result<(), Error> {
         let Some(stream) = &mut self.stream else {
             return Ok(());
@@ -235,7 +236,7 @@ impl End {
         Ok(())
     }
 
-    /// The peer's mapped memory that has a byte of this offset.
+    /// Returns the entry of the peer's mapped memory that contains this offset.
     pub fn mapped_by_peer(&self, offset: u64) -> Option<IomapEntry> {
         let entries = 0..usize::from(self.parts.sizes.iomap_entries);
         let mut entries = entries.map(|index| {
@@ -256,7 +257,7 @@ struct TargetList<'a>(&'a OwnedRegion);
 impl Targets for TargetList<'_> {
     fn entry(&self, index: usize) -> Area {
         let mut entry = [0; Area::BYTES];
-        // The region was made for as many entries as there are.
+        // The region has this number of entries.
         match self.0.read(index * Area::BYTES, &mut entry) {
             Ok(()) => Area::from_bytes(&entry, Order::NATIVE),
             Err(_) => Area::default(),
@@ -271,7 +272,7 @@ impl Parts {
         Ok(self.qp.modify(&attr, mask)?)
     }
 
-    /// Takes completions, and tells the peer what it must know. True when something changed.
+    /// Polls completions and sends notices. Returns whether the state changed.
     fn process(&self, stream: &mut Stream) -> bool {
         let mut changed = false;
         let mut batch = [None; BATCH];
@@ -293,7 +294,7 @@ impl Parts {
         let success = completion.status == WcStatus::Success;
         if completion.wr_id & RECEIVE == 0 {
             if !success && stream.phase() == Phase::Connected {
-                tracing::debug!(status = ?completion.status, "a stream failed");
+                tracing::debug!(status = ?completion.status, "stream failed");
             }
             return stream.completed(completion.wr_id, success);
         }
@@ -307,13 +308,13 @@ impl Parts {
         if let Err(error) = taken {
             tracing::warn!("rsocket: {error}");
         }
-        // In error it is of no use any more, and completes at once.
+        // In the error state the receive completes at once and has no effect.
         if let Err(error) = self.qp.post_receive(RECEIVE, &[]) {
-            tracing::debug!(%error, "no more receives");
+            tracing::debug!(%error, "cannot post a receive");
         }
     }
 
-    /// Tells the peer of room and credit.
+    /// Sends notices of buffer space and credits to the peer.
     fn notify_peer(&self, stream: &mut Stream) {
         while let Some(notice) = stream.credit_update() {
             self.post_notice(stream, &notice);
@@ -360,7 +361,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Posts a write. One that cannot be posted has failed, and the stream with it.
+    /// Posts a write. A failure fails the stream.
     fn post(&self, stream: &mut Stream, number: u64, op: SendOp, payload: Payload<'_>) {
         let posted = self.qp.start_posting().post(&SendWr {
             wr_id: number,
@@ -370,7 +371,7 @@ impl Parts {
             dest: None,
         });
         if let Err(error) = posted {
-            tracing::debug!(%error, "a stream failed");
+            tracing::debug!(%error, "stream failed");
             stream.completed(number, false);
         }
     }

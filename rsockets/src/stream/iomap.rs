@@ -1,4 +1,4 @@
-//! Memory that a program maps for its peer to write to.
+//! Memory that a program maps for writes of its peer.
 
 use super::super::error::Error;
 use super::super::lock;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use urxe_driver::{Mr, Pd};
 use urxe_proto::rsocket::wire::{Area, IomapEntry};
 
-/// What is mapped.
+/// The mapped memory.
 #[derive(Debug)]
 pub(super) struct Iomaps {
     pub pd: Arc<Pd>,
@@ -17,10 +17,10 @@ pub(super) struct Iomaps {
 #[derive(Debug)]
 struct Mapped {
     mr: Mr,
-    /// Which of the peer's entries tells of it; none for memory that the peer is not told of.
+    /// The index in the peer's list; `None` for memory that is not announced.
     index: Option<u16>,
     entry: IomapEntry,
-    told: bool,
+    announced: bool,
 }
 
 impl Iomaps {
@@ -31,11 +31,10 @@ impl Iomaps {
         }
     }
 
-    /// Maps memory that is registered, by `offset`; for the peer if it has an entry for it among
-    /// `entries`.
+    /// Maps registered memory at `offset`; with `for_peer` assigns one of the peer's `entries`.
     ///
     /// # Errors
-    /// `ENOMEM` when it has none.
+    /// `ENOMEM` if all entries are in use.
     pub fn add(&self, mr: Mr, offset: u64, for_peer: bool, entries: u16) -> Result<(), Error> {
         let mut mapped = lock(&self.mapped);
         let taken = |index: u16| mapped.iter().any(|other| other.index == Some(index));
@@ -56,15 +55,15 @@ impl Iomaps {
             mr,
             index,
             entry: IomapEntry { offset, area },
-            told: index.is_none(),
+            announced: index.is_none(),
         });
         Ok(())
     }
 
-    /// Ends the mapping of this memory.
+    /// Removes a mapping.
     ///
     /// # Errors
-    /// `EINVAL` when it is not mapped.
+    /// `EINVAL` if the memory is not mapped.
     pub fn remove(&self, addr: u64, len: u64) -> Result<(), Error> {
         let mut mapped = lock(&self.mapped);
         let is_it = |mapped: &Mapped| mapped.mr.addr() == addr && mapped.mr.len() == len;
@@ -73,26 +72,26 @@ impl Iomaps {
         Ok(())
     }
 
-    /// Has the peer told of what it does not know, in order.
+    /// Announces new mappings to the peer, in order.
     ///
     /// # Errors
-    /// That of `tell`; what it was asked for is to be told again then.
-    pub fn tell(
+    /// Those of `announce`; the mapping is announced again by the next call.
+    pub fn announce(
         &self,
-        mut tell: impl FnMut(u16, &IomapEntry) -> Result<(), Error>,
+        mut announce: impl FnMut(u16, &IomapEntry) -> Result<(), Error>,
     ) -> Result<(), Error> {
         loop {
-            // Not held while the peer is told, which may take waiting.
+            // The lock is not held during the announcement, which may wait.
             let next = lock(&self.mapped)
                 .iter()
-                .find(|mapped| !mapped.told)
+                .find(|mapped| !mapped.announced)
                 .and_then(|mapped| Some((mapped.index?, mapped.entry)));
             let Some((index, entry)) = next else {
                 return Ok(());
             };
-            tell(index, &entry)?;
+            announce(index, &entry)?;
             for mapped in lock(&self.mapped).iter_mut() {
-                mapped.told |= mapped.entry == entry;
+                mapped.announced |= mapped.entry == entry;
             }
         }
     }

@@ -1,7 +1,7 @@
-//! A connection: one end of a stream, and the calls that send to it, receive from it and wait for it.
+//! A connection: one end of a stream, with the calls that send, receive and wait.
 //!
-//! One lock is over the end and is held while its writes are posted, so that they go out in its order. It
-//! comes before all locks of the driver.
+//! One mutex protects the end. It is held while writes are posted, which keeps them in the order of
+//! the state machine. It precedes all locks of the driver in the lock order.
 
 use super::super::data::{Sink, Source};
 use super::super::device::{self, Opened};
@@ -21,27 +21,27 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::rsocket::stream::{Phase, Shutdown, Sizes, Stream};
 use urxe_proto::rsocket::wire::{ConnData, Control};
 
-/// What can be waited for and said of it.
+/// The readiness of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ready {
-    /// Something can be read, or there is nothing more to come.
+    /// Whether there is data, or the peer sends no more.
     pub readable: bool,
-    /// Something can be read.
+    /// Whether there is data.
     pub has_data: bool,
-    /// Something can be sent.
+    /// Whether there is room to send.
     pub writable: bool,
-    /// The connection has ended.
+    /// Whether the connection has ended.
     pub hung_up: bool,
-    /// It broke.
+    /// Whether the connection has failed.
     pub failed: bool,
 }
 
-/// A connection, made or being made.
+/// A connection, established or being established.
 #[derive(Debug)]
 pub(super) struct Link {
     end: Mutex<End>,
     waiters: Waiters,
-    /// One call sends at a time, and one receives.
+    /// Serializes calls that send; `receiving` those that receive.
     sending: Mutex<()>,
     receiving: Mutex<()>,
     pub(super) iomaps: Iomaps,
@@ -49,7 +49,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Makes all that it needs; receives are posted.
+    /// Creates the resources and posts the receives.
     pub fn new(
         bound: &Bound,
         settings: &Settings,
@@ -69,42 +69,42 @@ impl Link {
         })
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn sizes(&self) -> Sizes {
         lock(&self.end).sizes()
     }
 
-    /// Its queue pair.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
         lock(&self.end).qpn()
     }
 
-    /// What the peer must know of this end.
+    /// Returns the private data for the peer.
     pub fn introduction(&self) -> ConnData {
         lock(&self.end).introduction()
     }
 
-    /// Connects it to the peer, which `id` knows.
+    /// Connects the queue pair to the peer, whose address `id` has.
     ///
     /// # Errors
-    /// When the queue pair cannot be made ready.
+    /// Fails if the queue pair cannot be modified.
     pub fn connect(&self, id: &Id, peer: ConnData) -> Result<(), Error> {
         lock(&self.end).connect(id, peer)
     }
 
-    /// The peer can be told things from now on.
+    /// Allows notices to the peer.
     pub fn begin(&self) {
         self.waiters.process(&mut *lock(&self.end));
     }
 
-    /// What is left of the connection.
+    /// Returns the phase of the connection.
     pub fn phase(&self) -> Phase {
         let end = lock(&self.end);
         end.stream.as_ref().map_or(Phase::Connected, Stream::phase)
     }
 
-    /// The peer has ended the connection: what it sent before is here.
-    pub fn peer_left(&self) {
+    /// Handles the peer's disconnection; data that it sent before has arrived.
+    pub fn peer_disconnected(&self) {
         let mut end = lock(&self.end);
         self.waiters.process(&mut *end);
         if let Some(stream) = &mut end.stream {
@@ -115,7 +115,7 @@ impl Link {
         self.waiters.wake();
     }
 
-    /// Waits until `test` says so of the stream.
+    /// Waits until `test` returns true.
     fn wait(
         &self,
         nonblocking: bool,
@@ -127,7 +127,7 @@ impl Link {
         })
     }
 
-    /// Waits until it can be sent to, as `test` says.
+    /// Waits until `test` returns true or the connection is not writable any more.
     fn wait_writable(
         &self,
         nonblocking: bool,
@@ -140,13 +140,13 @@ impl Link {
         }
     }
 
-    /// Whether something can be done without looking for completions.
+    /// Returns the locked end if `test` holds without polling for completions.
     fn at_once(&self, test: impl Fn(&Stream) -> bool) -> Option<MutexGuard<'_, End>> {
         let end = lock(&self.end);
         end.stream.as_ref().is_some_and(test).then_some(end)
     }
 
-    /// What can be done now.
+    /// Returns the readiness.
     pub fn ready(&self) -> Ready {
         let mut end = lock(&self.end);
         self.waiters.process(&mut *end);
@@ -161,29 +161,29 @@ impl Link {
             })
     }
 
-    /// From now on [`Link::fd`] becomes readable when something changes.
+    /// Enables notifications through [`Link::fd`].
     pub fn arm(&self) {
-        use super::super::wait::Waited;
+        use super::super::wait::Waitable;
         lock(&self.end).arm();
     }
 
-    /// Readable when there is something to look at.
+    /// Returns the descriptor that becomes readable on a change.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.waiters.fd()
     }
 
-    /// The descriptor was readable.
+    /// Clears the readiness of the descriptor.
     pub fn clear(&self) {
         self.waiters.clear(&self.end);
     }
 
-    /// Sends.
+    /// Sends data.
     ///
     /// # Errors
-    /// `ECONNRESET` when nobody receives any more; `EAGAIN`.
+    /// `ECONNRESET` if the peer receives no more; `EAGAIN`.
     pub fn send(&self, source: &mut dyn Source, nonblocking: bool) -> Result<u64, Error> {
         let _turn = lock(&self.sending);
-        self.tell_iomaps(nonblocking)?;
+        self.announce_iomaps(nonblocking)?;
         let all = source.left();
         while source.left() > 0 {
             let sent = match self.at_once(Stream::can_send) {
@@ -199,19 +199,19 @@ impl Link {
         Ok(all - source.left())
     }
 
-    /// Tells the peer of memory that is mapped for it.
-    fn tell_iomaps(&self, nonblocking: bool) -> Result<(), Error> {
-        self.iomaps.tell(|index, entry| {
+    /// Announces mapped memory to the peer.
+    fn announce_iomaps(&self, nonblocking: bool) -> Result<(), Error> {
+        self.iomaps.announce(|index, entry| {
             let mut end = self.wait_writable(nonblocking, Stream::can_send_directly)?;
-            end.tell_iomap(index, entry);
+            end.announce_iomap(index, entry);
             Ok(())
         })
     }
 
-    /// Writes directly to memory that the peer has mapped, as far as it is mapped.
+    /// Writes to the peer's mapped memory, up to its end.
     ///
     /// # Errors
-    /// As for [`Link::send`].
+    /// Those of [`Link::send`].
     pub fn write_mapped(
         &self,
         source: &mut dyn Source,
@@ -219,7 +219,7 @@ impl Link {
         nonblocking: bool,
     ) -> Result<u64, Error> {
         let _turn = lock(&self.sending);
-        self.tell_iomaps(nonblocking)?;
+        self.announce_iomaps(nonblocking)?;
         let all = source.left();
         while source.left() > 0 {
             let Some(entry) = lock(&self.end).mapped_by_peer(offset) else {
@@ -238,11 +238,11 @@ impl Link {
         Ok(all - source.left())
     }
 
-    /// Receives what is there; waits for something, or with `all` for as much as there is room for. Does not
-    /// take it away with `peek`.
+    /// Receives data. Waits for some, or with `all` until the memory is full. With `peek` the data
+    /// remains.
     ///
     /// # Errors
-    /// `ECONNRESET` when the connection broke; `EAGAIN`.
+    /// `ECONNRESET` if the connection failed; `EAGAIN`.
     pub fn receive(
         &self,
         sink: &mut dyn Sink,
@@ -262,7 +262,7 @@ impl Link {
         Ok(room - sink.room())
     }
 
-    /// False when there is nothing more to come.
+    /// Receives some data. Returns false if the peer sends no more.
     fn receive_some(
         &self,
         sink: &mut dyn Sink,
@@ -286,35 +286,35 @@ impl Link {
         Ok(true)
     }
 
-    /// Shuts one way or both down, and waits until what was sent has arrived.
+    /// Shuts down one or both directions and waits until sent data has arrived.
     ///
     /// # Errors
     /// `EINTR`.
     pub fn shut_down(&self, how: Shutdown) -> Result<(), Error> {
         let mut end = lock(&self.end);
-        let told = end.stream.as_mut().and_then(|stream| stream.shut_down(how));
+        let notice = end.stream.as_mut().and_then(|stream| stream.shut_down(how));
         drop(end);
-        // A thread that sends finds out that it cannot any more.
+        // Wakes sending threads, whose calls now fail.
         self.waiters.wake();
-        if let Some(control) = told {
+        if let Some(control) = notice {
             let mut end = self.wait(false, |stream| {
                 stream.has_control_slot() || stream.phase() != Phase::Connected
             })?;
-            end.tell(|stream| stream.send_control(control));
+            end.notify(|stream| stream.send_control(control));
         }
         drop(self.wait(false, Stream::is_drained)?);
         self.waiters.wake();
         Ok(())
     }
 
-    /// Finds out whether the peer is there.
+    /// Sends a keep-alive probe.
     pub fn keep_alive(&self) {
         let mut end = lock(&self.end);
         self.waiters.process(&mut *end);
-        end.tell(|stream| stream.send_control(Control::KeepAlive));
+        end.notify(|stream| stream.send_control(Control::KeepAlive));
     }
 
-    /// How many entries the peer has for memory that is mapped here.
+    /// Returns the number of the peer's entries for mapped memory.
     pub fn peer_iomap_entries(&self) -> u16 {
         let end = lock(&self.end);
         let stream = end.stream.as_ref();

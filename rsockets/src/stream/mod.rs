@@ -1,5 +1,4 @@
-//! Stream sockets: what they are bound to, how connections come about, and their options. A connection itself
-//! is a [`link`].
+//! Stream sockets: addresses, connection phases and options. A [`link`] is the connection.
 
 mod connect;
 mod end;
@@ -34,20 +33,20 @@ use urxe_proto::rsocket::stream::{Phase as LinkPhase, Shutdown};
 pub struct StreamSocket {
     me: Weak<StreamSocket>,
     service: Arc<Service>,
-    /// A forked child has its parent's sockets, and can do nothing with them.
+    /// The process of the socket. A forked child cannot use its parent's sockets.
     process: u32,
     id: Arc<Id>,
-    /// Who listened for it.
+    /// The listening socket of an accepted connection.
     listener: Option<Weak<StreamSocket>>,
-    /// Connections that wait for [`StreamSocket::accept`]. Its descriptor is the socket's number.
+    /// Connections for [`StreamSocket::accept`]. The queue's descriptor is the socket's number.
     arrivals: EventQueue<Arc<StreamSocket>>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Those who wait for it among others.
+    /// The threads that wait for several sockets including this one.
     pub watchers: Arc<Watchers>,
-    /// `O_NONBLOCK` and others, as `fcntl` has them.
+    /// The file status flags of `fcntl`, such as `O_NONBLOCK`.
     pub status_flags: AtomicI32,
-    /// `FD_CLOEXEC`, as `fcntl` has it.
+    /// The descriptor flags of `fcntl`: `FD_CLOEXEC`.
     pub descriptor_flags: AtomicI32,
     v6: bool,
 }
@@ -58,7 +57,7 @@ struct State {
     settings: Settings,
     options: Options,
     backlog: usize,
-    /// What `SO_ERROR` says next.
+    /// The pending error for `SO_ERROR`.
     error: i32,
 }
 
@@ -67,24 +66,24 @@ enum Phase {
     Idle,
     Bound,
     Listening,
-    /// The peer was asked.
+    /// A connection request was sent.
     Connecting(Arc<Link>),
-    /// There is, or was, a connection.
+    /// The connection is or was established.
     Connected(Arc<Link>),
-    /// There never was one.
+    /// The connection was never established.
     Failed,
 }
 
-/// Options that say nothing more than what they were set to, or little.
+/// Options that are stored with little further effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// `SO_REUSEADDR`.
     pub reuse_address: bool,
     /// `SO_OOBINLINE`.
     pub oob_inline: bool,
-    /// `SO_LINGER`; a socket always lingers until what it sent has arrived.
+    /// `SO_LINGER`; close always waits until sent data has arrived.
     pub linger: bool,
-    /// `TCP_NODELAY`; nothing is ever delayed.
+    /// `TCP_NODELAY`; data is never delayed.
     pub no_delay: bool,
     /// `IPV6_V6ONLY`.
     pub v6_only: bool,
@@ -92,7 +91,7 @@ pub struct Options {
     pub type_of_service: i32,
     /// `SO_KEEPALIVE`.
     pub keep_alive: bool,
-    /// `TCP_KEEPIDLE`; the system's if 0.
+    /// `TCP_KEEPIDLE` in seconds; 0 is the system's default.
     pub keep_idle: u32,
 }
 
@@ -112,10 +111,10 @@ impl Default for Options {
 }
 
 impl StreamSocket {
-    /// A new one, of IPv6 or IPv4.
+    /// Creates a socket for IPv6 or IPv4.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no descriptors left.
     pub fn new(v6: bool) -> Result<Arc<StreamSocket>, Error> {
         let service = service::get()?;
         let id = Id::new(
@@ -168,17 +167,17 @@ impl StreamSocket {
         Ok(socket)
     }
 
-    /// Its number.
+    /// Returns the socket's number.
     pub fn number(&self) -> RawFd {
         self.arrivals.fd().as_raw_fd()
     }
 
-    /// The number by which the service knows it.
+    /// Returns the tag of the socket's identifier.
     pub(super) fn service_number(&self) -> usize {
         self.id.tag()
     }
 
-    /// Its connection, if it has or had one.
+    /// Returns the connection, if it is or was established.
     fn link(&self) -> Result<Arc<Link>, Error> {
         if self.process != process::id() {
             return Err(Errno::BADF.into());
@@ -192,7 +191,7 @@ impl StreamSocket {
         }
     }
 
-    /// Its connection; one that is being made is waited for, unless the call must not wait.
+    /// Returns the connection; waits until it is established, unless nonblocking.
     fn link_for(&self, nonblocking: bool) -> Result<Arc<Link>, Error> {
         if !nonblocking {
             self.wait_connected()?;
@@ -200,29 +199,29 @@ impl StreamSocket {
         self.link()
     }
 
-    /// Whether a call with these flags must not wait.
+    /// Returns whether a call with this flag is nonblocking.
     fn must_not_wait(&self, dont_wait: bool) -> bool {
         dont_wait || self.is_nonblocking()
     }
 
-    /// Whether no call waits.
+    /// Returns whether the socket is nonblocking.
     pub fn is_nonblocking(&self) -> bool {
         self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
     }
 
-    /// Sends, as much as there is room for if it must not wait.
+    /// Sends data; as much as there is room for, if nonblocking.
     ///
     /// # Errors
-    /// `ECONNRESET` when nobody receives any more; `EAGAIN`.
+    /// `ECONNRESET` if the peer receives no more; `EAGAIN`.
     pub fn send(&self, source: &mut dyn Source, dont_wait: bool) -> Result<u64, Error> {
         let nonblocking = self.must_not_wait(dont_wait);
         self.link_for(nonblocking)?.send(source, nonblocking)
     }
 
-    /// Receives; 0 bytes when there is nothing more to come.
+    /// Receives data; 0 bytes if the peer sends no more.
     ///
     /// # Errors
-    /// `ECONNRESET` when the connection broke; `EAGAIN`.
+    /// `ECONNRESET` if the connection failed; `EAGAIN`.
     pub fn receive(
         &self,
         sink: &mut dyn Sink,
@@ -235,10 +234,10 @@ impl StreamSocket {
         link.receive(sink, nonblocking, all, peek)
     }
 
-    /// Writes to memory that the peer has mapped.
+    /// Writes to the peer's mapped memory.
     ///
     /// # Errors
-    /// As for [`StreamSocket::send`].
+    /// Those of [`StreamSocket::send`].
     pub fn write_mapped(
         &self,
         source: &mut dyn Source,
@@ -250,7 +249,7 @@ impl StreamSocket {
         link.write_mapped(source, offset, nonblocking)
     }
 
-    /// The domain in which memory is registered that the socket maps.
+    /// Returns the protection domain for memory to be mapped.
     ///
     /// # Errors
     /// `EINVAL` without a connection.
@@ -259,26 +258,26 @@ impl StreamSocket {
         Ok(Arc::clone(&link.iomaps.pd))
     }
 
-    /// Maps registered memory, by `offset`; for the peer to write to, or not.
+    /// Maps registered memory at `offset`, if `for_peer` for writes of the peer.
     ///
     /// # Errors
-    /// `ENOMEM` when the peer has no room to be told of it.
+    /// `ENOMEM` if the peer's list has no free entry.
     pub fn map(&self, mr: Mr, offset: u64, for_peer: bool) -> Result<(), Error> {
         let link = self.link().map_err(|_| Errno::INVAL)?;
         link.iomaps
             .add(mr, offset, for_peer, link.peer_iomap_entries())
     }
 
-    /// Ends a mapping.
+    /// Removes a mapping.
     ///
     /// # Errors
-    /// `EINVAL` when there is none of this memory.
+    /// `EINVAL` if the memory is not mapped.
     pub fn unmap(&self, addr: u64, len: u64) -> Result<(), Error> {
         let link = self.link().map_err(|_| Errno::INVAL)?;
         link.iomaps.remove(addr, len)
     }
 
-    /// Shuts one way or both down.
+    /// Shuts down one or both directions.
     ///
     /// # Errors
     /// See [`Error`].
@@ -300,15 +299,15 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Ends it. Waits until what was sent has arrived.
+    /// Closes the socket after sent data has arrived.
     pub fn close(&self) {
         if self.process != process::id() {
-            // What it has belongs to the parent: dropping it would end what the parent uses.
+            // In a forked child the objects belong to the parent and must not be dropped.
             std::mem::forget(self.me.upgrade());
             return;
         }
         if let Err(error) = self.shut_down(Shutdown::Both) {
-            tracing::debug!(%error, "a stream did not end in order");
+            tracing::debug!(%error, "a stream was not closed in order");
         }
         self.service.forget(self);
         self.id.close();
@@ -318,7 +317,7 @@ impl StreamSocket {
         self.watchers.notify();
     }
 
-    /// What can be done now.
+    /// Returns the readiness.
     pub fn ready(&self) -> Ready {
         let phase = lock(&self.state).phase.clone();
         match phase {
@@ -337,7 +336,8 @@ impl StreamSocket {
         }
     }
 
-    /// From now on a change makes the descriptor readable that is given to `with`.
+    /// Enables notifications and calls `with` with the descriptor that becomes readable on a
+    /// change.
     pub fn arm<T>(&self, with: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         let phase = lock(&self.state).phase.clone();
         match phase {
@@ -349,7 +349,7 @@ impl StreamSocket {
         }
     }
 
-    /// The descriptor of [`StreamSocket::arm`] was readable.
+    /// Clears the readiness of the descriptor of [`StreamSocket::arm`].
     pub fn clear(&self) {
         if let Ok(link) = self.link() {
             link.clear();
@@ -362,23 +362,23 @@ impl StreamSocket {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Its own address.
+    /// Returns the local address.
     pub fn local_address(&self) -> SocketAddr {
         let known = self.id.addresses().source;
         known.unwrap_or_else(|| self.unspecified())
     }
 
-    /// Its peer's address, if it has one.
+    /// Returns the peer's address, if any.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.id.addresses().destination
     }
 
-    /// Whether it listens.
+    /// Returns whether the socket listens.
     pub fn is_listening(&self) -> bool {
         matches!(lock(&self.state).phase, Phase::Listening)
     }
 
-    /// Whether it is of IPv6.
+    /// Returns whether the socket is for IPv6.
     pub fn is_v6(&self) -> bool {
         self.v6
     }
@@ -390,7 +390,7 @@ impl StreamSocket {
         }
     }
 
-    /// Its sizes; those of the connection once there is one.
+    /// Returns the sizes; those of the connection, if there is one.
     pub fn settings(&self) -> Settings {
         let state = lock(&self.state);
         let mut settings = state.settings;
@@ -404,7 +404,7 @@ impl StreamSocket {
         settings
     }
 
-    /// Changes its sizes, for a connection to come. False when there is one already.
+    /// Changes the sizes before a connection exists. Returns false afterwards.
     pub fn change_settings(&self, change: impl FnOnce(&mut Settings)) -> bool {
         let mut state = lock(&self.state);
         let early = matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening);
@@ -414,20 +414,20 @@ impl StreamSocket {
         early
     }
 
-    /// Its options.
+    /// Returns the options.
     pub fn options(&self) -> Options {
         lock(&self.state).options
     }
 
-    /// Changes options that are only kept.
+    /// Changes options that are only stored.
     pub fn change_options(&self, change: impl FnOnce(&mut Options)) {
         change(&mut lock(&self.state).options);
     }
 
-    /// Shares its address with others.
+    /// Sets `SO_REUSEADDR`.
     ///
     /// # Errors
-    /// As for [`Id::set_reuse_address`].
+    /// Those of [`Id::set_reuse_address`].
     pub fn set_reuse_address(&self, reuse: bool) -> Result<(), Error> {
         if matches!(lock(&self.state).phase, Phase::Idle) {
             self.id.set_reuse_address(reuse)?;
@@ -436,24 +436,24 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Leaves IPv4 alone.
+    /// Sets `IPV6_V6ONLY`.
     ///
     /// # Errors
-    /// As for [`Id::set_v6_only`].
+    /// Those of [`Id::set_v6_only`].
     pub fn set_v6_only(&self, v6_only: bool) -> Result<(), Error> {
         self.id.set_v6_only(v6_only)?;
         self.change_options(|options| options.v6_only = v6_only);
         Ok(())
     }
 
-    /// The type of service of its packets.
+    /// Sets `IP_TOS`.
     pub fn set_type_of_service(&self, value: i32) {
-        // As in an IP header.
+        // The IP header has 8 bits.
         self.id.set_type_of_service(value as u8);
         self.change_options(|options| options.type_of_service = value);
     }
 
-    /// Looks now and then whether the peer is there, or does not.
+    /// Sets `SO_KEEPALIVE`: enables keep-alive probes.
     pub fn set_keep_alive(&self, on: bool) {
         self.change_options(|options| options.keep_alive = on);
         match on {
@@ -462,7 +462,7 @@ impl StreamSocket {
         }
     }
 
-    /// After how many seconds it looks, at least 1.
+    /// Sets `TCP_KEEPIDLE`, at least 1 second.
     pub fn set_keep_idle(&self, seconds: u32) {
         self.change_options(|options| options.keep_idle = seconds);
         if self.options().keep_alive {
@@ -470,7 +470,7 @@ impl StreamSocket {
         }
     }
 
-    /// After how long it looks whether the peer is there.
+    /// Returns the interval of keep-alive probes.
     pub(super) fn keep_idle(&self) -> Duration {
         let seconds = match self.options().keep_idle {
             0 => system_keep_idle(),
@@ -479,31 +479,31 @@ impl StreamSocket {
         Duration::from_secs(seconds.into())
     }
 
-    /// Looks whether the peer is there.
+    /// Sends a keep-alive probe.
     pub(super) fn keep_alive(&self) {
         if let Ok(link) = self.link() {
             link.keep_alive();
         }
     }
 
-    /// What went wrong last, once.
+    /// Returns and clears the pending error.
     pub fn take_error(&self) -> i32 {
         std::mem::take(&mut lock(&self.state).error)
     }
 
-    /// Whether it is connected.
+    /// Returns whether the connection is established.
     pub fn is_connected(&self) -> bool {
         self.link()
             .is_ok_and(|link| link.phase() == LinkPhase::Connected)
     }
 
-    /// The largest payload of a packet, once the way is known.
+    /// Returns the path MTU, once the route is known.
     pub fn path_mtu(&self) -> Option<Mtu> {
         Some(self.id.path()?.mtu)
     }
 }
 
-/// The system's time for TCP, in seconds.
+/// Returns the system's `tcp_keepalive_time` in seconds.
 fn system_keep_idle() -> u32 {
     const USUAL: u32 = 7200;
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");

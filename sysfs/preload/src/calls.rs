@@ -1,6 +1,6 @@
-//! The functions that take a path and need nothing more.
+//! Functions that only take a path.
 //!
-//! What a pointer other than the path leads to is the C library's business, so it has no type here.
+//! Pointers other than the path are passed on, so their types do not matter here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -12,11 +12,11 @@ use crate::path;
 type Path = *const c_char;
 type Pointer = *mut c_void;
 
-/// Defines functions with the names of the C library's, that call these with another path: the
-/// argument that is named, meant from the directory that is named.
+/// Defines interposed functions that call the C library's with another path: the argument `path`,
+/// relative to the directory `from`.
 macro_rules! redirect {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $path:ident from $directory:expr;)*) => {
-        /// The functions of the C library behind these.
+        /// The C library's functions behind the interposed ones.
         pub static NEXT: &[&Next] = &[$(&$name::NEXT),*];
         $(
             mod $name {
@@ -24,17 +24,17 @@ macro_rules! redirect {
                 pub(super) static NEXT: Next = Next::new(concat!(stringify!($name), "\0"));
             }
 
-            /// As in C.
+            /// Interposes the C function of this name.
             ///
             /// # Safety
-            /// As in C.
+            /// The contract of the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                // SAFETY: the C library's function of this name takes these arguments, and the
-                // caller has passed what it asks for. Of `open` and its kind: `mode` is one of the arguments
-                // that vary. The calling conventions of the processors named in lib.rs pass an integer in the same
-                // register whether it is one of those or not, so it is what the caller passed, if anything;
-                // if not, it is whatever is in that register, and the C library does not look at it.
+                // SAFETY: the C library's function of this name takes these arguments, and they are
+                // the caller's under the same contract. For `open` and its variants `mode` is
+                // variadic. The calling conventions of the architectures in lib.rs pass an integer
+                // in the same register either way, so `mode` is what the caller passed. If it
+                // passed none, the C library does not read the register.
                 unsafe {
                     let Some(next) = $name::NEXT.get::<unsafe extern "C" fn($($type),*) -> $result>() else {
                         return Failure::FAILURE;

@@ -1,17 +1,17 @@
-//! The C library's own functions, behind the ones here that have their names.
+//! The C library's functions, resolved behind the interposed ones.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library, or of what else was loaded after this object.
+/// A function of the C library, or of another object that was loaded after this one.
 pub struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-/// The version of names that newer C libraries have for older programs only.
+/// The symbol version that newer C libraries provide only for older programs.
 const OLDEST: &CStr = if cfg!(target_arch = "x86_64") {
     c"GLIBC_2.2.5"
 } else if cfg!(target_arch = "aarch64") {
@@ -25,10 +25,10 @@ unsafe extern "C" {
 }
 
 impl Next {
-    /// The one of this name, to be looked for later.
+    /// Creates an unresolved function.
     ///
     /// # Panics
-    /// While compiling, when `name` does not end with the only zero in it.
+    /// At compile time, if `name` does not end with its only NUL.
     pub const fn new(name: &'static str) -> Self {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => Next {
@@ -39,13 +39,13 @@ impl Next {
         }
     }
 
-    /// Its address, or null where there is none.
+    /// Resolves the function; null if there is none.
     pub fn find(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
-        // SAFETY: names and versions are C strings.
+        // SAFETY: name and version are NUL-terminated.
         let found = unsafe {
             let found = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
             match found.is_null() {
@@ -57,36 +57,37 @@ impl Next {
         found
     }
 
-    /// The function, as what it is. Where there is none, `errno` is set to ENOSYS.
+    /// Returns the function as a pointer of type `F`. If there is none, sets `errno` to ENOSYS.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to a function, and this one can be called so.
+    /// `F` must be the function pointer type of this function.
     pub unsafe fn get<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = keep_errno(|| self.find());
+        let address = preserve_errno(|| self.find());
         if address.is_null() {
-            // SAFETY: errno is this thread's own.
+            // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
             unsafe { *libc::__errno_location() = libc::ENOSYS };
             return None;
         }
-        // SAFETY: pointers of the same size; the caller answers for the type.
+        // SAFETY: `address` is non-null, `F` has the size of a pointer, and the contract in section
+        // Safety says that the function has type `F`.
         Some(unsafe { mem::transmute_copy(&address) })
     }
 }
 
-/// Does something that the caller is not to see in `errno`.
-pub fn keep_errno<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: errno is this thread's own.
+/// Calls a function and restores `errno` afterwards.
+pub fn preserve_errno<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: the function has no preconditions.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `errno` is a valid pointer to this thread's errno.
     let before = unsafe { *errno };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: `errno` is a valid pointer to this thread's errno.
     unsafe { *errno = before };
     result
 }
 
-/// What a function returns when it has failed.
+/// The return value of a failed C function.
 pub trait Failure {
     /// The value.
     const FAILURE: Self;

@@ -1,25 +1,25 @@
-//! Which paths belong to the directory with the files, and what they are there.
+//! The paths that are replaced, and their replacements.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 
-use crate::next::keep_errno;
+use crate::next::preserve_errno;
 use crate::root::root;
 
-/// Directories of the kernel's, and the entries in them that are replaced.
+/// Directories of the kernel, and their entries that are replaced.
 const REPLACED: [(&[u8], &[&[u8]]); 2] = [
     (b"/sys/class", &[b"infiniband", b"infiniband_verbs"]),
     (b"/dev", &[b"infiniband"]),
 ];
 
-/// The longest path with the zero at its end.
+/// The longest path with its NUL.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// Makes a call with the path that is to be used in place of `path`, which is meant from the directory
-/// open at `directory`. `errno` is what the call makes it.
+/// Calls a function with the replacement of `path`, or with `path` itself. A relative path is
+/// relative to the open `directory`. `errno` is that of the function.
 ///
 /// # Safety
-/// `path` is null or a C string.
+/// `path` must be null or a C string.
 pub unsafe fn with<R>(
     directory: c_int,
     path: *const c_char,
@@ -28,7 +28,7 @@ pub unsafe fn with<R>(
     let Some(root) = root().filter(|_| !path.is_null()) else {
         return call(path);
     };
-    // SAFETY: it is a C string.
+    // SAFETY: `path` is non-null and a C string by the contract in section Safety.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let parent = match bytes.first() {
         Some(b'/') if is_replaced(bytes) => &b""[..],
@@ -41,7 +41,7 @@ pub unsafe fn with<R>(
     with_parts(&[root, parent, bytes], path, call)
 }
 
-/// A function of its own, so that only those who need the room on the stack take it.
+/// A separate function, because only replaced paths need the buffer on the stack.
 #[inline(never)]
 fn with_parts<R>(
     parts: &[&[u8]; 3],
@@ -51,7 +51,7 @@ fn with_parts<R>(
     let mut buffer = [MaybeUninit::<u8>::uninit(); PATH_MAX];
     let bytes = parts.iter().copied().flatten().copied().chain([0]);
     if parts.iter().map(|part| part.len()).sum::<usize>() >= PATH_MAX {
-        // Too long with the directory: then nothing is there either, and the kernel says so.
+        // Too long with the root. The unreplaced path does not exist, and the kernel reports that.
         return call(otherwise);
     }
     for (place, byte) in buffer.iter_mut().zip(bytes) {
@@ -60,8 +60,8 @@ fn with_parts<R>(
     call(buffer.as_ptr().cast())
 }
 
-/// Whether an absolute path leads to what is replaced. One with `..` on the way there does not: it may be
-/// that of a link's target.
+/// Returns whether an absolute path is replaced. A path with `..` before the replaced entry is not,
+/// because it may go through a link.
 fn is_replaced(path: &[u8]) -> bool {
     REPLACED.iter().any(|(directory, entries)| {
         let mut rest = components(path);
@@ -70,11 +70,11 @@ fn is_replaced(path: &[u8]) -> bool {
     })
 }
 
-/// The directory, with a slash, that a relative path to what is replaced is meant from.
+/// Returns the directory, with a slash, of a relative path that is replaced.
 fn replaced_from(directory: c_int, path: &[u8]) -> Option<&'static [u8]> {
     let name = components(path).next()?;
     let mut entries = REPLACED.iter().flat_map(|(_, entries)| entries.iter());
-    // Which directory it is takes a system call, so names that cannot be meant are ruled out first.
+    // Checks the names first, because finding the directory takes a system call.
     if !entries.any(|entry| *entry == name) {
         return None;
     }
@@ -90,7 +90,7 @@ fn replaced_from(directory: c_int, path: &[u8]) -> Option<&'static [u8]> {
     })
 }
 
-/// What directory this is, if its path fits.
+/// Returns the path of an open directory, if it fits into the buffer.
 fn directory_path(directory: c_int, buffer: &mut [u8; 16]) -> Option<&[u8]> {
     const START: &[u8] = b"/proc/self/fd/";
     let mut link = [0; START.len() + 11];
@@ -102,9 +102,9 @@ fn directory_path(directory: c_int, buffer: &mut [u8; 16]) -> Option<&[u8]> {
             CStr::from_bytes_until_nul(&link).ok()?
         }
     };
-    // SAFETY: a C string, and a buffer of this length. The call is made directly, since the function for it is
-    // one of those replaced.
-    let length = keep_errno(|| unsafe {
+    // SAFETY: `link` is NUL-terminated and the buffer has this length. This is a direct system
+    // call, because `readlink` is interposed.
+    let length = preserve_errno(|| unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
             libc::AT_FDCWD,
@@ -117,7 +117,7 @@ fn directory_path(directory: c_int, buffer: &mut [u8; 16]) -> Option<&[u8]> {
     buffer.get(..length)
 }
 
-/// Writes a number in decimal; what follows stays.
+/// Writes a number in decimal to the start of a buffer.
 fn write_number(number: u32, to: &mut [u8]) {
     let digits = number.checked_ilog10().unwrap_or(0);
     for (place, power) in to.iter_mut().zip((0..=digits).rev()) {
@@ -125,14 +125,13 @@ fn write_number(number: u32, to: &mut [u8]) {
     }
 }
 
-/// The names in a path. Slashes may be several, and `.` is nothing.
+/// Returns the names in a path, without empty names and `.`.
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let names = path.split(|byte| *byte == b'/');
     names.filter(|name| !name.is_empty() && *name != b".")
 }
 
-/// How many bytes at the beginning of a path are the directory with the files: without them it is the path
-/// that the program knows.
+/// Returns the number of bytes at the start of a path that are the root of the view.
 pub fn hidden(path: &[u8]) -> usize {
     let Some(root) = root() else { return 0 };
     hidden_by(root, path)
@@ -182,7 +181,7 @@ mod tests {
     #[test]
     fn relative_path_counts_from_its_directory() {
         let open = |path: &CStr| {
-            // SAFETY: a C string.
+            // SAFETY: `path` is a C string.
             let fd = unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY) };
             assert!(fd >= 0);
             fd

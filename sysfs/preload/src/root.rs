@@ -1,6 +1,6 @@
-//! The directory with the files, as the environment tells when the program starts.
+//! The root directory of the view, as the environment contains it at program start.
 //!
-//! It is copied then: programs overwrite their environment, to change what `ps` shows of them.
+//! It is copied, because programs overwrite their environment to change what `ps` shows.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
@@ -13,7 +13,7 @@ mod environment;
 
 pub use environment::{LONGEST_ROOT, VARIABLE};
 
-/// The length before anything was remembered.
+/// The length before `remember` has run.
 const UNKNOWN: usize = usize::MAX;
 
 struct Root {
@@ -21,7 +21,8 @@ struct Root {
     length: AtomicUsize,
 }
 
-// SAFETY: the bytes are written once, by `remember`, before `length` says that there are any.
+// SAFETY: `remember` writes the bytes once, before it publishes `length`; afterwards they are only
+// read.
 unsafe impl Sync for Root {}
 
 static ROOT: Root = Root {
@@ -33,30 +34,29 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Copies what the environment tells. To be called once, by the dynamic linker.
+/// Copies the root from the environment. The dynamic linker calls this once.
 pub fn remember() {
     let root = from_environment().unwrap_or_default();
-    // SAFETY: nobody reads the bytes while the length is unknown, and this is called once. The root is no
-    // longer than they are.
+    // SAFETY: no thread reads the bytes while the length is unknown, and this runs once. The root
+    // is at most as long as the buffer.
     unsafe { ptr::copy_nonoverlapping(root.as_ptr(), ROOT.bytes.get().cast(), root.len()) };
     ROOT.length.store(root.len(), Ordering::Release);
 }
 
-/// The directory, without a slash at its end; nothing where none is named.
+/// Returns the root without a trailing slash, or `None` if the variable is not set.
 pub fn root() -> Option<&'static [u8]> {
     match ROOT.length.load(Ordering::Acquire) {
         0 => None,
-        // Other libraries may be started before this one, and open files.
+        // The constructors of other libraries may run earlier and open files.
         UNKNOWN => from_environment(),
-        // SAFETY: that many bytes were written before, and never are again.
+        // SAFETY: `remember` initialized `length` bytes, which never change afterwards.
         length => Some(unsafe { slice::from_raw_parts(ROOT.bytes.get().cast(), length) }),
     }
 }
 
-/// `getenv` is not used: another library may stand in its place.
+/// Reads the environment without `getenv`, which another library may interpose.
 fn from_environment() -> Option<&'static [u8]> {
-    // SAFETY: the C library's environment is an array of C strings that ends with a null pointer; it may
-    // not have been set yet.
+    // SAFETY: `environ` is null or a null-terminated array of C strings.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {

@@ -1,4 +1,4 @@
-//! The functions that walk through directories inside the C library, where its calls cannot be replaced.
+//! Functions that traverse directories inside the C library, where calls cannot be interposed.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ static GLOB64: Next = Next::new("glob64\0");
 static READDIR: Next = Next::new("readdir\0");
 static CLOSEDIR: Next = Next::new("closedir\0");
 
-/// The functions of the C library behind these.
+/// The C library's functions behind the interposed ones.
 pub static NEXT: &[&Next] = &[
     &FTW, &FTW64, &NFTW, &NFTW64, &GLOB, &GLOB64, &READDIR, &CLOSEDIR,
 ];
@@ -27,30 +27,31 @@ pub static NEXT: &[&Next] = &[
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Position {
-    /// Where in the path the last name begins.
+    /// The offset of the last name in the path.
     base: c_int,
     level: c_int,
 }
 
-/// What `ftw` calls.
+/// The callback of `ftw`.
 pub type Visit = unsafe extern "C" fn(*const c_char, *const c_void, c_int) -> c_int;
-/// What `nftw` calls.
+/// The callback of `nftw`.
 pub type VisitAt =
     unsafe extern "C" fn(*const c_char, *const c_void, c_int, *mut Position) -> c_int;
 
 thread_local! {
-    /// What the walks under way in this thread call; the innermost. They call from within, and a
-    /// program's function has no argument of its own.
+    /// The program's callback of the innermost traversal in this thread. The C callbacks have no
+    /// user data argument.
     static VISIT: Cell<Option<Visit>> = const { Cell::new(None) };
     static VISIT_AT: Cell<Option<VisitAt>> = const { Cell::new(None) };
 }
 
-/// The path without the directory with the files, and how much shorter it is.
+/// Returns the path without the root of the view, and the length of the removed root.
 ///
 /// # Safety
-/// `path` is a C string.
+/// `path` must be a C string.
 unsafe fn shown(path: *const c_char) -> (*const c_char, usize) {
-    // SAFETY: a C string, of which what is hidden is a part.
+    // SAFETY: `path` is a C string by the contract in section Safety, and `hidden` is at most its
+    // length.
     unsafe {
         let hidden = path::hidden(CStr::from_ptr(path).to_bytes());
         (path.add(hidden), hidden)
@@ -58,7 +59,7 @@ unsafe fn shown(path: *const c_char) -> (*const c_char, usize) {
 }
 
 unsafe extern "C" fn visit(path: *const c_char, stat: *const c_void, kind: c_int) -> c_int {
-    // SAFETY: the C library passes what the program's function is to get.
+    // SAFETY: the C library calls this with the arguments of the program's callback.
     unsafe {
         let (path, _) = shown(path);
         VISIT.get().map_or(0, |function| function(path, stat, kind))
@@ -71,8 +72,8 @@ unsafe extern "C" fn visit_at(
     kind: c_int,
     position: *mut Position,
 ) -> c_int {
-    // SAFETY: the C library passes what the program's function is to get. What is hidden is at most as long
-    // as a path, so it fits.
+    // SAFETY: the C library calls this with the arguments of the program's callback. The removed
+    // length is at most that of a path, so it fits into `c_int`.
     unsafe {
         let (path, hidden) = shown(path);
         let mut here = *position;
@@ -83,10 +84,11 @@ unsafe extern "C" fn visit_at(
     }
 }
 
-/// Walks, calling the program's function with the paths that it knows.
+/// Traverses with the program's callback, which gets paths without the root.
 unsafe fn walk(next: &Next, root: *const c_char, function: Option<Visit>, files: c_int) -> c_int {
     type Walk = unsafe extern "C" fn(*const c_char, Option<Visit>, c_int) -> c_int;
-    // SAFETY: the C library's function of this type, with what the caller passed.
+    // SAFETY: the C library's function has this type, and the arguments are the caller's under the
+    // same contract.
     unsafe {
         let Some(next) = next.get::<Walk>() else {
             return Failure::FAILURE;
@@ -103,7 +105,7 @@ unsafe fn walk(next: &Next, root: *const c_char, function: Option<Visit>, files:
     }
 }
 
-/// The same with positions.
+/// Like [`walk`], with positions.
 unsafe fn walk_at(
     next: &Next,
     root: *const c_char,
@@ -112,7 +114,8 @@ unsafe fn walk_at(
     flags: c_int,
 ) -> c_int {
     type Walk = unsafe extern "C" fn(*const c_char, Option<VisitAt>, c_int, c_int) -> c_int;
-    // SAFETY: the C library's function of this type, with what the caller passed.
+    // SAFETY: the C library's function has this type, and the arguments are the caller's under the
+    // same contract.
     unsafe {
         let Some(next) = next.get::<Walk>() else {
             return Failure::FAILURE;
@@ -129,34 +132,34 @@ unsafe fn walk_at(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ftw(root: *const c_char, function: Option<Visit>, files: c_int) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { walk(&FTW, root, function, files) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ftw64(
     root: *const c_char,
     function: Option<Visit>,
     files: c_int,
 ) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { walk(&FTW64, root, function, files) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn nftw(
     root: *const c_char,
@@ -164,14 +167,14 @@ pub unsafe extern "C" fn nftw(
     files: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { walk_at(&NFTW, root, function, files, flags) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn nftw64(
     root: *const c_char,
@@ -179,11 +182,11 @@ pub unsafe extern "C" fn nftw64(
     files: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { walk_at(&NFTW64, root, function, files, flags) }
 }
 
-/// `glob_t`, which is the same with 64-bit file sizes on the processors named in lib.rs.
+/// `glob_t`. On the architectures in lib.rs `glob64_t` is the same.
 #[repr(C)]
 pub struct Matches {
     count: usize,
@@ -197,10 +200,10 @@ pub struct Matches {
     stat: *const c_void,
 }
 
-/// `GLOB_ALTDIRFUNC`: the functions to be used for directories are in the structure.
+/// `GLOB_ALTDIRFUNC`: the structure contains the directory functions.
 const OWN_FUNCTIONS: c_int = 1 << 9;
 
-/// Looks for matches by way of the functions here, unless the program brings its own.
+/// Matches with the directory functions of this object, unless the program provides its own.
 unsafe fn find_matches(
     next: &Next,
     pattern: *const c_char,
@@ -211,8 +214,9 @@ unsafe fn find_matches(
     type Glob = unsafe extern "C" fn(*const c_char, c_int, *const c_void, *mut Matches) -> c_int;
     /// `GLOB_ABORTED`.
     const ABORTED: c_int = 2;
-    // SAFETY: the C library's function of this type, with what the caller passed. The functions for directories
-    // are the program's to set, so those who do not ask for their own do not look at them.
+    // SAFETY: the C library's function has this type, and the arguments are the caller's under the
+    // same contract. Without `GLOB_ALTDIRFUNC` the caller does not use the directory functions, so
+    // they can be set here.
     unsafe {
         let Some(next) = next.get::<Glob>() else {
             return ABORTED;
@@ -232,10 +236,10 @@ unsafe fn find_matches(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn glob(
     pattern: *const c_char,
@@ -243,14 +247,14 @@ pub unsafe extern "C" fn glob(
     on_error: *const c_void,
     matches: *mut Matches,
 ) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { find_matches(&GLOB, pattern, flags, on_error, matches) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn glob64(
     pattern: *const c_char,
@@ -258,6 +262,6 @@ pub unsafe extern "C" fn glob64(
     on_error: *const c_void,
     matches: *mut Matches,
 ) -> c_int {
-    // SAFETY: the caller passed what the C library asks for.
+    // SAFETY: the arguments are the caller's under the contract of the C function.
     unsafe { find_matches(&GLOB64, pattern, flags, on_error, matches) }
 }

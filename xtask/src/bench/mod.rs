@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: urxe beside what it is to be held against, in turn, on this machine.
+//! `cargo xtask bench`: compares urxe with other transports on this machine.
 //!
-//! Absolute numbers say little on a machine that others use; a ratio of two things that ran in turn says more. So
-//! each round runs everything once, ratios are taken within a round, and their median counts.
+//! On a shared machine absolute numbers vary, while the ratio of two programs that run in turn is
+//! stable. So each round runs every program once, ratios are computed within a round, and the
+//! median of the rounds is reported.
 
 mod page;
 mod pair;
@@ -17,23 +18,23 @@ use page::Row;
 use pair::Programs;
 use plan::Part;
 
-/// What to measure, and how often.
+/// The options of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchOptions {
-    /// Measure only these parts, comma-separated.
+    /// Measure only these parts, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
 
-    /// How often each program runs; the median counts.
+    /// Number of runs of each program, of which the median is reported
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Write docs/PERFORMANCE.md's tables, and its chart.
+    /// Write the tables and the chart of docs/PERFORMANCE.md
     #[arg(long)]
     write: bool,
 }
 
-/// Runs the command; whether everything could be measured.
+/// Runs the command. Returns whether every cell was measured.
 pub(crate) fn run(options: &BenchOptions, workspace: &Path, target: &Path) -> bool {
     match try_run(options, workspace, target) {
         Ok(complete) => complete,
@@ -49,7 +50,7 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         build(workspace, target)?;
         if !namespace::enter()? {
             eprintln!(
-                "bench: no network namespace can be made here; others' packets may disturb the numbers"
+                "bench: cannot create a network namespace; other traffic may disturb the results"
             );
         }
     }
@@ -67,7 +68,7 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         })
         .collect();
     let mut complete = true;
-    // Parts one after the other, so that what is compared runs close together.
+    // Completes one part before the next, so that compared programs run close together in time.
     for part in Part::ALL {
         for round in 1..=options.rounds {
             for row in rows.iter_mut().filter(|row| row.cell.part == part) {
@@ -95,7 +96,7 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
     Ok(complete)
 }
 
-/// Writes the page up to the line from which on people write it.
+/// Writes the generated part of the page and keeps the part below the marker.
 fn write(
     workspace: &Path,
     machine: &str,
@@ -121,7 +122,7 @@ fn udp(target: &Path) -> PathBuf {
     target.join("bench/udp")
 }
 
-/// Builds what is measured.
+/// Builds the measured programs.
 fn build(workspace: &Path, target: &Path) -> Result<(), String> {
     release::build(&release::PRODUCTS, workspace, target)?;
     release::build(&["urxe-bench"], workspace, target)?;

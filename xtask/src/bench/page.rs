@@ -1,4 +1,4 @@
-//! Shows what was measured: as text, as a page, and as a chart.
+//! Formats the results as text, as a page and as a chart.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use super::pair::Measured;
 use super::plan::{Cell, GOALS, Goal, Part, Unit};
 
-/// A cell with what its runs came to, one a round.
+/// A cell with its results, one per round.
 pub(super) struct Row {
     pub(super) cell: Cell,
     pub(super) runs: Vec<Option<Measured>>,
@@ -18,7 +18,7 @@ impl Row {
     }
 }
 
-/// The middle of some numbers, with the least and the most.
+/// The median, minimum and maximum of some values.
 struct Spread {
     median: f64,
     least: f64,
@@ -44,7 +44,7 @@ fn shown(value: f64) -> String {
     }
 }
 
-/// The tables, in Markdown, which reads well enough in a terminal.
+/// Returns the tables in Markdown.
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut page = String::new();
     for part in Part::ALL {
@@ -89,7 +89,7 @@ pub(super) fn tables(rows: &[Row]) -> String {
     page
 }
 
-/// CPU seconds of both ends for each 10^9 bytes, where it is data that counts.
+/// Returns the CPU seconds of both ends per 10^9 bytes, for cells that transfer a known amount.
 fn cpu_of_each_gb(cell: &Cell, cpu: Option<&Spread>) -> String {
     match (cell.unit, cell.bytes(), cpu) {
         (Unit::MibPerSecond, Some(bytes), Some(cpu)) => shown(cpu.median * 1e9 / bytes as f64),
@@ -97,7 +97,8 @@ fn cpu_of_each_gb(cell: &Cell, cpu: Option<&Spread>) -> String {
     }
 }
 
-/// A ratio is taken in each round, so that what disturbs a round disturbs both of its sides.
+/// Returns the line of a goal. Ratios are computed within a round, so that a disturbance affects
+/// both sides.
 fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
     let find = |name: &str| rows.iter().find(|row| row.cell.name == name);
     let (of, to) = (find(goal.of)?, find(goal.to)?);
@@ -121,7 +122,7 @@ fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
     ))
 }
 
-/// What the machine was.
+/// Describes the machine.
 pub(super) fn machine() -> String {
     let first = |file: &str, key: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -148,7 +149,7 @@ pub(super) fn machine() -> String {
     )
 }
 
-/// A bar for the median of each cell of the parts that are about bandwidth at 64 KiB, and latency.
+/// Returns a chart with the median of each cell of the parts on 64 KiB bandwidth and on latency.
 pub(super) fn chart(rows: &[Row]) -> String {
     const BAR: f64 = 22.0;
     const LEFT: f64 = 190.0;

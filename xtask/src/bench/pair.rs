@@ -1,4 +1,4 @@
-//! Runs the two programs of a cell, and reads what they print.
+//! Runs the two programs of a cell and parses their output.
 
 use std::fs;
 use std::io::Read;
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 
 use super::plan::{Cell, Unit};
 
-/// How long a run may take.
+/// The time limit of a run in seconds.
 const LIMIT: &str = "120";
 
-/// How long a server may take until it listens.
-const START: Duration = Duration::from_secs(20);
+/// The time that a server has to start listening.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often a program runs anew, in which nothing repeats a packet that was lost.
-const AGAIN: usize = 4;
+/// The number of retries for programs that do not retransmit lost packets.
+const RETRIES: usize = 4;
 
-/// UDP's own program has a port of its own.
+/// The fixed port of the UDP program.
 const UDP_PORT: u16 = 4792;
 
-/// A program that is measured, by what drives it.
+/// A measured program, by the tool that runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tool {
-    /// perftest over urxe: its average bandwidth, or its median latency.
+    /// perftest over urxe: average bandwidth, or median latency.
     Urxe,
-    /// The same; the latency that 99% of messages stay under.
+    /// perftest over urxe: the 99th percentile of the latency.
     UrxeTail,
     /// `tests/rxe/udp/udp.c`.
     Udp,
-    /// The same; what 99% of its round trips stay under, halved.
+    /// `tests/rxe/udp/udp.c`: half of the 99th percentile of its round trips.
     UdpTail,
     /// `benches/model.rs`.
     Model,
@@ -41,31 +41,31 @@ pub(super) enum Tool {
     Ucx,
 }
 
-/// Where the programs are.
+/// The paths of the programs.
 pub(super) struct Programs {
     pub(super) urxe: PathBuf,
     pub(super) model: PathBuf,
     pub(super) udp: PathBuf,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) value: f64,
-    /// What both programs used of processors, in seconds.
+    /// The CPU time of both programs in seconds.
     pub(super) cpu: f64,
 }
 
-/// Runs a cell until it gives a number: once, or a few times where that may be for chance.
+/// Runs a cell, several times if a program may fail by packet loss, until there is a result.
 ///
 /// # Errors
-/// What the programs said when they did not come to an end with a number.
+/// The output of the programs, if there is no result.
 pub(super) fn run(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
-    let again = if cell.tool == Tool::Model { AGAIN } else { 0 };
+    let again = if cell.tool == Tool::Model { RETRIES } else { 0 };
     repeat(again, || once(cell, programs))
 }
 
-/// Does something until it works, `again` times more at most, and says so.
+/// Repeats an operation until it succeeds, at most `again` times, and reports each failure.
 fn repeat<T>(again: usize, mut once: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     for left in (1..=again).rev() {
         match once() {
@@ -78,8 +78,8 @@ fn repeat<T>(again: usize, mut once: impl FnMut() -> Result<T, String>) -> Resul
 
 /// Runs all copies of a cell at the same time.
 ///
-/// One copy reports what its program measured. Averages of several copies cannot be added, since
-/// each covers a time of its own: their bandwidth is the bytes of all, over the time from the
+/// For one copy the result is the program's own. The averages of several copies cover different
+/// intervals and cannot be added. Their bandwidth is the bytes of all copies over the time from the
 /// start of the first client to the end of the last.
 fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
     if !cell.aggregate {
@@ -89,7 +89,7 @@ fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
     }
     let bytes = cell
         .bytes()
-        .ok_or("the command line names no number of bytes")?;
+        .ok_or("the command line has no number of bytes")?;
     let servers: Vec<Result<Server, String>> = (0..cell.copies)
         .map(|_| Server::start(cell, programs))
         .collect();
@@ -98,7 +98,7 @@ fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
         .into_iter()
         .map(|server| server?.connect(cell, programs))
         .collect();
-    // Every pair is waited for, since one that still runs would disturb the next cell.
+    // Waits for every pair, because a running one would disturb the next cell.
     let waiting: Vec<_> = pairs
         .into_iter()
         .map(|pair| {
@@ -112,7 +112,7 @@ fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
         match thread.join() {
             Ok(Ok(one)) => cpu += one.cpu,
             Ok(Err(error)) => failed = Some(error),
-            Err(_) => failed = Some("a thread that waits for a pair panicked".to_owned()),
+            Err(_) => failed = Some("the thread of a pair panicked".to_owned()),
         }
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -120,7 +120,7 @@ fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
     failed.map_or(Ok(Measured { value, cpu }), Err)
 }
 
-/// A server that listens.
+/// A listening server.
 struct Server {
     child: Child,
     port: u16,
@@ -139,7 +139,7 @@ impl Server {
             _ => NEXT.fetch_add(1, Ordering::Relaxed),
         };
         let mut child = spawn(cell, programs, port, None)?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         while !listens(port) {
             let ended = !matches!(child.try_wait(), Ok(None));
             if ended || Instant::now() > deadline {
@@ -148,7 +148,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        // UCX's listens before it is ready.
+        // The server of UCX listens before it is ready.
         thread::sleep(Duration::from_millis(if cell.tool == Tool::Ucx {
             500
         } else {
@@ -168,7 +168,7 @@ impl Server {
 
 impl Pair {
     fn finish(self, cell: &Cell) -> Result<Measured, String> {
-        // Of many queue pairs each end prints more than a pipe holds.
+        // With many queue pairs each end prints more than a pipe buffers.
         let server = thread::spawn(move || output(self.server));
         let (good, text) = output(self.client);
         let (_, of_server) = server.join().unwrap_or_default();
@@ -197,15 +197,15 @@ fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Res
         Tool::Udp | Tool::UdpTail => format!("{} {words} {host}", programs.udp.display()),
         Tool::Model => format!("{} {words} {port} {host}", programs.model.display()),
         Tool::Iperf if host.is_empty() => format!("iperf3 -s -1 -p {port}"),
-        // Its own 128 KiB a call are half as fast.
+        // The default of 128 KiB per call is half as fast.
         Tool::Iperf => format!("iperf3 -c {host} -p {port} -f m -l 1M -n {words}"),
         Tool::Ucx if host.is_empty() => format!("ucx_perftest -p {port}"),
         Tool::Ucx => format!("ucx_perftest -p {port} {host} -w 1000 -t {words}"),
     };
-    // The shell says what the program used, as `cpu` reads it.
+    // The shell reports the CPU time in the format that `cpu` parses.
     let mut script = format!("TIMEFORMAT='cpu %3U %3S'; time timeout {LIMIT} {line}");
     if cell.busy && host.is_empty() {
-        // What computes has the output of nobody, who would wait for its end.
+        // The busy loop must not inherit the output pipe, whose end the reader waits for.
         script = format!(
             "while :; do :; done >/dev/null 2>&1 & {script}; status=$?; kill %1; exit $status"
         );
@@ -226,11 +226,11 @@ fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Res
     command.spawn().map_err(|error| format!("bash: {error}"))
 }
 
-/// Whether it ended well, and all that it printed.
+/// Returns whether the program succeeded, and all of its output.
 fn output(mut child: Child) -> (bool, String) {
     let mut text = String::new();
     let mut errors = String::new();
-    // None of these programs fills a pipe with errors.
+    // None of these programs fills a pipe with errors, so stdout can be read first.
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_string(&mut text);
     }
@@ -241,7 +241,7 @@ fn output(mut child: Child) -> (bool, String) {
     (good, format!("{text}\n{errors}"))
 }
 
-/// Whether somebody listens at a TCP port of this network namespace.
+/// Returns whether a socket listens at a TCP port of this network namespace.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
@@ -254,7 +254,7 @@ fn listens(port: u16) -> bool {
     })
 }
 
-/// What the shell said that a program used of processors.
+/// Returns the CPU time that the shell reported.
 fn cpu(text: &str) -> f64 {
     let words = text
         .lines()
@@ -263,11 +263,11 @@ fn cpu(text: &str) -> f64 {
     words.filter_map(|word| word.parse::<f64>().ok()).sum()
 }
 
-/// Finds the number.
+/// Parses the result of a program.
 fn read(tool: Tool, unit: Unit, text: &str) -> Option<f64> {
     match tool {
         Tool::Iperf => {
-            // Megabits, of 10^6.
+            // In units of 10^6 bits per second.
             let line = text.lines().rfind(|line| line.ends_with("receiver"))?;
             let words: Vec<_> = line.split_whitespace().collect();
             let at = words.iter().position(|word| *word == "Mbits/sec")?;
@@ -288,7 +288,7 @@ fn read(tool: Tool, unit: Unit, text: &str) -> Option<f64> {
                 _ => 4,
             };
             let value = *row.get(column)?;
-            // A ping-pong of UDP's is measured as the whole way and back.
+            // The UDP ping-pong reports round trips.
             let is_udp = matches!(tool, Tool::Udp | Tool::UdpTail);
             let half = is_udp && unit == Unit::Microseconds;
             Some(if half { value / 2.0 } else { value })
@@ -296,7 +296,7 @@ fn read(tool: Tool, unit: Unit, text: &str) -> Option<f64> {
     }
 }
 
-/// A row of perftest's.
+/// Parses a row of numbers of perftest.
 fn numbers(line: &str) -> Option<Vec<f64>> {
     let words = line.split_whitespace().take_while(|word| *word != "of");
     let row: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_by_chance_is_tried_a_few_times() {
+    fn failure_is_retried_a_few_times() {
         for (failures, tries, worked) in [(0, 1, true), (4, 5, true), (9, 5, false)] {
             let mut tried = 0;
             let done = repeat(4, || {

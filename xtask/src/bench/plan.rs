@@ -1,34 +1,34 @@
-//! What is measured, beside what, and what it should come to.
+//! The measurements, their comparisons and goals.
 
 use super::pair::Tool;
 
-/// A part of the whole.
+/// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Part {
-    /// Bandwidth at 64 KiB, which the goals are about.
+    /// Bandwidth of 64 KiB messages, for which there are goals.
     Goals,
-    /// Bandwidth of all sizes, with both MTUs.
+    /// Bandwidth by size and MTU.
     Bandwidth,
-    /// Small messages a second.
+    /// Rate of small messages.
     Rate,
-    /// How long a message takes.
+    /// Latency of small messages.
     Latency,
-    /// How long a larger one takes.
+    /// Latency of large messages.
     Large,
     /// Many queue pairs, and many pairs of processes.
     Scale,
-    /// Packets that are lost.
+    /// Packet loss.
     Loss,
     /// A small receive buffer.
     Buffer,
-    /// Programs that sleep until there is a completion.
+    /// Programs that wait for completion events.
     Events,
-    /// A target whose program computes, and never calls verbs.
+    /// A target whose program is busy and does not call verbs.
     Busy,
 }
 
 impl Part {
-    /// In the order in which they are shown.
+    /// All parts in their order.
     pub(super) const ALL: [Part; 10] = [
         Part::Goals,
         Part::Bandwidth,
@@ -42,7 +42,7 @@ impl Part {
         Part::Busy,
     ];
 
-    /// Its heading.
+    /// Returns the heading.
     pub(super) fn title(self) -> &'static str {
         match self {
             Part::Goals => "64 KiB messages, one queue pair",
@@ -59,14 +59,14 @@ impl Part {
     }
 }
 
-/// What a number says.
+/// The unit of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
-    /// More is better.
+    /// Bandwidth; higher is better.
     MibPerSecond,
-    /// More is better.
+    /// Message rate; higher is better.
     MillionPerSecond,
-    /// Less is better.
+    /// Latency; lower is better.
     Microseconds,
 }
 
@@ -79,7 +79,7 @@ impl Unit {
         }
     }
 
-    /// How many times as good `value` is as `other`.
+    /// Returns the ratio in which `value` is better than `other`.
     pub(super) fn ratio(self, value: f64, other: f64) -> f64 {
         match self {
             Unit::Microseconds => other / value,
@@ -88,24 +88,24 @@ impl Unit {
     }
 }
 
-/// One pair of programs.
+/// A pair of programs to measure.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub(super) part: Part,
-    /// What it is called in the table.
+    /// The name in the table.
     pub(super) name: String,
     pub(super) unit: Unit,
     pub(super) tool: Tool,
-    /// Program, and options for both sides.
+    /// The program, and options for both sides.
     pub(super) words: String,
-    /// Environment for both sides.
+    /// The environment of both sides.
     pub(super) environment: Vec<(&'static str, String)>,
     /// The number of pairs that run at the same time.
     pub(super) copies: usize,
-    /// Whether the value is the bytes of all pairs over the time of the whole run, start-up
-    /// included, instead of what the program reports.
+    /// Whether the result is the bytes of all pairs over the time of the whole run, including
+    /// start-up, instead of the program's own result.
     pub(super) aggregate: bool,
-    /// Whether something computes beside the server for as long as it runs.
+    /// Whether a busy loop runs beside the server.
     pub(super) busy: bool,
 }
 
@@ -124,7 +124,7 @@ impl Cell {
         }
     }
 
-    /// How many bytes it carries, by its words; `None` where it does not say.
+    /// Returns the number of transferred bytes according to the options, if they define it.
     pub(super) fn bytes(&self) -> Option<u64> {
         let words: Vec<&str> = self.words.split_whitespace().collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -146,12 +146,12 @@ impl Cell {
     }
 }
 
-/// A ratio that is wanted: the number of one cell by that of another.
+/// A goal for the ratio of two cells.
 pub(super) struct Goal {
     pub(super) part: Part,
     pub(super) of: &'static str,
     pub(super) to: &'static str,
-    /// How many times as good it should be at least; below 1 it may be worse.
+    /// The minimum of the ratio in which the first cell is better.
     pub(super) at_least: f64,
 }
 
@@ -164,7 +164,7 @@ const fn goal(part: Part, of: &'static str, to: &'static str, at_least: f64) -> 
     }
 }
 
-/// What the project has set itself.
+/// The project's goals.
 pub(super) const GOALS: &[Goal] = &[
     goal(Part::Goals, "write", "UDP, GSO stream", 0.60),
     goal(Part::Goals, "write", "TCP, iperf3", 0.60),
@@ -203,7 +203,7 @@ pub(super) const GOALS: &[Goal] = &[
     ),
 ];
 
-/// How many messages of a size make a run of about a second.
+/// Returns the number of messages of a size for a run of about a second.
 fn count(size: u64) -> u64 {
     ((2 << 30) / size).clamp(250, 200_000)
 }
@@ -212,7 +212,7 @@ fn perftest(program: &str, size: u64) -> String {
     format!("{program} -s {size} -n {}", count(size))
 }
 
-/// All cells of the chosen parts.
+/// Returns all cells of the chosen parts.
 pub(super) fn cells(chosen: &[Part]) -> Vec<Cell> {
     let parts = Part::ALL
         .into_iter()
@@ -362,8 +362,8 @@ fn scale() -> Vec<Cell> {
     let mut cells = Vec::new();
     for qps in [1_u32, 16, 256, 4000] {
         let name = format!("{qps} queue pair{}", if qps == 1 { "" } else { "s" });
-        // Its queues are of 128 entries each unless told otherwise. It waits for ever where what is left at the end
-        // does not fill one.
+        // perftest's queues have 128 entries by default. It hangs if the iterations of a queue pair
+        // are fewer than that.
         let depth = (4096 / qps).clamp(1, 128);
         let each = (30_000 / qps).max(10).next_multiple_of(depth);
         let words = format!("ib_write_bw -s 65536 -q {qps} -n {each} -t {depth}");
@@ -375,7 +375,8 @@ fn scale() -> Vec<Cell> {
             &words,
         ));
     }
-    // Long enough that connecting is a small part of the run. One pair is there to compare with.
+    // Long enough that connecting is a small part of the run. A single pair is the base of
+    // comparison.
     for copies in [1, 2, 4, 8] {
         let words = format!("ib_write_bw -s 65536 -n {}", 160_000 / copies);
         let name = match copies {
@@ -393,7 +394,7 @@ fn scale() -> Vec<Cell> {
 fn loss() -> Vec<Cell> {
     let lost = [
         ("none lost", ""),
-        // Lost where they arrive: to lose them where they leave takes their batches apart.
+        // Dropped on receive, because dropping on send would split GSO batches.
         ("0.1% lost", "drop=0.1%,seed=7,dir=rx"),
         ("1% lost", "drop=1%,seed=7,dir=rx"),
     ];
@@ -483,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_say_how_many_bytes_are_carried() {
+    fn bytes_are_computed_from_the_options() {
         let bytes =
             |tool, words| Cell::new(Part::Goals, "", Unit::MibPerSecond, tool, words).bytes();
         assert_eq!(
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_of_cells_that_there_are() {
+    fn goals_refer_to_existing_cells() {
         let cells = cells(&[]);
         for goal in GOALS {
             for name in [goal.of, goal.to] {

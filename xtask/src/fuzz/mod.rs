@@ -1,12 +1,11 @@
-//! `cargo xtask fuzz`: libFuzzer over the targets in `fuzz/`, with the stable compiler.
+//! `cargo xtask fuzz`: the libFuzzer targets in `fuzz/`, built with the stable compiler.
 //!
-//! cargo-fuzz wants a nightly compiler, for AddressSanitizer alone: what libFuzzer needs - counters of
-//! edges, and comparisons that are told - are options of LLVM that any rustc passes on. The
-//! runtime of AddressSanitizer comes with the stable compiler, too, and `RUSTC_BOOTSTRAP`
-//! lets it be asked for. So nothing has to be installed; cargo-fuzz works as well, where it is.
+//! cargo-fuzz needs a nightly compiler only for AddressSanitizer. The edge counters and comparison
+//! tracing of libFuzzer are LLVM options that any rustc passes on. The stable toolchain contains
+//! the runtime of AddressSanitizer, and `RUSTC_BOOTSTRAP` enables its option. So nothing needs to
+//! be installed. cargo-fuzz works as well.
 //!
-//! What a target has learnt stays in `fuzz/corpus` of the target directory, and is where the next run
-//! begins. Golden packets of rxe's are there from the start.
+//! The corpus is kept in `fuzz/corpus` of the target directory. It starts with packets of rxe.
 
 mod output;
 mod seeds;
@@ -23,24 +22,24 @@ use crate::test_log::TestLog;
 use crate::toolchain::{self, UNSTABLE};
 use output::Progress;
 
-/// The step of `cargo xtask test`.
+/// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "fuzz";
 
-/// Seconds for each target in `cargo xtask test`.
+/// The seconds for each target in `cargo xtask test`.
 const SHORT: u64 = 8;
 
-/// How often a line tells how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// The interval of progress lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The longest input, in bytes.
+/// The longest input in bytes.
 const MAX_LEN: usize = 4096;
-/// The longest that one input may take, in seconds.
+/// The time limit of an input in seconds.
 const TIMEOUT: u64 = 10;
-/// The most memory, in MiB.
+/// The memory limit in MiB.
 const MEMORY: u64 = 2048;
 
-/// What the compiler is told. The first five are what libFuzzer needs (as cargo-fuzz has them); in the same
-/// build, whatever panics in a debug build does so here.
+/// The compiler flags. The first five are what libFuzzer needs, as in cargo-fuzz. Debug assertions
+/// and overflow checks are enabled as well.
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -54,17 +53,17 @@ const FLAGS: &[&str] = &[
     "-Zsanitizer=address",
 ];
 
-/// What `cargo xtask fuzz` can be told.
+/// The options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct FuzzOptions {
-    /// The target: a file in `fuzz/fuzz_targets`; all of them, one after the other, if none is named.
+    /// Target to run: a file in `fuzz/fuzz_targets` [default: all, one after the other]
     target: Option<String>,
 
-    /// Seconds for each target.
+    /// Seconds for each target
     #[arg(long, default_value_t = 60)]
     time: u64,
 
-    /// The seed of the first input's random numbers; 0 is a new one each time.
+    /// Random seed; 0 selects a new one each time
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -76,24 +75,24 @@ enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("there is no target {name}; there are {}", known.join(", "))]
+    #[error("no target {name}; the targets are {}", known.join(", "))]
     NoTarget { name: String, known: Vec<String> },
-    #[error("the targets were not built: {0}. Is there a C++ compiler?")]
+    #[error("cannot build the targets: {0}; a C++ compiler is required")]
     Build(String),
-    #[error("rustc does not say what it compiles for")]
+    #[error("no host triple in the output of rustc -vV")]
     NoTriple,
 }
 
-/// What came of a target.
+/// The result of a target.
 struct Finding {
     target: String,
     took: Duration,
     progress: Progress,
-    /// What it stopped for, and where the input is.
+    /// The failure and the file with its input, if any.
     problem: Option<String>,
 }
 
-/// Runs it for a person. Whether all is well.
+/// Runs the command. Returns whether no target failed.
 pub(crate) fn run(options: &FuzzOptions, workspace: &Path, target: &Path) -> bool {
     match try_run(options, workspace, target) {
         Ok(findings) => findings.iter().all(|finding| finding.problem.is_none()),
@@ -104,7 +103,7 @@ pub(crate) fn run(options: &FuzzOptions, workspace: &Path, target: &Path) -> boo
     }
 }
 
-/// The short run in `cargo xtask test`.
+/// Runs the step of `cargo xtask test`.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: fuzz: each target for {SHORT} seconds");
     let started = Instant::now();
@@ -119,7 +118,7 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
             let failed = findings.iter().filter(|finding| finding.problem.is_some());
             log.failed = failed.count();
             log.passed = findings.len() - log.failed;
-            (log.failed > 0).then(|| format!("{} targets found something", log.failed))
+            (log.failed > 0).then(|| format!("{} targets failed", log.failed))
         }
         Err(error) => Some(error.to_string()),
     };
@@ -147,14 +146,14 @@ fn try_run(options: &FuzzOptions, workspace: &Path, target: &Path) -> Result<Vec
     let programs = build(workspace, &home)?;
     let mut findings = Vec::new();
     for name in chosen {
-        let finding = hunt(name, options, workspace, &home, &programs)?;
+        let finding = run_target(name, options, workspace, &home, &programs)?;
         findings.push(finding);
     }
     output::print_table(&findings);
     Ok(findings)
 }
 
-/// The names of the targets, in order.
+/// Returns the names of the targets in order.
 fn targets(workspace: &Path) -> Result<Vec<String>, Error> {
     let directory = workspace.join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&directory).map_err(at(&directory))?;
@@ -171,7 +170,7 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::File { path, source }
 }
 
-/// Builds all targets; returns where they are.
+/// Builds all targets and returns their directory.
 fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
     let triple = toolchain::triple().ok_or(Error::NoTriple)?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -181,8 +180,7 @@ fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
         .args(["--package", "urxe-fuzz", "--target", &triple])
         .arg("--target-dir")
         .arg(home)
-        // A sanitizer has to be asked for with -Z. A target is named, so that only what runs in it
-        // is compiled with these: procedural macros are not.
+        // Sanitizers need a -Z option. With a named target, procedural macros are built without it.
         .env(UNSTABLE.0, UNSTABLE.1)
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
     let status = command
@@ -194,8 +192,8 @@ fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
     Ok(home.join(triple).join("release"))
 }
 
-/// Lets one target run for its time.
-fn hunt(
+/// Runs one target for its time.
+fn run_target(
     name: &str,
     options: &FuzzOptions,
     workspace: &Path,
@@ -223,7 +221,7 @@ fn hunt(
         .current_dir(home)
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
-    // What was found before and is worth keeping is where it begins, too.
+    // Regression inputs are part of the corpus.
     for extra in [workspace.join("fuzz/regressions").join(name)] {
         if extra.is_dir() {
             command.arg(extra);
@@ -237,14 +235,14 @@ fn hunt(
     let program = programs.join(name);
     let mut child = command.spawn().map_err(at(&program))?;
     let mut progress = Progress::default();
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     if let Some(stderr) = child.stderr.take() {
         for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             progress.read_line(&line);
-            if told.elapsed() >= TELL_EVERY {
+            if reported.elapsed() >= REPORT_INTERVAL {
                 println!("  {progress}");
-                told = Instant::now();
+                reported = Instant::now();
             }
         }
     }

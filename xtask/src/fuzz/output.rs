@@ -1,29 +1,29 @@
-//! What libFuzzer says of its progress, and what is told of it.
+//! Parses libFuzzer's output and prints results.
 
 use std::fmt;
 
 use super::Finding;
 
-/// The most lines that are kept of what it says when it found something.
+/// The number of lines to keep of a failure.
 const COMPLAINT: usize = 60;
 
-/// How far a target has come.
+/// The progress of a target.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Inputs tried.
+    /// The number of executed inputs.
     pub(super) executions: u64,
-    /// Edges of the program that some input went along.
+    /// The number of covered edges.
     pub(super) coverage: u64,
-    /// Inputs that are kept, for each went where none was before.
+    /// The number of inputs in the corpus.
     pub(super) corpus: u64,
-    /// What it says of a crash.
+    /// The output of a failure.
     pub(super) complaint: Vec<String>,
-    /// The file with the input that broke something.
+    /// The file with the failing input.
     pub(super) artifact: Option<String>,
 }
 
 impl Progress {
-    /// Takes a line of libFuzzer's.
+    /// Parses one line.
     pub(super) fn read_line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix('#') {
             let mut words = rest.split_whitespace();
@@ -67,12 +67,12 @@ impl fmt::Display for Progress {
     }
 }
 
-/// The table at the end.
+/// Prints the table of results.
 pub(super) fn print_table(findings: &[Finding]) {
     println!();
     println!(
         "{:<12} {:>8} {:>12} {:>10} {:>7} {:>7}  result",
-        "target", "seconds", "executions", "a second", "edges", "inputs"
+        "target", "seconds", "executions", "exec/s", "edges", "inputs"
     );
     for Finding {
         target,
@@ -88,7 +88,7 @@ pub(super) fn print_table(findings: &[Finding]) {
             progress.executions as f64 / seconds.max(1.0),
             progress.coverage,
             progress.corpus,
-            problem.as_deref().unwrap_or("nothing found"),
+            problem.as_deref().unwrap_or("ok"),
         );
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_libfuzzer_tell_how_far_it_is_and_what_it_found() {
+    fn progress_and_failure_are_parsed() {
         let mut progress = Progress::default();
         for line in [
             "INFO: Seed: 1",

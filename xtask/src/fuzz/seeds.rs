@@ -1,4 +1,4 @@
-//! Where fuzzing begins: the golden packets that the kernel's rxe sent, and long stories.
+//! The initial corpus: packets that the kernel's rxe sent, and long random inputs.
 
 use std::fs;
 use std::path::Path;
@@ -6,24 +6,24 @@ use std::path::Path;
 use super::{Error, at};
 
 const VECTORS: &str = "proto/tests/vectors/rxe.txt";
-/// Bytes of IPv4, IPv6 and UDP headers, and of an ICRC.
+/// The lengths of IPv4, IPv6 and UDP headers and of an ICRC, in bytes.
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 const ICRC: usize = 4;
 
-/// Targets that tell few stories in a second: grown from nothing, they would stay short for long.
-const SLOW: [&str; 2] = ["abi", "sharing"];
-/// How many stories these begin with, and how long the longest is.
-const STORIES: u16 = 100;
+/// Targets with few executions per second. From an empty corpus their inputs would stay short.
+const SLOW_TARGETS: [&str; 2] = ["abi", "sharing"];
+/// The number of random inputs, and the longest in bytes.
+const INPUTS: u16 = 100;
 const LONGEST: u64 = 1500;
 
-/// Puts them into the corpus: packets for the target whose inputs these are.
+/// Writes the initial corpus of a target.
 pub(super) fn provide(target: &str, workspace: &Path, corpus: &Path) -> Result<(), Error> {
-    if SLOW.contains(&target) {
-        for number in 0..STORIES {
-            let file = corpus.join(format!("story-{number}"));
-            fs::write(&file, story(number)).map_err(at(&file))?;
+    if SLOW_TARGETS.contains(&target) {
+        for number in 0..INPUTS {
+            let file = corpus.join(format!("random-{number}"));
+            fs::write(&file, random_input(number)).map_err(at(&file))?;
         }
     }
     if target != "packet" {
@@ -38,8 +38,8 @@ pub(super) fn provide(target: &str, workspace: &Path, corpus: &Path) -> Result<(
     Ok(())
 }
 
-/// Bytes that look random, every third of them small: those are what names things that exist.
-fn story(number: u16) -> Vec<u8> {
+/// Returns random bytes. Every third one is small, because small values select existing objects.
+fn random_input(number: u16) -> Vec<u8> {
     let mut state = u64::from(number) + 1;
     let mut next = || {
         // SplitMix64.
@@ -56,8 +56,8 @@ fn story(number: u16) -> Vec<u8> {
         .collect()
 }
 
-/// A packet from the BTH to the end of the pad. The last word of a line is all of it, from the IP header
-/// to the ICRC.
+/// Returns the packet of a line, from the BTH to the pad. The last word of a line is the packet
+/// from the IP header to the ICRC.
 fn packet(line: &str) -> Option<Vec<u8>> {
     if line.starts_with('#') {
         return None;
@@ -77,14 +77,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stories_differ_and_are_the_same_each_time() {
-        assert_ne!(story(1), story(2));
-        assert_eq!(story(7), story(7));
-        assert!((0..STORIES).map(story).any(|story| story.len() > 1000));
+    fn random_inputs_are_distinct_and_reproducible() {
+        assert_ne!(random_input(1), random_input(2));
+        assert_eq!(random_input(7), random_input(7));
+        assert!(
+            (0..INPUTS)
+                .map(random_input)
+                .any(|input| input.len() > 1000)
+        );
     }
 
     #[test]
-    fn a_vector_becomes_the_packet_in_it() {
+    fn packet_of_a_vector_begins_with_the_bth() {
         let line = format!(
             "v4 04 00 45{}{}aabb{}",
             "00".repeat(19),

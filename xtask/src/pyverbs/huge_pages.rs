@@ -1,24 +1,24 @@
-//! Huge pages for the tests that want some: root has the kernel set a few aside, and gives them back.
+//! Reserves huge pages for tests that need them, if running as root, and releases them.
 
 use std::fs;
 use std::io;
 
-/// How many pages of 2 MiB, the size that the suite wants, the kernel has set aside.
+/// The number of reserved pages of 2 MiB, the size that the suite uses.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
-/// What the suite's tests have at one time.
+/// The number of pages that the tests use at one time.
 const WANTED: u64 = 16;
 
-/// Huge pages that are set aside until it is dropped.
+/// Reserved huge pages; released when dropped.
 #[derive(Debug)]
 pub(super) struct HugePages {
-    /// As many as the kernel found room for.
+    /// The number of pages that the kernel could reserve.
     added: u64,
 }
 
 impl HugePages {
-    /// Asks for them, unless the machine has some anyway. `None` then, and where there is no such thing, or
-    /// this user may not ask: the tests say themselves what they miss.
+    /// Reserves pages, unless some are reserved already. Returns `None` then, and where the kernel
+    /// or the privileges do not allow it. The tests check for huge pages themselves.
     pub(super) fn reserve() -> Option<Self> {
         let before = pool().ok()?;
         if before >= WANTED {
@@ -32,11 +32,11 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Others may have changed the number meanwhile, so it does not become again what it was.
+        // Subtracts the pages, because others may have changed the number.
         let given_back = pool().and_then(|pages| set_pool(pages.saturating_sub(self.added)));
         if let Err(error) = given_back {
             let added = self.added;
-            eprintln!("pyverbs: {added} huge pages stay set aside: {POOL}: {error}");
+            eprintln!("pyverbs: {added} huge pages remain reserved: {POOL}: {error}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask pyverbs`: rdma-core's own test suite over urxe, unmodified.
+//! `cargo xtask pyverbs`: rdma-core's unmodified test suite over urxe.
 //!
-//! [`suite`] finds it in its package; `tests/pyverbs/run.py` runs it, in a network namespace where this user
-//! may make one, and [`results`] judges what it wrote.
+//! [`suite`] unpacks the tests from the package. `tests/pyverbs/run.py` runs them, in a network
+//! namespace where possible. [`results`] evaluates the results.
 
 mod huge_pages;
 mod results;
@@ -22,59 +22,60 @@ use crate::outcome::Outcome;
 use crate::release;
 use crate::test_log::TestLog;
 
-/// What the tests are called in a summary.
+/// The name of the tests in a summary.
 const NAME: &str = "pyverbs";
 
-/// How long the whole suite may take; most of it takes a second.
+/// The time limit of the suite. Most tests take a second.
 const LIMIT_SECONDS: &str = "900";
 
-/// What to run, and how.
+/// The options of the command.
 #[derive(clap::Args, Default)]
 pub(crate) struct PyverbsOptions {
-    /// Run only tests whose full name has this in it, or is like it where it has `*`. May be repeated.
+    /// Run only tests whose full name contains PATTERN, or matches it where it has `*`; may be
+    /// repeated
     #[arg(short = 'k', value_name = "PATTERN")]
     pattern: Vec<String>,
 
-    /// Build urxe without optimization, which is quicker.
+    /// Build urxe without optimization, which is faster
     #[arg(long)]
     dev: bool,
 
-    /// How `urxe run` shows its devices in sysfs: what it takes as `--sysfs`.
+    /// Value of `--sysfs` for `urxe run`
     #[arg(long, value_name = "WHEN")]
     sysfs: Option<String>,
 
-    /// Show what the tests and urxe print, instead of keeping it in a file.
+    /// Show the output of the tests and of urxe instead of writing it to a file
     #[arg(long)]
     show_output: bool,
 }
 
-/// Why the suite could not be run.
+/// An error that prevents running the suite.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// There is no pyverbs.
+    /// The module pyverbs is missing.
     #[error(
-        "no Python here has the module pyverbs: apt-get install python3-pyverbs (cargo xtask test \
+        "the Python module pyverbs is missing: apt-get install python3-pyverbs (cargo xtask test \
          does so, as root)"
     )]
     NoPyverbs,
-    /// There are no tests.
+    /// The tests are missing.
     #[error(
-        "rdma-core's tests are in none of {0}; they come with the package python3-pyverbs, unless \
+        "rdma-core's tests are not in {0}; they are in the package python3-pyverbs, unless \
          it was installed without documentation"
     )]
     NoSuite(String),
     /// gzip failed.
-    #[error("{0} could not be decompressed; gzip's own words are above")]
+    #[error("cannot decompress {0}; see the output of gzip above")]
     NotUnpacked(PathBuf),
     /// cargo failed.
-    #[error("urxe could not be built; cargo's own words are above")]
+    #[error("cannot build urxe; see the output of cargo above")]
     NotBuilt,
-    /// A file, or a program, is not as it should be.
+    /// A file or program cannot be used.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -86,7 +87,7 @@ impl Error {
     }
 }
 
-/// Runs the command; whether everything is as it should be.
+/// Runs the command. Returns whether the results are as required.
 pub(crate) fn run(options: &PyverbsOptions, workspace: &Path, target: &Path) -> bool {
     match try_run(options, workspace, target) {
         Ok((_, None)) => true,
@@ -101,13 +102,13 @@ pub(crate) fn run(options: &PyverbsOptions, workspace: &Path, target: &Path) -> 
     }
 }
 
-/// Runs the whole suite as a step of the check.
+/// Runs the suite as a step of the check.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: pyverbs: rdma-core's test suite");
     let started = Instant::now();
     let (log, problem) = match try_run(&PyverbsOptions::default(), workspace, target) {
         Ok((results, problem)) => (results.log(), problem),
-        // As for other tests whose needs are not met: left out here, failed where all must run.
+        // Without the needed packages the step is skipped, or fails where all tests must run.
         Err(error @ (Error::NoPyverbs | Error::NoSuite(_)))
             if env::var("CI").as_deref() != Ok("true") =>
         {
@@ -125,7 +126,7 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     }
 }
 
-/// Runs what the options choose, prints what came of it, and returns that with what is wrong.
+/// Runs the selected tests, prints the results, and returns them with the problems.
 fn try_run(
     options: &PyverbsOptions,
     workspace: &Path,
@@ -172,18 +173,21 @@ fn try_run(
     let results = Results::parse(&text);
     results.print();
     if !options.show_output {
-        println!("pyverbs: the tests' own output is in {}", output.display());
+        println!(
+            "pyverbs: the output of the tests is in {}",
+            output.display()
+        );
     }
     let floor = if options.pattern.is_empty() { FLOOR } else { 0 };
     let problem = results.failures().or_else(|| {
         (!status.success())
-            .then(|| format!("the suite ended with {status}; its output tells where"))
+            .then(|| format!("the suite ended with {status}; see its output"))
             .or_else(|| results.too_few(floor))
     });
     Ok((results, problem))
 }
 
-/// Builds urxe; returns the command, which has beside it the library, and what it preloads for sysfs.
+/// Builds urxe and returns the path of the command, with the shared objects beside it.
 fn build(options: &PyverbsOptions, workspace: &Path, target: &Path) -> Result<PathBuf, Error> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -208,8 +212,8 @@ fn build(options: &PyverbsOptions, workspace: &Path, target: &Path) -> Result<Pa
     }
 }
 
-/// The words that run a command in a network namespace with interfaces of its own: as root, as root of
-/// a user namespace, or none, where neither is allowed.
+/// Returns a command prefix for a network namespace with interfaces of its own: as root, or as root
+/// of a user namespace. Empty where neither is allowed.
 fn in_own_network(workspace: &Path) -> Vec<String> {
     let script = workspace.join("tests/pyverbs/network.sh");
     let script = script.display().to_string();
@@ -228,12 +232,12 @@ fn in_own_network(workspace: &Path) -> Vec<String> {
             works.then_some(words)
         });
     if found.is_none() {
-        println!("pyverbs: no network namespace can be made here; using this host's interfaces");
+        println!("pyverbs: cannot create a network namespace; using this host's interfaces");
     }
     found.unwrap_or_default()
 }
 
-/// A command that begins with these words and ends after a time.
+/// Returns a command with this prefix and a time limit.
 fn limited(words: &[String]) -> Command {
     let mut command = Command::new("timeout");
     command
@@ -243,9 +247,9 @@ fn limited(words: &[String]) -> Command {
     command
 }
 
-/// Ends processes that tests started and left.
+/// Kills processes that tests have left behind.
 fn end_group(leader: u32) {
-    // There may be none any more.
+    // Fails if there are none.
     let _ = Command::new("kill")
         .args(["-s", "KILL", "--", &format!("-{leader}")])
         .stderr(Stdio::null())

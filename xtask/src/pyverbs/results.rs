@@ -1,25 +1,25 @@
-//! What the suite's runner wrote, and what is to be thought of it.
+//! Parses and evaluates the results of the test suite.
 
 use std::collections::BTreeMap;
 
 use crate::test_log::TestLog;
 
-/// So many tests of rdma-core 44 pass at least. It is raised as more do.
+/// The number of tests of rdma-core 44 that must pass. Raise it as more tests pass.
 pub(super) const FLOOR: usize = 140;
 
-/// What came of each test, in the order in which they ran.
+/// The results of the tests in the order of execution.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Results {
     passed: Vec<String>,
-    /// Each with its traceback.
+    /// The failed tests with their tracebacks.
     failed: Vec<(String, String)>,
-    /// Each with the suite's reason.
+    /// The skipped tests with the suite's reasons.
     skipped: Vec<(String, String)>,
 }
 
 impl Results {
-    /// Reads the runner's lines, which `tests/pyverbs/run.py` describes. A test that started and did
-    /// not end has failed.
+    /// Parses the runner's lines, which `tests/pyverbs/run.py` describes. A test that started and
+    /// did not end counts as failed.
     pub(super) fn parse(text: &str) -> Self {
         let mut results = Self::default();
         let mut running = None;
@@ -28,7 +28,7 @@ impl Results {
             let (Some(outcome), Some(test), Some(why)) =
                 (fields.next(), fields.next(), fields.next())
             else {
-                // The process was killed as it wrote this.
+                // An incomplete line of a process that was killed.
                 continue;
             };
             let (test, why) = (test.to_owned(), unescape(why));
@@ -48,7 +48,7 @@ impl Results {
     }
 
     fn note_unfinished(&mut self, test: Option<String>) {
-        let why = "did not end; the output tells where the process was when it ended";
+        let why = "did not end; see the output for the cause";
         self.failed.extend(test.map(|test| (test, why.to_owned())));
     }
 
@@ -56,25 +56,25 @@ impl Results {
         self.passed.is_empty() && self.failed.is_empty() && self.skipped.is_empty()
     }
 
-    /// What is wrong with tests that ran, if anything is.
+    /// Returns the problem with the tests that ran, if any.
     pub(super) fn failures(&self) -> Option<String> {
         let failed = self.failed.len();
         (failed > 0).then(|| format!("{failed} failed"))
     }
 
-    /// Whether fewer passed than `floor`, or none ran at all, in words.
+    /// Returns the problem if fewer than `floor` tests passed, or none ran.
     pub(super) fn too_few(&self, floor: usize) -> Option<String> {
         let passed = self.passed.len();
         if self.is_empty() {
             Some("no test ran".to_owned())
         } else if passed < floor {
-            Some(format!("{passed} passed, where {floor} should"))
+            Some(format!("{passed} passed, but {floor} are required"))
         } else {
             None
         }
     }
 
-    /// Prints failures with their tracebacks, skipped tests by reason, and the totals.
+    /// Prints the failures with tracebacks, skipped tests by reason, and the totals.
     pub(super) fn print(&self) {
         for (test, traceback) in &self.failed {
             println!("\nFAILED {test}\n{}", traceback.trim_end());
@@ -102,7 +102,7 @@ impl Results {
         );
     }
 
-    /// The totals, for the summary of all steps.
+    /// Returns the totals for the summary of all steps.
     pub(super) fn log(&self) -> TestLog {
         let mut log = TestLog::default();
         log.passed = self.passed.len();
@@ -111,7 +111,7 @@ impl Results {
     }
 }
 
-/// What `escape` of the runner made one line of.
+/// Reverses `escape` of the runner.
 fn unescape(text: &str) -> String {
     let mut plain = String::new();
     let mut characters = text.chars();
@@ -135,7 +135,7 @@ mod tests {
                          failed\tc\tone\\ntwo \\\\n\n";
 
     #[test]
-    fn a_test_that_did_not_end_has_failed() {
+    fn test_without_an_end_has_failed() {
         for (lines, failed) in [
             ("started\ta\t\n", "a"),
             ("started\ta\t\nstarted\tb\t\npassed\tb\t\n", "a"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_is_kept_with_its_reason() {
+    fn results_are_kept_with_their_reasons() {
         let results = Results::parse(LINES);
         assert_eq!(results.passed, ["a"]);
         assert_eq!(results.skipped, [("b".to_owned(), "no b".to_owned())]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_than_the_floor_or_none_at_all_is_a_problem() {
+    fn too_few_passed_tests_are_a_problem() {
         let results = Results::parse("started\ta\t\npassed\ta\t\n");
         assert_eq!((results.failures(), results.too_few(1)), (None, None));
         assert!(results.too_few(2).is_some());

@@ -1,4 +1,4 @@
-//! rdma-core's tests as their package has them, unpacked: its documentation compresses large files.
+//! Unpacks rdma-core's tests. The package ships them as documentation, with large files compressed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::process::{Command, Stdio};
 
 use super::Error;
 
-/// Where distributions put the suite.
+/// The directories of the suite in distributions.
 const HOMES: [&str; 3] = [
     "/usr/share/doc/rdma-core/tests",
     "/usr/share/doc/python3-pyverbs/tests",
     "/usr/share/doc/packages/rdma-core/tests",
 ];
 
-/// Tests of NICs of two makers, by what only those can do.
+/// Tests that need the NICs of particular vendors.
 const OF_VENDORS: [&str; 2] = ["test_mlx5", "test_efa"];
 
-/// The Python that the package is for, before another that stands first in the search path.
+/// The names of Python. The system's own has the package's modules.
 const PYTHONS: [&str; 2] = ["/usr/bin/python3", "python3"];
 
-/// The Python that has pyverbs, or `None`.
+/// Returns the Python that has pyverbs, if any.
 pub(super) fn python() -> Option<&'static str> {
     PYTHONS.into_iter().find(|python| {
         Command::new(python)
@@ -33,7 +33,7 @@ pub(super) fn python() -> Option<&'static str> {
     })
 }
 
-/// Copies the generic tests to the directory `tests` in `to`.
+/// Copies the generic tests to `to/tests`.
 pub(super) fn unpack(to: &Path) -> Result<(), Error> {
     let home = HOMES
         .into_iter()

@@ -1,5 +1,5 @@
-//! `--again`: the red cells of the last whole run, run once more. What they show then counts, and the
-//! page says which they were.
+//! `--again`: runs the red cells of the last complete run again. The new results replace the old,
+//! and the page lists these cells.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use super::error::{AtPath, Result};
 use super::plan::Group;
 use super::report::{Report, Verdict};
 
-/// In the results of a whole run, the list of cells that were run again.
+/// The file name of the list of repeated cells, in the results of a complete run.
 const LIST: &str = "again";
 
-/// Keeps the cells that are red; those of a whole group, where it is its counters or its log that are.
+/// Keeps the red cells; keeps a whole group if its counters or its log are red.
 pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
     let is_red = |group: &str, cell: &str| {
         report.judged.iter().any(|judged| {
@@ -27,7 +27,7 @@ pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
     }
 }
 
-/// Puts the results of `groups` in the directory `from` in the place of those in `into`.
+/// Replaces results in `into` by those of `groups` in `from`.
 pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group]) -> Result<()> {
     let mut list = names(into);
     for group in groups {
@@ -42,7 +42,7 @@ pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group])
         for kind in ["counters", "dmesg"] {
             let name = format!("{}.{kind}", group.name);
             let (old, new) = (into.join(&name), from.join(&name));
-            // What a part of the group shows comes on top of what the rest of it showed.
+            // Counters and logs of a part of the group are appended to those of the other cells.
             let mut text = if is_whole {
                 Vec::new()
             } else {
@@ -64,7 +64,7 @@ pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group])
     fs::write(&file, list.join("\n")).at(&file)
 }
 
-/// The cells of a whole run's results that were run again.
+/// Returns the repeated cells of a complete run.
 pub(crate) fn names(results: &Path) -> Vec<String> {
     let text = fs::read_to_string(results.join(LIST)).unwrap_or_default();
     text.lines().map(str::to_owned).collect()

@@ -1,8 +1,8 @@
-//! Fetches Debian packages and unpacks them, without root and without touching what is installed.
+//! Downloads and unpacks Debian packages, without root and without changing the installed system.
 //!
-//! `apt-get` resolves the dependencies against a package database of its own in which nothing is
-//! installed, so that the result is the same on every machine; `dpkg-deb` unpacks. No maintainer
-//! script runs: what is unpacked is a tree of files to run programs from, not an installation.
+//! `apt-get` resolves the dependencies against an empty package database, so that the result is the
+//! same on every machine. `dpkg-deb` unpacks the packages. Maintainer scripts do not run: the
+//! result is a directory tree of programs and not an installed system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SECURITY: &str = "http://deb.debian.org/debian-security";
 
-/// Packages, by how their names begin, that dependencies pull in for their maintainer scripts alone.
-/// Nothing of them is used.
+/// Prefixes of packages that only maintainer scripts need, and that are not unpacked.
 const NOT_UNPACKED: &[&str] = &[
     "adduser",
     "debconf",
@@ -32,15 +31,15 @@ const NOT_UNPACKED: &[&str] = &[
     "usrmerge",
 ];
 
-/// A Debian archive of one release, with a package database of its own.
+/// The archive of a Debian release, with a package database of its own.
 pub(crate) struct Archive {
     directory: PathBuf,
-    /// The release to prefer where a suite, such as backports, holds itself back.
+    /// The preferred release, for suites such as backports that have a low priority.
     prefer: Option<String>,
 }
 
 impl Archive {
-    /// The archive with these suites, kept in `directory`.
+    /// Opens the archive of these suites, with its state in `directory`.
     pub(crate) fn open(directory: &Path, suites: &[&str], prefer: Option<&str>) -> Result<Self> {
         for sub in ["lists/partial", "cache/archives/partial", "none/partial"] {
             let sub = directory.join(sub);
@@ -67,15 +66,15 @@ impl Archive {
         })
     }
 
-    /// Downloads `packages` with all that they depend on, as far as they are not here yet.
+    /// Downloads `packages` and their dependencies, unless they have been downloaded before.
     pub(crate) fn fetch(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
-        println!("rxe: fetching {} and what they need", packages.join(" "));
+        println!("rxe: fetching {} and dependencies", packages.join(" "));
         self.run_apt(&["update"])?;
         let mut install = vec!["install"];
         install.extend_from_slice(packages);
         self.run_apt(&[&["--download-only"], &install[..]].concat())?;
-        // The list leaves out what is already there, so that a directory that is always empty is
-        // given as the place. A line is `'uri' file size digest`.
+        // apt-get omits downloaded packages from the list, so it gets an empty cache directory. A
+        // line is `'uri' file size digest`.
         let nothing = format!(
             "Dir::Cache::archives={}",
             self.directory.join("none").display()
@@ -112,7 +111,7 @@ impl Archive {
             format!("Dir::State::extended_states={}", at("extended_states")),
             format!("Dir::Cache={}", at("cache")),
             "Debug::NoLocking=1".into(),
-            // As root apt would change to a user who may not enter this directory.
+            // As root apt would switch to a user without access to this directory.
             "APT::Sandbox::User=root".into(),
             "APT::Architecture=amd64".into(),
         ];
@@ -127,7 +126,7 @@ impl Archive {
     }
 }
 
-/// Unpacks packages into `root`, whose /bin, /lib and /sbin lead into /usr as on any Debian.
+/// Unpacks packages into `root`, where /bin, /lib and /sbin are links into /usr.
 pub(crate) fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64", "sbin"] {
         let real = root.join("usr").join(name);
@@ -153,7 +152,7 @@ pub(crate) fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Extracts one package. (`dpkg-deb --extract` would put directories in the place of our links.)
+/// Extracts one package. `dpkg-deb --extract` would replace the links by directories.
 fn extract(package: &Path, root: &Path) -> Result<()> {
     let mut unwrap = Command::new("dpkg-deb");
     unwrap.arg("--fsys-tarfile").arg(package);
@@ -170,7 +169,7 @@ fn extract(package: &Path, root: &Path) -> Result<()> {
     result.map(drop)
 }
 
-/// A command that runs a program of an unpacked tree with the tree's own loader and libraries.
+/// Returns a command that runs a program of an unpacked tree with the tree's loader and libraries.
 pub(crate) fn program_in(root: &Path, program: &str, called: &str) -> Command {
     let mut command = Command::new(root.join("lib64/ld-linux-x86-64.so.2"));
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
@@ -179,7 +178,7 @@ pub(crate) fn program_in(root: &Path, program: &str, called: &str) -> Command {
         .arg(format!(
             "{}:{}:{}",
             libraries.display(),
-            // Where some libraries keep their own.
+            // Private libraries of PulseAudio.
             libraries.join("pulseaudio").display(),
             root.join("usr/lib").display()
         ))

@@ -1,7 +1,7 @@
-//! `--bench`: rxe to rxe and urxe to urxe in one guest, the same perftest commands in turn.
+//! `--bench`: the same perftest commands over rxe and over urxe in one guest, in turn.
 //!
-//! An emulated machine says little about absolute speed. The ratio of two things that it runs in turn
-//! says more.
+//! Absolute speed in an emulated machine means little. The ratio of two programs that run in turn
+//! is meaningful.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,17 +10,17 @@ use std::path::Path;
 use super::error::{AtPath, Result};
 use super::plan::{Group, Judge, Kind, programs_between};
 
-/// How often each command runs with each provider; the median counts.
+/// The number of runs of each command with each provider; the median is reported.
 const ROUNDS: usize = 3;
 
-/// Who is measured, by the word in the cells' names, and on which hosts.
+/// The measured providers, by their word in cell names, with their hosts.
 const PAIRS: [(&str, [&str; 2]); 3] = [
     ("rxe", ["rxe1", "rxe2"]),
     ("urxe", ["urxe1", "urxe2"]),
     ("udp", ["urxe1", "urxe2"]),
 ];
 
-/// Program, size, iterations, and what is measured.
+/// Program, size, iterations, and measured quantity.
 const COMMANDS: &[(&str, u32, u32, Measure)] = &[
     ("ib_write_bw", 64, 20_000, Measure::Rate),
     ("ib_write_bw", 4096, 5000, Measure::Bandwidth),
@@ -39,13 +39,13 @@ const COMMANDS: &[(&str, u32, u32, Measure)] = &[
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
-    /// MB/s, the fourth column of perftest's line.
+    /// Bandwidth in MB/s, column 4 of perftest's row.
     Bandwidth,
-    /// Millions of messages a second, the fifth.
+    /// Message rate in 10^6 per second, column 5.
     Rate,
-    /// The typical microseconds, the fifth, of half a ping-pong.
+    /// Median one-way latency of a ping-pong in microseconds, column 5.
     OneWay,
-    /// The same of a request and its answer.
+    /// Median round trip of a request in microseconds, column 5.
     RoundTrip,
 }
 
@@ -65,7 +65,7 @@ impl Measure {
         }
     }
 
-    /// How much better `value` is than `other`.
+    /// Returns the ratio in which `value` is better than `other`.
     fn ratio(self, value: f64, other: f64) -> f64 {
         match self {
             Self::Bandwidth | Self::Rate => value / other,
@@ -73,7 +73,7 @@ impl Measure {
         }
     }
 
-    /// The program that does nearest to the same with UDP alone.
+    /// Returns the most similar UDP program.
     fn over_udp(self, size: u32, iterations: u32) -> String {
         match self {
             Self::Bandwidth | Self::Rate => format!("/tmp/udp stream {size} {iterations}"),
@@ -86,7 +86,7 @@ fn name(program: &str, size: u32, pair: &str, round: usize) -> String {
     format!("{program}/{size}/{pair}/{round}")
 }
 
-/// What to run: each command in turn with each of [`PAIRS`].
+/// Returns the cells: each command in turn with each of [`PAIRS`].
 pub(crate) fn groups() -> Vec<Group> {
     let mut cells = Vec::new();
     for (program, size, iterations, measure) in COMMANDS {
@@ -125,7 +125,7 @@ pub(crate) fn groups() -> Vec<Group> {
     }]
 }
 
-/// Prints what was measured.
+/// Prints the results.
 pub(crate) fn print(results: &Path) -> Result<()> {
     let file = results.join("bench");
     let text = fs::read_to_string(&file).at(&file)?;
@@ -149,7 +149,7 @@ pub(crate) fn print(results: &Path) -> Result<()> {
             median(values.collect())
         };
         let (rxe, urxe) = (value("rxe"), value("urxe"));
-        // A ping-pong of UDP's is measured as the whole way and back.
+        // The UDP ping-pong reports round trips.
         let udp = value("udp").map(|udp| match measure {
             Measure::OneWay => udp / 2.0,
             _ => udp,

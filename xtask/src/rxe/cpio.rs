@@ -1,5 +1,5 @@
-//! Writes an initramfs: a cpio archive in the "newc" format, whoever owns the files here owned by
-//! root there. The kernel's `Documentation/driver-api/early-userspace/buffer-format.rst` has the format.
+//! Writes an initramfs: a cpio archive in the "newc" format, with root as the owner of all files.
+//! The kernel's `Documentation/driver-api/early-userspace/buffer-format.rst` specifies the format.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,13 +9,13 @@ use std::path::Path;
 
 use super::error::{AtPath, Result};
 
-/// Regular file, in the mode word.
+/// The mode of a regular file.
 const REGULAR: u32 = 0o100_000;
-/// Directory, in the mode word.
+/// The mode of a directory.
 const DIRECTORY: u32 = 0o040_000;
-/// The bits of the mode word that say what kind of file it is.
+/// The file type bits of the mode.
 const KIND: u32 = 0o170_000;
-/// The name of the entry that ends an archive.
+/// The name of the last entry.
 const TRAILER: &str = "TRAILER!!!";
 
 /// An archive being written.
@@ -26,7 +26,7 @@ pub(crate) struct Cpio {
 }
 
 impl Cpio {
-    /// Begins an archive.
+    /// Creates an archive.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         Ok(Self {
             out: BufWriter::with_capacity(1 << 20, File::create(path).at(path)?),
@@ -35,7 +35,7 @@ impl Cpio {
         })
     }
 
-    /// Adds what is under `root`, except paths (relative to it) for which `leave_out` is true.
+    /// Adds the tree below `root`, except relative paths for which `leave_out` returns true.
     pub(crate) fn add_tree(
         &mut self,
         root: &Path,
@@ -91,7 +91,7 @@ impl Cpio {
             .at(Path::new(name))
     }
 
-    /// Ends the archive.
+    /// Writes the last entry.
     pub(crate) fn finish(mut self) -> Result<()> {
         let end = |cpio: &mut Self| {
             cpio.entry(Path::new(TRAILER), 0, &[])?;
@@ -107,7 +107,7 @@ impl Cpio {
         let size = u32::try_from(data.len()).map_err(|_| {
             io::Error::other("a file of 4 GiB or more does not fit in a cpio archive")
         })?;
-        // Magic, then: inode, mode, uid, gid, links, mtime, size, device (2), special device (2),
+        // Magic, then inode, mode, uid, gid, links, mtime, size, device (2), special device (2),
         // length of the name with its NUL, checksum.
         let mut header = String::from("070701");
         let fields = [

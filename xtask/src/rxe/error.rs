@@ -1,85 +1,85 @@
-//! What can keep the rxe guest from being built or run, said so that the reader knows what to do.
+//! Errors of building and running the rxe guest, with their remedies.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 
-/// Why the guest could not be built, booted or judged.
+/// An error of building, booting or evaluating the guest.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// A program of this machine is missing.
-    #[error("the program `{program}` is missing here; install {remedy}")]
+    /// A required program is missing.
+    #[error("the program `{program}` is missing; install {remedy}")]
     Missing {
-        /// What was looked for.
+        /// The program.
         program: String,
-        /// What has it.
+        /// The package that contains it.
         remedy: &'static str,
     },
-    /// A program ran and failed.
+    /// A program failed.
     #[error("`{command}` failed ({status}){output}")]
     Failed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: String,
-        /// The end of what it said, if that was captured.
+        /// The end of its output, if it was captured.
         output: String,
     },
-    /// Packages could not be downloaded.
+    /// Packages cannot be downloaded.
     #[error("cannot download Debian packages: {source}")]
     Download {
-        /// What apt-get says.
+        /// The error of apt-get.
         source: Box<Error>,
     },
-    /// This machine is not one that the guest's packages and urxe's library are both for.
-    #[error("the guest is an x86-64 machine, and runs what was built here: build on x86-64")]
+    /// The machine is not x86-64.
+    #[error("the guest is an x86-64 machine and runs programs of this machine: run this on x86-64")]
     OtherArchitecture,
-    /// A file could not be read or written.
+    /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The fetched packages do not have what they should.
+    /// The downloaded packages lack something.
     #[error("no {what} in the fetched packages; delete {directory} to fetch them again")]
     NotInPackages {
-        /// What was looked for.
+        /// The missing item.
         what: String,
-        /// Where.
+        /// The directory of the packages.
         directory: PathBuf,
     },
-    /// A capture holds nothing that is looked for.
-    #[error("{capture} holds no RoCE packet; the guest's console has tcpdump's own words")]
+    /// A capture has no RoCE packets.
+    #[error("{capture} has no RoCE packet; see tcpdump's messages on the guest's console")]
     NothingCaptured {
-        /// tcpdump's file.
+        /// The capture file.
         capture: PathBuf,
     },
-    /// The guest stopped before its job was done.
-    #[error("the guest stopped before its job was done; its console is in {console}")]
+    /// The guest ended before its job.
+    #[error("the guest ended before its job; see its console in {console}")]
     GuestDied {
         /// The console's log.
         console: PathBuf,
     },
-    /// The job ended early.
-    #[error("the guest's job failed with status {status}; its console is in {console}")]
+    /// The job failed.
+    #[error("the guest's job failed with status {status}; see its console in {console}")]
     JobFailed {
         /// The script's exit status.
         status: i32,
         /// The console's log.
         console: PathBuf,
     },
-    /// The pattern of `--only` matches nothing.
-    #[error("no cell matches `{pattern}`; `cargo xtask rxe --list` shows them all")]
+    /// No cell matches the pattern of `--only`.
+    #[error("no cell matches `{pattern}`; see `cargo xtask rxe --list`")]
     NothingMatches {
-        /// What was asked for.
+        /// The pattern.
         pattern: String,
     },
 }
 
 impl Error {
-    /// Whether it is this machine that lacks something, rather than anything having gone wrong.
+    /// Returns whether this machine lacks a requirement, as opposed to a failure.
     pub(crate) fn is_a_need(&self) -> bool {
         matches!(
             self,
@@ -88,12 +88,12 @@ impl Error {
     }
 }
 
-/// The result of anything here.
+/// The result type of this module.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Attaches the path to an input or output error.
+/// Adds the path to an I/O error.
 pub(crate) trait AtPath<T> {
-    /// The same result, its error knowing the file.
+    /// Converts the error into one with the path.
     fn at(self, path: &Path) -> Result<T>;
 }
 
@@ -106,13 +106,12 @@ impl<T> AtPath<T> for io::Result<T> {
     }
 }
 
-/// Runs a command to its end and returns what it wrote to standard output. `remedy` is the package
-/// that has the program.
+/// Runs a command and returns its standard output. `remedy` is the package of the program.
 pub(crate) fn run(command: &mut Command, remedy: &'static str) -> Result<String> {
     run_from(command, remedy, None)
 }
 
-/// The same, with another program's output as its input.
+/// Runs a command with another program's output as its input.
 pub(crate) fn run_from(
     command: &mut Command,
     remedy: &'static str,
@@ -125,8 +124,8 @@ pub(crate) fn run_from(
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let end: Vec<&str> = said.lines().rev().take(8).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let end: Vec<&str> = stderr.lines().rev().take(8).collect();
     let end: Vec<&str> = end.into_iter().rev().collect();
     Err(Error::Failed {
         command: words(command),
@@ -135,7 +134,7 @@ pub(crate) fn run_from(
     })
 }
 
-/// The error for a command that did not even start.
+/// Returns the error of a command that cannot be started.
 pub(crate) fn not_started(command: &Command, remedy: &'static str, error: io::Error) -> Error {
     let program = command.get_program().to_string_lossy().into_owned();
     if error.kind() == io::ErrorKind::NotFound {
@@ -149,7 +148,7 @@ pub(crate) fn not_started(command: &Command, remedy: &'static str, error: io::Er
     }
 }
 
-/// The command line, for messages.
+/// Returns the command line for messages.
 pub(crate) fn words(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())

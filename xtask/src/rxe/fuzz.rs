@@ -1,4 +1,5 @@
-//! `--fuzz`: `urxe fuzz` against rxe in the guest, and a page of where rxe departs from the specification.
+//! `--fuzz`: `urxe fuzz` against rxe in the guest, and the page of rxe's departures from the
+//! specification.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,14 +10,16 @@ use std::path::Path;
 use super::error::{AtPath, Error, Result};
 use super::plan::{Group, Judge, Kind, programs_between};
 
-/// All packets.
+/// The total number of packets.
 const ALL: u64 = 100_000;
-/// Packets of each cell, which has a seed of its own: few enough for the time that a program has.
+/// The number of packets per cell, each with a seed of its own, so that a cell meets its time
+/// limit.
 const PACKETS: u64 = 1000;
-/// How long an answer may take, in milliseconds: rxe gives none in many cases, and each is waited for.
-const PATIENCE: u32 = 100;
+/// The response timeout in milliseconds. rxe often sends no response, and each timeout is waited
+/// for.
+const TIMEOUT_MS: u32 = 100;
 
-/// What to run.
+/// Returns the cells to run.
 pub(crate) fn groups() -> Vec<Group> {
     vec![group(1..1 + ALL / PACKETS)]
 }
@@ -25,7 +28,7 @@ fn group(seeds: Range<u64>) -> Group {
     let cells = seeds.map(|seed| {
         let server = "/tmp/grant {address}";
         let client = format!(
-            "/tmp/urxe/urxe fuzz {{server}} --seed {seed} --packets {PACKETS} --patience {PATIENCE}"
+            "/tmp/urxe/urxe fuzz {{server}} --seed {seed} --packets {PACKETS} --timeout {TIMEOUT_MS}"
         );
         programs_between(format!("seed-{seed}"), ["a", "b"], "1+", server, &client)
     });
@@ -37,75 +40,75 @@ fn group(seeds: Range<u64>) -> Group {
         ip: "v4",
         netem: "",
         lanes: 1,
-        about: "packets that break the rules, sent to a program that runs on rxe",
+        about: "malformed and valid packets, sent to a program on rxe",
         cells: cells.collect(),
     }
 }
 
-/// What rxe has said to all packets, and the kernel.
+/// The responses of rxe to all packets, and the messages of its kernel.
 #[derive(Default)]
-pub(crate) struct Tries {
+pub(crate) struct FuzzResults {
     sum: Sum,
     crashes: Vec<String>,
     complaints: BTreeMap<String, u64>,
 }
 
-impl Tries {
-    /// Has `run_job` run the groups that it is given as the job in `job`, until rxe has had all packets: in another
-    /// guest, with the next seed, where one did not survive them.
+impl FuzzResults {
+    /// Runs the groups with `run_job` as the job in `job`, until all packets have been sent. If the
+    /// guest crashes, continues in another guest with the next seed.
     pub(crate) fn run(job: &Path, mut run_job: impl FnMut(&[Group]) -> Result<()>) -> Result<Self> {
-        let mut tries = Tries::default();
+        let mut fuzz_results = FuzzResults::default();
         let mut next = 1;
-        while tries.sum.packets < ALL {
-            let seeds = next..next + (ALL - tries.sum.packets).div_ceil(PACKETS);
+        while fuzz_results.sum.packets < ALL {
+            let seeds = next..next + (ALL - fuzz_results.sum.packets).div_ceil(PACKETS);
             let ended = run_job(&[group(seeds.clone())]);
-            let survived = tries.add(&job.join("results"))?;
+            let survived = fuzz_results.add(&job.join("results"))?;
             match ended {
                 Ok(()) => next = seeds.end,
                 Err(Error::GuestDied { console }) => {
                     let seed = next + survived;
-                    let said = fs::read_to_string(&console).at(&console)?;
-                    let words = last_words(&said);
-                    tries.crashes.push(format!("seed {seed}: {words}"));
+                    let log = fs::read_to_string(&console).at(&console)?;
+                    let words = crash_cause(&log);
+                    fuzz_results.crashes.push(format!("seed {seed}: {words}"));
                     next = seed + 1;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(tries)
+        Ok(fuzz_results)
     }
 
-    /// What the last job of an earlier run said.
+    /// Reads the results of the last job of an earlier run.
     pub(crate) fn of_last_job(job: &Path) -> Result<Self> {
-        let mut tries = Tries::default();
-        tries.add(&job.join("results"))?;
-        Ok(tries)
+        let mut fuzz_results = FuzzResults::default();
+        fuzz_results.add(&job.join("results"))?;
+        Ok(fuzz_results)
     }
 
-    /// Adds the results of a job; how many cells came to their end.
+    /// Adds the results of a job, and returns the number of completed cells.
     fn add(&mut self, results: &Path) -> Result<u64> {
         let file = results.join("fuzz.output");
         let output = fs::read_to_string(&file).at(&file)?;
         self.sum.add(&output);
-        // There is none where the kernel did not live to show it.
+        // Missing if the kernel crashed.
         let log = fs::read_to_string(results.join("fuzz.dmesg")).unwrap_or_default();
-        for (what, times) in complaints(&log) {
+        for (what, times) in kernel_warnings(&log) {
             *self.complaints.entry(what).or_default() += times;
         }
         Ok(output.matches("== seed-").count() as u64)
     }
 
-    /// Prints what came of it, and writes it to `page`.
+    /// Prints the results and writes them to `page`.
     pub(crate) fn write(&self, release: &str, page: &Path) -> Result<()> {
         let mut text = self.sum.page(release);
         if !self.complaints.is_empty() {
-            text.push_str("\n## What the kernel complained of\n\n| where | times |\n|---|---|\n");
+            text.push_str("\n## Kernel warnings\n\n| where | times |\n|---|---|\n");
         }
         for (what, times) in &self.complaints {
             let _ = writeln!(text, "| {what} | {times} |");
         }
         if !self.crashes.is_empty() {
-            text.push_str("\n## Ends of the kernel\n\n");
+            text.push_str("\n## Kernel crashes\n\n");
         }
         for crash in &self.crashes {
             let _ = writeln!(text, "- {crash}");
@@ -117,7 +120,7 @@ impl Tries {
     }
 }
 
-/// PSNs and lengths are others each time.
+/// Replaces numbers, because PSNs and lengths differ in each run.
 fn without_numbers(text: &str) -> String {
     let mut plain = String::new();
     for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
@@ -128,8 +131,8 @@ fn without_numbers(text: &str) -> String {
     plain
 }
 
-/// What the kernel complained of, once each: where, without the addresses.
-fn complaints(log: &str) -> BTreeMap<String, u64> {
+/// Returns the locations of kernel warnings, without addresses, and their counts.
+fn kernel_warnings(log: &str) -> BTreeMap<String, u64> {
     let mut complaints = BTreeMap::new();
     for line in log.lines() {
         if let Some((_, what)) = line.split_once("WARNING: ") {
@@ -140,28 +143,28 @@ fn complaints(log: &str) -> BTreeMap<String, u64> {
     complaints
 }
 
-/// What a kernel says of its end: what happened, and where.
-fn last_words(console: &str) -> String {
+/// Returns the cause and location of a kernel crash.
+fn crash_cause(console: &str) -> String {
     let line = |mark: &str| console.lines().find(|line| line.contains(mark));
     let lines = [line("BUG: "), line("RIP: ")].into_iter().flatten();
-    // Without the time in front.
+    // Without the time stamp.
     let words = lines.map(|line| line.split_once("] ").map_or(line, |(_, words)| words));
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What `urxe fuzz` said in all the cells.
+/// The sum of the reports of `urxe fuzz`.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Sum {
     packets: u64,
     connections: u64,
-    /// How often each rule was tried, and departed from.
+    /// The numbers of tests of each rule and of departures from it.
     rules: BTreeMap<String, (u64, u64)>,
-    /// How often something was answered that the rule does not ask for.
+    /// The numbers of occurrences of responses that the rule does not allow.
     departures: BTreeMap<(String, String), u64>,
 }
 
 impl Sum {
-    /// Adds what `urxe fuzz` said.
+    /// Adds a report of `urxe fuzz`.
     fn add(&mut self, output: &str) {
         let sum = self;
         let mut rule = "";
@@ -178,7 +181,7 @@ impl Sum {
             {
                 let known = sum.rules.entry(words[2..].join(" ")).or_default();
                 *known = (known.0 + tried, known.1 + departed);
-            } else if let Some(departure) = line.strip_prefix("    asked ") {
+            } else if let Some(departure) = line.strip_prefix("    expected ") {
                 let counted = departure.rsplit_once(" times: ");
                 let counted = counted.and_then(|(counted, _)| counted.rsplit_once(", "));
                 if let Some((what, times)) = counted {
@@ -196,13 +199,13 @@ impl Sum {
             "# Where rxe departs from the specification\n\n\
              Generated by `cargo xtask rxe --fuzz`, on Linux {release}: {} packets of `urxe fuzz`, most of which break \
              a rule, over {} connections to a program on rxe (`tests/rxe/grant`). In brackets, the sections of the \
-             specification.\n\n| rule | tried | departed |\n|---|---|---|\n",
+             specification.\n\n| rule | tests | departed |\n|---|---|---|\n",
             self.packets, self.connections
         );
         for (rule, (tried, departed)) in &self.rules {
             let _ = writeln!(page, "| {rule} | {tried} | {departed} |");
         }
-        page.push_str("\n## Answers that were not asked for\n\n| rule | asked, answered | times |\n|---|---|---|\n");
+        page.push_str("\n## Responses that the specification does not allow\n\n| rule | expected; got | times |\n|---|---|---|\n");
         for ((rule, what), times) in &self.departures {
             let _ = writeln!(page, "| {rule} | {what} | {times} |");
         }
@@ -215,30 +218,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_s_last_words_are_found() {
+    fn crash_cause_is_found() {
         let console = "[ 7.1] BUG: kernel NULL pointer dereference\n[ 7.2] Oops\n\
                        [ 7.3] RIP: 0010:rxe_mr_copy+0x49/0x1a0\n[ 7.4] RIP: 0010:halt";
         let words = "BUG: kernel NULL pointer dereference, RIP: 0010:rxe_mr_copy+0x49/0x1a0";
-        assert_eq!(last_words(console), words);
+        assert_eq!(crash_cause(console), words);
     }
 
     #[test]
-    fn reports_are_added_up() {
+    fn reports_are_added() {
         let one = "== seed-1\n\
             seed 1: 5001 packets in 700 cases, over 30 connections\n   \
-            tried departed  rule\n     \
-            600       12  PSN ahead: NAK PSN sequence (9.7.5.1.2)\n     \
+            tests departed  rule\n     \
+            600       12  PSN ahead: NAK PSN sequence error (9.7.5.1.2)\n     \
             100        0  another queue pair: dropped (9.6.1.1.2)\n\n\
-            PSN ahead: NAK PSN sequence (9.7.5.1.2)\n    \
-            asked a NAK; answered ACK of PSN 17, or so, 12 times: --replay 1:2, 1:3\n";
+            PSN ahead: NAK PSN sequence error (9.7.5.1.2)\n    \
+            expected a NAK; got ACK of PSN 17, or so, 12 times: --replay 1:2, 1:3\n";
         let mut sum = Sum::default();
         sum.add(one);
         sum.add(one);
         assert_eq!((sum.packets, sum.connections), (10_002, 60));
-        let ahead = "PSN ahead: NAK PSN sequence (9.7.5.1.2)";
+        let ahead = "PSN ahead: NAK PSN sequence error (9.7.5.1.2)";
         assert_eq!(sum.rules[ahead], (1200, 24));
         assert_eq!(sum.rules.len(), 2);
-        let what = "a NAK; answered ACK of PSN n, or so".to_owned();
+        let what = "a NAK; got ACK of PSN n, or so".to_owned();
         assert_eq!(
             sum.departures,
             BTreeMap::from([((ahead.to_owned(), what), 24)])

@@ -1,8 +1,8 @@
-//! The Linux guest: built from Debian's packages, booted in QEMU without privilege or KVM.
+//! The Linux guest: built from Debian packages and booted in QEMU, without root or KVM.
 //!
-//! The guest lives in memory: an initramfs with the programs and the kernel modules that rxe needs.
-//! A job is a directory of this machine that the guest mounts as `/job` (9p): it runs `/job/run` and
-//! leaves results and its exit status there. What it prints goes through the serial console.
+//! The root file system is an initramfs with the programs and rxe's kernel modules. A job is a
+//! directory of this machine, which the guest mounts as `/job` (9p). The guest runs `/job/run` and
+//! writes results and the exit status there. Output goes to the serial console.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use super::archive::{Archive, program_in, unpack};
 use super::cpio::Cpio;
 use super::error::{AtPath, Error, Result, not_started, run};
 
-/// What the programs in the guest are.
+/// The packages with the guest's programs.
 const GUEST_PACKAGES: &[&str] = &[
     "bash",
     "coreutils",
@@ -38,7 +38,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "util-linux",
 ];
 
-/// Modules that the guest loads; those that they need are found by `modprobe`.
+/// The modules to load. `modprobe` finds their dependencies.
 const MODULES: &[&str] = &[
     "9p",
     "9pnet_virtio",
@@ -53,13 +53,13 @@ const MODULES: &[&str] = &[
     "virtio_pci",
 ];
 
-/// What rxe asks the crypto API for. Newer kernels have no such modules, and rxe calls the checksum itself.
+/// Checksum modules for rxe. Newer kernels do not have them, and rxe calls the checksum functions.
 const CHECKSUMS: &[&str] = &["crc32_generic", "crc32_pclmul"];
 
-/// The kernel's image where it is beside its modules; older packages have it in `boot`.
+/// The file name of the kernel image beside its modules; older packages have it in `boot`.
 const IMAGE: &str = "vmlinuz";
 
-/// Directories whose contents the guest has no use for.
+/// Directories that the guest does not need.
 const LEFT_OUT: &[&str] = &[
     "boot",
     "usr/include",
@@ -81,25 +81,26 @@ const LEFT_OUT: &[&str] = &[
 
 const INIT: &str = include_str!("../../../tests/rxe/init.sh");
 
-/// Raised when what is built from the packages changes for another reason than the lists above.
+/// The version of the guest's layout. Increase it when the build changes and the lists above do
+/// not.
 const LAYOUT: &str = "5";
 
-/// Which kernel, with which of Debian's releases around it.
+/// A kernel with its Debian release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kernel {
-    /// Debian 12: Linux 6.1, rdma-core 44, perftest 4.5.
+    /// Debian 12: Linux 6.1, rdma-core 44, perftest 4.5
     #[default]
     Bookworm,
-    /// Debian 12 with the kernel of its backports.
+    /// Debian 12 with the kernel of its backports
     Backports,
-    /// Debian 13: Linux 6.12, rdma-core 56, perftest 25.
+    /// Debian 13: Linux 6.12, rdma-core 56, perftest 25
     Trixie,
-    /// Debian 13 with the kernel of its backports, the newest of a release.
+    /// Debian 13 with the kernel of its backports, the newest of all
     TrixieBackports,
 }
 
 impl Kernel {
-    /// Its word on the command line.
+    /// Returns the name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -129,23 +130,23 @@ impl Kernel {
 
 /// A guest that is ready to boot.
 pub(crate) struct Guest {
-    /// Unpacked packages of the guest.
+    /// The unpacked packages of the guest.
     root: PathBuf,
     kernel: PathBuf,
     initramfs: PathBuf,
-    /// Linux's version.
+    /// The Linux release.
     pub(crate) release: String,
     qemu: Qemu,
 }
 
-/// Where QEMU comes from.
+/// The source of QEMU.
 enum Qemu {
     Installed,
     Unpacked(PathBuf),
 }
 
 impl Guest {
-    /// Builds the guest in `directory`, or finds it there.
+    /// Builds the guest in `directory`, unless it exists there.
     pub(crate) fn prepare(directory: &Path, kernel: Kernel) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::OtherArchitecture);
@@ -160,7 +161,7 @@ impl Guest {
             let release = kernel.kernel_release();
             let archive = Archive::open(&home.join("kernel-archive"), kernel.suites(), release)?;
             let packages = archive.fetch(&["linux-image-amd64"])?;
-            // Newer ones have image, modules and their index in packages of their own.
+            // Newer kernels have separate packages for the image, the modules and their index.
             let of_kernel = |path: &PathBuf| path.to_string_lossy().contains("/linux-");
             let kernel: Vec<PathBuf> = packages.into_iter().filter(of_kernel).collect();
             unpack(&kernel, &root)
@@ -188,12 +189,12 @@ impl Guest {
         })
     }
 
-    /// The directory with the guest's unpacked packages.
+    /// Returns the directory with the guest's unpacked packages.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The version of one of the guest's packages.
+    /// Returns the version of one of the guest's packages.
     pub(crate) fn version_of(&self, package: &str) -> Option<String> {
         let archives = self.root.parent()?.join("archive/cache/archives");
         fs::read_dir(archives).ok()?.find_map(|entry| {
@@ -203,7 +204,7 @@ impl Guest {
         })
     }
 
-    /// Boots the guest and runs the job in `job`; `show` gets each line of its console.
+    /// Boots the guest and runs the job in `job`; `show` gets each line of the console.
     pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<()> {
         let status = job.join("status");
         remove(&status)?;
@@ -254,7 +255,7 @@ impl Guest {
             .arg("-virtfs")
             .arg(format!(
                 "local,path={},mount_tag=job,security_model=none",
-                // QEMU's options are separated by commas; one in a value is doubled.
+                // Commas separate QEMU's options, so a comma in a value is doubled.
                 job.display().to_string().replace(',', ",,")
             ));
         qemu
@@ -281,7 +282,7 @@ impl Qemu {
         Ok(Self::Unpacked(root))
     }
 
-    /// QEMU at low priority: it takes whole processors for minutes.
+    /// Returns a QEMU command with low priority, because it uses several processors for minutes.
     fn command(&self) -> Command {
         let mut command = Command::new("nice");
         command.args(["-n", "10"]);
@@ -303,7 +304,7 @@ impl Qemu {
     }
 }
 
-/// Linux's version and image in an unpacked tree.
+/// Returns Linux's release and image in an unpacked tree.
 fn find_kernel(root: &Path) -> Result<(String, PathBuf)> {
     let modules = root.join("usr/lib/modules");
     let mut releases: Vec<String> = fs::read_dir(&modules)
@@ -325,7 +326,7 @@ fn find_kernel(root: &Path) -> Result<(String, PathBuf)> {
     })
 }
 
-/// Packs the initramfs: the programs, the modules that are needed, and the first program to run.
+/// Writes the initramfs: programs, required modules and the init program.
 fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
     let depmod = |command: &mut Command| run(command.arg("-b").arg(root).arg(release), "kmod");
     depmod(&mut program_in(root, "usr/bin/kmod", "depmod"))?;
@@ -340,7 +341,7 @@ fn pack(root: &Path, release: &str, initramfs: &Path) -> Result<()> {
             Err(_) if CHECKSUMS.contains(module) => continue,
             found => found?,
         };
-        // A driver that this kernel has built in is listed as `builtin`, a module as `insmod PATH`.
+        // Modules are listed as `insmod PATH`, built-in drivers as `builtin`.
         for line in found.lines() {
             if let Some(path) = line.strip_prefix("insmod ") {
                 let path = Path::new(path.trim());
@@ -380,7 +381,7 @@ fn stamp(list: &[&str]) -> String {
     format!("{LAYOUT} {}", list.join(" "))
 }
 
-/// Runs `make` unless the stamp says that the same was made before.
+/// Runs `make` unless the stamp file has this content.
 fn once(stamp: &Path, content: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
     if fs::read_to_string(stamp).is_ok_and(|found| found == content) {
         return Ok(());

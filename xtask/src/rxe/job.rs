@@ -1,4 +1,4 @@
-//! Puts together the directory that the guest mounts: the script, the agent, urxe, and the plans.
+//! Assembles the directory that the guest mounts: script, agent, urxe, and plans.
 
 use std::env;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::error::{AtPath, Error, Result, not_started, run, words};
 use super::plan::{Group, Kind};
 use crate::release;
 
-/// Makes the job that runs `groups` anew in `directory`.
+/// Creates the job that runs `groups` in `directory`.
 pub(crate) fn make(
     directory: &Path,
     workspace: &Path,
@@ -30,7 +30,8 @@ pub(crate) fn make(
     let include = workspace.join("include");
     for program in ["agent", "connection", "grant"] {
         compile(&sources.join(program), &directory.join(program), |gcc| {
-            // The guest's C library may be newer than ours, and its libraries may need that.
+            // The guest's C library may be newer than this machine's, and its libraries may depend
+            // on it.
             gcc.arg("-I")
                 .arg(&include)
                 .args(["-Wl,--allow-shlib-undefined", "-Wl,--as-needed"])
@@ -94,7 +95,7 @@ fn compile(
     run(more(&mut gcc), "gcc").map(drop)
 }
 
-/// Builds urxe as people use it, and gives its library the names under which programs load it.
+/// Builds urxe in the release profile and links the library under the sonames that programs load.
 fn install_urxe(directory: &Path, workspace: &Path, target: &Path) -> Result<()> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

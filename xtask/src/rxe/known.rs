@@ -1,14 +1,14 @@
-//! Differences that are written down, in `tests/rxe/known.txt`: which cells, what exactly is seen, why.
+//! The known differences in `tests/rxe/known.txt`: the cells, the exact detail, and the reason.
 //!
-//! A cell is known only with the very detail that is written down. Anything else in it is red.
+//! A cell with any other detail is red.
 
-/// The list.
+/// The list of known differences.
 pub(crate) struct Known {
     entries: Vec<Entry>,
 }
 
 struct Entry {
-    /// Patterns of releases.
+    /// The patterns of kernel releases.
     kernels: Vec<String>,
     cell: String,
     detail: String,
@@ -18,13 +18,13 @@ struct Entry {
 const LIST: &str = include_str!("../../../tests/rxe/known.txt");
 
 impl Known {
-    /// The list of this checkout.
+    /// Loads the list of this checkout.
     pub(crate) fn load() -> Self {
         Self::parse(LIST)
     }
 
-    /// A line `KERNELS | CELL | DETAIL | REASON`, in which `*` stands for anything; an empty reason is
-    /// that of the line before. Lines that begin with `#` are comments.
+    /// Parses lines `KERNELS | CELL | DETAIL | REASON`, where `*` matches any text. The reason `"`
+    /// repeats that of the previous line. Lines that begin with `#` are comments.
     fn parse(text: &str) -> Self {
         let mut entries: Vec<Entry> = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -46,7 +46,7 @@ impl Known {
         Self { entries }
     }
 
-    /// Why this cell shows this, if that is known.
+    /// Returns the reason for this detail of a cell, if it is known.
     pub(crate) fn reason(
         &self,
         kernel: &str,
@@ -66,7 +66,7 @@ impl Known {
     }
 }
 
-/// Whether `text` is like `pattern`, in which `*` stands for any characters, or for none.
+/// Returns whether `text` matches `pattern`, where `*` matches any text, including none.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else {
         return pattern == text;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn star_matches_any_text() {
         assert!(matches("*", ""));
         assert!(matches("errors-*/send/*", "errors-v4/send/100"));
         assert!(!matches("errors-*/send/*", "errors-v4/send"));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_cell_with_another_detail_is_red() {
+    fn known_cell_with_another_detail_is_red() {
         let known = Known::parse("* | e/a* | here 1* | because\n4.* 6.* | e/b | x | \"\n# no\n");
         assert_eq!(known.reason("6.1", "e", "ab", "here 12"), Some("because"));
         assert_eq!(known.reason("6.1", "e", "ab", "here 2"), None);

@@ -1,7 +1,7 @@
-//! `cargo xtask rxe`: urxe against the Linux kernel's rxe, in a guest on this machine.
+//! `cargo xtask rxe`: interoperability of urxe with the Linux kernel's rxe, in a QEMU guest.
 //!
-//! [`archive`] and [`guest`] make and boot the guest, [`plan`] has the matrix, [`job`] brings it there,
-//! [`report`] judges what came back, with the list of what is [`known`].
+//! [`archive`] and [`guest`] build and boot the guest, [`plan`] defines the matrix, [`job`] copies
+//! it to the guest, and [`report`] evaluates the results with the list of [`known`] differences.
 
 mod again;
 mod archive;
@@ -31,55 +31,55 @@ use known::Known;
 use plan::{Extent, Group};
 use report::{Report, Verdict};
 
-/// What to run.
+/// The options of the command.
 #[derive(clap::Args, Default)]
 pub(crate) struct RxeOptions {
-    /// The kernel, and the release of Debian around it.
+    /// Kernel and Debian release of the guest
     #[arg(long, value_enum, default_value = "bookworm")]
     kernel: Kernel,
 
-    /// Give a shell in the guest, with the two hosts set up, instead of running anything.
+    /// Start a shell in the guest with the two hosts set up, instead of running cells
     #[arg(long)]
     shell: bool,
 
-    /// Run a part that takes a few minutes.
+    /// Run a part of the matrix that takes a few minutes
     #[arg(long)]
     quick: bool,
 
-    /// Run only cells whose full name, as `--list` shows it, has this in it; `*` stands for anything.
+    /// Run only cells whose full name contains PATTERN, where `*` matches any text; see --list
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
 
-    /// Run the cells between two hosts of one kind: what does rxe alone, or urxe alone, show?
+    /// Run the cells between two hosts of the same provider
     #[arg(long, value_enum, value_name = "PROVIDER")]
     between: Option<Provider>,
 
-    /// Capture every kind of packet that rxe sends, as test vectors for the wire formats.
+    /// Capture every kind of packet that rxe sends, as test vectors for the wire formats
     #[arg(long)]
     capture: bool,
 
-    /// Run nothing: judge the last run again, after a change to the list of what is known.
+    /// Evaluate the last run again, after a change to the list of known differences
     #[arg(long)]
     judge: bool,
 
-    /// Run the red cells of the last whole run again, and judge the whole by what they show now.
+    /// Run the red cells of the last complete run again and merge their results
     #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "fuzz", "between"])]
     again: bool,
 
-    /// Measure instead: rxe to rxe and urxe to urxe, in turn.
+    /// Measure the performance of rxe and urxe in turn
     #[arg(long)]
     bench: bool,
 
-    /// Send 100,000 packets that break the rules to rxe, and write down how it answers.
+    /// Send 100,000 malformed and valid packets to rxe and write a page about its responses
     #[arg(long, conflicts_with = "bench")]
     fuzz: bool,
 
-    /// List the cells instead of running them.
+    /// List the cells instead of running them
     #[arg(long)]
     list: bool,
 }
 
-/// One of the two implementations, with two hosts of its own in the guest.
+/// An implementation, of which two hosts run in the guest.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Provider {
     Rxe,
@@ -96,13 +96,13 @@ impl Provider {
 }
 
 impl RxeOptions {
-    /// Whether the whole matrix is asked for.
+    /// Returns whether the complete matrix is selected.
     fn is_everything(&self) -> bool {
         let measures = self.capture || self.bench || self.fuzz;
         !self.quick && !measures && self.only.is_none() && self.between.is_none()
     }
 
-    /// The directory of what ran last; the last whole run stays when a part runs.
+    /// Returns the directory of the job. A partial run does not overwrite the last complete run.
     fn job_name(&self) -> &'static str {
         if self.capture {
             "capture"
@@ -118,7 +118,7 @@ impl RxeOptions {
     }
 }
 
-/// Runs the command; whether everything that ran succeeded.
+/// Runs the command. Returns whether everything that ran succeeded.
 pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool {
     let succeeded = if options.list {
         list(options)
@@ -135,7 +135,7 @@ pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool
     })
 }
 
-/// Runs the quick part of the matrix as a step of the check; with `only`, the cells that are like it.
+/// Runs the quick part of the matrix, or the cells that match `only`, as a step of the check.
 pub(crate) fn step(only: Option<&str>, workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: rxe: urxe against the kernel's rxe");
     let started = Instant::now();
@@ -151,7 +151,7 @@ pub(crate) fn step(only: Option<&str>, workspace: &Path, target: &Path) -> Outco
             log.failed = report.total(Verdict::Red);
             (log.failed > 0).then(|| format!("{} cells are red", log.failed))
         }
-        // As for tests whose needs are not met: left out here, failed where all must run.
+        // With unmet needs the step is skipped, or fails where all tests must run.
         Err(error) if error.is_a_need() && env::var("CI").as_deref() != Ok("true") => {
             log.left_out.push(format!("rxe: {error}"));
             None
@@ -193,14 +193,14 @@ fn fuzz(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool> {
     let job = directory
         .join(options.kernel.name())
         .join(options.job_name());
-    let tries = match options.judge {
-        true => fuzz::Tries::of_last_job(&job)?,
-        false => fuzz::Tries::run(&job, |groups| {
+    let fuzz_results = match options.judge {
+        true => fuzz::FuzzResults::of_last_job(&job)?,
+        false => fuzz::FuzzResults::run(&job, |groups| {
             run_in(&guest, &job, options, workspace, target, groups)
         })?,
     };
     let name = format!("docs/RXE-DEPARTURES-{}.md", options.kernel.name());
-    tries.write(&guest.release, &workspace.join(name))?;
+    fuzz_results.write(&guest.release, &workspace.join(name))?;
     Ok(true)
 }
 
@@ -232,7 +232,7 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
     judge(options, workspace, &directory, &guest, &groups, &job)
 }
 
-/// Runs `groups` as the job in `job`.
+/// Runs `groups` as the job in the directory `job`.
 fn run_in(
     guest: &Guest,
     job: &Path,
@@ -251,7 +251,7 @@ fn run_in(
     guest.run(job, &mut |line| println!("{line}"))
 }
 
-/// Looks at what a job left.
+/// Evaluates the results of a job.
 fn judge(
     options: &RxeOptions,
     workspace: &Path,
@@ -286,7 +286,7 @@ fn judge(
     Ok(report)
 }
 
-/// The groups to run, with the cells that were asked for.
+/// Returns the groups to run, with the selected cells.
 fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
     let extent = if options.quick {
         Extent::Quick
@@ -326,7 +326,7 @@ fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Puts back the reference's cells for those that are held against them.
+/// Restores the reference cells that selected cells are compared with.
 fn with_references(groups: &mut [Group]) {
     let wanted: Vec<String> = groups
         .iter()

@@ -1,4 +1,4 @@
-//! `docs/COMPATIBILITY.md`: written from the last full run on each kernel.
+//! Generates `docs/COMPATIBILITY.md` from the last complete run on each kernel.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ invalid request, 10 remote access, 11 remote operation, 12 retries exceeded, 13 
 State 3 is RTS, 5 is SQE, 6 is error.
 ";
 
-/// Keeps the part of the page that is about this run.
+/// Stores the section of this run.
 pub(crate) fn keep(
     directory: &Path,
     kernel: Kernel,
@@ -53,7 +53,7 @@ pub(crate) fn keep(
         report.page()
     );
     if !again.is_empty() {
-        text.push_str("\nRun a second time, after they had been red at first:\n\n");
+        text.push_str("\nRun a second time after a red result:\n\n");
     }
     for cell in again {
         text.push_str(&format!("- `{cell}`\n"));
@@ -62,7 +62,7 @@ pub(crate) fn keep(
     fs::write(&file, text).at(&file)
 }
 
-/// The whole page.
+/// Returns the complete page.
 pub(crate) fn write(directory: &Path) -> Result<String> {
     let mut page = HEAD.to_owned();
     for kernel in Kernel::value_variants() {

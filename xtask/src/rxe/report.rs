@@ -1,4 +1,4 @@
-//! What a run showed: a verdict for each cell, the table, and the page about compatibility.
+//! Evaluates the results of a run: verdicts, the table, and the section of the compatibility page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,33 +9,33 @@ use super::error::{AtPath, Result};
 use super::known::Known;
 use super::plan::{Group, Judge, REFERENCE};
 
-/// rxe's counters that must not move on a clean link: each counts packets that rxe found wrong, or
-/// gave up on. Those that count retries move whenever the guest is slow.
+/// rxe's counters that must not move on a clean link: each counts packets that rxe found invalid or
+/// gave up on. Retry counters are excluded, because they move whenever the guest is slow.
 const FAULT_COUNTERS: &[&str] = &["retry_exceeded_err", "retry_rnr_exceeded_err"];
 
-/// Counters that move when a packet is missing, and the one that counts those which the guest's own
-/// kernel lost on that way, for want of room in a queue: requests of urxe's, requests of rxe's, and
-/// whatever rxe could not send.
+/// Counters that move when a packet is missing, each with the counter of packets that the guest's
+/// own kernel dropped from full queues on that path: urxe's requests, rxe's requests, and all
+/// packets that rxe could not send.
 const GAP_COUNTERS: &[(&str, &str)] = &[
     ("out_of_seq_request", "kernel_queue_drops"),
     ("rcvd_seq_err", "urxe_socket_drops"),
     ("send_err", "kernel_queue_drops"),
 ];
 
-/// Words of rxe's, or of a kernel in trouble, in the kernel's log.
+/// Words of rxe's messages and of severe errors in the kernel's log.
 const LOG_WORDS: &[&str] = &["rxe", "infiniband", "BUG", "WARNING", "Call Trace", "Oops"];
 
-/// rxe 6.12 logs each completion with an error: what the cells themselves look at.
+/// The message of rxe 6.12 for each completion with an error, which the cells check themselves.
 const LOGGED_COMPLETION: &str = "non-flush error status";
 
-/// How a cell ended.
+/// The verdict on a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As it should.
+    /// The result is right.
     Green,
-    /// Wrong, for a reason that is written down and is not ours.
+    /// The result is wrong for a documented reason outside urxe.
     Known,
-    /// Wrong.
+    /// The result is wrong.
     Red,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Judged {
     pub(crate) group: &'static str,
     pub(crate) cell: String,
     pub(crate) verdict: Verdict,
-    /// What was seen, where the verdict is not green.
+    /// The observed difference, unless the verdict is green.
     pub(crate) detail: String,
-    /// Why it is known.
+    /// The reason of a known difference.
     pub(crate) reason: Option<String>,
 }
 
@@ -56,14 +56,14 @@ pub(crate) struct Report {
     groups: Vec<(&'static str, &'static str)>,
 }
 
-/// A line of results: verdict and detail.
-struct Seen {
+/// A result line: verdict and detail.
+struct CellResult {
     ok: bool,
     detail: String,
 }
 
 impl Report {
-    /// Judges what is in the directory `results` by the plan.
+    /// Evaluates the directory `results` according to the plan.
     pub(crate) fn read(
         results: &Path,
         groups: &[Group],
@@ -112,12 +112,12 @@ impl Report {
         Ok(Self { judged, groups })
     }
 
-    /// Whether nothing is red.
+    /// Returns whether no cell is red.
     pub(crate) fn succeeded(&self) -> bool {
         self.count(None, Verdict::Red) == 0
     }
 
-    /// How many cells have this verdict.
+    /// Returns the number of cells with this verdict.
     pub(crate) fn total(&self, verdict: Verdict) -> usize {
         self.count(None, verdict)
     }
@@ -130,7 +130,7 @@ impl Report {
             .count()
     }
 
-    /// Prints what is red, what is known, and the table.
+    /// Prints red and known cells, and the table.
     pub(crate) fn print(&self) {
         for (verdict, word) in [(Verdict::Known, "known"), (Verdict::Red, "RED")] {
             for judged in self
@@ -163,7 +163,7 @@ impl Report {
         );
     }
 
-    /// The part of the page that is about this run.
+    /// Returns the section of the compatibility page.
     pub(crate) fn page(&self) -> String {
         let mut page = String::new();
         page.push_str("| group | what | green | known | red |\n|---|---|---:|---:|---:|\n");
@@ -217,7 +217,7 @@ impl Report {
     }
 }
 
-fn read_results(file: &Path) -> Result<BTreeMap<String, Seen>> {
+fn read_results(file: &Path) -> Result<BTreeMap<String, CellResult>> {
     if !file.exists() {
         return Ok(BTreeMap::new());
     }
@@ -229,13 +229,17 @@ fn read_results(file: &Path) -> Result<BTreeMap<String, Seen>> {
             let (name, verdict) = (fields.next()?, fields.next()?);
             let detail = fields.nth(1).unwrap_or_default().trim().to_owned();
             let ok = verdict == "ok";
-            Some((name.to_owned(), Seen { ok, detail }))
+            Some((name.to_owned(), CellResult { ok, detail }))
         })
         .collect())
 }
 
-/// What is wrong with a cell, if anything is.
-fn judge(judge: Judge, seen: Option<&Seen>, reference: Option<&Seen>) -> Option<String> {
+/// Returns the problem of a cell, if any.
+fn judge(
+    judge: Judge,
+    seen: Option<&CellResult>,
+    reference: Option<&CellResult>,
+) -> Option<String> {
     let Some(seen) = seen else {
         return Some("did not run".into());
     };
@@ -258,15 +262,15 @@ fn judge(judge: Judge, seen: Option<&Seen>, reference: Option<&Seen>) -> Option<
     (here != there).then(|| format!("here {here}; rxe to rxe {there}"))
 }
 
-/// An outcome without its asynchronous events: rxe reports none, where the specification wants them
-/// (11.6.3.2), and urxe does.
+/// Removes asynchronous events from an outcome: rxe does not report those that the specification
+/// requires (11.6.3.2), and urxe does.
 fn without_events(outcome: &str) -> String {
     let sides = outcome.split("; ").map(|side| {
         let mut kept = Vec::new();
         let mut words = side.split_whitespace();
         while let Some(word) = words.next() {
             if word == "event" {
-                // Its number.
+                // Skips the event's number.
                 words.next();
             } else {
                 kept.push(word);
@@ -277,7 +281,7 @@ fn without_events(outcome: &str) -> String {
     sides.collect::<Vec<_>>().join("; ")
 }
 
-/// Which of the counters moved that should not have.
+/// Returns the counters that moved but must not.
 fn moved_counters(file: &Path) -> Option<String> {
     let Ok(text) = fs::read_to_string(file) else {
         return Some("no counters were read".into());
@@ -292,7 +296,7 @@ fn suspicious(counters: &str) -> Option<String> {
             .any(|line| line.split_whitespace().next() == Some(name))
     };
     let faults = FAULT_COUNTERS.iter().filter(|name| moved(name)).copied();
-    // A packet that a queue of the kernel's lost is missing for either reason.
+    // A packet that a kernel queue dropped explains a gap on either path.
     let lost = |queue: &str| moved(queue) || moved("kernel_queue_drops");
     let gaps = GAP_COUNTERS
         .iter()
@@ -322,15 +326,15 @@ fn logged(file: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn seen(ok: bool, detail: &str) -> Seen {
-        Seen {
+    fn seen(ok: bool, detail: &str) -> CellResult {
+        CellResult {
             ok,
             detail: detail.into(),
         }
     }
 
     #[test]
-    fn an_outcome_is_compared_without_its_events() {
+    fn events_are_ignored_in_comparisons() {
         let here = seen(
             true,
             "requester: 0 10 5 state 6; responder: state 6 event 3 untouched",
@@ -348,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_excused_by_packets_that_the_kernel_lost() {
+    fn packets_dropped_by_the_kernel_excuse_a_gap() {
         assert!(suspicious("out_of_seq_request 2\n").is_some());
         assert!(suspicious("out_of_seq_request 2\nkernel_queue_drops 1\n").is_none());
         assert!(suspicious("out_of_seq_request 2\nurxe_socket_drops 1\n").is_some());
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_did_not_run_is_not_green() {
+    fn cell_that_did_not_run_is_not_green() {
         assert!(judge(Judge::Strict, None, None).is_some());
         assert!(judge(Judge::Strict, Some(&seen(false, "")), None).is_some());
         assert!(judge(Judge::Reference, Some(&seen(true, "x")), None).is_some());

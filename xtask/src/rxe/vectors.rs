@@ -1,7 +1,7 @@
-//! Picks one packet of each kind out of a capture and writes them as test vectors.
+//! Extracts one packet of each kind from a capture, as test vectors.
 //!
-//! The capture is tcpdump's, of Ethernet frames. A kind is an opcode, the version of IP, and for an
-//! acknowledgement its syndrome, for a message of the connection manager which one it is.
+//! The capture is tcpdump's, of Ethernet frames. A kind is the IP version and the opcode, with the
+//! syndrome of an acknowledgement or the attribute of a connection manager's message.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,39 +10,38 @@ use std::path::Path;
 
 use super::error::{AtPath, Error, Result};
 
-/// The first four bytes of a capture with microseconds, as a little-endian machine writes it.
+/// The magic number of a little-endian capture with microseconds.
 const MAGIC: [u8; 4] = [0xd4, 0xc3, 0xb2, 0xa1];
-/// Bytes of the header of the file.
+/// The length of the file header in bytes.
 const FILE_HEADER: usize = 24;
-/// Bytes of the header of each frame; its captured length is a word at offset 8.
+/// The length of a frame header in bytes. Offset 8 is a word with the captured length.
 const FRAME_HEADER: usize = 16;
-/// Bytes of an Ethernet header.
+/// The length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
-/// Bytes of a UDP header.
+/// The length of a UDP header in bytes.
 const UDP: usize = 8;
-/// Bytes of the base transport header.
+/// The length of the BTH in bytes.
 const BTH: usize = 12;
-/// Opcodes of acknowledgements, whose syndrome follows the BTH: after the transport's own three bits,
-/// ACKNOWLEDGE.
+/// The opcode of an acknowledgement without the three transport bits. Its syndrome follows the BTH.
 const ACKNOWLEDGE: u8 = 0x11;
-/// The opcode of datagrams, of which those to queue pair 1 hold MADs.
+/// The opcode of UD SEND only. MADs are datagrams to queue pair 1.
 const DATAGRAM: u8 = 0x64;
-/// Where in a datagram's headers its queue pair is, from the BTH on.
+/// The destination queue pair in the BTH.
 const QPN: std::ops::Range<usize> = 5..8;
-/// Where the attribute of a MAD is, from the BTH on: behind the datagram's own header. Those of the
-/// connection manager are below 256.
+/// The offset of a MAD's attribute from the BTH: after the DETH. Attributes of the connection
+/// manager are below 256.
 const ATTRIBUTE: usize = BTH + 8 + 17;
 
-/// What tells one vector from another; they are sorted by it.
+/// The sort key of vectors, of which there is one per kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     ip_version: u8,
     opcode: u8,
-    /// The syndrome of an acknowledgement that refuses or delays, the attribute of a MAD; else 0.
+    /// The syndrome of an RNR or other NAK, the attribute of a MAD, or 0.
     what: u8,
 }
 
-/// Writes the vectors found in `capture` to `file`; how many there are.
+/// Writes the vectors of `capture` to `file` and returns their number.
 pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> {
     let bytes = fs::read(capture).at(capture)?;
     let mut kinds: BTreeMap<Kind, &[u8]> = BTreeMap::new();
@@ -82,7 +81,7 @@ pub(crate) fn write(capture: &Path, file: &Path, kernel: &str) -> Result<usize> 
     Ok(kinds.len())
 }
 
-/// The frames of a capture, as far as it is whole.
+/// Returns the complete frames of a capture.
 fn frames(capture: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = match capture.get(..4) {
         Some(magic) if magic == MAGIC => capture.get(FILE_HEADER..).unwrap_or_default(),
@@ -97,7 +96,7 @@ fn frames(capture: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What kind of packet a frame holds, and the packet from its IP header on.
+/// Returns the kind of a frame's packet, and the packet from the IP header on.
 fn kind_of(frame: &[u8]) -> Option<(Kind, &[u8])> {
     let packet = frame.get(ETHERNET..)?;
     let ip_version = packet.first()? >> 4;
@@ -114,7 +113,7 @@ fn kind_of(frame: &[u8]) -> Option<(Kind, &[u8])> {
     let transport = packet.get(ip_header + UDP..)?;
     let opcode = *transport.first()?;
     let what = match opcode {
-        // Of positive acknowledgements one is enough, whatever credits it carries.
+        // One positive acknowledgement is sufficient, whatever its credits.
         ACKNOWLEDGE => Some(*transport.get(BTH)?).filter(|&syndrome| syndrome >= 0x20),
         DATAGRAM if transport.get(QPN)? == [0, 0, 1] => Some(*transport.get(ATTRIBUTE)?),
         _ => None,

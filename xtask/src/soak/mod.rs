@@ -1,10 +1,13 @@
-//! `cargo xtask soak`: does it last?
+//! `cargo xtask soak`: a test of stability over time.
 //!
-//! Pairs of ordinary programs (`rping`, which compares every byte that comes back) run over a network that
-//! loses, doubles and reorders packets. Clients come and go; now and then one of either side is killed, or
-//! stopped for a while, the interface goes down, an address comes and goes, descriptors, memory or disk are scarce. What must hold:
-//! nobody sees a wrong byte; who was left alone ends well; who was not has an error and no crash; what a server holds -
-//! memory, descriptors, threads - stays as it is, and no name of a slot is left when all have ended.
+//! Pairs of `rping`, which compares every byte, run over a network that loses, duplicates and
+//! reorders packets. Clients connect and disconnect. From time to time a process is killed or
+//! stopped, the interface goes down, an address changes, or descriptors, memory or disk space are
+//! scarce.
+//!
+//! The test requires that no process receives a wrong byte, that undisturbed processes succeed,
+//! that disturbed ones fail with an error and without a crash, that a server's memory, descriptors
+//! and threads do not grow, and that all slot names are released at the end.
 
 mod pair;
 mod tight;
@@ -21,45 +24,45 @@ use crate::namespace;
 use crate::release::{PRODUCTS, build, succeed};
 use pair::{Ended, Pair};
 
-/// How long, and with how many.
+/// The options of the soak test.
 #[derive(clap::Args)]
 pub(crate) struct SoakOptions {
-    /// How long
+    /// Duration in minutes
     #[arg(long, default_value_t = 10)]
     minutes: u64,
 
-    /// Servers, each with a client at a time
+    /// Number of servers, each with one client at a time
     #[arg(long, default_value_t = 4)]
     pairs: u16,
 
-    /// Seconds between two crashes
+    /// Seconds between two killed clients
     #[arg(long, default_value_t = 10)]
     crash_every: u64,
 
-    /// What befalls packets, as in URXE_FAULTS
+    /// Network faults, in the syntax of URXE_FAULTS
     #[arg(long, default_value = "drop=1%,dup=0.5%,reorder=0.5%,seed=7")]
     faults: String,
 }
 
-/// Between two looks at the programs.
-const LOOK: Duration = Duration::from_millis(50);
-/// Servers have warmed up after this, and what they hold is counted for the first time.
+/// The interval of checks of the programs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The time after which servers have warmed up and their resources are counted.
 const WARM: Duration = Duration::from_secs(20);
-/// The first of the servers' ports.
+/// The first server port.
 const PORT: u16 = 7300;
-/// An address that comes and goes.
+/// The address that is added and removed.
 const ADDRESS: &str = "10.213.0.1/32";
 
-/// What happens to whom besides, and how often: in seconds, and the second in which it happens first.
+/// The period and the first occurrence of each disturbance, in seconds.
 const STOP: (u64, u64) = (23, 13);
 const SERVER_CRASH: (u64, u64) = (61, 47);
 const LINK_DOWN: (u64, u64) = (97, 71);
 const ADDRESS_CHANGE: (u64, u64) = (17, 5);
 const TIGHT: (u64, u64) = (31, 19);
-/// How long the interface is down.
-const DOWN: Duration = Duration::from_millis(500);
+/// The time for which the interface is down.
+const DOWN_TIME: Duration = Duration::from_millis(500);
 
-/// Runs the command; whether all held.
+/// Runs the command. Returns whether all requirements held.
 pub(crate) fn run(options: &SoakOptions, workspace: &Path, target: &Path) -> bool {
     match try_run(options, workspace, target) {
         Ok(problems) => {
@@ -79,7 +82,7 @@ fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec
     if !namespace::is_inside() {
         build(&PRODUCTS, workspace, target)?;
         if !namespace::enter()? {
-            return Err("no network namespace can be made here, and this disturbs others".into());
+            return Err("cannot create a network namespace for the test".into());
         }
     }
     let libraries = libraries(target)?;
@@ -97,21 +100,21 @@ fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec
     let mut second = 0;
     let mut warm = false;
     while started.elapsed() < end {
-        soak.look();
-        thread::sleep(LOOK);
+        soak.check();
+        thread::sleep(CHECK_INTERVAL);
         if !warm && started.elapsed() > WARM {
             warm = true;
-            soak.pairs.iter_mut().for_each(Pair::count);
+            soak.pairs.iter_mut().for_each(Pair::record_usage);
         }
         while second < started.elapsed().as_secs() {
             second += 1;
-            soak.strike(second, options.crash_every)?;
+            soak.disturb(second, options.crash_every)?;
         }
     }
     Ok(soak.finish())
 }
 
-/// What happened how often.
+/// The number of occurrences of each event.
 #[derive(Default)]
 struct Tally {
     whole: u64,
@@ -128,17 +131,17 @@ struct Tally {
 struct Soak {
     pairs: Vec<Pair>,
     libraries: PathBuf,
-    /// Whose turn it is to suffer.
+    /// The index of the next pair to disturb.
     turn: usize,
     tally: Tally,
     problems: Vec<String>,
 }
 
 impl Soak {
-    /// Looks after everybody.
-    fn look(&mut self) {
+    /// Checks all pairs.
+    fn check(&mut self) {
         for pair in &mut self.pairs {
-            match pair.look() {
+            match pair.check() {
                 Ok(None) => {}
                 Ok(Some(Ended::Whole)) => self.tally.whole += 1,
                 Ok(Some(Ended::Killed)) => self.tally.killed += 1,
@@ -155,8 +158,8 @@ impl Soak {
         &mut self.pairs[turn]
     }
 
-    /// What is due in this second.
-    fn strike(&mut self, second: u64, crash_every: u64) -> Result<(), String> {
+    /// Applies the disturbances that are due in this second.
+    fn disturb(&mut self, second: u64, crash_every: u64) -> Result<(), String> {
         let due = |(every, first): (u64, u64)| second % every == first % every;
         if second.is_multiple_of(crash_every.max(1)) {
             self.next().kill_client();
@@ -181,7 +184,7 @@ impl Soak {
         if due(LINK_DOWN) {
             self.pairs.iter_mut().for_each(Pair::excuse);
             ip(&["link", "set", "lo", "down"])?;
-            thread::sleep(DOWN);
+            thread::sleep(DOWN_TIME);
             ip(&["link", "set", "lo", "up"])?;
             self.tally.down += 1;
         }
@@ -193,7 +196,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Ends everybody, and tells what was left.
+    /// Ends all programs and returns the problems.
     fn finish(mut self) -> Vec<String> {
         for pair in &mut self.pairs {
             match pair.finish() {
@@ -205,7 +208,7 @@ impl Soak {
         let names = usage::names();
         if !names.is_empty() {
             self.problems
-                .push(format!("names are left: {}", names.join(" ")));
+                .push(format!("names not released: {}", names.join(" ")));
         }
         let Tally {
             whole,
@@ -219,11 +222,12 @@ impl Soak {
             addresses,
         } = self.tally;
         println!(
-            "clients: {whole} ended well, {killed} were killed, {interrupted} lost their server or their network; \
-             {stopped} times one was stopped for a while\n\
-             servers: {servers_killed} were killed, {servers_refused} ended as rping does when a client is killed that connects\n\
-             the interface was down {down} times, an address came or went {addresses} times, files, memory or disk were scarce \
-             {tight} times\n\
+            "clients: {whole} succeeded, {killed} were killed, {interrupted} lost their server or \
+             network, {stopped} were stopped temporarily\n\
+             servers: {servers_killed} were killed, {servers_refused} ended because a connecting \
+             client was killed\n\
+             disturbances: interface down {down} times, address changed {addresses} times, \
+             descriptors, memory or disk scarce {tight} times\n\
              problems: {}",
             self.problems.len()
         );
@@ -235,7 +239,7 @@ fn ip(words: &[&str]) -> Result<(), String> {
     succeed(Command::new("ip").args(words))
 }
 
-/// A directory with the library under the names that programs look for.
+/// Creates a directory with the library under the sonames that programs load.
 fn libraries(target: &Path) -> Result<PathBuf, String> {
     let directory = target.join("soak");
     let error = |error: std::io::Error| format!("{}: {error}", directory.display());

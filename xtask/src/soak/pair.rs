@@ -1,4 +1,4 @@
-//! A server, and the clients that it has one after the other.
+//! A server and its successive clients.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 
 use super::usage::Usage;
 
-/// How long a client may take that nobody disturbs; packets are lost, and the machine may be busy.
+/// The time limit of an undisturbed client, on a busy machine with packet loss.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The most that a client sends at once.
+/// The largest message of a client, in bytes.
 const LARGEST: u32 = 65_535;
-/// How long one is stopped.
-const STOPPED: Duration = Duration::from_secs(3);
-/// How long a server takes to notice that its client has ended.
-const CALM: Duration = Duration::from_secs(5);
+/// The time for which a client is stopped.
+const STOP_TIME: Duration = Duration::from_secs(3);
+/// The time that a server needs to detect the end of its client.
+const DISCONNECT_TIME: Duration = Duration::from_secs(5);
 
-/// How long a client takes to connect, generously.
-const SETTLED: Duration = Duration::from_secs(1);
-/// What rping's server says last, which ends as a whole, when a client is killed while it connects: its reply is
-/// rejected for an ID that nobody has (reason 6 of 12.6.7.2).
+/// The time that a client needs to connect, with a margin.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// The last message of an rping server whose client is killed while it connects: the REP is
+/// rejected for an unknown ID (reason 6 of 12.6.7.2), and rping ends.
 const REFUSED: &str = "cma event RDMA_CM_EVENT_REJECTED, error 6";
 
-/// How a client has ended.
+/// The end of a program.
 pub(super) enum Ended {
-    /// All that it got was right.
+    /// The client received only right data.
     Whole,
     Killed,
-    /// With an error, and there was reason for one.
+    /// The client failed after a disturbance.
     Interrupted,
-    /// It was the server, whose answer to a client's request nobody wanted any more.
+    /// The server ended because a connecting client was killed.
     Refused,
 }
 
@@ -41,9 +41,9 @@ pub(super) struct Pair {
     faults: String,
     server: Child,
     client: Option<Client>,
-    /// How many clients there were.
+    /// The number of clients so far.
     clients: u32,
-    /// What the server held when it was warm.
+    /// The server's resources after the warm-up.
     before: Option<Usage>,
 }
 
@@ -51,13 +51,13 @@ struct Client {
     child: Child,
     started: Instant,
     killed: bool,
-    /// It may fail, for what was done to its server or its network.
+    /// Whether a failure is allowed, because of a disturbance of the server or network.
     excused: bool,
     go_on_at: Option<Instant>,
 }
 
 impl Pair {
-    /// Starts a server. One that `lasts` is not killed, nor are its clients while they connect.
+    /// Starts a server. With `lasts`, neither the server nor a connecting client is killed.
     pub(super) fn start(
         port: u16,
         lasts: bool,
@@ -76,16 +76,18 @@ impl Pair {
         })
     }
 
-    /// Starts a client where there is none, and says how the last one has ended.
-    pub(super) fn look(&mut self) -> Result<Option<Ended>, String> {
+    /// Starts a client if there is none, and returns how the last program ended.
+    pub(super) fn check(&mut self) -> Result<Option<Ended>, String> {
         if let Ok(Some(status)) = self.server.try_wait() {
-            let said = said(&mut self.server);
+            let output = output_of(&mut self.server);
             self.server = server(self.port, &self.libraries, &self.faults)?;
             self.before = None;
             self.excuse();
-            return match said.ends_with(REFUSED) && status.code().is_some() {
+            return match output.ends_with(REFUSED) && status.code().is_some() {
                 true => Ok(Some(Ended::Refused)),
-                false => Err(format!("a server ended by itself, with {status}: {said}")),
+                false => Err(format!(
+                    "a server ended unexpectedly with {status}: {output}"
+                )),
             };
         }
         let Some(client) = &mut self.client else {
@@ -103,28 +105,31 @@ impl Pair {
                 let _ = client.child.kill();
                 let _ = client.child.wait();
                 self.client = None;
-                return Err(format!("a client of port {} came to no end", self.port));
+                return Err(format!(
+                    "a client of port {} exceeded its time limit",
+                    self.port
+                ));
             }
             None => return Ok(None),
             Some(status) => status,
         };
         let (killed, excused) = (client.killed, client.excused);
-        let said = said(&mut client.child);
+        let output = output_of(&mut client.child);
         self.client = None;
-        match judge(status, &said, killed, excused) {
+        match judge(status, &output, killed, excused) {
             Some(ended) => Ok(Some(ended)),
-            None => Err(format!("a client ended with {status}: {said}")),
+            None => Err(format!("a client ended with {status}: {output}")),
         }
     }
 
     fn new_client(&mut self) -> Result<Client, String> {
-        // Short ones, and long ones that are often killed.
+        // Short transfers, and long ones that are often killed.
         const COUNTS: [u32; 4] = [50, 400, 5000, 1];
         const SIZES: [u32; 5] = [64, LARGEST, 4096, 23, 30_000];
         let n = self.clients as usize;
         self.clients += 1;
         let (count, size) = (COUNTS[n % COUNTS.len()], SIZES[n % SIZES.len()]);
-        // No memory may be locked: none is.
+        // No locked memory is allowed, because urxe needs none.
         let mut command = limited("--memlock=0:0", &self.libraries);
         command
             .args(["-c", "-V", "-a", "127.0.0.1", "-p", &self.port.to_string()])
@@ -140,7 +145,11 @@ impl Pair {
     }
 
     pub(super) fn kill_client(&mut self) {
-        let settles = if self.lasts { SETTLED } else { Duration::ZERO };
+        let settles = if self.lasts {
+            CONNECT_TIME
+        } else {
+            Duration::ZERO
+        };
         if let Some(client) = &mut self.client
             && client.started.elapsed() >= settles
         {
@@ -151,20 +160,20 @@ impl Pair {
 
     pub(super) fn stop_client(&mut self) {
         if let Some(client) = &mut self.client {
-            client.go_on_at = Some(Instant::now() + STOPPED);
-            client.started += STOPPED;
+            client.go_on_at = Some(Instant::now() + STOP_TIME);
+            client.started += STOP_TIME;
             signal("STOP", &client.child);
         }
     }
 
-    /// What is under way may fail.
+    /// Allows the current client to fail.
     pub(super) fn excuse(&mut self) {
         if let Some(client) = &mut self.client {
             client.excused = true;
         }
     }
 
-    /// Kills the server and starts another, unless it is the one that lasts.
+    /// Kills the server and starts another, unless the server lasts.
     pub(super) fn restart_server(&mut self) -> Result<(), String> {
         if self.lasts {
             return Ok(());
@@ -177,29 +186,29 @@ impl Pair {
         Ok(())
     }
 
-    /// Notes what the server holds.
-    pub(super) fn count(&mut self) {
+    /// Records the server's resources.
+    pub(super) fn record_usage(&mut self) {
         self.before = Usage::of(self.server.id());
     }
 
-    /// Ends the client, and says what the server holds; an error where it is more than before.
+    /// Ends the client and reports the server's resources. Fails if they have grown.
     pub(super) fn finish(&mut self) -> Result<String, String> {
         if let Some(mut client) = self.client.take() {
             let _ = client.child.kill();
             let _ = client.child.wait();
         }
         let Some(before) = self.before else {
-            return Ok(format!("port {}: the server is a new one", self.port));
+            return Ok(format!("port {}: the server was restarted", self.port));
         };
-        let until = Instant::now() + CALM;
+        let until = Instant::now() + DISCONNECT_TIME;
         loop {
-            let now = Usage::of(self.server.id()).ok_or("a server ended by itself")?;
+            let now = Usage::of(self.server.id()).ok_or("a server ended unexpectedly")?;
             let text = format!("port {}: {before}; at the end {now}", self.port);
             if now.is_flat(before) {
                 return Ok(text);
             }
             if Instant::now() > until {
-                return Err(format!("{text}: that is more"));
+                return Err(format!("{text}: usage has grown"));
             }
             thread::sleep(Duration::from_millis(100));
         }
@@ -216,12 +225,12 @@ impl Drop for Pair {
     }
 }
 
-/// How a client has ended, if it may have ended so. A signal that nobody sent is a crash, and a wrong byte
-/// has no excuse. rping says of an error, and may end with 0 all the same.
-fn judge(status: ExitStatus, said: &str, killed: bool, excused: bool) -> Option<Ended> {
-    if said.contains("mismatch") {
+/// Returns how a client has ended, if that end is allowed. A signal other than ours is a crash, and
+/// wrong data is never allowed. rping reports errors in its output even if its exit status is 0.
+fn judge(status: ExitStatus, output: &str, killed: bool, excused: bool) -> Option<Ended> {
+    if output.contains("mismatch") {
         None
-    } else if status.success() && !said.contains("failed") {
+    } else if status.success() && !output.contains("failed") {
         Some(Ended::Whole)
     } else if killed {
         Some(Ended::Killed)
@@ -232,7 +241,7 @@ fn judge(status: ExitStatus, said: &str, killed: bool, excused: bool) -> Option<
     }
 }
 
-/// rping, with a limit of `prlimit`'s.
+/// Returns an rping command under a limit of `prlimit`.
 pub(super) fn limited(limit: &str, libraries: &Path) -> Command {
     let mut command = Command::new("prlimit");
     command
@@ -246,11 +255,11 @@ pub(super) fn server(port: u16, libraries: &Path, faults: &str) -> Result<Child,
     command
         .env("LD_LIBRARY_PATH", libraries)
         .args(["-s", "-P", "-a", "127.0.0.1", "-p", &port.to_string()])
-        // It reads what a client offers into memory of this size.
+        // The size of the server's buffer for the client's data.
         .args(["-S", &LARGEST.to_string()])
         .env("URXE_FAULTS", faults);
     let child = spawn(command)?;
-    // The client asks again where nobody listens yet, but only for so long.
+    // Gives the server time to listen, because the client's retries are limited.
     thread::sleep(Duration::from_millis(300));
     Ok(child)
 }
@@ -263,14 +272,14 @@ pub(super) fn spawn(mut command: Command) -> Result<Child, String> {
         .spawn()
         .map_err(|error| {
             format!(
-                "{:?} could not be started ({error}): apt-get install rdmacm-utils",
+                "cannot start {:?} ({error}): apt-get install rdmacm-utils",
                 command.get_program()
             )
         })
 }
 
-/// What a program has said that has ended.
-pub(super) fn said(child: &mut Child) -> String {
+/// Returns the output of a program that has ended.
+pub(super) fn output_of(child: &mut Child) -> String {
     let mut text = String::new();
     if let Some(stderr) = &mut child.stderr {
         let _ = stderr.read_to_string(&mut text);

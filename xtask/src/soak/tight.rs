@@ -1,18 +1,18 @@
-//! Programs that have too little of something: each ends with an error that it can tell, or does without.
+//! Programs with scarce resources: each either reports an error or succeeds.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::pair::{limited, said, server, spawn};
+use super::pair::{limited, output_of, server, spawn};
 use crate::release::succeed;
 
-/// Nobody listens there.
-const NOBODY: u16 = 7299;
-/// A server of its own, with a network that loses nothing.
+/// A port without a listener.
+const UNUSED_PORT: u16 = 7299;
+/// The port of a server without packet loss.
 const PORT: u16 = 7298;
 
-/// Starts programs that have too little of something, of another thing each time.
+/// Starts programs with scarce resources, of another kind in each turn.
 pub(super) fn some(turn: u64, libraries: &Path) -> Result<(), String> {
     match turn % 3 {
         0 => files(libraries),
@@ -21,7 +21,7 @@ pub(super) fn some(turn: u64, libraries: &Path) -> Result<(), String> {
     }
 }
 
-/// With few descriptors a program gets an error, and nothing worse.
+/// With few descriptors a client fails with an error.
 fn files(libraries: &Path) -> Result<(), String> {
     let mut command = limited("--nofile=8:8", libraries);
     command.args([
@@ -29,7 +29,7 @@ fn files(libraries: &Path) -> Result<(), String> {
         "-a",
         "127.0.0.1",
         "-p",
-        &NOBODY.to_string(),
+        &UNUSED_PORT.to_string(),
         "-C",
         "1",
     ]);
@@ -40,11 +40,10 @@ fn files(libraries: &Path) -> Result<(), String> {
     }
 }
 
-/// With little memory it gets an error, too, or ends with the words that it was memory, wherever it is that there
-/// was not enough.
+/// With little memory a client fails with an error or with Rust's message for a failed allocation.
 fn memory(libraries: &Path) -> Result<(), String> {
     let mut server = server(PORT, libraries, "")?;
-    // From too little for a second thread to plenty.
+    // From too little for a second thread to sufficient.
     let ended = (12_u64..=64).step_by(4).try_for_each(|mib| {
         let bytes = mib << 20;
         let mut command = limited(&format!("--as={bytes}:{bytes}"), libraries);
@@ -52,12 +51,12 @@ fn memory(libraries: &Path) -> Result<(), String> {
         command.args(["-p", &PORT.to_string()]);
         let mut client = spawn(command)?;
         let status = client.wait().map_err(|error| error.to_string())?;
-        let said = said(&mut client);
-        let told = status.code().is_some() || said.contains("memory allocation of");
-        match told && !said.contains("panicked") && !said.contains("mismatch") {
+        let output = output_of(&mut client);
+        let reported = status.code().is_some() || output.contains("memory allocation of");
+        match reported && !output.contains("panicked") && !output.contains("mismatch") {
             true => Ok(()),
             false => Err(format!(
-                "with {mib} MiB a client ended with {status}: {said}"
+                "with {mib} MiB of memory a client ended with {status}: {output}"
             )),
         }
     });
@@ -66,11 +65,11 @@ fn memory(libraries: &Path) -> Result<(), String> {
     ended
 }
 
-/// Where the disk is full a capture ends, and what is captured goes on.
+/// On a full disk a capture ends, and the captured program continues.
 fn disk(libraries: &Path) -> Result<(), String> {
     let directory = libraries.join("full");
     fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    // Under the mount namespace that a network namespace of its own comes with.
+    // Below the private mount namespace.
     succeed(
         Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=64k", "none"])
@@ -84,14 +83,14 @@ fn disk(libraries: &Path) -> Result<(), String> {
         .env("URXE_PCAP", directory.join("capture.pcapng"));
     let mut client = spawn(command)?;
     let status = client.wait().map_err(|error| error.to_string());
-    let said = said(&mut client);
+    let output = output_of(&mut client);
     let _ = server.kill();
     let _ = server.wait();
     succeed(Command::new("umount").arg(&directory))?;
     match status? {
-        status if status.success() && !said.contains("failed") => Ok(()),
+        status if status.success() && !output.contains("failed") => Ok(()),
         status => Err(format!(
-            "with a full disk a client ended with {status}: {said}"
+            "with a full disk a client ended with {status}: {output}"
         )),
     }
 }

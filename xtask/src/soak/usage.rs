@@ -1,25 +1,25 @@
-//! What a process holds, as the kernel tells.
+//! The resources of a process, as the kernel reports them.
 
 use std::fmt;
 use std::fs;
 
-/// Memory may go up and down by this, in KiB: allocators keep some, and it does not add up.
+/// The allowed growth of memory in KiB, for caches of allocators.
 const MEMORY_MAY_GROW: u64 = 4096;
 
-/// urxe opens sockets to send from as flows need them, up to this many of an address.
+/// The allowed number of additional send sockets: urxe opens up to this many per address.
 const SENDERS: u64 = 16;
 
-/// What one process holds.
+/// The resources of a process.
 #[derive(Clone, Copy)]
 pub(super) struct Usage {
-    /// In KiB.
+    /// Resident memory in KiB.
     memory: u64,
     threads: u64,
     descriptors: u64,
 }
 
 impl Usage {
-    /// Of a process that lives.
+    /// Returns the resources of a running process.
     pub(super) fn of(pid: u32) -> Option<Usage> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let number = |name: &str| {
@@ -33,7 +33,7 @@ impl Usage {
         })
     }
 
-    /// Whether it holds no more than before.
+    /// Returns whether the resources have not grown.
     pub(super) fn is_flat(self, before: Usage) -> bool {
         self.memory <= before.memory + MEMORY_MAY_GROW
             && self.threads <= before.threads
@@ -55,7 +55,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The names of slots, processes and listeners in this network namespace.
+/// Returns the names of slots, processes and listeners in this network namespace.
 pub(super) fn names() -> Vec<String> {
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let last = |line: &str| line.split_whitespace().last().map(str::to_owned);

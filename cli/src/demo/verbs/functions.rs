@@ -1,4 +1,4 @@
-//! The functions that `liburxe.so` exports, found by their names.
+//! The exported functions of `liburxe.so`, resolved by name.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -35,22 +35,22 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Opens the library, for good.
+    /// Loads the library permanently.
     ///
     /// # Errors
-    /// When it cannot be opened, or lacks one of them.
+    /// Fails if the library cannot be loaded or lacks a function.
     pub fn load(library: &Path) -> Result<Self, VerbsError> {
         let path = CString::new(library.as_os_str().as_bytes())
-            .map_err(|_| VerbsError::Load(format!("{library:?} is no path")))?;
-        // SAFETY: the path ends in a NUL. The library's initializers are Rust's own.
+            .map_err(|_| VerbsError::Load(format!("{library:?} is not a valid path")))?;
+        // SAFETY: `path` is NUL-terminated. The library's initializers are those of Rust.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(VerbsError::Load(last_load_error()));
         }
-        // The library stays loaded: its threads run in its code.
+        // The library is never unloaded, because its threads execute its code.
         //
-        // SAFETY: the handle is open for ever, and each name has in `verbs.h` the type of the member
-        // that it becomes.
+        // SAFETY: the handle stays open. Each field has the type that `verbs.h` declares for the
+        // name.
         unsafe {
             Ok(Self {
                 get_device_list: symbol(handle, c"ibv_get_device_list")?,
@@ -74,23 +74,24 @@ impl Functions {
     }
 }
 
-/// Finds a function by its name.
+/// Resolves a function by name.
 ///
 /// # Safety
-/// The handle is open, and the function has type `F`, a function pointer.
+/// `handle` must be open, and the function must have the function pointer type `F`.
 unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr) -> Result<F, VerbsError> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the handle is open and the name ends in a NUL.
+    // SAFETY: `handle` is open by the contract in section Safety, and `name` is NUL-terminated.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     if address.is_null() {
         return Err(VerbsError::Load(last_load_error()));
     }
-    // SAFETY: not null, and of the type that the caller names.
+    // SAFETY: `address` is non-null, `F` has the size of a pointer, and the contract says that the
+    // function has type `F`.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
 fn last_load_error() -> String {
-    // SAFETY: the text is this thread's until its next call, and copied before.
+    // SAFETY: the text is valid until this thread's next dl call, and is copied before.
     unsafe {
         match libc::dlerror() {
             text if text.is_null() => "the library could not be opened".to_owned(),

@@ -1,10 +1,10 @@
-//! The verbs C API of `liburxe.so` as a C program meets it: the library is opened by its file, its
-//! exported functions are found by name, and work goes through the function pointers of the opened
-//! device, as the inline functions of `verbs.h` have it.
+//! The verbs C API of `liburxe.so`, used as by a C program: the library is loaded by path, exported
+//! functions are resolved by name, and work requests go through the function pointers of the device
+//! context, as the inline functions of `verbs.h` do.
 //!
-//! An [`Endpoint`] owns all objects of one reliable connection and the memory that it exposes. What
-//! it offers is safe: elements are checked against that memory, which lives as long as it is
-//! registered and is only ever touched as atomics.
+//! An [`Endpoint`] owns all objects of one reliable connection and its memory. Its API is safe:
+//! elements are checked against the memory, which outlives its registration and is accessed as
+//! atomics only.
 
 mod functions;
 
@@ -18,62 +18,62 @@ use std::sync::atomic::AtomicU64;
 use functions::Functions;
 use urxe_verbs::ffi::*;
 
-/// The one port of a device.
+/// The only port of a device.
 const PORT: u8 = 1;
-/// How long to wait for an acknowledgement: 4.096 us x 2^14 = 67 ms.
+/// The local ACK timeout: 4.096 us x 2^14 = 67 ms.
 const TIMEOUT: u8 = 14;
-/// How often to try again without any progress: the most there is.
+/// The number of retries without progress: the maximum.
 const RETRIES: u8 = 7;
-/// Try for ever when the other side has no receive request yet.
+/// The number of RNR retries: 7 is unlimited.
 const RNR_RETRIES: u8 = 7;
-/// The code for 0.01 ms until a sender tries again.
+/// The RNR timer: code 1 is 0.01 ms.
 const MIN_RNR_TIMER: u8 = 1;
-/// How many READs and atomics may be under way.
+/// The number of READs and atomics in flight.
 pub const MAX_RD_ATOMIC: u8 = 16;
-/// How many requests a send queue takes.
+/// The length of the send queue.
 pub const SEND_DEPTH: u32 = 128;
-/// How many requests a receive queue takes.
+/// The length of the receive queue.
 pub const RECEIVE_DEPTH: u32 = 256;
-/// How much data may go into the request itself, in bytes.
+/// The largest inline data, in bytes.
 pub const MAX_INLINE: usize = 64;
-/// How many completions are taken at once.
+/// The number of completions per poll.
 const BATCH: usize = 32;
 
-/// What went wrong at the C API.
+/// A failure of the C API.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// The library cannot be opened, or lacks a function.
+    /// The library cannot be loaded or lacks a function.
     #[error("{0}")]
     Load(String),
-    /// It has no device of this name.
+    /// The library has no device of this name.
     #[error("ibv_get_device_list() does not list {0}")]
     NoDevice(String),
-    /// The GID index is empty.
-    #[error("GID index {0} is empty; `urxe devices` shows those in use")]
+    /// The GID index is unused.
+    #[error("GID index {0} is unused; `urxe devices` shows the GIDs")]
     NoGid(u8),
     /// A call failed.
     #[error("{call}: {source}")]
     Call {
-        /// Which.
+        /// The function.
         call: &'static str,
-        /// Its errno.
+        /// The errno.
         source: io::Error,
     },
     /// A request completed with an error.
     #[error("request {id} completed with status {status} ({text}), vendor error {vendor}")]
     Completion {
-        /// The request.
+        /// The request's `wr_id`.
         id: u64,
         /// `enum ibv_wc_status`.
         status: ibv_wc_status,
-        /// What the library says of it.
+        /// The library's text for the status.
         text: String,
-        /// The device's own number.
+        /// The vendor error.
         vendor: u32,
     },
 }
 
-/// A pointer that a call returned, or its errno.
+/// Returns the pointer if it is non-null, or else the errno.
 fn pointer<T>(call: &'static str, pointer: *mut T) -> Result<*mut T, VerbsError> {
     match pointer.is_null() {
         true => Err(VerbsError::Call {
@@ -84,7 +84,7 @@ fn pointer<T>(call: &'static str, pointer: *mut T) -> Result<*mut T, VerbsError>
     }
 }
 
-/// The result of a call that returns 0 or an errno.
+/// Converts the result of a call that returns 0 or an errno.
 fn status(call: &'static str, result: c_int) -> Result<(), VerbsError> {
     match result {
         0 => Ok(()),
@@ -99,63 +99,63 @@ fn status(call: &'static str, result: c_int) -> Result<(), VerbsError> {
     }
 }
 
-/// What the other side must know of this one.
+/// The address that the peer needs to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// Where packets go.
+    /// The GID.
     pub gid: [u8; 16],
-    /// Its queue pair.
+    /// The queue pair number.
     pub qpn: u32,
-    /// The first PSN that it sends.
+    /// The first PSN of its requests.
     pub psn: u32,
-    /// Where its memory begins.
+    /// The address of its memory.
     pub memory: u64,
-    /// The key of that memory.
+    /// The rkey of its memory.
     pub rkey: u32,
 }
 
-/// What a request does at the other side.
+/// A work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Fills the next receive request.
+    /// SEND.
     Send,
-    /// As Send, and the receiver's completion has the number.
+    /// SEND with immediate data.
     SendWithImmediate(u32),
-    /// Fills memory.
+    /// RDMA WRITE.
     Write,
-    /// As Write, and takes a receive request, whose completion has the number.
+    /// RDMA WRITE with immediate data.
     WriteWithImmediate(u32),
-    /// Fetches memory.
+    /// RDMA READ.
     Read,
-    /// Replaces a word if it is as expected; fetches the word that was there.
+    /// Atomic compare and swap.
     CompareAndSwap { compare: u64, swap: u64 },
-    /// Adds to a word; fetches the word that was there.
+    /// Atomic fetch and add.
     FetchAndAdd(u64),
 }
 
-/// A part of an endpoint's memory.
+/// A range of an endpoint's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Where it begins, in bytes from the beginning of the memory.
+    /// The offset in bytes.
     pub offset: usize,
-    /// How long it is, in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
-/// A completion that was a success.
+/// A successful completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// The request's own number.
+    /// The `wr_id` of the request.
     pub id: u64,
     /// `enum ibv_wc_opcode`.
     pub opcode: ibv_wc_opcode,
-    /// How much arrived, in bytes; of requests that receive.
+    /// The received bytes; of receive requests only.
     pub byte_len: u32,
-    /// The immediate data.
+    /// The immediate data, if any.
     pub immediate: Option<u32>,
 }
 
-/// One side of a reliable connection, with its memory.
+/// One end of a reliable connection, with its memory.
 pub struct Endpoint {
     functions: Functions,
     context: *mut ibv_context,
@@ -170,10 +170,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens a device of the library, registers `words` words of memory, and makes a queue pair.
+    /// Opens a device, registers `words` words of memory, and creates a queue pair.
     ///
     /// # Errors
-    /// When any of it fails.
+    /// The first call that fails.
     pub fn open(
         library: &Path,
         device: &str,
@@ -198,8 +198,8 @@ impl Endpoint {
             | IBV_ACCESS_REMOTE_READ
             | IBV_ACCESS_REMOTE_ATOMIC;
         let depth = (SEND_DEPTH + RECEIVE_DEPTH) as c_int;
-        // SAFETY: each object is made from those before it, which are alive. The memory is atomics,
-        // and lives until the region is gone, see `drop`.
+        // SAFETY: each call gets live objects that the calls before it created. The memory consists
+        // of atomics and is freed after the region, see `drop`.
         unsafe {
             let f = &endpoint.functions;
             endpoint.pd = pointer("ibv_alloc_pd", (f.alloc_pd)(endpoint.context))?;
@@ -240,8 +240,8 @@ impl Endpoint {
 
     fn open_device(&self, name: &str) -> Result<*mut ibv_context, VerbsError> {
         let f = &self.functions;
-        // SAFETY: the list has `count` devices and ends in a null; it is freed after its device was
-        // opened, which keeps the device.
+        // SAFETY: `list` has `count` elements. It is freed after the device was opened, and the
+        // open context keeps the device.
         unsafe {
             let mut count = 0;
             let list = (f.get_device_list)(&mut count);
@@ -267,27 +267,27 @@ impl Endpoint {
         mut attr: ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<(), VerbsError> {
-        // SAFETY: the queue pair is alive, and the attributes are the call's to read.
+        // SAFETY: the queue pair is alive, and `attr` is valid for the call.
         let result = unsafe { (self.functions.modify_qp)(self.qp, &mut attr, mask as c_int) };
         status(call, result)
     }
 
-    /// What the other side must know.
+    /// Returns this endpoint's address.
     ///
     /// # Errors
-    /// When there is no GID at the index.
+    /// Fails if the GID index is unused.
     pub fn address(&self) -> Result<Address, VerbsError> {
         let mut gid = ibv_gid { raw: [0; 16] };
         let index = c_int::from(self.gid_index);
-        // SAFETY: the context is open, and there is room for a GID.
+        // SAFETY: the context is open, and `gid` is valid for writes.
         let result = unsafe { (self.functions.query_gid)(self.context, PORT, index, &mut gid) };
         status("ibv_query_gid", result)?;
-        // SAFETY: every byte of a GID is a byte.
+        // SAFETY: all members of the union are plain bytes.
         let gid = unsafe { gid.raw };
         if gid == [0; 16] {
             return Err(VerbsError::NoGid(self.gid_index));
         }
-        // SAFETY: both objects are alive.
+        // SAFETY: the queue pair and the region are alive.
         let (qpn, rkey) = unsafe { ((*self.qp).qp_num, (*self.mr).rkey) };
         Ok(Address {
             gid,
@@ -298,10 +298,10 @@ impl Endpoint {
         })
     }
 
-    /// Connects the queue pair: to ready to receive, then to ready to send.
+    /// Moves the queue pair to RTR and RTS.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// Fails if the library rejects an attribute.
     pub fn connect(&mut self, remote: Address, mtu: ibv_mtu) -> Result<(), VerbsError> {
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = IBV_QPS_RTR;
@@ -342,7 +342,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The memory that both sides' requests work on.
+    /// The registered memory.
     pub fn memory(&self) -> &[AtomicU64] {
         &self.memory
     }
@@ -353,7 +353,7 @@ impl Endpoint {
             end.is_some_and(|end| end <= size_of_val(&*self.memory)),
             "{piece:?} is not in the memory"
         );
-        // SAFETY: the region is alive.
+        // SAFETY: the region is alive until `drop`.
         let lkey = unsafe { (*self.mr).lkey };
         ibv_sge {
             addr: self.memory.as_ptr() as u64 + piece.offset as u64,
@@ -362,11 +362,10 @@ impl Endpoint {
         }
     }
 
-    /// Posts a request with a completion. The other side's piece is at `remote`, in bytes from the
-    /// beginning of its memory.
+    /// Posts a signaled send request. `remote` is the offset in the peer's memory, in bytes.
     ///
     /// # Errors
-    /// When the queue is full, or not ready.
+    /// Fails if the queue is full or the queue pair is not in RTS.
     pub fn send(
         &mut self,
         id: u64,
@@ -443,8 +442,8 @@ impl Endpoint {
             },
         };
         let mut bad = null_mut();
-        // SAFETY: the context and the queue pair are alive, the request is read before the call
-        // returns, and its element is in the registered memory.
+        // SAFETY: the context and the queue pair are alive. The library reads the request before it
+        // returns, and its element is inside the registered memory.
         let result = unsafe {
             let post = (*self.context).ops.post_send;
             post.map(|post| post(self.qp, &mut request, &mut bad))
@@ -452,10 +451,10 @@ impl Endpoint {
         status("ibv_post_send", result.unwrap_or(libc::EOPNOTSUPP))
     }
 
-    /// Posts a request to receive a message.
+    /// Posts a receive request.
     ///
     /// # Errors
-    /// When the queue is full.
+    /// Fails if the queue is full.
     pub fn receive(&mut self, id: u64, local: Piece) -> Result<(), VerbsError> {
         let mut element = self.element(local);
         let mut request = ibv_recv_wr {
@@ -465,7 +464,8 @@ impl Endpoint {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: as in `send`.
+        // SAFETY: the context and the queue pair are alive. The library reads the request before it
+        // returns, and its element is inside the registered memory.
         let result = unsafe {
             let post = (*self.context).ops.post_recv;
             post.map(|post| post(self.qp, &mut request, &mut bad))
@@ -473,13 +473,13 @@ impl Endpoint {
         status("ibv_post_recv", result.unwrap_or(libc::EOPNOTSUPP))
     }
 
-    /// Takes the completions that are there, in order, and adds them to `completions`.
+    /// Polls the completion queue and appends the completions in order.
     ///
     /// # Errors
-    /// When one of them is an error.
+    /// The first completion with an error status.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), VerbsError> {
         let mut batch: [ibv_wc; BATCH] = std::array::from_fn(|_| ibv_wc::zeroed());
-        // SAFETY: the context and the queue are alive, and the batch has room for so many.
+        // SAFETY: the context and the queue are alive, and `batch` has room for `BATCH` entries.
         let count = unsafe {
             let poll = (*self.context).ops.poll_cq;
             poll.map(|poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))
@@ -498,7 +498,7 @@ impl Endpoint {
                 });
             }
             let with_immediate = entry.wc_flags & IBV_WC_WITH_IMM != 0;
-            // SAFETY: both members of the union are the same kind of number.
+            // SAFETY: both members of the union are integers of 32 bits.
             let number = unsafe { entry.imm.imm_data };
             completions.push(Completion {
                 id: entry.wr_id,
@@ -511,7 +511,7 @@ impl Endpoint {
     }
 
     fn status_text(&self, status: ibv_wc_status) -> String {
-        // SAFETY: the text is the library's and stays.
+        // SAFETY: the function returns null or a static NUL-terminated string.
         unsafe {
             match (self.functions.wc_status_str)(status) {
                 text if text.is_null() => "no text".to_owned(),
@@ -529,7 +529,7 @@ impl Drop for Endpoint {
                 tracing::warn!(call, result, "failed");
             }
         };
-        // SAFETY: in the order in which they depend on each other, each once, those that were made.
+        // SAFETY: each existing object is destroyed once, after the objects that depend on it.
         unsafe {
             if !self.qp.is_null() {
                 complain("ibv_destroy_qp", (f.destroy_qp)(self.qp));

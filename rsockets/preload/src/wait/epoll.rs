@@ -1,4 +1,4 @@
-//! epoll, by librdmacm's own.
+//! epoll, implemented by librdmacm's epoll functions.
 
 use std::ffi::c_int;
 
@@ -6,19 +6,19 @@ use libc::{epoll_event, sigset_t};
 
 use super::{behind, with_signals};
 use crate::call::{next, real};
-use crate::descriptor::{close_really, place};
+use crate::descriptor::{close_descriptor, place};
 use crate::rdma;
 use crate::table::{self, Kind};
 
 real! { epoll_create1 epoll_ctl epoll_wait epoll_pwait }
 
-/// As in C: one that knows rsockets, too, where librdmacm has such.
+/// Interposes the C function of this name. The instance supports rsockets if librdmacm does.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: the functions' types.
+    // SAFETY: the functions have these types and no further preconditions.
     unsafe {
         let function = match rdma::is_inside() {
             true => None,
@@ -35,31 +35,31 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
         if number >= 0 {
             table::insert_as(number, Kind::Epoll, epoll);
         } else {
-            close_really(epoll);
+            close_descriptor(epoll);
         }
         number
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
-        // SAFETY: errno is this thread's own.
+        // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EINVAL };
         return -1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `epoll_create1` has no preconditions.
     unsafe { epoll_create1(0) }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
@@ -68,7 +68,8 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     type Control = unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         let Some(target) = table::find(epoll) else {
             let number = behind(number);
@@ -86,10 +87,10 @@ pub unsafe extern "C" fn epoll_ctl(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_wait(
     epoll: c_int,
@@ -98,7 +99,8 @@ pub unsafe extern "C" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     type Wait = unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the functions have these types, and the arguments are the caller's under the same
+    // contract.
     unsafe {
         let Some(target) = table::find(epoll) else {
             return next!(
@@ -112,10 +114,10 @@ pub unsafe extern "C" fn epoll_wait(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the arguments are the caller's under the contract of `epoll_pwait`.
     unsafe {
         if table::find(epoll).is_none() {
             return next!(

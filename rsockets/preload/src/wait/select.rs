@@ -1,4 +1,4 @@
-//! `select` and `pselect`, by what `poll` finds.
+//! `select` and `pselect`, implemented by `poll`.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -14,21 +14,21 @@ use crate::call::{next, real};
 real! { select pselect }
 
 /// # Safety
-/// `set` is null or a set.
+/// `set` must be null or point to a set, and `number` must be less than FD_SETSIZE.
 unsafe fn has(set: *const fd_set, number: c_int) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` is non-null and valid (section Safety).
     !set.is_null() && unsafe { libc::FD_ISSET(number, set) }
 }
 
-/// Which numbers are in the sets, with what is asked of each.
+/// Returns the descriptors in the sets with their requested events.
 ///
 /// # Safety
-/// The pointers are null or sets.
+/// Each pointer must be null or point to a set.
 unsafe fn asked_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
     let [reads, writes, excepts] = sets;
     let mut asked = Vec::new();
     for number in 0..count.min(libc::FD_SETSIZE as c_int) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the pointers are null or valid (section Safety).
         let (read, write, except) = unsafe {
             (
                 has(reads, number),
@@ -53,16 +53,16 @@ unsafe fn asked_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
     asked
 }
 
-/// Leaves in the sets what was found; how much that is.
+/// Reduces the sets to the descriptors that are ready. Returns their number.
 ///
 /// # Safety
-/// The pointers are null or sets.
+/// Each pointer must be null or point to a set.
 unsafe fn leave_found(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
     let reported = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
     for (set, reported) in sets.into_iter().zip(reported) {
         for fd in found {
-            // SAFETY: the caller's promise.
+            // SAFETY: the pointers are null or valid (section Safety).
             unsafe {
                 match has(set, fd.fd) {
                     true if fd.revents & reported != 0 => count += 1,
@@ -75,17 +75,17 @@ unsafe fn leave_found(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     count
 }
 
-/// Waits for what the sets ask for, as `poll` would; `None` where none of them is ours.
+/// Waits for the descriptors in the sets by `poll`; `None` if none of them is in the table.
 ///
 /// # Safety
-/// The pointers are null or sets.
+/// Each pointer must be null or point to a set.
 unsafe fn select_ours(
     count: c_int,
     sets: [*mut fd_set; 3],
     timeout: impl FnOnce() -> c_int,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers are null or valid (section Safety).
     unsafe {
         let mut asked = asked_of(count, sets);
         if !any_of_ours(asked.iter().map(|fd| fd.fd)) {
@@ -100,10 +100,10 @@ unsafe fn select_ours(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn select(
     count: c_int,
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn select(
     excepts: *mut fd_set,
     time: *mut timeval,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers are null or valid by the contract of `select`.
     unsafe {
         let timeout = || match time.is_null() {
             true => -1,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn select(
             );
         };
         if found >= 0 && !time.is_null() {
-            // As Linux does: programs go on with what is left.
+            // Linux writes the remaining time, and programs rely on that.
             let before = time.read();
             let whole = Duration::from_secs(before.tv_sec.max(0).cast_unsigned())
                 + Duration::from_micros(before.tv_usec.max(0).cast_unsigned());
@@ -153,10 +153,10 @@ pub unsafe extern "C" fn select(
     }
 }
 
-/// As in C.
+/// Interposes the C function of this name.
 ///
 /// # Safety
-/// As in C.
+/// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pselect(
     count: c_int,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn pselect(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointers are null or valid by the contract of `pselect`.
     unsafe {
         let sets = [reads, writes, excepts];
         match select_ours(count, sets, || milliseconds(time), mask) {

@@ -1,9 +1,10 @@
-//! What makes rxe, and the kernel's connection manager, send every packet that they have, to be captured.
+//! Cells that make rxe and the kernel's connection manager send every kind of packet, for a
+//! capture.
 
 use super::cm::slow;
 use super::{Group, Judge, Kind, RC, clean, one, programs_between};
 
-/// What makes rxe send every packet that it has, to be captured.
+/// Returns the cells to capture.
 pub(crate) fn to_capture() -> Vec<Group> {
     let mut groups = Vec::new();
     for (name, ip) in [("capture-v4", "v4"), ("capture-v6", "v6")] {
@@ -72,8 +73,8 @@ pub(crate) fn to_capture() -> Vec<Group> {
     groups
 }
 
-/// What makes the kernel's connection manager send each of its messages. The client says which address is
-/// its own: otherwise the machine would find the server's on itself.
+/// Returns the cells for each message of the kernel's connection manager. The client binds its own
+/// address, because otherwise the machine would find the server's address locally.
 fn messages(name: &'static str, ip: &'static str) -> Group {
     let mut group = clean(name, ip, "rxe to rxe, the connection manager's messages");
     group.kind = Kind::Programs;

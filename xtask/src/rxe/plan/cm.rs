@@ -1,10 +1,10 @@
-//! Connections: programs of librdmacm, with urxe on one side, and on the other rdma-core's librdmacm over the
-//! kernel's connection manager and rxe.
+//! Connections: librdmacm's programs, with urxe on one side and rdma-core over the kernel's
+//! connection manager and rxe on the other.
 
 use super::rsockets::on_a_bad_link;
 use super::{Cell, Extent, Group, Judge, Kind, clean, programs_between, serve};
 
-/// Programs that make connections on a clean link.
+/// Programs that connect on a clean link.
 pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
@@ -16,7 +16,7 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
     };
     let cells = &mut group.cells;
     main_programs(cells);
-    // A group of each test's own: the one that the kernel's side leaves goes on for a moment.
+    // Each test uses a multicast group of its own, because the kernel leaves a group with a delay.
     multicast(cells, ip, 1, "mckey", "-C 20", "");
     if extent == Extent::Quick {
         const LONG: [&str; 3] = ["many", "rdma_", "cmtime"];
@@ -50,17 +50,17 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
         ("rping", "rping -c -a {server} -C 1", "REJECTED, error 8"),
         ("udaddy", "udaddy -s {server}", "UNREACHABLE, error: 1"),
     ] {
-        // At another port somebody listens, or else no process of urxe's would be there to refuse.
+        // urxe rejects only while one of its processes runs, so a server listens at another port.
         let server = "rping -s -P -a {address} -p 9999";
         let client = format!("bash -c '{client} 2>&1 | grep \"{answer}\"'");
-        let name = format!("nobody-listens/{name}");
+        let name = format!("no-listener/{name}");
         serve(cells, &name, "1+", server, &client);
     }
     for case in CASES {
         connection(cells, case);
     }
     if ip == "v6" {
-        // Nor does perftest 4.5 connect so.
+        // perftest 4.5 does not connect by IPv6 either.
         retain_v6(cells);
         return group;
     }
@@ -81,8 +81,8 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
     group
 }
 
-/// The same over a link that loses packets. What programs send as datagrams they wait for, so that of those
-/// programs there are none.
+/// The programs over a link that loses packets. Programs that wait for their datagrams are left
+/// out.
 pub(super) fn lossy_connections(name: &'static str, ip: &'static str) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
@@ -94,8 +94,8 @@ pub(super) fn lossy_connections(name: &'static str, ip: &'static str) -> Group {
     main_programs(cells);
     cells.retain(|cell| !cell.name.contains("udaddy"));
     on_a_bad_link(cells, ip);
-    // In the other cases the client ends the connection at once. Where its RTU is lost, the server hears of
-    // the end alone.
+    // In the other cases the client disconnects at once. If its RTU is lost, the server receives
+    // only the DREQ.
     connection(cells, "server-ends");
     if ip == "v6" {
         retain_v6(cells);
@@ -114,18 +114,18 @@ pub(super) fn lossy_connections(name: &'static str, ip: &'static str) -> Group {
     group
 }
 
-/// Leaves those out that listen to IPv4 alone, or speak so beside RDMA.
+/// Removes programs that listen on IPv4 only or use it beside RDMA.
 fn retain_v6(cells: &mut Vec<Cell>) {
     cells.retain(|cell| !cell.name.contains("rdma_") && !cell.name.contains("cmtime"));
 }
 
-/// The command for a server that takes longer for its first request than the REQ's time, so that the REQ is
-/// repeated, and the kernel answers with an MRA. Its client should come 5 seconds after it.
+/// Returns a server command that handles its first request after the REQ's timeout, so that the REQ
+/// is retransmitted and the kernel responds with an MRA. The client must start 5 seconds later.
 pub(super) fn slow(server: &str) -> String {
     format!("bash -c '{server} & sleep 4; kill -STOP $!; sleep 12; kill -CONT $!; wait $!'")
 }
 
-/// Cases of `tests/rxe/connection`.
+/// The cases of `tests/rxe/connection`.
 const CASES: [&str; 10] = [
     "private-data",
     "parameters",
@@ -139,7 +139,7 @@ const CASES: [&str; 10] = [
     "resolution-rejected",
 ];
 
-/// perftest's programs, and what they are told.
+/// perftest's programs with their options.
 const PERFTEST: &[(&str, &str)] = &[
     ("ib_write_bw", "-n 200"),
     ("ib_write_lat", "-n 200"),
@@ -149,12 +149,12 @@ const PERFTEST: &[(&str, &str)] = &[
     ("ib_send_lat", "-n 200"),
     ("ib_atomic_bw", "-n 200"),
     ("ib_atomic_lat", "-n 200"),
-    // Nobody repeats what a full queue has lost, and the programs wait for it.
+    // UD does not retransmit packets dropped by a full queue, and the programs would wait for them.
     ("ib_send_bw", "-n 200 -t 16 -c UD -s 1024"),
     ("ib_send_lat", "-n 200 -c UD -s 1024"),
 ];
 
-/// A case of `tests/rxe/connection`, with either side as server.
+/// Adds a case of `tests/rxe/connection`, with either side as server.
 fn connection(cells: &mut Vec<Cell>, case: &str) {
     serve(
         cells,
@@ -165,8 +165,8 @@ fn connection(cells: &mut Vec<Cell>, case: &str) {
     );
 }
 
-/// What becomes of a connection when a process is killed, and when nothing happens on it. rxe's counters
-/// tell of peers that do not answer.
+/// Returns cells in which a process is killed or a connection is idle. rxe's counters detect peers
+/// that do not respond.
 pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
@@ -174,13 +174,13 @@ pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
         ..clean(
             name,
             ip,
-            "processes that are killed, a peer that vanishes, connections on which nothing happens",
+            "killed processes, a peer that vanishes, idle connections",
         )
     };
-    let serve = |case| format!("env {PATIENCE} /tmp/connection {case} serve {{address}}");
-    let ask = |case| format!("env {PATIENCE} /tmp/connection {case} ask {{address}} {{server}}");
+    let serve = |case| format!("env {KEEPALIVE} /tmp/connection {case} serve {{address}}");
+    let ask = |case| format!("env {KEEPALIVE} /tmp/connection {case} ask {{address}} {{server}}");
     let killed = |command: String| format!("bash -c '{command}; test $? -eq 137'");
-    // Nothing is on this link but what the case puts there.
+    // The case itself adds the impairment of this link.
     let and_comes_back = |command: String| {
         format!("bash -c '{command}; status=$?; tc qdisc del dev va root; exit $status'")
     };
@@ -188,13 +188,13 @@ pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
         format!("bash -c 'was=$(cat {DUPLICATES}); {command} && test $(cat {DUPLICATES}) -gt $was'")
     };
     let mut cell = |case: &str, sides, server: String, client: String| {
-        let who = if sides == RXE_SERVES { "rxe" } else { "urxe" };
-        let name = format!("{case}/{who}-serves");
+        let provider = if sides == RXE_SERVES { "rxe" } else { "urxe" };
+        let name = format!("{case}/{provider}-serves");
         group
             .cells
             .push(programs_between(name, sides, "1", &server, &client));
     };
-    // The kernel sends the DREQ of a process that was killed; for urxe's nobody does.
+    // The kernel sends a DREQ for a killed process; urxe cannot.
     let case = "killed";
     cell(case, URXE_SERVES, serve(case), killed(ask(case)));
     let case = "server-killed";
@@ -213,17 +213,17 @@ pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
     group
 }
 
-/// Server and client.
+/// The sides as server and client.
 const RXE_SERVES: [&str; 2] = ["a", "b"];
 const URXE_SERVES: [&str; 2] = ["b", "a"];
 
-/// How long urxe waits for a silent peer in those cases, in seconds.
-const PATIENCE: &str = "URXE_KEEPALIVE=4";
+/// urxe's keep-alive time in these cases, in seconds.
+const KEEPALIVE: &str = "URXE_KEEPALIVE=4";
 
-/// How many requests rxe has had twice: what urxe asks a silent peer is one.
+/// rxe's counter of duplicate requests, which include keep-alive probes.
 const DUPLICATES: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters/duplicate_request";
 
-/// One of each of librdmacm's.
+/// Adds the main programs of librdmacm.
 fn main_programs(cells: &mut Vec<Cell>) {
     serve(
         cells,
@@ -232,7 +232,8 @@ fn main_programs(cells: &mut Vec<Cell>) {
         "rping -s -a {address} -V -C 50",
         "rping -c -a {server} -V -C 50",
     );
-    // One after another: rping forgets a request when the next comes before it has looked.
+    // One client after another: rping loses a request if the next arrives before it reads its
+    // events.
     serve(
         cells,
         "rping/many",
@@ -254,7 +255,7 @@ fn main_programs(cells: &mut Vec<Cell>) {
         "udaddy -b {address} -c 5",
         "udaddy -b {address} -s {server} -c 5",
     );
-    // Of some versions the server ends, of others not.
+    // In some versions the server ends, in others it does not.
     serve(
         cells,
         "cmtime",
@@ -276,7 +277,7 @@ fn main_programs(cells: &mut Vec<Cell>) {
     }
 }
 
-/// A sender and members of a group, the receiver being the server.
+/// Adds a cell with a sender and members of a multicast group; the receiver is the server.
 fn multicast(cells: &mut Vec<Cell>, ip: &str, number: u8, name: &str, both: &str, sender: &str) {
     let group = match ip {
         "v4" => format!("239.9.0.{number}"),

@@ -1,11 +1,11 @@
-//! Deliberate errors.
+//! Deliberate errors, compared with the outcome between two rxe devices.
 
 use super::{Group, Judge, both, clean};
 
 const RECEIVING: &[&str] = &["send", "send-imm", "write-imm"];
 const MEMORY: &[&str] = &["write", "write-imm", "read", "cas", "fadd"];
 
-/// Errors, and the operations for which each one makes sense on a reliable connection.
+/// The errors with their operations on a reliable connection.
 const RELIABLE: &[(&str, &[&str])] = &[
     ("no-receive", RECEIVING),
     ("late-receive", RECEIVING),
@@ -26,7 +26,7 @@ const RELIABLE: &[(&str, &[&str])] = &[
     ("local-no-write", &["read", "fadd"]),
 ];
 
-/// The same for remote memory behind a window.
+/// The errors of remote memory behind a memory window.
 const WINDOW: &[(&str, &[&str])] = &[
     ("bad-rkey", MEMORY),
     ("out-of-bounds", MEMORY),
@@ -34,7 +34,7 @@ const WINDOW: &[(&str, &[&str])] = &[
     ("invalidated", MEMORY),
 ];
 
-/// The same on an unreliable connection, where the peer's errors are silent.
+/// The errors on an unreliable connection, where the peer does not report errors.
 const UNRELIABLE: &[(&str, &[&str])] = &[
     ("no-receive", RECEIVING),
     ("short-receive", &["send", "send-imm"]),
@@ -50,16 +50,16 @@ const UNRELIABLE: &[(&str, &[&str])] = &[
     ("local-out-of-bounds", &["send", "write"]),
 ];
 
-/// All of them.
+/// Returns the group of all errors.
 pub(super) fn errors(ip: &'static str) -> Group {
     let mut group = Group {
         judge: Judge::Reference,
-        // They wait much and work little.
+        // The cells mostly wait, so several run concurrently.
         lanes: 4,
         ..clean(
             "errors-v4",
             ip,
-            "deliberate errors, as rxe to rxe shows them",
+            "deliberate errors, compared with rxe to rxe",
         )
     };
     add(&mut group, "", RELIABLE, "");
@@ -79,7 +79,7 @@ fn add(group: &mut Group, prefix: &str, kinds: &[(&str, &[&str])], more: &str) {
             };
             for size in sizes {
                 let name = format!("{prefix}{error}/{op}/{size}");
-                // Where rxe never completes a request, there is no need to wait long.
+                // rxe does not complete some requests, for which a short limit is sufficient.
                 let limit = if error.contains("local") || error.contains("lkey") {
                     3
                 } else {

@@ -1,74 +1,74 @@
-//! The matrix: which cells there are, and in which groups they run.
+//! The matrix: the cells and their groups.
 //!
-//! A transport is a list of operations; what else varies - sizes, path MTUs, directions, the weather on
-//! the link - is the same for all of them.
+//! A transport is a list of operations. Sizes, path MTUs, directions and link conditions vary in
+//! the same way for all of them.
 
 mod capture;
 mod cm;
 mod errors;
+mod impaired;
 mod programs;
 mod rsockets;
 mod transfers;
-mod weather;
 
 pub(crate) use capture::to_capture;
 use cm::{connections, ends, lossy_connections};
 use errors::errors;
+use impaired::{IMPAIRMENTS, impaired};
 use programs::programs;
 use rsockets::rsockets;
 use transfers::{datagrams, reliable, unreliable, windows};
-use weather::{WEATHERS, weather};
 
-/// One thing to try, with one verdict.
+/// A test with one verdict.
 pub(crate) struct Cell {
-    /// Unique in its group.
+    /// The name, unique in the group.
     pub(crate) name: String,
-    /// Its line in the plan, which the guest's job reads.
+    /// The line in the plan, which the guest's job reads.
     pub(crate) line: String,
 }
 
-/// How the cells of a group run.
+/// The way in which the cells of a group run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// By the agents, one on each side, in step.
+    /// By the agents, one on each side, in lockstep.
     Agents,
     /// As unmodified programs, a server and a client.
     Programs,
 }
 
-/// What a group is held against.
+/// The expectation for a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judge {
-    /// Each cell knows itself what is right, and rxe's counters must show no fault of ours.
+    /// Each cell checks its own result, and rxe's counters must not show faults.
     Strict,
-    /// The same, on a link that loses packets: the counters say nothing.
+    /// Each cell checks its own result; the link loses packets, so counters are ignored.
     Lossy,
-    /// The outcome of rxe to rxe, which another group finds out.
+    /// The outcome must equal that of the reference group, which runs rxe to rxe.
     Reference,
-    /// Nothing: this is the reference.
+    /// None: this group is the reference.
     Measured,
 }
 
 /// Cells that run one after another between the same two sides.
 pub(crate) struct Group {
-    /// The first part of its cells' full names.
+    /// The first part of the cells' full names.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) judge: Judge,
-    /// The two sides, as the job's script calls them.
+    /// The two sides, as the job's script names them.
     pub(crate) sides: [&'static str; 2],
-    /// `v4` or `v6`: the kind of GID.
+    /// The kind of GID: `v4` or `v6`.
     pub(crate) ip: &'static str,
-    /// Arguments of netem, in both directions; empty for a clean link.
+    /// The arguments of netem for both directions; empty for a clean link.
     pub(crate) netem: &'static str,
-    /// How many pairs of agents share the cells, at the same time.
+    /// The number of pairs of agents that share the cells concurrently.
     pub(crate) lanes: usize,
-    /// One line of the summary.
+    /// The line in the summary.
     pub(crate) about: &'static str,
     pub(crate) cells: Vec<Cell>,
 }
 
-/// How much of the matrix to run.
+/// The part of the matrix to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// A few minutes' worth.
@@ -77,18 +77,18 @@ pub(crate) enum Extent {
     Full,
 }
 
-/// The group whose outcomes are the reference for those with [`Judge::Reference`].
+/// The group with the reference outcomes for [`Judge::Reference`].
 pub(crate) const REFERENCE: &str = "errors-rxe";
 
 const SIDES: [&str; 2] = ["rxe", "urxe"];
 
-/// Operations of the reliable connection that move data.
+/// The operations of a reliable connection that transfer data.
 const RC: [&str; 5] = ["send", "send-imm", "write", "write-imm", "read"];
 
-/// Who requests: the agents' word for it, and the part of the cell's name.
+/// The requesting side: the agents' letter, and the part of the cell's name.
 const REQUESTERS: [(char, &str); 2] = [('a', "rxe-requests"), ('b', "urxe-requests")];
 
-/// Everything that `extent` asks for.
+/// Returns the groups of this extent.
 pub(crate) fn groups(extent: Extent) -> Vec<Group> {
     let mut groups = vec![
         reliable("rc-v4", "v4", extent),
@@ -100,16 +100,16 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
             name: REFERENCE,
             judge: Judge::Measured,
             sides: ["rxe1", "rxe2"],
-            // In one kernel an answer is there before the request has returned. Between machines,
-            // and between rxe and a process, it is not.
+            // Within one kernel a response arrives before the request's post returns, which is not
+            // so between machines. The delay avoids that.
             netem: "delay 2ms",
-            about: "rxe to rxe: what both sides of an error see",
+            about: "rxe to rxe: the outcomes of errors on both sides",
             ..errors("v4")
         },
         errors("v4"),
     ];
     if extent == Extent::Quick {
-        // Of messages of one packet and of four, those of four.
+        // Of messages of one and of four packets, keeps those of four.
         for group in groups
             .iter_mut()
             .filter(|group| group.name.contains("errors"))
@@ -136,9 +136,9 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
         groups.push(ends("ends-v4", "v4"));
         groups.push(ends("ends-v6", "v6"));
     }
-    for (name, netem, about) in WEATHERS {
+    for (name, netem, about) in IMPAIRMENTS {
         if extent == Extent::Full || name == "loss" {
-            groups.push(weather(name, netem, about, extent));
+            groups.push(impaired(name, netem, about, extent));
         }
     }
     if extent == Extent::Full {
@@ -169,12 +169,12 @@ fn both(cells: &mut Vec<Cell>, name: &str, arguments: &str) {
     }
 }
 
-/// Adds a cell for either side as the server of programs: `form` is how many clients there are at once, with
-/// a `+` if the server does not end by itself.
+/// Adds a cell for either side as the server. `form` is the number of concurrent clients, followed
+/// by `+` if the server does not end by itself.
 fn serve(cells: &mut Vec<Cell>, name: &str, form: &str, server: &str, client: &str) {
-    for (a, b, who) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
+    for (a, b, roles) in [("a", "b", "rxe-serves"), ("b", "a", "urxe-serves")] {
         cells.push(programs_between(
-            format!("{name}/{who}"),
+            format!("{name}/{roles}"),
             [a, b],
             form,
             server,
@@ -183,7 +183,7 @@ fn serve(cells: &mut Vec<Cell>, name: &str, form: &str, server: &str, client: &s
     }
 }
 
-/// A cell of programs between two sides, the server's first.
+/// Returns a cell of programs between two sides, the server's side first.
 pub(crate) fn programs_between(
     name: String,
     [server_side, client_side]: [&str; 2],

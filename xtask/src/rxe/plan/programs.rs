@@ -2,7 +2,7 @@
 
 use super::{Cell, Extent, Group, Kind, clean, serve};
 
-/// Debian's own programs.
+/// Debian's programs.
 pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
@@ -25,7 +25,7 @@ pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> 
         let program = format!("ibv_{transport}_pingpong");
         let command = format!("{program} -d {{device}} -g {{gid}}");
         add(&program, &command);
-        // A datagram is no longer than the MTU; ibv_srq_pingpong has 16 queue pairs.
+        // A datagram is at most as long as the MTU; ibv_srq_pingpong has 16 queue pairs.
         let size = if transport == "ud" { 1000 } else { 20_000 };
         let events = format!("{command} -e -s {size} -n 200");
         add(&format!("{program}-events"), &events);
@@ -40,7 +40,8 @@ pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> 
     for operation in ["write", "send"] {
         for form in ["bw", "lat"] {
             let program = format!("ib_{operation}_{form}");
-            // Nobody repeats what a full queue has lost, and the programs wait for it.
+            // UC does not retransmit packets dropped by a full queue, and the programs would wait
+            // for them.
             let depth = if form == "bw" { " -t 16" } else { "" };
             let command =
                 format!("{program} -d {{device}} -x {{gid}} -F -n 500 -c UC -s 4096{depth}");

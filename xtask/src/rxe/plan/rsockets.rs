@@ -1,9 +1,9 @@
-//! Sockets over RDMA: librdmacm's programs for them, with urxe's rsockets on one side, and on the other
-//! rdma-core's over the kernel's connection manager and rxe.
+//! Sockets over RDMA: librdmacm's programs, with urxe's rsockets on one side and rdma-core's over
+//! rxe on the other.
 
 use super::{Cell, Extent, Group, Kind, clean, serve};
 
-/// All that the programs can do, on a clean link.
+/// All programs and modes on a clean link.
 pub(super) fn rsockets(name: &'static str, ip: &'static str, extent: Extent) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
@@ -18,8 +18,8 @@ pub(super) fn rsockets(name: &'static str, ip: &'static str, extent: Extent) -> 
         stream(cells, "rstream", "-T v -C 20 -I 5 -S 65536");
         return group;
     }
-    // Verifying, with buffers of one packet, blocking, and by rdma_getaddrinfo. Not polling: who polls takes
-    // it for an error when the peer has ended by the time its last bytes are looked at.
+    // With verification, small buffers, blocking calls and rdma_getaddrinfo. Polling is left out: a
+    // polling program reports an error if the peer closes before the last bytes are read.
     for (name, options) in [
         ("rstream", "-T v -C 20 -I 5 -S 65536"),
         ("rstream/small-buffers", "-T v -B 4096 -C 10 -I 5 -S 20000"),
@@ -38,7 +38,7 @@ pub(super) fn rsockets(name: &'static str, ip: &'static str, extent: Extent) -> 
     group
 }
 
-/// Some of it, for a link that loses packets.
+/// A selection for a link that loses packets.
 pub(super) fn on_a_bad_link(cells: &mut Vec<Cell>, ip: &str) {
     stream(cells, "rstream", "-T v -C 10 -I 5 -S 65536");
     stream(cells, "riostream", "-T v -C 10 -I 5 -S 65536");
@@ -47,7 +47,7 @@ pub(super) fn on_a_bad_link(cells: &mut Vec<Cell>, ip: &str) {
     }
 }
 
-/// rstream and riostream, which have the same options.
+/// Adds a cell of rstream or riostream, which have the same options.
 fn stream(cells: &mut Vec<Cell>, name: &str, options: &str) {
     let program = name.split('/').next().unwrap_or(name);
     serve(
@@ -59,7 +59,7 @@ fn stream(cells: &mut Vec<Cell>, name: &str, options: &str) {
     );
 }
 
-/// A file of so many bytes. The program knows no IPv6 addresses: a colon ends the server's.
+/// Adds a cell that copies a file. The program does not support IPv6 addresses.
 fn copy(cells: &mut Vec<Cell>, bytes: &str) {
     let compare = "test \"$(sha256sum </tmp/from)\" = \"$(sha256sum </tmp/to)\"";
     serve(
@@ -74,7 +74,7 @@ fn copy(cells: &mut Vec<Cell>, bytes: &str) {
     );
 }
 
-/// The server goes on for ever, and so does a client that it does not answer.
+/// Adds a cell of udpong. The server does not end, nor does a client without responses.
 fn datagrams(cells: &mut Vec<Cell>) {
     serve(
         cells,

@@ -1,21 +1,21 @@
-//! Data on a clean link, in every size and path MTU.
+//! Transfers on a clean link, in all sizes and path MTUs.
 
 use super::{Cell, Extent, Group, RC, both, clean, one};
 
 const MTUS: [usize; 5] = [256, 512, 1024, 2048, 4096];
-/// Operations of the unreliable connection.
+/// The operations of an unreliable connection.
 const UC: [&str; 4] = ["send", "send-imm", "write", "write-imm"];
 
-/// What is lost is not repeated, so that there is no use in waiting long.
+/// Lost packets are not retransmitted, so the time limit is short.
 const UNRELIABLE: &str = " transport=uc limit=15";
 
-/// Operations of datagrams.
+/// The operations of UD.
 const UD: [&str; 2] = ["send", "send-imm"];
 
-/// Operations that consume a receive.
+/// The operations that consume a receive.
 const RECEIVING: [&str; 3] = ["send", "send-imm", "write-imm"];
 
-/// Reliable connections: every operation, and what else a clean link can show.
+/// Reliable connections: every operation and form.
 pub(super) fn reliable(name: &'static str, ip: &'static str, extent: Extent) -> Group {
     let mut group = clean(name, ip, "RC: data on a clean link, compared byte for byte");
     let cells = &mut group.cells;
@@ -58,7 +58,7 @@ pub(super) fn reliable(name: &'static str, ip: &'static str, extent: Extent) -> 
     group
 }
 
-/// Memory windows: data through them, and SEND with invalidate.
+/// Memory windows: transfers through them, and SEND with invalidate.
 pub(super) fn windows(name: &'static str, ip: &'static str) -> Group {
     let mut group = clean(
         name,
@@ -103,7 +103,7 @@ pub(super) fn unreliable(name: &'static str, ip: &'static str, extent: Extent) -
     group
 }
 
-/// Datagrams, each answered through an address handle made of its completion.
+/// Datagrams, each answered through an address handle created from its completion.
 pub(super) fn datagrams(name: &'static str, ip: &'static str) -> Group {
     let mut group = clean(
         name,
@@ -126,7 +126,7 @@ pub(super) fn datagrams(name: &'static str, ip: &'static str) -> Group {
     group
 }
 
-/// An operation at those sizes and path MTUs that are `wanted`.
+/// Adds the cells of an operation for the sizes and path MTUs that are `wanted`.
 fn messages(cells: &mut Vec<Cell>, op: &str, more: &str, wanted: impl Fn(usize, usize) -> bool) {
     for mtu in MTUS {
         for size in [0, 1, 3, mtu - 1, mtu, mtu + 1, 64 << 10, 1 << 20, 16 << 20] {
@@ -140,7 +140,7 @@ fn messages(cells: &mut Vec<Cell>, op: &str, more: &str, wanted: impl Fn(usize, 
     }
 }
 
-/// An operation with its data in several pieces, and inline.
+/// Adds the cells of an operation with several scatter/gather elements, and inline.
 fn forms(cells: &mut Vec<Cell>, op: &str, more: &str) {
     let arguments = format!("op={op} mtu=1024 size=10000 count=4 depth=4 sges=4{more}");
     both(cells, &format!("{op}/scattered/10000"), &arguments);

@@ -1,9 +1,9 @@
-//! Data over bad links.
+//! Transfers over impaired links.
 
 use super::{Extent, Group, Judge, RC, both, clean, one};
 
-/// Weathers of the link: name, netem, one line.
-pub(super) const WEATHERS: [(&str, &str, &str); 6] = [
+/// The impairments of the link: name, netem arguments, description.
+pub(super) const IMPAIRMENTS: [(&str, &str, &str); 6] = [
     ("loss", "loss 1%", "1% of packets lost"),
     (
         "reorder",
@@ -20,8 +20,8 @@ pub(super) const WEATHERS: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// Data over a bad link.
-pub(super) fn weather(
+/// Returns the group of an impaired link.
+pub(super) fn impaired(
     name: &'static str,
     netem: &'static str,
     about: &'static str,
@@ -30,7 +30,7 @@ pub(super) fn weather(
     let mut group = Group {
         judge: Judge::Lossy,
         netem,
-        // They wait much and work little.
+        // The cells mostly wait, so several run concurrently.
         lanes: 4,
         ..clean(name, "v4", about)
     };
@@ -40,7 +40,7 @@ pub(super) fn weather(
             if extent == Extent::Quick && size > 64 << 10 {
                 continue;
             }
-            // rxe takes a round trip and its timeout for each loss, whoever answers: minutes.
+            // Each loss costs rxe a round trip and its timeout, so this takes minutes.
             let arguments = format!("op={op} mtu=1024 size={size} count={count} depth=8 limit=270");
             both(cells, &format!("{op}/{size}"), &arguments);
         }

@@ -1,9 +1,9 @@
-//! The keeper: sees to it that the counters that `urxe run` shows in sysfs are those of now.
+//! The counter service: keeps the counter files of the sysfs view up to date.
 //!
-//! It asks the urxe processes of this user what they count, several times a second, and at once when
-//! somebody opens one of the files; processes that end tell it what they counted last. It ends when
-//! no other process sees the files. It is no child of the program's: a program that waits for
-//! all its children does not wait for this one.
+//! The service queries this user's urxe processes several times a second, and sooner if a counter
+//! file is opened. Processes that end send their last counts. The service ends when no other
+//! process uses the view. It is not a child of the program, because a program may wait for all its
+//! children.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -25,39 +25,40 @@ use urxe_driver::stat::{self, DeviceReport, Farewells, Process, Report};
 use crate::{mount, preload, tree};
 
 /// The name of the hidden subcommand.
-pub const COMMAND: &str = "sysfs-keeper";
+pub const COMMAND: &str = "sysfs-counters";
 
-/// How often each process is asked by one keeper, on average: the more processes there are, and
-/// perhaps keepers, the less often each asks all of them.
-const ASK: Duration = Duration::from_millis(250);
-/// How many processes it takes at least to make a keeper slower.
-const FEW: usize = 2;
-/// How soon after another answer who looks gets a new one.
-const FRESH: Duration = Duration::from_millis(50);
-/// How often to look whether anybody is left, once the program has ended.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often nobody is seen in a row before nobody is left: a process shows no environment at the moment
-/// in which it becomes another program, and one look may come between a parent's end and its child's start.
-const UNSEEN: u32 = 3;
-/// How long to wait for processes that do not answer.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The query interval per process. The interval between surveys grows with the number of processes,
+/// so each process is queried this often by each service.
+const QUERY_INTERVAL: Duration = Duration::from_millis(250);
+/// The number of processes up to which the survey interval does not grow.
+const MIN_PROCESSES: usize = 2;
+/// The shortest interval between surveys, used while counter files are being opened.
+const MIN_SURVEY_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval of checks for users of the view, once the program has ended.
+const USER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The consecutive checks without a user after which the service ends. A single check can miss a
+/// process: its environment is empty during `execve`, and a child may start as its parent ends.
+const CHECKS_WITHOUT_USER: u32 = 3;
+/// The time to wait for the counters of a process.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The arguments of the hidden subcommand, [`COMMAND`].
 #[derive(Debug)]
 pub struct Arguments {
-    /// The process id of the program that sees the files.
+    /// The process ID of the program that uses the view.
     pub program: u32,
-    /// The directory of the files, unless they are in mounts of this process: `--root`.
+    /// The root directory of the view, `None` if it is mounted: `--root`.
     pub root: Option<PathBuf>,
-    /// Whether this process is the keeper; otherwise it starts it: `--detached`.
+    /// Whether this process is the service and not its starter: `--detached`.
     pub detached: bool,
 }
 
-/// Starts the keeper for this process and what becomes of it; returns when it is ready. `root` is where the
-/// devices are, if not in mounts of this process's own; the keeper removes it in the end.
+/// Starts the counter service for this process and the program that it executes; returns when the
+/// service is ready. `root` is the root directory of a view that is not mounted. The service
+/// removes it at its end.
 ///
 /// # Errors
-/// When it cannot be started.
+/// Fails if the service cannot be started.
 pub fn start(root: Option<&Path>) -> io::Result<()> {
     let status = command(std::process::id(), root)
         .stdin(Stdio::null())
@@ -65,7 +66,7 @@ pub fn start(root: Option<&Path>) -> io::Result<()> {
         .status()?;
     match status.success() {
         true => Ok(()),
-        false => Err(io::Error::other("it did not start")),
+        false => Err(io::Error::other("the service did not start")),
     }
 }
 
@@ -78,44 +79,48 @@ fn command(program: u32, root: Option<&Path>) -> Command {
     command
 }
 
-/// What the subcommand does.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When the keeper cannot be started, or cannot go on.
-pub fn keeper(arguments: &Arguments) -> io::Result<()> {
+/// Fails if the service cannot be started or cannot continue.
+pub fn run(arguments: &Arguments) -> io::Result<()> {
     let root = arguments.root.as_deref();
     match (arguments.detached, root) {
         (false, _) => detach(arguments.program, root),
-        (true, None) => keep(arguments.program, Path::new(mount::CLASS), anybody_left),
+        (true, None) => serve(
+            arguments.program,
+            Path::new(mount::CLASS),
+            mounts_have_users,
+        ),
         (true, Some(root)) => {
             let class = preload::class(root);
-            let kept = keep(arguments.program, &class, || anybody_looks(root));
-            kept.and(fs::remove_dir_all(root))
+            let served = serve(arguments.program, &class, || root_has_users(root));
+            served.and(fs::remove_dir_all(root))
         }
     }
 }
 
-/// Starts the keeper, waits until it is ready, and leaves it alone.
+/// Starts the service in the background and waits until it is ready.
 fn detach(program: u32, root: Option<&Path>) -> io::Result<()> {
-    // A pipe that the keeper held would never end.
+    // An inherited pipe would stay open as long as the service runs.
     isolation::keep_descriptors();
-    let mut keeper = command(program, root)
+    let mut service = command(program, root)
         .arg("--detached")
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // It says nothing, and closes its standard output when it is ready.
-    if let Some(mut output) = keeper.stdout.take() {
+    // The service writes nothing and closes its standard output when it is ready.
+    if let Some(mut output) = service.stdout.take() {
         io::copy(&mut output, &mut io::sink())?;
     }
     Ok(())
 }
 
-/// Keeps the counters below `class` while the program runs, or `anybody_left` says that somebody sees them.
-fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    // Signals from the terminal are the program's.
+/// Updates the counters below `class` while the program runs or `has_users` returns true.
+fn serve(program: u32, class: &Path, has_users: impl Fn() -> io::Result<bool>) -> io::Result<()> {
+    // A session of its own: signals from the terminal go to the program only.
     rustix::process::setsid()?;
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -124,60 +129,60 @@ fn keep(program: u32, class: &Path, anybody_left: impl Fn() -> io::Result<bool>)
     let pid = pid.ok_or_else(|| io::Error::other("no such process"))?;
     let program = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
 
-    let farewells = Farewells::listen()?;
-    let looks = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-    let mut files = open_all(&class.join(tree::DEVICES), &looks)?;
-    let mut known = Known::default();
-    known.refresh(&mut files)?;
+    let final_reports = Farewells::listen()?;
+    let opens = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let mut files = open_all(&class.join(tree::DEVICES), &opens)?;
+    let mut totals = Totals::default();
+    totals.refresh(&mut files)?;
     rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
 
     let mut program = Some(program);
-    let mut looked = Instant::now();
-    let mut unseen = 0;
+    let mut last_check = Instant::now();
+    let mut without_user = 0;
     loop {
-        let wait = known
-            .next_refresh()
+        let wait = totals
+            .next_survey()
             .saturating_duration_since(Instant::now());
-        let events = wait_for(&looks, farewells.as_ref(), program.as_ref(), wait)?;
-        for process in farewells.iter().flat_map(Farewells::take) {
-            known.learn(process);
-            known.write(&mut files)?;
+        let events = wait_for(&opens, final_reports.as_ref(), program.as_ref(), wait)?;
+        for process in final_reports.iter().flat_map(Farewells::take) {
+            totals.record(process);
+            totals.write(&mut files)?;
         }
         if events.program_ended {
             program = None;
         }
-        if program.is_none() && looked.elapsed() >= LOOK {
-            looked = Instant::now();
-            unseen = if anybody_left()? { 0 } else { unseen + 1 };
-            if unseen == UNSEEN {
+        if program.is_none() && last_check.elapsed() >= USER_CHECK_INTERVAL {
+            last_check = Instant::now();
+            without_user = if has_users()? { 0 } else { without_user + 1 };
+            if without_user == CHECKS_WITHOUT_USER {
                 return Ok(());
             }
         }
-        if events.somebody_looks {
-            known.hurry();
+        if events.file_opened {
+            totals.expedite();
         }
-        if known.next_refresh() <= Instant::now() {
-            known.refresh(&mut files)?;
+        if totals.next_survey() <= Instant::now() {
+            totals.refresh(&mut files)?;
         }
     }
 }
 
-/// What the keeper woke up for.
+/// The events that ended a wait.
 struct Events {
-    somebody_looks: bool,
+    file_opened: bool,
     program_ended: bool,
 }
 
 fn wait_for(
-    looks: &OwnedFd,
-    farewells: Option<&Farewells>,
+    opens: &OwnedFd,
+    final_reports: Option<&Farewells>,
     program: Option<&OwnedFd>,
     wait: Duration,
 ) -> io::Result<Events> {
     let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-    let mut fds = vec![watch(looks.as_fd())];
+    let mut fds = vec![watch(opens.as_fd())];
     fds.extend(program.map(|program| watch(program.as_fd())));
-    fds.extend(farewells.map(|farewells| watch(farewells.fd())));
+    fds.extend(final_reports.map(|final_reports| watch(final_reports.fd())));
     let timeout = Timespec {
         tv_sec: wait.as_secs() as i64,
         tv_nsec: i64::from(wait.subsec_nanos()),
@@ -187,31 +192,31 @@ fn wait_for(
         Err(error) => return Err(error.into()),
     }
     let happened = |index: usize| !fds[index].revents().is_empty();
-    let (somebody_looks, program_ended) = (happened(0), program.is_some() && happened(1));
-    // What exactly was opened does not matter.
+    let (file_opened, program_ended) = (happened(0), program.is_some() && happened(1));
+    // Any open file triggers a survey, so the events themselves do not matter.
     let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(looks, &mut buffer);
+    let mut reader = inotify::Reader::new(opens, &mut buffer);
     while reader.next().is_ok() {}
     Ok(Events {
-        somebody_looks,
+        file_opened,
         program_ended,
     })
 }
 
-/// A counter's file.
-struct Kept {
+/// An open counter file.
+struct CounterFile {
     file: File,
     device: String,
     directory: &'static str,
     name: String,
-    /// What it holds.
+    /// The value in the file.
     written: u64,
 }
 
-impl Kept {
+impl CounterFile {
     fn write(&mut self, count: u64) -> io::Result<()> {
         if count != self.written {
-            // Counters grow, so nothing of the number before stays behind.
+            // Counters only grow, so the new text covers the old one.
             self.file.write_all_at(format!("{count}\n").as_bytes(), 0)?;
             self.written = count;
         }
@@ -219,13 +224,13 @@ impl Kept {
     }
 }
 
-/// The counters of urxe's devices; `looks` tells from now on when one is opened.
-fn open_all(class: &Path, looks: &OwnedFd) -> io::Result<Vec<Kept>> {
+/// Opens the counter files of urxe's devices, and adds watches for opens of them to `opens`.
+fn open_all(class: &Path, opens: &OwnedFd) -> io::Result<Vec<CounterFile>> {
     let zero = DeviceReport::zero();
     let mut files = Vec::new();
     for device in fs::read_dir(class)? {
         let device = device?;
-        // The kernel's own are links.
+        // Devices of the kernel are symbolic links.
         if !device.file_type()?.is_dir() {
             continue;
         }
@@ -233,7 +238,7 @@ fn open_all(class: &Path, looks: &OwnedFd) -> io::Result<Vec<Kept>> {
         for (directory, counts) in tree::counters(&zero) {
             for name in counts.keys() {
                 let path = port.join(directory).join(name);
-                files.push(Kept {
+                files.push(CounterFile {
                     file: File::options().write(true).open(path)?,
                     device: device.file_name().to_string_lossy().into_owned(),
                     directory,
@@ -243,59 +248,60 @@ fn open_all(class: &Path, looks: &OwnedFd) -> io::Result<Vec<Kept>> {
             }
         }
         for (directory, _) in tree::counters(&zero) {
-            inotify::add_watch(looks, port.join(directory), inotify::WatchFlags::OPEN)?;
+            inotify::add_watch(opens, port.join(directory), inotify::WatchFlags::OPEN)?;
         }
     }
     Ok(files)
 }
 
-/// What processes have told, those that have ended included.
-struct Known {
-    /// By the instance of their reports.
+/// The last counts of all processes, running and ended.
+struct Totals {
+    /// By the instance number of their reports.
     processes: BTreeMap<u64, Process>,
-    /// Of processes that are gone.
-    past: BTreeMap<String, DeviceReport>,
-    asked: Instant,
-    /// When to ask again.
+    /// The sums of ended processes.
+    ended: BTreeMap<String, DeviceReport>,
+    last_survey: Instant,
+    /// The time of the next survey.
     next: Instant,
 }
 
-impl Default for Known {
+impl Default for Totals {
     fn default() -> Self {
         let now = Instant::now();
-        Known {
+        Totals {
             processes: BTreeMap::new(),
-            past: BTreeMap::new(),
-            asked: now,
+            ended: BTreeMap::new(),
+            last_survey: now,
             next: now,
         }
     }
 }
 
-impl Known {
-    fn next_refresh(&self) -> Instant {
+impl Totals {
+    fn next_survey(&self) -> Instant {
         self.next
     }
 
-    /// Somebody looks: it is to be soon.
-    fn hurry(&mut self) {
-        self.next = self.next.min(self.asked + FRESH);
+    /// Brings the next survey forward, because a counter file was opened.
+    fn expedite(&mut self) {
+        self.next = self.next.min(self.last_survey + MIN_SURVEY_INTERVAL);
     }
 
-    /// Asks all, and writes what has changed.
-    fn refresh(&mut self, files: &mut [Kept]) -> io::Result<()> {
-        let survey = stat::survey(PATIENCE)?;
-        self.asked = Instant::now();
-        self.next = self.asked + ASK * survey.processes.len().max(FEW) as u32;
-        let told: HashSet<u64> = survey.processes.iter().map(|p| p.report.instance).collect();
+    /// Queries all processes and writes the changed counters.
+    fn refresh(&mut self, files: &mut [CounterFile]) -> io::Result<()> {
+        let survey = stat::survey(RESPONSE_TIMEOUT)?;
+        self.last_survey = Instant::now();
+        self.next =
+            self.last_survey + QUERY_INTERVAL * survey.processes.len().max(MIN_PROCESSES) as u32;
+        let answered: HashSet<u64> = survey.processes.iter().map(|p| p.report.instance).collect();
         let silent = survey.silent;
         for process in survey.processes {
-            self.learn(process);
+            self.record(process);
         }
         let is_gone = |(instance, process): (&u64, &Process)| {
             let gone = match process.pid {
-                // It cannot be seen from here, and may be one of those that are silent.
-                0 => silent == 0 && !told.contains(instance),
+                // Its PID namespace is not visible here; it may be one that did not answer in time.
+                0 => silent == 0 && !answered.contains(instance),
                 pid => !Path::new("/proc").join(pid.to_string()).exists(),
             };
             gone.then_some(*instance)
@@ -303,13 +309,13 @@ impl Known {
         let gone: Vec<u64> = self.processes.iter().filter_map(is_gone).collect();
         for instance in gone {
             if let Some(process) = self.processes.remove(&instance) {
-                self.bury(process.report);
+                self.retire(process.report);
             }
         }
         self.write(files)
     }
 
-    fn write(&self, files: &mut [Kept]) -> io::Result<()> {
+    fn write(&self, files: &mut [CounterFile]) -> io::Result<()> {
         for file in files {
             let count = self.count(&file.device, file.directory, &file.name);
             file.write(count)?;
@@ -317,14 +323,14 @@ impl Known {
         Ok(())
     }
 
-    /// A process told what it counted so far.
-    fn learn(&mut self, process: Process) {
+    /// Stores the counts of a process.
+    fn record(&mut self, process: Process) {
         self.processes.insert(process.report.instance, process);
     }
 
-    fn bury(&mut self, report: Report) {
+    fn retire(&mut self, report: Report) {
         for (name, device) in report.devices {
-            self.past.entry(name).or_default().add(&device);
+            self.ended.entry(name).or_default().add(&device);
         }
     }
 
@@ -333,7 +339,7 @@ impl Known {
             .processes
             .values()
             .filter_map(|process| process.report.devices.get(device));
-        let counts = reports.chain(self.past.get(device)).map(|report| {
+        let counts = reports.chain(self.ended.get(device)).map(|report| {
             let groups = tree::counters(report).into_iter();
             let mut groups = groups.filter(|(group, _)| *group == directory);
             groups
@@ -344,14 +350,15 @@ impl Known {
     }
 }
 
-/// Whether another process has the mounts of this one.
-fn anybody_left() -> io::Result<bool> {
+/// Returns whether another process shares this mount namespace.
+fn mounts_have_users() -> io::Result<bool> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
     any_other(|process| fs::read_link(process.join("ns/mnt")).is_ok_and(|other| other == own))
 }
 
-/// Whether another process was started with this root in its environment. Those of other users do not say.
-fn anybody_looks(root: &Path) -> io::Result<bool> {
+/// Returns whether another process was started with this root in its environment. Processes of
+/// other users cannot be checked.
+fn root_has_users(root: &Path) -> io::Result<bool> {
     let variable = [preload::VARIABLE.as_bytes(), root.as_os_str().as_bytes()].join(&b'=');
     any_other(|process| {
         let environment = fs::read(process.join("environ")).unwrap_or_default();
@@ -361,7 +368,7 @@ fn anybody_looks(root: &Path) -> io::Result<bool> {
     })
 }
 
-/// Whether this is so of any process but this one, given its directory in `/proc`.
+/// Returns whether the predicate holds for the `/proc` directory of any other process.
 fn any_other(is_so: impl Fn(&Path) -> bool) -> io::Result<bool> {
     let me = std::process::id().to_string();
     let others: HashSet<_> = fs::read_dir("/proc")?
