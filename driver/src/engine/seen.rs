@@ -44,6 +44,11 @@ const LONGEST_SPIN: Duration = Duration::from_micros(500);
 /// scheduler's tick.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 
+/// So many bytes since the last packet are part of a long message, of which more is coming. The
+/// thread spins and yields then as if no other thread wanted the processor: a program that polls
+/// memory receives the rest faster in its own calls than the two do in turns.
+const LONG_MESSAGE: u64 = 16 << 10;
+
 /// How long the thread leaves packets to a thread of the program that is in one of our calls. It
 /// sleeps, since that thread may poll memory when its call ends, and would not return the processor
 /// to a thread that has yielded.
@@ -98,6 +103,10 @@ pub(super) struct Seen {
     /// The last pause between packets was short.
     spins: bool,
     contention: Contention,
+    /// What the process received last was part of a long message.
+    is_long: bool,
+    /// The bytes that the process had received by then.
+    bytes: u64,
     /// How long a look in watching takes that finds nothing, about.
     look: Duration,
     /// How long a look takes, about.
@@ -204,12 +213,21 @@ impl Seen {
         let (start, polls) = (urxe_net::now(), engine.polling.polls());
         let mut now = start;
         let mut found = false;
+        if self.is_contended(now) && engine.polling.is_called() {
+            // A thread that polls receives by itself, and would end its call and poll memory if it
+            // found this thread receiving. One that posts does not, so this is done once.
+            std::thread::sleep(GIVE_WAY);
+            now = urxe_net::now();
+        }
         while now.since(start) < PATIENCE {
             let before = now;
             let worked = engine.drive();
             now = urxe_net::now();
             found |= worked;
             if worked {
+                let bytes = engine.net_counters().map_or(0, |net| net.bytes_in.get());
+                self.is_long = bytes.wrapping_sub(self.bytes) >= LONG_MESSAGE;
+                self.bytes = bytes;
                 // A program that polls, however seldom, looks for itself.
                 let alone = engine.polling.polls() == polls;
                 self.spins = alone && before.since(self.received_at) < self.spin();
@@ -218,15 +236,16 @@ impl Seen {
             }
             self.look = (self.look * 7 + now.since(before)) / 8;
             let spins = self.spins_still();
-            if spins {
-                // The peer may need this very processor.
+            // Others may need this very processor: a thread of the peer's, or one of the program's that
+            // receives where nothing was found.
+            let gives_way = !found && engine.polling.is_called();
+            if gives_way && self.is_contended(now) {
+                std::thread::sleep(GIVE_WAY);
+            } else if spins || gives_way {
                 let before = urxe_net::now();
                 rustix::thread::sched_yield();
                 now = urxe_net::now();
                 self.contention.yielded(now, now.since(before));
-            } else if !found && engine.polling.is_called() {
-                // A thread of the program receives, and may need this processor for that.
-                std::thread::sleep(GIVE_WAY);
             }
             if !spins {
                 break;
@@ -234,12 +253,17 @@ impl Seen {
         }
     }
 
-    /// Whether packets were there a moment ago, and follow each other closely, and no other thread is
-    /// expected to want the processor.
+    /// Whether packets were there within the time of [`Seen::spin`], and follow each other closely, and
+    /// no other thread is expected to keep the processor.
     fn spins_still(&self) -> bool {
         let now = urxe_net::now();
         let is_close = self.spins && now.since(self.received_at) < self.spin();
-        is_close && !self.contention.is_expected(now)
+        is_close && !self.is_contended(now)
+    }
+
+    /// Whether to sleep rather than to yield.
+    fn is_contended(&self, now: Time) -> bool {
+        self.contention.is_expected(now) && !self.is_long
     }
 
     /// What counts as closely.
