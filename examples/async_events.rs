@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::thread;
-use urxe::{ConnectOptions, EventType, Subject};
+use urxe::{ConnectOptions, EventSource, EventType};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let context = urxe::device("urxe_lo")?.open()?;
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let waiting = thread::spawn(move || {
         loop {
             let event = events.next()?;
-            println!("{:?} of {:?}", event.kind, event.subject);
+            println!("{:?} of {:?}", event.kind, event.source);
             if event.kind == EventType::SqDrained {
                 return Ok::<_, std::io::Error>(event);
             }
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The event says that nothing is under way any more.
     a.drain()?;
     let event = waiting.join().expect("it does not panic")?;
-    assert_eq!(event.subject, Subject::QueuePair(a.qpn()));
+    assert_eq!(event.source, EventSource::QueuePair(a.qpn()));
     Ok(())
 }
 

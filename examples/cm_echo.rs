@@ -56,7 +56,7 @@ fn echo(request: Request) -> Result<()> {
     let memory = pd.register(LONGEST.into(), RemoteAccess::empty())?;
     let qp = pd.queue_pair(&cq, &cq).build()?;
     qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
-    let connection = request.accept(qp, &Options::saying(&LONGEST.to_be_bytes()))?;
+    let connection = request.accept(qp, &Options::with_private_data(&LONGEST.to_be_bytes()))?;
     while let Some(len) = message(&connection, &cq)? {
         let qp = connection.queue_pair();
         qp.post_send(SendRequest::send(memory.slice(..len)?))?;

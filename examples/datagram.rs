@@ -29,11 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", String::from_utf8_lossy(&question.data()?));
 
     let sender = question.sender().ok_or("a datagram has a sender")?;
-    let back = server.destination(&DatagramAddress {
-        gid: sender.gid,
-        qpn: sender.qpn,
-        qkey: QKEY,
-    })?;
+    let back = server.destination(&DatagramAddress::new(sender.gid, sender.qpn, QKEY))?;
     server.post_send(&back, SendRequest::send(b"A datagram."))?;
     sent.wait()?.result?;
     let answer = answered.wait()?;

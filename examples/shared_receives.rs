@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Others may come before it.
     loop {
         let event = context.events().next()?;
-        println!("{:?} of {:?}", event.kind, event.subject);
+        println!("{:?} of {:?}", event.kind, event.source);
         if event.kind == EventType::SrqLimitReached {
             return Ok(());
         }

@@ -56,7 +56,7 @@ impl End {
 pub fn status(completion: &Completion) -> WcStatus {
     match completion.result {
         Ok(_) => WcStatus::Success,
-        Err(WorkError { status }) => status,
+        Err(WorkError { status, .. }) => status,
     }
 }
 

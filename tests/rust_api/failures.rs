@@ -4,8 +4,8 @@ use crate::end::{ALL, End, connect, connect_with, pair, status};
 use std::thread;
 use std::time::Duration;
 use urxe::{
-    ConnectOptions, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
-    RemoteAccess, SendRequest, Subject, WcStatus,
+    ConnectOptions, EventSource, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
+    RemoteAccess, SendRequest, WcStatus,
 };
 
 #[test]
@@ -39,7 +39,7 @@ fn access_that_a_region_does_not_grant_is_refused_and_told_to_both() {
         assert_eq!(qp_a.state(), QpState::Err);
         let event = b.event();
         assert_eq!(event.kind, EventType::QpAccessErr);
-        assert_eq!(event.subject, Subject::QueuePair(qp_b.qpn()));
+        assert_eq!(event.source, EventSource::QueuePair(qp_b.qpn()));
         assert_eq!(there.to_vec(..).unwrap(), [0; 64]);
     }
 }
@@ -102,13 +102,11 @@ fn a_receiver_that_is_not_ready_is_waited_for_or_not() {
     assert_eq!(a.status(), WcStatus::Success);
     assert!(qp_b.counters().rnr_naks_sent > 0);
 
-    let impatient = ConnectOptions {
-        rnr_retry: 1,
-        min_rnr_timer: 1,
-        ..ConnectOptions::default()
-    };
+    let mut options = ConnectOptions::default();
+    options.rnr_retry = 1;
+    options.min_rnr_timer = 1;
     let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
-    let (qp_a, _qp_b) = connect_with(prepared.0, prepared.1, &impatient);
+    let (qp_a, _qp_b) = connect_with(prepared.0, prepared.1, &options);
     qp_a.post_send(SendRequest::send(b"impatient")).unwrap();
     assert_eq!(a.status(), WcStatus::RnrRetryExcErr);
 }
@@ -116,11 +114,9 @@ fn a_receiver_that_is_not_ready_is_waited_for_or_not() {
 #[test]
 fn a_peer_that_is_gone_exceeds_the_retries() {
     let (a, b) = (End::new(), End::new());
-    let options = ConnectOptions {
-        timeout: 8,
-        retry_cnt: 2,
-        ..ConnectOptions::default()
-    };
+    let mut options = ConnectOptions::default();
+    options.timeout = 8;
+    options.retry_cnt = 2;
     let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
     let (qp_a, qp_b) = connect_with(prepared.0, prepared.1, &options);
     drop(qp_b);

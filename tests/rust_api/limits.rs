@@ -4,8 +4,8 @@ use crate::end::{ALL, End, connect};
 use std::thread;
 use std::time::Duration;
 use urxe::{
-    BatchError, BuildError, ConnectOptions, DeviceError, Mtu, PostError, RangeError,
-    ReceiveRequest, SendRequest, WcStatus,
+    BuildError, ConnectOptions, DeviceError, Mtu, PostError, RangeError, ReceiveRequest,
+    SendRequest, WcStatus,
 };
 
 #[test]
@@ -42,13 +42,7 @@ fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
         .map(|byte: &[u8; 1]| SendRequest::write(byte, &there.remote()).id(u64::from(byte[0])));
     let full = PostError::QueueFull { capacity: 2 };
     let error = qp_a.post_sends(batch).unwrap_err();
-    assert_eq!(
-        error,
-        BatchError {
-            posted: 2,
-            source: full
-        }
-    );
+    assert_eq!((error.posted, error.source), (2, full));
     thread::sleep(Duration::from_millis(20));
     assert_eq!(
         qp_a.post_send(SendRequest::write(b"4", &there.remote())),
@@ -87,26 +81,15 @@ fn what_cannot_be_built_says_why() {
 fn options_out_of_range_are_refused() {
     let (a, b) = (End::new(), End::new());
     let peer = b.qp().build().unwrap().endpoint();
-    let default = ConnectOptions::default();
-    let wrong = [
-        ConnectOptions {
-            timeout: 32,
-            ..default
-        },
-        ConnectOptions {
-            retry_cnt: 8,
-            ..default
-        },
-        ConnectOptions {
-            rnr_retry: 8,
-            ..default
-        },
-        ConnectOptions {
-            min_rnr_timer: 32,
-            ..default
-        },
+    let out_of_range: [fn(&mut ConnectOptions); 4] = [
+        |options| options.timeout = 32,
+        |options| options.retry_cnt = 8,
+        |options| options.rnr_retry = 8,
+        |options| options.min_rnr_timer = 32,
     ];
-    for options in wrong {
+    for change in out_of_range {
+        let mut options = ConnectOptions::default();
+        change(&mut options);
         let prepared = a.qp().build().unwrap();
         let error = prepared.connect(&peer, &options).unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL, "{error}");

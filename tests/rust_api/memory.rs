@@ -3,9 +3,9 @@
 
 use crate::end::PATIENCE;
 use urxe::{
-    Completion, CompletionQueue, ConnectOptions, Done, MemoryRegion, MemoryWindow, MoveRefusal,
+    Completion, CompletionQueue, ConnectOptions, Done, MemoryRegion, MemoryWindow, MoveErrorKind,
     PostError, ProtectionDomain, QueuePair, ReceiveRequest, RemoteAccess, RemoteRegion,
-    SendRequest, WcOpcode, WcStatus, WindowType, WorkError,
+    SendRequest, WcOpcode, WcStatus, WindowType,
 };
 
 const NONE: RemoteAccess = RemoteAccess::empty();
@@ -26,7 +26,7 @@ impl End {
     fn run(&self, request: SendRequest<'_>) -> Result<Done, WcStatus> {
         self.qp.post_send(request).unwrap();
         let result = self.completion().result;
-        result.map_err(|WorkError { status }| status)
+        result.map_err(|error| error.status)
     }
 
     /// Writes the byte to the first of a peer's memory.
@@ -199,7 +199,7 @@ fn a_region_moves_to_another_domain_when_nothing_uses_it() {
             .unwrap();
     let piece = region.slice(..1).unwrap();
     let refused = region.move_to(&b.pd).unwrap_err();
-    assert!(matches!(refused.source, MoveRefusal::InUse));
+    assert!(matches!(refused.source, MoveErrorKind::InUse));
     let region = refused.region;
     drop(piece);
     let before = region.remote();

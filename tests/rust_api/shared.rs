@@ -4,9 +4,9 @@ use crate::end::{PATIENCE, connect, status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use urxe::{
-    BuildError, Completion, CompletionQueue, Context, Event, EventType, GRH_BYTES, PostError,
-    ProtectionDomain, QKey, QueuePair, QueuePairBuilder, ReceiveRequest, RemoteAccess, SendRequest,
-    SharedReceiveQueue, SrqError, Subject, WcStatus, WorkQueue,
+    BuildError, Completion, CompletionQueue, Context, Event, EventSource, EventType, GRH_BYTES,
+    PostError, ProtectionDomain, QKey, QueuePair, QueuePairBuilder, ReceiveRequest, RemoteAccess,
+    SendRequest, SharedReceiveQueue, SrqError, WcStatus, WorkQueue,
 };
 
 /// Senders have one completion queue, receivers another.
@@ -234,7 +234,7 @@ fn a_failed_queue_pair_leaves_what_waits_to_others_and_tells_of_the_rest() {
     assert_eq!(status(&next(&setup.sent)), WcStatus::Success);
     b.fail().unwrap();
     let event = setup.event(EventType::QpLastWqeReached);
-    assert_eq!(event.subject, Subject::QueuePair(b.qpn()));
+    assert_eq!(event.source, EventSource::QueuePair(b.qpn()));
     assert_eq!(next(&setup.received).data().unwrap(), b"12345678");
     drop(b);
     assert_eq!(shared.outstanding(), 1);
@@ -263,7 +263,7 @@ fn the_limit_is_told_once_and_then_gone() {
         next(&setup.received);
     }
     let event = setup.event(EventType::SrqLimitReached);
-    assert_eq!(event.subject, Subject::SharedReceiveQueue);
+    assert_eq!(event.source, EventSource::SharedReceiveQueue);
     assert_eq!(shared.limit(), 0);
     a.post_send(SendRequest::send(b"12345678")).unwrap();
     next(&setup.received);

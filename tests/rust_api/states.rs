@@ -3,7 +3,7 @@
 use crate::end::{ALL, End, connect, pair, pattern, status};
 use std::thread;
 use std::time::Duration;
-use urxe::{EventType, QpState, ReceiveRequest, SendRequest, Subject, WcStatus, WorkQueue};
+use urxe::{EventSource, EventType, QpState, ReceiveRequest, SendRequest, WcStatus, WorkQueue};
 
 #[test]
 fn a_region_is_gone_for_peers_when_it_is_dropped() {
@@ -118,7 +118,7 @@ fn a_drained_queue_pair_tells_and_sends_again_when_it_is_resumed() {
     qp_a.drain().unwrap();
     let event = a.event();
     assert_eq!(event.kind, EventType::SqDrained);
-    assert_eq!(event.subject, Subject::QueuePair(qp_a.qpn()));
+    assert_eq!(event.source, EventSource::QueuePair(qp_a.qpn()));
     assert_eq!(a.status(), WcStatus::Success);
     qp_a.post_send(write()).unwrap();
     assert!(

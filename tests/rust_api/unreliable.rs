@@ -78,11 +78,7 @@ fn datagram_tells_its_sender_who_can_be_answered() {
     assert_eq!(asked.result.unwrap().imm, Some(8));
     let sender = asked.sender().unwrap();
     assert_eq!(sender.sent_to, b.address().gid);
-    let back = DatagramAddress {
-        gid: sender.gid,
-        qpn: sender.qpn,
-        qkey: QKEY,
-    };
+    let back = DatagramAddress::new(sender.gid, sender.qpn, QKEY);
     assert_eq!(back, a.address());
     let to_a = b.destination(&back).unwrap();
     b.post_send(&to_a, SendRequest::send(b"answer")).unwrap();
@@ -102,11 +98,12 @@ fn what_no_datagram_can_be_is_refused() {
         qp.post_send(&to, write),
         Err(PostError::Driver(_))
     ));
-    let nobody = DatagramAddress {
-        gid: Gid::default(),
-        ..qp.address()
-    };
-    assert_eq!(qp.destination(&nobody).unwrap_err().errno(), libc::EINVAL);
+    let address = qp.address();
+    let without_gid = DatagramAddress::new(Gid::default(), address.qpn, address.qkey);
+    assert_eq!(
+        qp.destination(&without_gid).unwrap_err().errno(),
+        libc::EINVAL
+    );
     let not_a_group = qp.attach(qp.address().gid).unwrap_err();
     assert_eq!(not_a_group.errno(), libc::EINVAL);
     // A destination of another protection domain.

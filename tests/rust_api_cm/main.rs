@@ -87,13 +87,16 @@ fn connected() -> [(End, Connection); 2] {
 #[test]
 fn private_data_and_addresses_reach_the_peer() {
     let listener = Listener::bind(any_port()).unwrap();
-    let client = connecting(listener.local_addr(), Options::saying(&[7; ROOM.0]));
+    let client = connecting(
+        listener.local_addr(),
+        Options::with_private_data(&[7; ROOM.0]),
+    );
     let request = next(&listener);
     assert_eq!(request.private_data(), [7; ROOM.0]);
     assert_eq!(request.local_addr(), Some(listener.local_addr()));
     let peer = request.peer_addr().unwrap();
     let server = End::on(&request.device());
-    let options = Options::saying(b"welcome");
+    let options = Options::with_private_data(b"welcome");
     let accepted = request.accept(server.qp(), &options).unwrap();
     let (_end, connection) = client.join().unwrap();
     let connection = connection.unwrap();
@@ -114,10 +117,8 @@ fn a_connection_carries_messages_and_reads_as_both_ends_permit() {
         let end = End::on(&route.device());
         let qp = end.pd.queue_pair(&end.cq, &end.cq);
         let qp = qp.path_mtu(Mtu::B512).responder_resources(3);
-        let options = Options {
-            max_rd_atomic: 5,
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.max_rd_atomic = 5;
         let connection = route.connect(qp.build().unwrap(), &options).unwrap();
         (end, connection)
     });
@@ -203,18 +204,14 @@ fn a_descriptor_is_readable_while_events_wait() {
 #[test]
 fn who_asks_chooses_the_type_of_service_and_each_end_its_timeout() {
     let listener = Listener::bind(any_port()).unwrap();
-    let options = Options {
-        type_of_service: 0x68,
-        ack_timeout: Some(18),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.type_of_service = 0x68;
+    options.ack_timeout = Some(18);
     let client = connecting(listener.local_addr(), options);
     let request = next(&listener);
     let server = End::on(&request.device());
-    let options = Options {
-        ack_timeout: Some(20),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.ack_timeout = Some(20);
     let accepted = request.accept(server.qp(), &options).unwrap();
     let (_end, connection) = client.join().unwrap();
     let connection = connection.unwrap();
@@ -224,10 +221,8 @@ fn who_asks_chooses_the_type_of_service_and_each_end_its_timeout() {
         assert_eq!(attributes.timeout, timeout);
     }
     let route = Route::resolve(listener.local_addr()).unwrap();
-    let options = Options {
-        ack_timeout: Some(32),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.ack_timeout = Some(32);
     let error = route.connect(server.qp(), &options).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }
@@ -253,12 +248,12 @@ fn one_thread_makes_both_ends_without_waiting() {
     let route = Route::resolve(listener.local_addr()).unwrap();
     let end = End::on(&route.device());
     let mut ours = route
-        .start_connecting(end.qp(), &Options::saying(b"hello"))
+        .start_connecting(end.qp(), &Options::with_private_data(b"hello"))
         .unwrap();
     assert!(ours.try_finish().unwrap().is_none(), "nobody has accepted");
     let request = next(&listener);
     let theirs = request
-        .start_accepting(end.qp(), &Options::saying(b"welcome"))
+        .start_accepting(end.qp(), &Options::with_private_data(b"welcome"))
         .unwrap();
     let ours = finish(ours);
     assert!(ours.private_data().starts_with(b"welcome"));
@@ -359,7 +354,7 @@ fn what_cannot_be_is_said_before_anything_is_sent() {
 
     let route = Route::resolve(listener.local_addr()).unwrap();
     let end = End::on(&route.device());
-    let long = Options::saying(&[0; ROOM.0 + 1]);
+    let long = Options::with_private_data(&[0; ROOM.0 + 1]);
     let error = route.connect(end.qp(), &long).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 

@@ -3,7 +3,9 @@
 use crate::{End, PATIENCE, any_port};
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
-use urxe::cm::{Error, Found, Membership, QKEY, Question, Service, ServiceRoute, SidrStatus};
+use urxe::cm::{
+    Error, Membership, QKEY, Service, ServiceReply, ServiceRequest, ServiceRoute, SidrStatus,
+};
 use urxe::{DatagramQueuePair, GRH_BYTES, QKey, ReceiveRequest, RemoteAccess, SendRequest};
 
 impl End {
@@ -30,16 +32,16 @@ impl End {
 }
 
 /// Asks on a thread of its own.
-fn asking(at: SocketAddr, word: &'static [u8]) -> JoinHandle<(End, Result<Found, Error>)> {
+fn asking(at: SocketAddr, word: &'static [u8]) -> JoinHandle<(End, Result<ServiceReply, Error>)> {
     thread::spawn(move || {
         let route = ServiceRoute::resolve(at).unwrap();
         let end = End::on(&route.device());
-        let found = route.ask(&end.datagrams(QKEY), word);
+        let found = route.request(&end.datagrams(QKEY), word);
         (end, found)
     })
 }
 
-fn next(service: &Service) -> Question {
+fn next(service: &Service) -> ServiceRequest {
     let question = service.next_timeout(PATIENCE).unwrap();
     question.expect("nobody asks")
 }
@@ -58,7 +60,7 @@ fn a_service_tells_its_queue_pair_to_each_who_asks() {
             let qp = end.datagrams(QKEY);
             (end, qp)
         });
-        question.answer(qp, b"here").unwrap();
+        question.accept(qp, b"here").unwrap();
     }
     let (server, qp) = server.unwrap();
     for client in clients {
@@ -81,7 +83,7 @@ fn a_service_tells_its_queue_pair_to_each_who_asks() {
 fn a_service_may_refuse_and_there_may_be_none() {
     let service = Service::bind(any_port()).unwrap();
     let client = asking(service.local_addr(), b"");
-    next(&service).refuse(b"not you").unwrap();
+    next(&service).reject(b"not you").unwrap();
     let (_, refused) = client.join().unwrap();
     let Err(Error::NoService {
         status,
@@ -111,7 +113,7 @@ fn services_and_groups_have_one_key() {
     let question = next(&service);
     let end = End::on(&question.device());
     let other = end.datagrams(QKey(7));
-    let error = question.answer(&other, b"").unwrap_err();
+    let error = question.accept(&other, b"").unwrap_err();
     assert!(matches!(error, Error::OtherQKey));
     // The question is gone with that, and the client told.
     assert!(client.join().unwrap().1.is_err());
