@@ -1,4 +1,4 @@
-//! How many packets a second a connection's two halves handle, without a network between them.
+//! Packet rates of the requester and the responder of a connection, without a network.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::time::{Duration, Instant};
@@ -17,18 +17,18 @@ use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge};
 
-/// How many packets go before they are acknowledged; the window has room for them from the start.
+/// The packets between two acknowledgements. They fit the initial congestion window.
 const BURST: usize = 16;
 
 const PAYLOADS: [usize; 3] = [64, 1024, 4096];
 
-/// Memory that takes anything, and completion queues that count.
-struct Surroundings {
+/// A host whose memory permits every access and whose completion queue only counts.
+struct CountingHost {
     memory: Box<[u8]>,
     completed: usize,
 }
 
-impl Memory for Surroundings {
+impl Memory for CountingHost {
     fn check_local(&self, _: &[Sge], _: Access) -> Result<(), MemoryError> {
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Memory for Surroundings {
     }
 }
 
-impl Receives for Surroundings {
+impl Receives for CountingHost {
     fn take_receive(&mut self, _: &mut Receive) -> bool {
         false
     }
@@ -94,7 +94,7 @@ impl Receives for Surroundings {
     }
 }
 
-impl Completions for Surroundings {
+impl Completions for CountingHost {
     fn send_completed(&mut self, _: Completion) {
         self.completed += 1;
     }
@@ -104,7 +104,7 @@ impl Completions for Surroundings {
     fn event(&mut self, _: QpEvent) {}
 }
 
-/// Packets on their way, in one buffer.
+/// The packets that an end has sent, in one buffer.
 struct Link {
     buffer: Vec<u8>,
     ends: Vec<usize>,
@@ -140,11 +140,11 @@ impl Transmit for Link {
     }
 }
 
-/// One end, and what it sends.
+/// One end of the connection with the packets it has sent.
 struct End {
     qp: RcQp,
     source: Source,
-    host: Surroundings,
+    host: CountingHost,
     link: Link,
 }
 
@@ -165,7 +165,7 @@ impl End {
             congestion: Algorithm::default(),
         })
         .expect("memory");
-        let mut host = Surroundings {
+        let mut host = CountingHost {
             memory: vec![7; 4096].into(),
             completed: 0,
         };
@@ -207,7 +207,7 @@ impl End {
         }
     }
 
-    /// Posts writes and sends their packets.
+    /// Posts a burst of WRITEs and transmits their packets.
     fn write(&mut self, now: Time, len: usize) {
         let sge = Sge {
             addr: 0,
@@ -231,7 +231,7 @@ impl End {
             };
             self.qp
                 .post_send(&wr, now, &mut self.host)
-                .expect("a place in the queue");
+                .expect("the send queue has room");
         }
         self.send(now);
     }
@@ -242,8 +242,8 @@ impl End {
         self.qp.poll_transmit(now, &mut self.host, &mut self.link);
     }
 
-    /// Handles what the other end sent.
-    fn hear(&mut self, now: Time, other: &End) {
+    /// Handles the packets that the other end has sent.
+    fn receive(&mut self, now: Time, other: &End) {
         let mut start = 0;
         for &end in &other.link.ends {
             let packet = Packet::parse(&other.link.buffer[start..end]).expect("a packet");
@@ -254,7 +254,7 @@ impl End {
     }
 }
 
-/// Bursts of writes from one end to the other, and how long each half took for them.
+/// Sends bursts of WRITEs, and returns the time that the requester and the responder took.
 fn exchange(bursts: u64, len: usize) -> [Duration; 2] {
     let (mut requester, mut responder) = (End::new(1, 2), End::new(2, 1));
     let [mut requesting, mut responding] = [Duration::ZERO; 2];
@@ -264,11 +264,11 @@ fn exchange(bursts: u64, len: usize) -> [Duration; 2] {
         requester.write(now, len);
         requesting += start.elapsed();
         let start = Instant::now();
-        responder.hear(now, &requester);
+        responder.receive(now, &requester);
         responder.send(now);
         responding += start.elapsed();
         let start = Instant::now();
-        requester.hear(now + Duration::from_micros(20), &responder);
+        requester.receive(now + Duration::from_micros(20), &responder);
         requesting += start.elapsed();
     }
     assert_eq!(requester.host.completed as u64, bursts);
@@ -276,17 +276,17 @@ fn exchange(bursts: u64, len: usize) -> [Duration; 2] {
     [requesting, responding]
 }
 
-fn halves(c: &mut Criterion) {
-    for (half, name) in ["requester", "responder"].into_iter().enumerate() {
+fn roles(c: &mut Criterion) {
+    for (role, name) in ["requester", "responder"].into_iter().enumerate() {
         let mut group = c.benchmark_group(name);
         group.throughput(Throughput::Elements(BURST as u64));
         for len in PAYLOADS {
             group.bench_function(BenchmarkId::from_parameter(len), |b| {
-                b.iter_custom(|bursts| exchange(bursts, len)[half]);
+                b.iter_custom(|bursts| exchange(bursts, len)[role]);
             });
         }
     }
 }
 
-criterion_group!(connection, halves);
+criterion_group!(connection, roles);
 criterion_main!(connection);

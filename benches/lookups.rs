@@ -1,7 +1,7 @@
-//! How long a packet looks for what it names among much: a memory region by its key, a queue pair by its number.
+//! Lookup times in large tables: a memory region by its key, a queue pair by its number.
 //!
-//! Each look goes somewhere else than the one before, and waits for it, as a packet's look waits for the packet: so
-//! it pays in full for what the caches do not hold.
+//! Each lookup goes to a random entry and depends on the result of the one before, as a packet's
+//! lookup depends on the packet. So cache misses are not hidden by speculation.
 
 use criterion::{Bencher, BenchmarkId, Criterion, criterion_group, criterion_main};
 use rand::rngs::StdRng;
@@ -13,41 +13,43 @@ use std::sync::Arc;
 use urxe_driver::tables::{ByKey, ByNumber};
 use urxe_proto::ids::Qpn;
 
-/// How many looks there are in an order that begins anew after them.
-const LOOKS: usize = 1 << 17;
+/// The number of lookups in the random order, which is then repeated.
+const LOOKUPS: usize = 1 << 17;
 
-/// The numbers of a process's queue pairs.
+/// The queue pair numbers of a process.
 const NUMBERS: std::ops::RangeInclusive<u32> = 0x01_0000..=0x01_ffff;
 
-/// As large as what is known of a region.
+/// An entry of the size of a memory region's.
 struct Region {
     key: u32,
     pd: u64,
-    nothing: u32,
+    zero: u32,
     _rest: [u64; 4],
 }
 
-/// As far as a look goes: to the first line of the queue pair, which has its lock.
+/// The first cache line of a queue pair, which has its lock: a lookup reads no further.
 #[repr(align(64))]
 struct QueuePair {
-    nothing: u32,
+    zero: u32,
     _rest: [u64; 100],
 }
 
-/// Looks for names in random order; each look also returns a 0, of which only the compiler does not know.
-fn measure(b: &mut Bencher<'_>, names: &[u32], look: impl Fn(u32) -> u32) {
+/// Looks up `names` in random order.
+///
+/// Each lookup returns a 0 that the compiler cannot predict, and that the next one depends on.
+fn measure(b: &mut Bencher<'_>, names: &[u32], lookup: impl Fn(u32) -> u32) {
     let mut random = StdRng::seed_from_u64(1);
-    let order: Vec<u32> = (0..LOOKS)
+    let order: Vec<u32> = (0..LOOKUPS)
         .filter_map(|_| names.choose(&mut random).copied())
         .collect();
     let mut order = order.iter().cycle();
-    let mut nothing = 0;
+    let mut zero = 0;
     b.iter(|| {
         if let Some(name) = order.next() {
-            nothing = look(name | nothing);
+            zero = lookup(name | zero);
         }
     });
-    assert_eq!(nothing, 0);
+    assert_eq!(zero, 0);
 }
 
 fn regions(c: &mut Criterion) {
@@ -59,13 +61,13 @@ fn regions(c: &mut Criterion) {
         while keys.len() < count {
             let key = random.random();
             if table.get(key).is_none() {
-                let (nothing, _rest) = (black_box(0), [0; 4]);
+                let (zero, _rest) = (black_box(0), [0; 4]);
                 table.insert(
                     key,
                     Region {
                         key,
                         pd: 1,
-                        nothing,
+                        zero,
                         _rest,
                     },
                 );
@@ -74,7 +76,7 @@ fn regions(c: &mut Criterion) {
         }
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             measure(b, &keys, |key| match table.get(key) {
-                Some(region) if region.key == key && region.pd == 1 => region.nothing,
+                Some(region) if region.key == key && region.pd == 1 => region.zero,
                 _ => 1,
             });
         });
@@ -89,15 +91,15 @@ fn queue_pairs(c: &mut Criterion) {
         for _ in 0..count {
             let added = table.add(NUMBERS, |number| {
                 numbers.push(number.get());
-                let (nothing, _rest) = (black_box(0), [0; 100]);
-                Ok::<_, Infallible>(Arc::new(QueuePair { nothing, _rest }))
+                let (zero, _rest) = (black_box(0), [0; 100]);
+                Ok::<_, Infallible>(Arc::new(QueuePair { zero, _rest }))
             });
             assert!(added.is_ok_and(|pair| pair.is_some()));
         }
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             measure(b, &numbers, |number| {
                 let found = table.get(Qpn::new(number));
-                found.map_or(1, |pair| pair.nothing)
+                found.map_or(1, |pair| pair.zero)
             });
         });
     }

@@ -1,9 +1,10 @@
-//! `urxe-model MTU BYTES PORT [SERVER]`: the way of data through urxe without the protocol.
+//! `urxe-model MTU BYTES PORT [SERVER]`: the data path of urxe without the protocol.
 //!
-//! Payload is staged with its CRC into batches, which the kernel takes whole (GSO) and passes up whole (GRO); the other
-//! process checks each CRC, copies the payload out, and answers each batch with a short packet. There are no
-//! queue pairs, keys, completions or retransmissions: what urxe falls behind this is what the protocol costs. The client
-//! prints a line with perftest's columns.
+//! The client stages payload with its CRC in batches, which the kernel segments (GSO) and coalesces
+//! (GRO). The server checks each CRC, copies the payload out, and acknowledges each batch with a
+//! short packet. There are no queue pairs, keys, completions or retransmissions. The difference
+//! between urxe and this model is the cost of the protocol. The client prints a line with
+//! perftest's columns.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -16,23 +17,24 @@ use urxe_net::{
 use urxe_proto::host::Transmit;
 use urxe_proto::wire::Bth;
 
-/// What a batch holds, about what the kernel takes at once.
+/// The bytes in a batch, about the most that GSO accepts.
 const BATCH: u64 = 60 << 10;
 
-/// How many batches are under way.
+/// The maximum of batches in flight.
 const WINDOW: u64 = 3;
 
-/// The usual loopback interface.
+/// The interface index of the loopback interface.
 const LOOPBACK: u32 = 1;
 
-/// How long nothing may arrive: there is no retransmission here.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time without an arrival after which a packet counts as lost; there is no retransmission.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often who has nothing else to do looks after the port that both ends share.
-const SERVICE: Duration = Duration::from_millis(1);
+/// The interval at which an idle end services the shared port.
+const SERVICE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long both do nothing else, until each has learnt which socket is whose: what is sent before takes detours.
-const SETTLING: Duration = Duration::from_millis(200);
+/// The delay before the first batch. In this time both ends learn which socket serves which queue
+/// pair numbers; earlier packets would be forwarded.
+const WARM_UP: Duration = Duration::from_millis(200);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -55,7 +57,7 @@ struct End {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     path: Path,
-    /// The number that packets for the other end bear.
+    /// The destination queue pair number of packets to the other end.
     peer: u32,
     batch: SendBatch,
     received: RecvBatch,
@@ -63,7 +65,7 @@ struct End {
 }
 
 impl End {
-    /// Makes a socket, and exchanges numbers with the other end over TCP.
+    /// Opens a socket, and exchanges queue pair numbers with the other end over TCP.
     fn new(tcp: &mut TcpStream) -> Result<Self> {
         let (from, to) = (tcp.local_addr()?.ip(), tcp.peer_addr()?.ip());
         let shared = Shared::new(Options::default())?;
@@ -86,8 +88,8 @@ impl End {
     }
 
     fn stage(&mut self, payload: &[u8]) -> Result<()> {
-        let room = self.batch.stage(Bth::LEN + payload.len());
-        let (header, data) = room.ok_or("a batch is full")?.split_at_mut(Bth::LEN);
+        let packet = self.batch.stage(Bth::LEN + payload.len());
+        let (header, data) = packet.ok_or("a batch is full")?.split_at_mut(Bth::LEN);
         header.fill(0);
         header[4..8].copy_from_slice(&self.peer.to_be_bytes());
         data.copy_from_slice(payload);
@@ -100,7 +102,7 @@ impl End {
         self.batch.begin(&self.path);
     }
 
-    /// Receives once; how many packets came, in whatever way. What they hold is copied to `into`.
+    /// Receives packets, copies their payload to `into`, and returns their number.
     fn receive(&mut self, into: &mut [u8]) -> Result<u64> {
         let mut packets = 0;
         let mut take = |datagram: &Datagram<'_>| {
@@ -109,7 +111,7 @@ impl End {
             packets += 1;
         };
         let batch = &mut self.received;
-        if self.endpoint.recv(batch, &mut take)? == 0 && self.served.elapsed() > SERVICE {
+        if self.endpoint.recv(batch, &mut take)? == 0 && self.served.elapsed() > SERVICE_INTERVAL {
             self.served = Instant::now();
             self.shared.recv_forwarded(batch, &mut take)?;
             self.endpoint.service(batch, &mut take)?;
@@ -123,9 +125,9 @@ fn serve(mtu: usize, bytes: u64, port: u16) -> Result<()> {
     let mut end = End::new(&mut tcp)?;
     let mut memory = vec![0; mtu];
     let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
-    let (mut received, mut answered) = (0, 0);
+    let (mut received, mut acknowledged) = (0, 0);
     let mut last = Instant::now();
-    while received < packets && last.elapsed() < PATIENCE {
+    while received < packets && last.elapsed() < LOSS_TIMEOUT {
         let new = end.receive(&mut memory)?;
         if new == 0 {
             std::thread::yield_now();
@@ -133,8 +135,8 @@ fn serve(mtu: usize, bytes: u64, port: u16) -> Result<()> {
         }
         last = Instant::now();
         received += new;
-        while answered + in_batch <= received {
-            answered += in_batch;
+        while acknowledged + in_batch <= received {
+            acknowledged += in_batch;
             end.stage(&[])?;
         }
         end.flush();
@@ -150,16 +152,16 @@ fn send(mtu: usize, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
     let memory = vec![7; mtu];
     let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
     let batches = packets / in_batch;
-    let (mut sent, mut answered) = (0, 0);
+    let (mut sent, mut acknowledged) = (0, 0);
     let beginning = Instant::now();
-    while beginning.elapsed() < SETTLING {
+    while beginning.elapsed() < WARM_UP {
         end.receive(&mut [])?;
         std::thread::yield_now();
     }
     let start = Instant::now();
     let mut last = start;
-    while answered < batches {
-        while sent < batches && sent < answered + WINDOW {
+    while acknowledged < batches {
+        while sent < batches && sent < acknowledged + WINDOW {
             for _ in 0..in_batch {
                 end.stage(&memory)?;
             }
@@ -169,15 +171,15 @@ fn send(mtu: usize, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
         let new = end.receive(&mut [])?;
         if new > 0 {
             last = Instant::now();
-            answered += new;
-        } else if last.elapsed() > PATIENCE {
-            return Err("a packet was lost, which this cannot repeat".into());
+            acknowledged += new;
+        } else if last.elapsed() > LOSS_TIMEOUT {
+            return Err("a packet was lost; the model does not retransmit, so run it again".into());
         } else {
             std::thread::yield_now();
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let carried = (answered * in_batch) as f64;
+    let carried = (acknowledged * in_batch) as f64;
     let mib = carried * mtu as f64 / seconds / f64::from(1 << 20);
     println!("{mtu} {carried} 0 {mib:.2} {:.6}", carried / seconds / 1e6);
     Ok(())

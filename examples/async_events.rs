@@ -1,8 +1,8 @@
-//! Exercise 6: a thread that takes asynchronous events, and a queue pair that makes one.
+//! Asynchronous events: a thread takes them while a queue pair drains.
 
 use std::error::Error;
 use std::thread;
-use urxe::{ConnectOptions, EventType, Subject};
+use urxe::{ConnectOptions, EventSource, EventType};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let context = urxe::device("urxe_lo")?.open()?;
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let waiting = thread::spawn(move || {
         loop {
             let event = events.next()?;
-            println!("{:?} of {:?}", event.kind, event.subject);
+            println!("{:?} of {:?}", event.kind, event.source);
             if event.kind == EventType::SqDrained {
                 return Ok::<_, std::io::Error>(event);
             }
@@ -20,13 +20,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (pd, cq) = (context.pd(), context.completion_queue()?);
     let a = pd.queue_pair(&cq, &cq).build()?;
     let b = pd.queue_pair(&cq, &cq).build()?;
-    let (at_a, at_b) = (a.endpoint(), b.endpoint());
-    let a = a.connect(&at_b, &ConnectOptions::default())?;
-    let _b = b.connect(&at_a, &ConnectOptions::default())?;
-    // The event says that nothing is under way any more.
+    let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+    let _b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+    // The event reports that no work request is in progress any more.
     a.drain()?;
-    let event = waiting.join().expect("it does not panic")?;
-    assert_eq!(event.subject, Subject::QueuePair(a.qpn()));
+    let event = waiting.join().expect("the thread does not panic")?;
+    assert_eq!(event.source, EventSource::QueuePair(a.qpn()));
     Ok(())
 }
 

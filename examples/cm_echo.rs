@@ -1,11 +1,11 @@
-//! An echo server and its client, which find each other by IP address and port, as programs of librdmacm do:
+//! An echo server and client that connect by IP address and port, as librdmacm programs do.
 //!
 //! ```text
 //! cargo run --example cm_echo -- server 0.0.0.0:7471
 //! cargo run --example cm_echo -- client 192.0.2.1:7471 "some words"
 //! ```
-//! The server serves each client in a thread of its own until it is stopped. Its private data says how
-//! long a message may be.
+//! The server handles each client in its own thread until it is stopped. Its private data announces
+//! the maximum length of a message.
 
 use std::env;
 use std::error::Error;
@@ -17,27 +17,27 @@ use urxe::{CompletionQueue, ReceiveRequest, RemoteAccess, SendRequest, WcStatus}
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The longest message.
-const LONGEST: u16 = 4096;
+/// The maximum length of a message, in bytes.
+const MAX_MESSAGE: u16 = 4096;
 
-/// How often the server looks whether its client has left.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which the server checks for a disconnection.
+const DISCONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn main() -> Result<()> {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
         ["server", address] => serve(&Listener::bind(address.parse()?)?),
         ["client", address, message] => {
-            println!("{}", ask(address.parse()?, message)?);
+            println!("{}", request_echo(address.parse()?, message)?);
             Ok(())
         }
-        _ => Err("say `server ADDRESS:PORT` or `client ADDRESS:PORT MESSAGE`".into()),
+        _ => Err("usage: cm_echo server ADDRESS:PORT | client ADDRESS:PORT MESSAGE".into()),
     }
 }
 
 fn serve(listener: &Listener) -> Result<()> {
-    println!("listening at {}", listener.local_addr());
+    println!("listening on {}", listener.local_addr());
     loop {
         let request = listener.next()?;
         thread::spawn(move || {
@@ -49,28 +49,29 @@ fn serve(listener: &Listener) -> Result<()> {
     }
 }
 
-/// Sends back what comes, until the client leaves.
+/// Echoes messages until the client disconnects.
 fn echo(request: Request) -> Result<()> {
     let context = request.device().open()?;
     let (pd, cq) = (context.pd(), context.completion_queue()?);
-    let memory = pd.register(LONGEST.into(), RemoteAccess::empty())?;
+    let memory = pd.register(MAX_MESSAGE.into(), RemoteAccess::empty())?;
     let qp = pd.queue_pair(&cq, &cq).build()?;
     qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
-    let connection = request.accept(qp, &Options::saying(&LONGEST.to_be_bytes()))?;
-    while let Some(len) = message(&connection, &cq)? {
+    let options = Options::with_private_data(&MAX_MESSAGE.to_be_bytes());
+    let connection = request.accept(qp, &options)?;
+    while let Some(len) = next_message(&connection, &cq)? {
         let qp = connection.queue_pair();
         qp.post_send(SendRequest::send(memory.slice(..len)?))?;
-        // The message has gone out when the receive takes its place.
+        // The send must complete before a receive may overwrite its buffer.
         cq.wait()?.result?;
         qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
     }
     Ok(connection.disconnect()?)
 }
 
-/// The length of the next message; `None` when the client has left.
-fn message(connection: &Connection, cq: &CompletionQueue) -> Result<Option<usize>> {
+/// Returns the length of the next message; `None` when the client has disconnected.
+fn next_message(connection: &Connection, cq: &CompletionQueue) -> Result<Option<usize>> {
     loop {
-        if let Some(received) = cq.wait_timeout(LOOK)? {
+        if let Some(received) = cq.wait_timeout(DISCONNECT_POLL_INTERVAL)? {
             return match received.result {
                 Ok(done) => Ok(Some(done.byte_len as usize)),
                 Err(error) if error.status == WcStatus::WrFlushErr => Ok(None),
@@ -83,23 +84,23 @@ fn message(connection: &Connection, cq: &CompletionQueue) -> Result<Option<usize
     }
 }
 
-/// Sends a message, and returns what comes back.
-fn ask(server: SocketAddr, message: &str) -> Result<String> {
+/// Sends a message and returns the echo.
+fn request_echo(server: SocketAddr, message: &str) -> Result<String> {
     let route = Route::resolve(server)?;
     let context = route.device().open()?;
     let (pd, cq) = (context.pd(), context.completion_queue()?);
-    let memory = pd.register(LONGEST.into(), RemoteAccess::empty())?;
+    let memory = pd.register(MAX_MESSAGE.into(), RemoteAccess::empty())?;
     let qp = pd.queue_pair(&cq, &cq).build()?;
     qp.post_receive(ReceiveRequest::into(memory.slice(..)?).id(1))?;
     let connection = route.connect(qp, &Options::default())?;
-    let longest = connection.private_data().first_chunk().copied();
-    if message.len() > u16::from_be_bytes(longest.unwrap_or_default()).into() {
-        return Err("the message is longer than the server takes".into());
+    let limit = connection.private_data().first_chunk().copied();
+    if message.len() > u16::from_be_bytes(limit.unwrap_or_default()).into() {
+        return Err("the message is longer than the server permits".into());
     }
     let source = pd.register_vec(message.as_bytes().to_vec(), RemoteAccess::empty())?;
     let request = SendRequest::send(source.slice(..)?);
     connection.queue_pair().post_send(request)?;
-    let answer = loop {
+    let echo = loop {
         let completion = cq.wait()?;
         if completion.wr_id == 1 {
             break String::from_utf8(completion.data()?)?;
@@ -107,7 +108,7 @@ fn ask(server: SocketAddr, message: &str) -> Result<String> {
         completion.result?;
     };
     connection.disconnect()?;
-    Ok(answer)
+    Ok(echo)
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn it_works() -> Result<()> {
         Ok(())
     });
     for message in ["one", "two", &"long ".repeat(800)] {
-        assert_eq!(ask(server, message)?, message);
+        assert_eq!(request_echo(server, message)?, message);
     }
     serving.join().expect("the server does not panic")
 }

@@ -1,5 +1,5 @@
-//! Exercise 5: every operation of a reliable connection, and then those of an unreliable one, which has
-//! neither READ nor atomics. Both ends are in this program; `hello` is one of two.
+//! Every operation of a reliable connection, then those of an unreliable connection, which has no
+//! READ and no atomics. Both ends are in this program; `hello` is an example with two programs.
 
 use std::error::Error;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use urxe::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where the peer's messages go, and what it may read and change.
+/// The responder: the memory that the peer accesses, and the queue pair that receives.
 struct Target {
     memory: MemoryRegion,
     qp: QueuePair,
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let (sender, target) = connect(ends, &pd, &cqs[1], rights)?;
     move_data(&sender, &cqs[0], &target)?;
     read_and_count(&sender, &cqs[0], &target, &pd)?;
-    println!("a reliable connection does all of it");
+    println!("reliable connection: SEND, WRITE, READ and atomics succeeded");
 
     let cqs = self::cqs(&context)?;
     let ends = [
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     ];
     let (sender, target) = connect(ends, &pd, &cqs[1], RemoteAccess::WRITE)?;
     move_data(&sender, &cqs[0], &target)?;
-    println!("an unreliable connection sends and writes");
+    println!("unreliable connection: SEND and WRITE succeeded");
     Ok(())
 }
 
@@ -56,17 +56,17 @@ fn connect(
     cq: &CompletionQueue,
     rights: RemoteAccess,
 ) -> Result<(QueuePair, Target)> {
-    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
     let target = Target {
         memory: pd.register(4096, rights)?,
-        qp: b.connect(&at_a, &ConnectOptions::default())?,
+        qp: b.connect(&endpoint_a, &ConnectOptions::default())?,
         cq: cq.clone(),
     };
-    Ok((a.connect(&at_b, &ConnectOptions::default())?, target))
+    Ok((a.connect(&endpoint_b, &ConnectOptions::default())?, target))
 }
 
-/// SENDs and WRITEs. Without immediate data nothing tells the target of a WRITE, so it is told by the
-/// SEND after it.
+/// SENDs and WRITEs. A WRITE without immediate data makes no completion at the target, so a SEND
+/// follows it as a notification.
 fn move_data(sender: &QueuePair, done: &CompletionQueue, target: &Target) -> Result<()> {
     let (messages, written) = (target.memory.slice(..64)?, target.memory.slice(64..128)?);
     let place = target.memory.remote().slice(64..128)?;
@@ -98,7 +98,7 @@ fn move_data(sender: &QueuePair, done: &CompletionQueue, target: &Target) -> Res
 
     receive()?;
     sender.post_send(SendRequest::write(b"no words", &place))?;
-    sender.post_send(SendRequest::send(b"look"))?;
+    sender.post_send(SendRequest::send(b"notification"))?;
     target.cq.wait()?.result?;
     written.read(0, &mut bytes)?;
     assert_eq!(&bytes, b"no words");
@@ -107,7 +107,7 @@ fn move_data(sender: &QueuePair, done: &CompletionQueue, target: &Target) -> Res
     Ok(())
 }
 
-/// READ and the atomics, of which the target learns nothing.
+/// READ and the atomics, which make no completion at the target.
 fn read_and_count(
     sender: &QueuePair,
     done: &CompletionQueue,
@@ -121,13 +121,13 @@ fn read_and_count(
     sender.post_send(SendRequest::read(copy.slice(..)?, &place.slice(128..136)?))?;
     assert_eq!(done.wait()?.data()?, 40_u64.to_ne_bytes());
 
-    let was = copy.word(0)?;
-    sender.post_send(SendRequest::compare_swap(&was, place.word(128)?, 40, 100))?;
+    let old = copy.word(0)?;
+    sender.post_send(SendRequest::compare_swap(&old, place.word(128)?, 40, 100))?;
     done.wait()?.result?;
-    assert_eq!(was.load(Ordering::Acquire), 40);
-    sender.post_send(SendRequest::fetch_add(&was, place.word(128)?, 2))?;
+    assert_eq!(old.load(Ordering::Acquire), 40);
+    sender.post_send(SendRequest::fetch_add(&old, place.word(128)?, 2))?;
     done.wait()?.result?;
-    assert_eq!(was.load(Ordering::Acquire), 100);
+    assert_eq!(old.load(Ordering::Acquire), 100);
     assert_eq!(word.load(Ordering::Acquire), 102);
     Ok(())
 }

@@ -1,44 +1,40 @@
-//! Exercise 8: datagrams. One queue pair asks, and the other answers to whom the question came from.
+//! Datagrams: one queue pair sends a request, and the other replies to its sender.
 
 use std::error::Error;
 use urxe::{DatagramAddress, GRH_BYTES, QKey, ReceiveRequest, RemoteAccess, SendRequest};
 
-/// Both must have the same.
+/// The Q_Key, which both queue pairs must share.
 const QKEY: QKey = QKey(0x1111_1111);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let context = urxe::device("urxe_lo")?.open()?;
     let pd = context.pd();
-    let (sent, asked, answered) = (
+    let (sent, requests, replies) = (
         context.completion_queue()?,
         context.completion_queue()?,
         context.completion_queue()?,
     );
-    let client = pd.queue_pair(&sent, &answered).build_datagram(QKEY)?;
-    let server = pd.queue_pair(&sent, &asked).build_datagram(QKEY)?;
+    let client = pd.queue_pair(&sent, &replies).build_datagram(QKEY)?;
+    let server = pd.queue_pair(&sent, &requests).build_datagram(QKEY)?;
     for qp in [&client, &server] {
-        // The header with the addresses comes before the data.
-        let room = pd.register(GRH_BYTES + 64, RemoteAccess::empty())?;
-        qp.post_receive(ReceiveRequest::into(room.slice(..)?))?;
+        // A receive buffer starts with the header that holds the addresses.
+        let buffer = pd.register(GRH_BYTES + 64, RemoteAccess::empty())?;
+        qp.post_receive(ReceiveRequest::into(buffer.slice(..)?))?;
     }
 
     let to_server = client.destination(&server.address())?;
-    client.post_send(&to_server, SendRequest::send(b"Who is there?"))?;
+    client.post_send(&to_server, SendRequest::send(b"request"))?;
     sent.wait()?.result?;
-    let question = asked.wait()?;
-    println!("{}", String::from_utf8_lossy(&question.data()?));
+    let request = requests.wait()?;
+    println!("server: {}", String::from_utf8_lossy(&request.data()?));
 
-    let sender = question.sender().ok_or("a datagram has a sender")?;
-    let back = server.destination(&DatagramAddress {
-        gid: sender.gid,
-        qpn: sender.qpn,
-        qkey: QKEY,
-    })?;
-    server.post_send(&back, SendRequest::send(b"A datagram."))?;
+    let sender = request.sender().ok_or("a datagram has a sender")?;
+    let to_client = server.destination(&DatagramAddress::new(sender.gid, sender.qpn, QKEY))?;
+    server.post_send(&to_client, SendRequest::send(b"reply"))?;
     sent.wait()?.result?;
-    let answer = answered.wait()?;
-    println!("{}", String::from_utf8_lossy(&answer.data()?));
-    assert_eq!(answer.data()?, b"A datagram.");
+    let reply = replies.wait()?;
+    println!("client: {}", String::from_utf8_lossy(&reply.data()?));
+    assert_eq!(reply.data()?, b"reply");
     Ok(())
 }
 

@@ -1,10 +1,10 @@
-//! Two processes that talk over urxe: one says hello, and reads the answer out of the other's memory.
+//! Two processes: the client sends a message, and reads a reply out of the server's memory.
 //!
 //! ```text
 //! cargo run --release --example hello -- serve 127.0.0.1:7471
 //! cargo run --release --example hello -- greet 127.0.0.1:7471
 //! ```
-//! On two hosts, give the server's address, and the name of a device as the third argument.
+//! For two hosts, use the server's address, and append the name of a device on each.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use urxe::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const ANSWER: &[u8] = b"Hello yourself! You have read this without my doing anything.";
+const REPLY: &[u8] = b"Hello! You have read this without any action of the server.";
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -33,17 +33,17 @@ fn main() -> Result<()> {
 fn serve(address: &str, device: &str) -> Result<()> {
     let (pd, cq) = open(device)?;
     let memory = pd.register(4096, RemoteAccess::READ)?;
-    memory.write(0, ANSWER)?;
+    memory.write(0, REPLY)?;
 
     let (mut peer, _) = TcpListener::bind(address)?.accept()?;
     let qp = pd.queue_pair(&cq, &cq).build()?;
     qp.post_receive(ReceiveRequest::into(memory.slice(2048..)?))?;
     let _qp = connect(qp, &mut peer)?;
-    let answer = memory.remote().slice(..ANSWER.len() as u64)?;
-    peer.write_all(&answer.to_bytes())?;
+    let reply = memory.remote().slice(..REPLY.len() as u64)?;
+    peer.write_all(&reply.to_bytes())?;
 
     println!("{}", String::from_utf8_lossy(&cq.wait()?.data()?));
-    // The memory must stay until the peer has read it.
+    // The memory must stay registered until the peer has read it.
     peer.read_exact(&mut [0])?;
     Ok(())
 }
@@ -52,14 +52,14 @@ fn greet(address: &str, device: &str) -> Result<()> {
     let (pd, cq) = open(device)?;
     let mut peer = TcpStream::connect(address)?;
     let qp = connect(pd.queue_pair(&cq, &cq).build()?, &mut peer)?;
-    let mut answer = [0; RemoteRegion::BYTES];
-    peer.read_exact(&mut answer)?;
-    let answer = RemoteRegion::from_bytes(&answer);
+    let mut reply = [0; RemoteRegion::BYTES];
+    peer.read_exact(&mut reply)?;
+    let reply = RemoteRegion::from_bytes(&reply);
 
     qp.post_send(SendRequest::send(b"Hello over RDMA!"))?;
     cq.wait()?.result?;
-    let copy = pd.register(answer.len as usize, RemoteAccess::empty())?;
-    qp.post_send(SendRequest::read(copy.slice(..)?, &answer))?;
+    let copy = pd.register(reply.len as usize, RemoteAccess::empty())?;
+    qp.post_send(SendRequest::read(copy.slice(..)?, &reply))?;
     println!("{}", String::from_utf8_lossy(&cq.wait()?.data()?));
     peer.write_all(&[1])?;
     Ok(())
@@ -70,13 +70,13 @@ fn open(device: &str) -> Result<(ProtectionDomain, CompletionQueue)> {
     Ok((context.pd(), context.completion_queue()?))
 }
 
-/// The two ends tell each other where they are.
+/// Exchanges endpoints over TCP and connects the queue pair.
 fn connect(qp: PreparedQueuePair, peer: &mut TcpStream) -> Result<QueuePair> {
     peer.write_all(&qp.endpoint().to_bytes())?;
-    let mut theirs = [0; Endpoint::BYTES];
-    peer.read_exact(&mut theirs)?;
-    let qp = qp.connect(&Endpoint::from_bytes(&theirs)?, &ConnectOptions::default())?;
-    // Neither sends before both are connected.
+    let mut remote = [0; Endpoint::BYTES];
+    peer.read_exact(&mut remote)?;
+    let qp = qp.connect(&Endpoint::from_bytes(&remote)?, &ConnectOptions::default())?;
+    // Neither end may send before both are connected.
     peer.write_all(&[1])?;
     peer.read_exact(&mut [0])?;
     Ok(qp)

@@ -1,4 +1,4 @@
-//! Exercise 1: the devices of this host. All are channel adapters; software has no other kind.
+//! Lists the devices of this host.
 
 use std::error::Error;
 

@@ -1,5 +1,4 @@
-//! Exercise 3: three memory regions of one protection domain, each with other rights for the peer. What a
-//! region does not grant, the peer does not get.
+//! Memory regions with different remote access rights: the peer may use only the rights granted.
 
 use std::error::Error;
 use urxe::{ConnectOptions, RemoteAccess, SendRequest, WcStatus};
@@ -13,31 +12,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     open.write(0, b"written by the owner")?;
 
     let cq = context.completion_queue()?;
-    for (name, region, wanted) in [
-        ("nothing", &private, WcStatus::RemAccessErr),
-        ("reading", &readable, WcStatus::RemAccessErr),
-        ("reading and writing", &open, WcStatus::Success),
+    for (rights, region, expected) in [
+        ("no remote access", &private, WcStatus::RemAccessErr),
+        ("remote READ", &readable, WcStatus::RemAccessErr),
+        ("remote READ and WRITE", &open, WcStatus::Success),
     ] {
-        // A queue pair that was refused is in error, so each attempt has two of its own.
+        // An access error leaves the queue pair in the error state, so each attempt uses new ones.
         let (a, b) = (
             pd.queue_pair(&cq, &cq).build()?,
             pd.queue_pair(&cq, &cq).build()?,
         );
-        let (at_a, at_b) = (a.endpoint(), b.endpoint());
-        let a = a.connect(&at_b, &ConnectOptions::default())?;
-        let _b = b.connect(&at_a, &ConnectOptions::default())?;
+        let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+        let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+        let _b = b.connect(&endpoint_a, &ConnectOptions::default())?;
         a.post_send(SendRequest::write(b"written by the peer", &region.remote()))?;
         let status = match cq.wait()?.result {
             Ok(_) => WcStatus::Success,
             Err(error) => error.status,
         };
-        println!("a write where the peer may do {name}: {status:?}");
-        if status != wanted {
-            return Err("the rights do not hold".into());
+        println!("WRITE to a region with {rights}: {status:?}");
+        if status != expected {
+            return Err(format!("expected {expected:?}").into());
         }
     }
     if open.to_vec(..19)? != b"written by the peer" {
-        return Err("nothing was written".into());
+        return Err("the WRITE has no effect".into());
     }
     Ok(())
 }

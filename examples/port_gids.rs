@@ -1,4 +1,4 @@
-//! Exercise 2: the port of each device, and its GIDs: the addresses of the interface.
+//! Lists the port state and the GIDs of each device. The GIDs are the addresses of the interface.
 
 use std::error::Error;
 use urxe::Gid;

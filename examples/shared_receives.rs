@@ -1,5 +1,5 @@
-//! Exercise 7: two connections whose receives come from one shared queue, and the event that it runs
-//! low. Both ends of both are in this program.
+//! Two connections that share a receive queue, and the event for a low number of receives. All four
+//! ends are in this program.
 
 use std::error::Error;
 use urxe::{ConnectOptions, EventType, ReceiveRequest, RemoteAccess, SendRequest};
@@ -24,18 +24,21 @@ fn main() -> Result<(), Box<dyn Error>> {
             .queue_pair(&sent, &received)
             .receives_from(&shared)
             .build()?;
-        let (at_from, at_to) = (from.endpoint(), to.endpoint());
-        let from = from.connect(&at_to, &ConnectOptions::default())?;
-        connections.push((from, to.connect(&at_from, &ConnectOptions::default())?));
+        let (endpoint_from, endpoint_to) = (from.endpoint(), to.endpoint());
+        let from = from.connect(&endpoint_to, &ConnectOptions::default())?;
+        connections.push((
+            from,
+            to.connect(&endpoint_from, &ConnectOptions::default())?,
+        ));
     }
     let memory = pd.register(RECEIVES * SIZE, RemoteAccess::empty())?;
     for n in 0..RECEIVES {
-        let room = memory.slice(n * SIZE..(n + 1) * SIZE)?;
-        shared.post_receive(ReceiveRequest::into(room).id(n as u64))?;
+        let slice = memory.slice(n * SIZE..(n + 1) * SIZE)?;
+        shared.post_receive(ReceiveRequest::into(slice).id(n as u64))?;
     }
     shared.set_limit(LIMIT)?;
 
-    // In turn over both connections; whoever comes next takes the next receive.
+    // The connections alternate. Each message consumes the oldest receive.
     let mut by = [0, 0];
     for n in 0..RECEIVES {
         let (from, to) = &connections[n % 2];
@@ -51,10 +54,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "{} messages over the first connection, {} over the second",
         by[0], by[1]
     );
-    // Others may come before it.
+    // Other events may come first.
     loop {
         let event = context.events().next()?;
-        println!("{:?} of {:?}", event.kind, event.subject);
+        println!("{:?} of {:?}", event.kind, event.source);
         if event.kind == EventType::SrqLimitReached {
             return Ok(());
         }

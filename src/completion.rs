@@ -1,4 +1,4 @@
-//! Completions: how work requests ended.
+//! Completions: the results of work requests.
 #![forbid(unsafe_code)]
 
 use crate::mr::LocalSlice;
@@ -10,57 +10,64 @@ use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
 
 pub use crate::outstanding::WorkQueue;
 
-/// How a work request ended. (`ibv_wc`.)
+/// The result of a work request. (`ibv_wc`.)
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
-    /// The number that the program gave the work request.
+    /// The identifier that the program gave the work request.
     pub wr_id: u64,
-    /// The queue pair that it was posted to.
+    /// The queue pair that the work request was posted to or, for a receive, consumed by.
     pub qpn: Qpn,
-    /// Which of the queue pair's queues it was in.
+    /// The queue of the work request.
     pub queue: WorkQueue,
-    /// The memory that it worked on. It stays registered as long as this is kept.
+    /// The memory of the work request. It stays registered until this is dropped.
     pub buffers: Vec<LocalSlice>,
-    /// What was done, or what went wrong.
+    /// The details of a success, or the error.
     pub result: Result<Done, WorkError>,
 }
 
-/// A work request that was done.
+/// The details of a successful work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Done {
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes that were received or read.
+    /// The number of bytes received or read.
     pub byte_len: u32,
-    /// The immediate data that came with it.
+    /// The immediate data of the message.
     pub imm: Option<u32>,
-    /// The key of this end's that the peer took back with it.
+    /// The remote key of this host that the peer invalidated with the message.
     pub invalidated: Option<RKey>,
-    /// The queue pair that sent it, for a datagram. Its address is in the header, see
-    /// [`Completion::sender`].
+    /// The sending queue pair of a datagram; its address is returned by [`Completion::sender`].
     pub src_qp: Option<Qpn>,
 }
 
-/// The bytes at the start of a datagram's receive that hold a header, and not data.
+/// The bytes at the start of a datagram's receive buffer that hold a header instead of data.
 pub const GRH_BYTES: usize = Grh::LEN;
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Sender {
-    /// Its address.
+    /// The sender's address.
     pub gid: Gid,
-    /// Its queue pair.
+    /// The sending queue pair.
     pub qpn: Qpn,
-    /// The address that it was sent to: one of this end's, or a multicast group.
+    /// The destination address: one of this host's, or a multicast group.
     pub sent_to: Gid,
 }
 
-/// Why a work request was not done. Unless it says otherwise, the queue pair is in error now: what
-/// was outstanding is flushed, and it must be [reset](crate::QueuePair::reset) or made anew.
+/// The error of a work request.
+///
+/// For a connection, and for a receive, the queue pair is now in the error state: outstanding work
+/// requests are flushed, and it must be [reset](crate::QueuePair::reset) or replaced. A failed send
+/// of a datagram leads to the SQE state, see
+/// [`DatagramQueuePair::resume`](crate::DatagramQueuePair::resume).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{} ({status:?})", explanation(*.status))]
+#[non_exhaustive]
 pub struct WorkError {
-    /// The status, as `enum ibv_wc_status` has it.
+    /// The status, as in `enum ibv_wc_status`.
     pub status: WcStatus,
 }
 
@@ -91,11 +98,13 @@ impl Completion {
         }
     }
 
-    /// A copy of what was received or read into [`Completion::buffers`]: nothing for work requests
-    /// that bring no data there. The header before the data of a datagram is left out.
+    /// Returns a copy of the data that was received or read into [`Completion::buffers`].
+    ///
+    /// It is empty for operations that store no data there. The header at the start of a datagram's
+    /// buffers is left out.
     ///
     /// # Errors
-    /// The one in [`Completion::result`].
+    /// The error in [`Completion::result`].
     pub fn data(&self) -> Result<Vec<u8>, WorkError> {
         let done = self.result?;
         if !done.brings_data() {
@@ -108,8 +117,9 @@ impl Completion {
         Ok(data)
     }
 
-    /// Who sent a datagram, and to which address: with that of a group, several may have got it.
-    /// `None` for what is no datagram.
+    /// Returns the sender and the destination address of a datagram.
+    ///
+    /// `None` for other completions. The destination may be a multicast group.
     pub fn sender(&self) -> Option<Sender> {
         let qpn = self.result.ok()?.src_qp?;
         let header = self.first(GRH_BYTES);
@@ -121,7 +131,7 @@ impl Completion {
         })
     }
 
-    /// A copy of the first bytes in the buffers.
+    /// Returns a copy of the first `len` bytes of the buffers.
     fn first(&self, len: usize) -> Vec<u8> {
         let mut data = Vec::new();
         let mut left = len;
@@ -129,7 +139,7 @@ impl Completion {
             let start = data.len();
             let part = buffer.len().min(left);
             data.resize(start + part, 0);
-            // It cannot fail: the part is no longer than the buffer.
+            // This cannot fail: the part is no longer than the buffer.
             let read = buffer.read(0, &mut data[start..]);
             debug_assert_eq!(read, Ok(()));
             left -= part;
@@ -139,7 +149,7 @@ impl Completion {
 }
 
 impl Done {
-    /// Whether data came into the work request's own memory.
+    /// Returns whether the operation stores data in the work request's own memory.
     fn brings_data(&self) -> bool {
         match self.opcode {
             WcOpcode::Recv | WcOpcode::Read | WcOpcode::CompareSwap | WcOpcode::FetchAdd => true,
@@ -154,42 +164,41 @@ impl Done {
     }
 }
 
-/// What a status means for whoever must do something about it.
+/// What a status means, and what to do about it.
 fn explanation(status: WcStatus) -> &'static str {
     match status {
-        WcStatus::Success => "it was done",
-        WcStatus::LocLenErr => {
-            "the message did not fit: post a receive with more room, or send less"
-        }
-        WcStatus::LocProtErr => "local memory may not be used like this",
+        WcStatus::Success => "success",
+        WcStatus::LocLenErr => "the message does not fit: post a larger receive, or send less",
+        WcStatus::LocProtErr => "the local memory does not permit this access",
         WcStatus::WrFlushErr => {
-            "the queue pair was in error before its turn came: the first failure tells why"
+            "the queue pair entered the error state first: see the first failed work request"
         }
         WcStatus::LocAccessErr => {
-            "the peer's write with immediate data met memory it may not write"
+            "the peer's WRITE with immediate data accessed memory that does not permit it"
         }
-        WcStatus::BadRespErr => "the peer answered something that makes no sense",
+        WcStatus::BadRespErr => "the peer sent a response that does not fit the request",
         WcStatus::RemInvReqErr => {
-            "the peer refused the request as invalid: its receive is too small, or it does not take \
-             this operation"
+            "the peer rejected the request as invalid: its receive is too small, or it does not \
+             support the operation"
         }
         WcStatus::RemAccessErr => {
-            "the peer refused access: the key, the range or the rights of its memory region do not \
-             permit it"
+            "the peer denied access: the key, the range or the access rights of its memory region \
+             do not permit the request"
         }
-        WcStatus::RemOpErr => "the peer failed to carry out the request",
+        WcStatus::RemOpErr => "the peer could not execute the request",
         WcStatus::RetryExcErr => {
-            "the peer did not answer: is it running, connected to this queue pair, and reachable by \
-             UDP port 4791?"
+            "the peer did not respond: check that it runs, is connected to this queue pair and is \
+             reachable on UDP port 4791"
         }
         WcStatus::RnrRetryExcErr => {
             "the peer had no receive posted: post receives earlier, or allow more RNR retries"
         }
         WcStatus::RemAbortErr => "the peer aborted the request",
-        WcStatus::RespTimeoutErr => "the response did not come in time",
+        WcStatus::RespTimeoutErr => "the response did not arrive in time",
         WcStatus::FatalErr => "the device failed",
         WcStatus::MwBindErr => {
-            "the memory window could not be bound: it is bound already, or the region does not permit it"
+            "the memory window could not be bound: it is bound already, or the region does not \
+             permit it"
         }
         WcStatus::LocQpOpErr
         | WcStatus::LocEecOpErr
@@ -197,6 +206,6 @@ fn explanation(status: WcStatus) -> &'static str {
         | WcStatus::RemInvRdReqErr
         | WcStatus::InvEecnErr
         | WcStatus::InvEecStateErr
-        | WcStatus::GeneralErr => "an error inside this end",
+        | WcStatus::GeneralErr => "an internal error",
     }
 }

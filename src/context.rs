@@ -8,8 +8,10 @@ use crate::pd::ProtectionDomain;
 use std::sync::Arc;
 use urxe_driver as driver;
 
-/// An opened device. Clones are the same one; it is closed when all that was made from it is gone.
-/// (`ibv_context`.)
+/// An opened device. (`ibv_context`.)
+///
+/// Clones refer to the same opened device. It closes when the last clone, and the last object made
+/// from it, is dropped.
 #[derive(Clone, Debug)]
 pub struct Context {
     driver: Arc<driver::Context>,
@@ -34,21 +36,22 @@ impl Context {
         Device(Arc::clone(self.driver.device()))
     }
 
-    /// Makes a protection domain. (`ibv_alloc_pd`.)
+    /// Allocates a protection domain. (`ibv_alloc_pd`.)
     pub fn pd(&self) -> ProtectionDomain {
         ProtectionDomain::new(self)
     }
 
-    /// Makes a completion queue. It needs no size: it grows with the queue pairs that complete in
-    /// it, so that it cannot overrun. (`ibv_create_cq`, with a completion channel of its own.)
+    /// Creates a completion queue with a completion channel of its own. (`ibv_create_cq`.)
+    ///
+    /// It takes no size: it grows with the queue pairs that complete in it, so it cannot overrun.
     ///
     /// # Errors
-    /// [`CqError::Channel`].
+    /// [`CqError::Channel`] if no file descriptor is left.
     pub fn completion_queue(&self) -> Result<CompletionQueue, CqError> {
         CompletionQueue::new(self)
     }
 
-    /// What happens to the port and the queue pairs outside of completions.
+    /// The asynchronous events of the port, the queue pairs and the shared receive queues.
     pub fn events(&self) -> &Events {
         &self.events
     }
@@ -57,7 +60,7 @@ impl Context {
         &self.driver
     }
 
-    /// Whether the two are the same opened device.
+    /// Returns whether both refer to the same opened device.
     pub(crate) fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }

@@ -1,10 +1,10 @@
-//! Completion queues: where programs learn that work requests have ended.
+//! Completion queues: the queues that report the results of work requests.
 #![forbid(unsafe_code)]
 
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::outstanding::{Completed, Outstanding, WorkId};
-use crate::wait::{self, Turn, lock};
+use crate::wait::{self, TimedLock, lock};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,34 +15,35 @@ use urxe_driver::cq::MAX_CQE;
 use urxe_proto::ids::Qpn;
 use urxe_proto::work::{self, WcStatus};
 
-/// The room that a completion queue begins with.
-const FIRST_ROOM: u32 = 64;
+/// The initial capacity of a completion queue, in completions.
+const INITIAL_CAPACITY: u32 = 64;
 
-/// How many completions are taken from the driver at a time.
+/// The completions polled from the driver in one call.
 const BATCH: usize = 16;
 
-/// Why a completion queue cannot be made, or cannot take one more queue pair.
+/// A completion queue cannot be created, or has no room for another queue pair.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CqError {
-    /// No descriptor is left.
+    /// No file descriptor is left for the completion channel.
     #[error(
         "a completion queue needs a file descriptor ({0}): close some files, or raise the limit \
          (`ulimit -n`)"
     )]
     Channel(#[source] io::Error),
-    /// Its queue pairs could complete more than it can hold.
+    /// The queue pairs could complete more work requests than a completion queue holds.
     #[error(
-        "the queue pairs of a completion queue have at most {MAX_CQE} work requests together: use \
-         another completion queue, or shorter queues"
+        "the queue pairs of a completion queue can have at most {MAX_CQE} work requests in total: \
+         use another completion queue, or shorter queues"
     )]
     TooManyUsers,
-    /// What the driver says.
+    /// The driver's error.
     #[error(transparent)]
     Driver(#[from] driver::cq::CqError),
 }
 
 impl CqError {
-    /// The `errno` that a verbs program would get.
+    /// The `errno` that a verbs program gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
@@ -52,13 +53,15 @@ impl CqError {
     }
 }
 
-/// A completion queue, together with its completion channel. Clones are the same one. Threads may
-/// share it; each completion goes to one of them. (`ibv_cq` and `ibv_comp_channel`.)
+/// A completion queue with its completion channel. (`ibv_cq` and `ibv_comp_channel`.)
+///
+/// Clones refer to the same queue. Threads may share it; each completion is returned to one of
+/// them.
 ///
 /// # With an event loop
-/// Its descriptor becomes readable when a completion comes after [`CompletionQueue::arm`]. So the
-/// loop arms it, polls until there is nothing more, waits for the descriptor, calls
-/// [`CompletionQueue::clear`], and begins anew.
+/// The descriptor becomes readable when a completion arrives after [`CompletionQueue::arm`]. An
+/// event loop arms the queue, polls it until it is empty, waits for the descriptor, calls
+/// [`CompletionQueue::clear`], and starts over.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
@@ -67,13 +70,13 @@ struct Inner {
     driver: Arc<driver::Cq>,
     channel: Arc<driver::Channel>,
     context: Context,
-    /// The queue pairs that complete here. Taken before all locks of the driver, and held while
-    /// completions are taken from there, see [`CompletionQueue::withdraw`].
+    /// The queue pairs that complete here. This lock precedes all locks of the driver, and is held
+    /// while completions are polled from the driver, see [`CompletionQueue::purge`].
     users: RwLock<HashMap<Qpn, Arc<Outstanding>>>,
-    /// How many completions its queue pairs can have outstanding, together.
+    /// The total number of completions that the queue pairs can have outstanding.
     reserved: Mutex<u32>,
-    /// Held by the thread that takes notifications.
-    taking: Turn,
+    /// Held by the thread that takes notifications from the channel.
+    taking: TimedLock,
 }
 
 impl CompletionQueue {
@@ -81,55 +84,62 @@ impl CompletionQueue {
         let channel = Arc::new(driver::Channel::new().map_err(CqError::Channel)?);
         let cq = context
             .driver()
-            .create_cq(FIRST_ROOM, Some(Arc::clone(&channel)))?;
+            .create_cq(INITIAL_CAPACITY, Some(Arc::clone(&channel)))?;
         Ok(CompletionQueue(Arc::new(Inner {
             driver: cq,
             channel,
             context: context.clone(),
             users: RwLock::default(),
             reserved: Mutex::new(0),
-            taking: Turn::default(),
+            taking: TimedLock::default(),
         })))
     }
 
-    /// Takes the oldest completion, if there is one, doing the work of the network when there is
-    /// none. (`ibv_poll_cq`.)
+    /// Takes the oldest completion; `None` if there is none. (`ibv_poll_cq`.)
+    ///
+    /// If the queue is empty, the call first makes progress on the network.
     pub fn poll(&self) -> Option<Completion> {
         loop {
-            let (taken, [ended]) = self.0.take(1);
-            // A completion of a queue pair that is being dropped is nobody's any more.
-            if taken == 0 || ended.is_some() {
-                return ended.map(Ended::into_completion);
+            let (taken, [finished]) = self.0.take(1);
+            // A completion of a queue pair that is being dropped is discarded.
+            if taken == 0 || finished.is_some() {
+                return finished.map(Finished::into_completion);
             }
         }
     }
 
-    /// Takes the oldest completions, at most `max` of them, adds them to `into`, and returns how
-    /// many. (`ibv_poll_cq`.)
+    /// Takes up to `max` completions, oldest first, and appends them to `into`. (`ibv_poll_cq`.)
+    ///
+    /// Returns how many were appended.
     pub fn poll_into(&self, into: &mut Vec<Completion>, max: usize) -> usize {
         let before = into.len();
         loop {
             let left = max - (into.len() - before);
-            let (taken, ended) = self.0.take::<BATCH>(left);
+            let (taken, finished) = self.0.take::<BATCH>(left);
             if taken == 0 {
                 return into.len() - before;
             }
-            into.extend(ended.into_iter().flatten().map(Ended::into_completion));
+            into.extend(
+                finished
+                    .into_iter()
+                    .flatten()
+                    .map(Finished::into_completion),
+            );
         }
     }
 
-    /// Takes the oldest completion, sleeping until there is one.
+    /// Takes the oldest completion, and sleeps until there is one.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn wait(&self) -> io::Result<Completion> {
-        wait::endlessly(|| self.wait_until(None))
+        wait::without_deadline(|| self.wait_until(None))
     }
 
-    /// Takes the oldest completion, sleeping for at most `timeout`; `None` when none came.
+    /// Takes the oldest completion, and sleeps for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn wait_timeout(&self, timeout: Duration) -> io::Result<Option<Completion>> {
         self.wait_until(wait::deadline(timeout))
     }
@@ -138,9 +148,9 @@ impl CompletionQueue {
         if let Some(completion) = self.poll() {
             return Ok(Some(completion));
         }
-        // One thread waits for the notification, the others for that thread: a notification wakes
-        // one only, which may be content with the first of several completions.
-        let Some(_taking) = self.0.taking.take(until) else {
+        // One thread waits for the notification and the others wait for that thread. A notification
+        // wakes only one thread, which may return after the first of several completions.
+        let Some(_taking) = self.0.taking.acquire(until) else {
             return Ok(self.poll());
         };
         loop {
@@ -154,29 +164,34 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks that the descriptor become readable at the next completion. Polling comes after it, for
-    /// completions that were there before make no notification. (`ibv_req_notify_cq`.)
+    /// Requests a notification: the descriptor becomes readable at the next completion.
+    /// (`ibv_req_notify_cq`.)
+    ///
+    /// Completions that are already in the queue cause no notification, so poll after arming.
     pub fn arm(&self) {
         self.0.driver.arm(false);
     }
 
-    /// Asks the same for the next completion that is solicited, with
-    /// [`SendRequest::solicited`](crate::SendRequest::solicited), or an error. (`ibv_req_notify_cq`
+    /// Requests a notification for the next solicited completion or error. (`ibv_req_notify_cq`
     /// with `solicited_only`.)
+    ///
+    /// The peer sends with [`SendRequest::solicited`](crate::SendRequest::solicited).
     pub fn arm_solicited(&self) {
         self.0.driver.arm(true);
     }
 
-    /// Takes the notifications that made the descriptor readable, without waiting, and returns
-    /// whether there were any. (`ibv_get_cq_event` and `ibv_ack_cq_events`.)
+    /// Takes the pending notifications without waiting, so that the descriptor is no longer
+    /// readable. (`ibv_get_cq_event` and `ibv_ack_cq_events`.)
+    ///
+    /// Returns whether there were any.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn clear(&self) -> io::Result<bool> {
         let now = Some(Instant::now());
         let mut any = false;
-        // A thread that waits takes them itself.
-        if let Some(_taking) = self.0.taking.take(now) {
+        // A waiting thread takes the notifications itself.
+        if let Some(_taking) = self.0.taking.acquire(now) {
             while wait::next(&self.0.channel, now)?.is_some() {
                 any = true;
             }
@@ -192,22 +207,23 @@ impl CompletionQueue {
         &self.0.context
     }
 
-    /// Whether the two are the same completion queue.
+    /// Returns whether both refer to the same completion queue.
     pub(crate) fn is(&self, other: &CompletionQueue) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Removes the completions that a queue pair has after `end`, which sees to it that no more come.
-    /// None of them is with a thread that polls meanwhile: each has been told to the program, or is
-    /// among those returned.
-    pub(crate) fn withdraw(&self, qpn: Qpn, end: impl FnOnce()) -> Vec<work::Completion> {
+    /// Calls `stop`, which ends the queue pair's work requests, and removes its completions.
+    ///
+    /// No thread is polling meanwhile. Each completion has either been returned to the application
+    /// or is in the result.
+    pub(crate) fn purge(&self, qpn: Qpn, stop: impl FnOnce()) -> Vec<work::Completion> {
         let users = &self.0.users;
-        let _nobody_polls = users.write().unwrap_or_else(PoisonError::into_inner);
-        end();
+        let _polling_excluded = users.write().unwrap_or_else(PoisonError::into_inner);
+        stop();
         self.0.driver.purge(qpn)
     }
 
-    /// Makes room for the completions of one more queue pair.
+    /// Reserves entries for the completions of another queue pair or shared receive queue.
     pub(crate) fn reserve(&self, room: u32) -> Result<Reservation, CqError> {
         let mut reserved = lock(&self.0.reserved);
         let sum = reserved.checked_add(room).filter(|sum| *sum <= MAX_CQE);
@@ -232,39 +248,40 @@ impl AsFd for CompletionQueue {
     }
 }
 
-/// What the driver says, and what that has ended.
-struct Ended {
+/// A driver's completion and the work requests that it ends.
+struct Finished {
     completion: work::Completion,
     id: WorkId,
     completed: Completed,
 }
 
-impl Ended {
-    /// The program's view of it. Not to be called under a lock, see [`Completed`].
+impl Finished {
+    /// Converts it for the application. Not to be called under a lock, see [`Completed`].
     fn into_completion(self) -> Completion {
         Completion::new(&self.completion, self.id, self.completed)
     }
 }
 
 impl Inner {
-    /// Takes the oldest completions from the driver, at most `max` and `N`. Returns how many, and
-    /// what the ones have ended that are not of a queue pair that is gone.
-    fn take<const N: usize>(&self, max: usize) -> (usize, [Option<Ended>; N]) {
+    /// Takes up to `max` and `N` of the oldest completions from the driver.
+    ///
+    /// Returns how many, and those among them whose queue pair still exists.
+    fn take<const N: usize>(&self, max: usize) -> (usize, [Option<Finished>; N]) {
         let mut batch = [None; N];
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
         let taken = self.driver.poll(&mut batch[..max.min(N)]);
-        let ended = batch.map(|completion| {
+        let finished = batch.map(|completion| {
             let completion: work::Completion = completion?;
             let id = WorkId::from_driver(completion.wr_id);
             let user = users.get(&completion.qpn)?;
             let completed = user.complete(id, completion.status == WcStatus::Success)?;
-            Some(Ended {
+            Some(Finished {
                 completion,
                 id,
                 completed,
             })
         });
-        (taken, ended)
+        (taken, finished)
     }
 }
 
@@ -274,8 +291,9 @@ impl Drop for Inner {
     }
 }
 
-/// A queue pair's room in a completion queue, or that of a shared receive queue, which is given back
-/// when this is dropped.
+/// The entries of a completion queue that are reserved for a queue pair or a shared receive queue.
+///
+/// Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     cq: CompletionQueue,
@@ -289,7 +307,7 @@ impl Reservation {
         &self.cq
     }
 
-    /// Tells the completion queue whose completions will come.
+    /// Registers the queue pair that uses these entries.
     pub(crate) fn attach(&mut self, qpn: Qpn, outstanding: &Arc<Outstanding>) {
         let users = &self.cq.0.users;
         let mut users = users.write().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +321,7 @@ impl Drop for Reservation {
         if let Some((qpn, outstanding)) = &self.user {
             let users = &self.cq.0.users;
             let mut users = users.write().unwrap_or_else(PoisonError::into_inner);
-            // The number may be another queue pair's already.
+            // Another queue pair may already use the number.
             if users
                 .get(qpn)
                 .is_some_and(|user| Arc::ptr_eq(user, outstanding))

@@ -1,4 +1,4 @@
-//! Devices: what there is to open.
+//! Devices: the network interfaces that can be opened.
 #![forbid(unsafe_code)]
 
 use crate::context::Context;
@@ -11,34 +11,35 @@ use urxe_proto::mtu::Mtu;
 
 pub use urxe_driver::device::PortState;
 
-/// Why a device cannot be had.
+/// A device cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
-    /// The kernel does not tell the interfaces.
+    /// The kernel's list of network interfaces cannot be read.
     #[error("the network interfaces cannot be listed: {0}")]
     List(#[source] io::Error),
-    /// No device has the name.
-    #[error("there is no device {name}; there is {}", names(.found))]
+    /// No device has this name.
+    #[error("there is no device {name}; the devices are {}", names(.found))]
     NotFound {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The names of all devices.
         found: Vec<String>,
     },
-    /// No descriptor was left for its events.
+    /// No file descriptor is left for the device's events.
     #[error(
         "{name} cannot be opened ({source}): close some files, or raise the limit (`ulimit -n`)"
     )]
     Open {
-        /// The device.
+        /// The name of the device.
         name: String,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
 impl DeviceError {
-    /// The `errno` that a verbs program would get.
+    /// The `errno` that a verbs program gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::List(source) | Self::Open { source, .. } => {
@@ -51,14 +52,16 @@ impl DeviceError {
 
 fn names(found: &[String]) -> String {
     match found {
-        [] => "none: bring an interface with an address up (`urxe devices` tells what is wrong)"
+        [] => "none: bring an interface with an address up (`urxe devices` shows what is missing)"
             .into(),
         names => names.join(", "),
     }
 }
 
-/// The devices of this host, one for each usable network interface: the one with the default route
-/// first, the loopback last. (`ibv_get_device_list`.)
+/// Returns the devices of this host, one for each usable network interface.
+/// (`ibv_get_device_list`.)
+///
+/// The interface of the default route comes first, the loopback interface last.
 ///
 /// # Errors
 /// [`DeviceError::List`].
@@ -67,7 +70,7 @@ pub fn devices() -> Result<Vec<Device>, DeviceError> {
     Ok(found.into_iter().map(Device).collect())
 }
 
-/// The device of this name, for instance `urxe_lo`.
+/// Returns the device of this name, for instance `urxe_lo`.
 ///
 /// # Errors
 /// [`DeviceError::List`] and [`DeviceError::NotFound`].
@@ -82,12 +85,14 @@ pub fn device(name: &str) -> Result<Device, DeviceError> {
     }
 }
 
-/// A device: a network interface as verbs see it. Listing devices binds nothing. (`ibv_device`.)
+/// A device: a network interface, seen as an RDMA device. (`ibv_device`.)
+///
+/// Listing devices opens no socket.
 #[derive(Clone)]
 pub struct Device(pub(crate) Arc<driver::Device>);
 
 impl Device {
-    /// Opens it. (`ibv_open_device`.)
+    /// Opens the device. (`ibv_open_device`.)
     ///
     /// # Errors
     /// [`DeviceError::Open`].
@@ -95,38 +100,39 @@ impl Device {
         Context::open(self)
     }
 
-    /// Its name: `urxe_` and the interface's. (`ibv_get_device_name`.)
+    /// The name of the device: `urxe_` and the interface's name. (`ibv_get_device_name`.)
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The interface's name.
+    /// The name of the interface.
     pub fn interface(&self) -> &str {
         self.0.interface()
     }
 
-    /// Whether it is the loopback interface, which reaches this host alone.
+    /// Returns whether this is the loopback interface, which reaches only this host.
     pub fn is_loopback(&self) -> bool {
         self.0.is_loopback()
     }
 
-    /// The node GUID in network order. It stays the same as long as the interface's MAC address.
-    /// (`ibv_get_device_guid`.)
+    /// The node GUID, in network order. (`ibv_get_device_guid`.)
+    ///
+    /// It is derived from the interface's MAC address and stays the same as long as that does.
     pub fn guid(&self) -> [u8; 8] {
         self.0.guid()
     }
 
-    /// Whether the port carries packets now. (`ibv_query_port`.)
+    /// The current state of the port: whether it can send and receive. (`ibv_query_port`.)
     pub fn port_state(&self) -> PortState {
         self.0.port_state()
     }
 
-    /// The largest path MTU whose packets fit the interface now. (`ibv_query_port`.)
+    /// The largest path MTU that fits the interface's current MTU. (`ibv_query_port`.)
     pub fn active_mtu(&self) -> Mtu {
         self.0.active_mtu()
     }
 
-    /// The GID table: indices and the addresses there. (`ibv_query_gid_table`.)
+    /// The GID table: indices and their IP addresses. (`ibv_query_gid_table`.)
     pub fn gids(&self) -> Vec<(usize, IpAddr)> {
         self.0.gids()
     }

@@ -1,45 +1,66 @@
-//! What the two ends of a connection must know of each other, and of how to keep it.
+//! The address of a connection's end, and the attributes of a connection.
 #![forbid(unsafe_code)]
 
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 
-/// Bytes that are no [`Endpoint`].
+/// The bytes do not encode an [`Endpoint`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EndpointError {
-    /// The path MTU's number is none.
-    #[error("{0} is no path MTU: the numbers are 1 (256 bytes) to 5 (4096 bytes)")]
+    /// The path MTU is not a number from 1 to 5.
+    #[error("{0} is not a path MTU: the numbers are 1 (256 bytes) to 5 (4096 bytes)")]
     PathMtu(u8),
-    /// A queue pair number or a PSN does not fit 24 bits.
-    #[error("{0:#x} is no queue pair number or PSN: they have 24 bits")]
+    /// A queue pair number or a PSN is larger than 24 bits.
+    #[error("{0:#x} is not a queue pair number or PSN: they have 24 bits")]
     Not24Bits(u32),
 }
 
-/// One end of a connection: what the other must know to connect to it. How the bytes get there is
-/// the program's own affair.
+/// One end of a connection: the values that the peer needs to connect to it.
 ///
-/// For a peer that is no urxe program, fill in what it says.
+/// The program exchanges endpoints by a means of its own, such as a TCP connection. For a peer that
+/// does not use urxe, build one with [`Endpoint::new`] from the values that the peer reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Endpoint {
-    /// Its address.
+    /// The address.
     pub gid: Gid,
-    /// Its queue pair.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// The PSN of its first request packet.
+    /// The PSN of the first request packet.
     pub psn: Psn,
-    /// The largest path MTU that it can use; a connection has the smaller of its ends'.
+    /// The largest path MTU that this end can use; a connection uses the smaller of both ends'.
     pub path_mtu: Mtu,
-    /// How many READs and atomics it can answer at a time: 0 to 128. (`max_dest_rd_atomic`.)
+    /// READs and atomics that this end can answer at a time, 0 to 128. (`max_dest_rd_atomic`.)
     pub responder_resources: u8,
 }
 
 impl Endpoint {
-    /// How many bytes [`Endpoint::to_bytes`] makes.
+    /// The length of the result of [`Endpoint::to_bytes`].
     pub const BYTES: usize = 26;
 
-    /// For sending to a peer: GID, queue pair number, PSN, the number of the path MTU, responder
-    /// resources, each in network order.
+    /// Returns the endpoint with these values, for a peer that does not use urxe.
+    pub const fn new(
+        gid: Gid,
+        qpn: Qpn,
+        psn: Psn,
+        path_mtu: Mtu,
+        responder_resources: u8,
+    ) -> Endpoint {
+        Endpoint {
+            gid,
+            qpn,
+            psn,
+            path_mtu,
+            responder_resources,
+        }
+    }
+
+    /// Encodes the endpoint for the peer.
+    ///
+    /// The fields are GID, queue pair number, PSN, path MTU number and responder resources, in
+    /// network order.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.gid.0);
@@ -50,7 +71,7 @@ impl Endpoint {
         bytes
     }
 
-    /// What [`Endpoint::to_bytes`] made.
+    /// Decodes the result of [`Endpoint::to_bytes`].
     ///
     /// # Errors
     /// See [`EndpointError`].
@@ -87,28 +108,38 @@ fn bits24(bytes: [u8; 4]) -> Result<u32, EndpointError> {
     }
 }
 
-/// How a connection is kept: attributes that each end sets for itself. The default is patient.
+/// Attributes of a connection that each end sets for itself.
+///
+/// The defaults tolerate long outages: a request is retried 7 times, and without limit while the
+/// peer has no receive posted.
+///
+/// ```
+/// let mut options = urxe::ConnectOptions::default();
+/// options.retry_cnt = 3;
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnectOptions {
-    /// How long to wait for an acknowledgement: 4.096 us x 2^n for n from 1 to 31; 0 is for ever.
+    /// The ACK timeout: 4.096 us x 2^n for n from 1 to 31; 0 disables it.
     /// (`timeout`; default 14, 67 ms.)
     pub timeout: u8,
-    /// How often to send again without an answer, 0 to 7. (Default 7.)
+    /// Retransmissions without a response before the work request fails, 0 to 7. (Default 7.)
     pub retry_cnt: u8,
-    /// How often to send again to a peer that has no receive: 0 to 6, 7 for ever. (Default 7.)
+    /// Retries after RNR NAKs, 0 to 6; 7 is unlimited. (Default 7.)
     pub rnr_retry: u8,
-    /// How long the peer shall wait when there is no receive here: 1 to 31 for 0.01 to 491.52 ms,
-    /// 0 for 655.36 ms. (Default 12, 0.64 ms.)
+    /// The delay that this end asks for in its RNR NAKs: 1 to 31 for 0.01 to 491.52 ms, 0 for
+    /// 655.36 ms. (Default 12, 0.64 ms.)
     pub min_rnr_timer: u8,
-    /// READs and atomics under way at a time, at most; what the peer can answer is a limit too.
-    /// 0 to 128. (`max_rd_atomic`; default 16.)
+    /// The maximum of outstanding READs and atomics, 0 to 128. The peer's
+    /// [`responder_resources`](Endpoint::responder_resources) limit it too. (`max_rd_atomic`;
+    /// default 16.)
     pub max_rd_atomic: u8,
-    /// Type of service, or traffic class. (Default 0.)
+    /// The IPv4 type of service or IPv6 traffic class. (Default 0.)
     pub traffic_class: u8,
-    /// Time to live; 0 for the system's usual. (Default 0.)
+    /// The time to live or hop limit; 0 for the system's default. (Default 0.)
     pub hop_limit: u8,
-    /// Flow label, 20 bits, which also picks the UDP source port; 0 for one by queue pair.
-    /// (Default 0.)
+    /// The flow label, 20 bits, which also selects the UDP source port; 0 derives one from the
+    /// queue pair. (Default 0.)
     pub flow_label: u32,
 }
 
@@ -141,7 +172,7 @@ mod tests {
     };
 
     #[test]
-    fn an_endpoint_survives_its_bytes() {
+    fn an_endpoint_is_decoded_from_its_encoding() {
         let endpoint = Endpoint {
             gid: Ipv4Addr::LOCALHOST.into(),
             ..ENDPOINT
@@ -150,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_bytes_are_refused() {
+    fn invalid_encodings_are_errors() {
         let mut bytes = ENDPOINT.to_bytes();
         bytes[24] = 6;
         assert_eq!(Endpoint::from_bytes(&bytes), Err(EndpointError::PathMtu(6)));

@@ -1,7 +1,7 @@
-//! Asynchronous events: what happens outside of completions (11.6.3 of the specification).
+//! Asynchronous events of a device: errors and state changes (11.6.3 of the specification).
 #![forbid(unsafe_code)]
 
-use crate::wait::{self, Turn};
+use crate::wait::{self, TimedLock};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,21 +14,23 @@ pub use urxe_driver::events::EventType;
 
 /// An asynchronous event. (`ibv_async_event`.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Event {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventType,
-    /// Whom it happened to.
-    pub subject: Subject,
+    /// The object that the event is about.
+    pub source: EventSource,
 }
 
-/// Whom an event happened to.
+/// The object that an asynchronous event is about. (`element` of `ibv_async_event`.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Subject {
-    /// The queue pair of this number. No event of a queue pair comes once it is dropped.
+#[non_exhaustive]
+pub enum EventSource {
+    /// The queue pair of this number. Its pending events are discarded when it is dropped.
     QueuePair(Qpn),
     /// A completion queue.
     CompletionQueue,
-    /// A shared receive queue, which has no [limit](crate::SharedReceiveQueue::limit) any more.
+    /// A shared receive queue. Its [limit](crate::SharedReceiveQueue::limit) is 0 now.
     SharedReceiveQueue,
     /// The port of this number.
     Port(u8),
@@ -36,21 +38,22 @@ pub enum Subject {
     Device,
 }
 
-/// The asynchronous events of an opened device. Each is told once, to whoever asks first.
+/// The asynchronous events of an opened device. Clones share one queue: each event is returned
+/// once.
 ///
-/// Its descriptor is readable while events wait, for use with `poll`, epoll or an async runtime;
-/// then [`Events::try_next`] takes them.
+/// The descriptor is readable while events are pending, for use with `poll`, epoll or an async
+/// runtime. [`Events::try_next`] then returns them.
 #[derive(Clone, Debug)]
 pub struct Events {
     queue: Arc<AsyncEvents>,
-    /// Held by the thread that takes, so that what it saw waiting is there when it takes it.
-    taking: Arc<Turn>,
+    /// Held while a thread takes an event, so that an event it has polled for is still there.
+    taking: Arc<TimedLock>,
 }
 
 impl Events {
     pub(crate) fn new(queue: Arc<AsyncEvents>) -> io::Result<Events> {
-        // An event may be taken back, when its queue pair is dropped, after the descriptor was seen
-        // readable: nobody may block on reading it.
+        // Dropping a queue pair removes its pending events. A descriptor that was readable may then
+        // be empty, and a blocking read would hang.
         fcntl_setfl(queue.fd(), fcntl_getfl(queue.fd())? | OFlags::NONBLOCK)?;
         Ok(Events {
             queue,
@@ -58,32 +61,33 @@ impl Events {
         })
     }
 
-    /// Takes the oldest event, waiting for one. (`ibv_get_async_event`, with the acknowledgement.)
+    /// Takes the oldest event, and waits for one if there is none. (`ibv_get_async_event` and
+    /// `ibv_ack_async_event`.)
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn next(&self) -> io::Result<Event> {
-        wait::endlessly(|| self.next_until(None))
+        wait::without_deadline(|| self.next_until(None))
     }
 
-    /// Takes the oldest event, waiting for at most `timeout`; `None` when none came.
+    /// Takes the oldest event, waiting for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn next_timeout(&self, timeout: Duration) -> io::Result<Option<Event>> {
         self.next_until(wait::deadline(timeout))
     }
 
-    /// Takes the oldest event if there is one.
+    /// Takes the oldest event; `None` if there is none.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor.
+    /// The error of the system call on the descriptor.
     pub fn try_next(&self) -> io::Result<Option<Event>> {
         self.next_timeout(Duration::ZERO)
     }
 
     fn next_until(&self, until: Option<Instant>) -> io::Result<Option<Event>> {
-        let Some(_taking) = self.taking.take(until) else {
+        let Some(_taking) = self.taking.acquire(until) else {
             return Ok(None);
         };
         Ok(wait::next(&self.queue, until)?.map(Event::from))
@@ -98,17 +102,17 @@ impl AsFd for Events {
 
 impl From<AsyncEvent> for Event {
     fn from(event: AsyncEvent) -> Event {
-        let subject = match event.object {
-            EventObject::Qp(qp) => Subject::QueuePair(qp.qpn()),
-            EventObject::Share(share) => Subject::QueuePair(share.qp().qpn()),
-            EventObject::Cq(_) => Subject::CompletionQueue,
-            EventObject::Srq(_) => Subject::SharedReceiveQueue,
-            EventObject::Port(port) => Subject::Port(port),
-            EventObject::Device => Subject::Device,
+        let source = match event.object {
+            EventObject::Qp(qp) => EventSource::QueuePair(qp.qpn()),
+            EventObject::Share(share) => EventSource::QueuePair(share.qp().qpn()),
+            EventObject::Cq(_) => EventSource::CompletionQueue,
+            EventObject::Srq(_) => EventSource::SharedReceiveQueue,
+            EventObject::Port(port) => EventSource::Port(port),
+            EventObject::Device => EventSource::Device,
         };
         Event {
             kind: event.kind,
-            subject,
+            source,
         }
     }
 }

@@ -1,10 +1,10 @@
-//! urxe: verbs programs without a NIC, a kernel module or root.
+//! RDMA verbs over ordinary UDP sockets: RoCEv2 without a NIC, a kernel module or root.
 //!
-//! This is RDMA for Rust programs: connections, reliable or not, and datagrams over RoCEv2, by ordinary
-//! UDP sockets. The
-//! same objects serve C programs through [`abi`].
+//! This crate is the safe Rust API of urxe. It offers reliable and unreliable connections,
+//! datagrams, one-sided READs and WRITEs, and atomics. The peer may be another urxe process, the
+//! Linux kernel's rxe, or a RoCE NIC. C programs use the same implementation through `liburxe.so`.
 //!
-//! # What is what
+//! # Object model
 //! ```text
 //! devices() -> Device -> Context --+-> CompletionQueue -> Completion
 //!                                  +-> Events
@@ -15,9 +15,9 @@
 //!                                                         +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
 //! cm::Listener, cm::Route -> cm::Connection, which has a QueuePair
-//! cm::Service, cm::ServiceRoute -> cm::Found, which has a Destination
+//! cm::Service, cm::ServiceRoute -> cm::ServiceReply, which has a Destination
 //! ```
-//! A thing keeps alive what it was made from, so they may be dropped in any order.
+//! An object keeps its parent alive, so objects may be dropped in any order.
 //!
 //! # Two queue pairs in one process
 //! ```
@@ -28,14 +28,14 @@
 //! let pd = context.pd();
 //! let (cq_a, cq_b) = (context.completion_queue()?, context.completion_queue()?);
 //!
-//! // Each end tells the other its endpoint, by whatever means; here there is one program only.
+//! // The two ends exchange their endpoints out of band; here both are in one program.
 //! let a = pd.queue_pair(&cq_a, &cq_a).build()?;
 //! let b = pd.queue_pair(&cq_b, &cq_b).build()?;
-//! let (at_a, at_b) = (a.endpoint(), b.endpoint());
-//! let a = a.connect(&at_b, &ConnectOptions::default())?;
-//! let b = b.connect(&at_a, &ConnectOptions::default())?;
+//! let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+//! let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+//! let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
 //!
-//! // A message.
+//! // SEND: a message into the peer's posted receive.
 //! let memory = pd.register(4096, RemoteAccess::READ | RemoteAccess::ATOMIC)?;
 //! b.post_receive(ReceiveRequest::into(memory.slice(..)?).id(1))?;
 //! a.post_send(SendRequest::send(b"hello"))?;
@@ -44,12 +44,12 @@
 //! assert_eq!(received.data()?, b"hello");
 //! cq_a.wait()?.result?;
 //!
-//! // The same bytes once more, without the peer's doing anything.
+//! // RDMA READ: the same bytes again, without a work request at the peer.
 //! let copy = pd.register(5, RemoteAccess::empty())?;
 //! a.post_send(SendRequest::read(copy.slice(..)?, &memory.remote()))?;
 //! assert_eq!(cq_a.wait()?.data()?, b"hello");
 //!
-//! // An atomic.
+//! // An atomic fetch-and-add.
 //! let result = pd.register(8, RemoteAccess::empty())?.word(0)?;
 //! a.post_send(SendRequest::fetch_add(&result, memory.remote().word(8)?, 5))?;
 //! cq_a.wait()?.result?;
@@ -58,7 +58,7 @@
 //! # }
 //! ```
 //!
-//! # What does not compile
+//! # Errors the compiler finds
 //! Sending before the queue pair is connected:
 //! ```compile_fail,E0599
 //! fn send(qp: &urxe::PreparedQueuePair) {
@@ -73,27 +73,28 @@
 //!     let _to_b = qp.connect(&b, &options);
 //! }
 //! ```
-//! Using a connected queue pair after it was reset:
+//! Using a connected queue pair after its reset:
 //! ```compile_fail,E0382
 //! fn reset(qp: urxe::QueuePair) {
 //!     let _prepared = qp.reset();
 //!     qp.post_send(urxe::SendRequest::send(b"too late"));
 //! }
 //! ```
-//! Using a memory region after it is gone (pieces of it and work requests keep their own hold):
+//! Using a memory region after it is dropped. Slices of it and work requests on it keep the memory
+//! registered on their own:
 //! ```compile_fail,E0382
 //! fn use_after_drop(region: urxe::MemoryRegion) {
 //!     drop(region);
 //!     region.slice(..);
 //! }
 //! ```
-//! A reference into registered memory, which a peer may change at any time:
+//! Taking a reference into registered memory, which a peer may change at any time:
 //! ```compile_fail,E0308
 //! fn reference(region: &urxe::MemoryRegion) -> &[u8] {
 //!     region
 //! }
 //! ```
-//! Receiving, or reading, into memory that is not registered:
+//! Receiving or reading into memory that is not registered:
 //! ```compile_fail,E0277
 //! fn receive(qp: &urxe::QueuePair, buffer: &mut [u8]) {
 //!     qp.post_receive(urxe::ReceiveRequest::into(buffer));
@@ -104,7 +105,7 @@
 //!     qp.post_send(urxe::SendRequest::read(buffer, remote));
 //! }
 //! ```
-//! An atomic on anything but 8 aligned bytes, here or there:
+//! An atomic whose result or target is not 8 aligned bytes:
 //! ```compile_fail,E0308
 //! fn result(slice: &urxe::LocalSlice, word: urxe::RemoteWord) {
 //!     let _ = urxe::SendRequest::fetch_add(slice, word, 1);
@@ -115,13 +116,13 @@
 //!     let _ = urxe::SendRequest::fetch_add(result, remote, 1);
 //! }
 //! ```
-//! A local address where a remote one belongs:
+//! A local address in place of a remote one:
 //! ```compile_fail,E0308
 //! fn confuse(from: urxe::LocalSlice, to: &urxe::LocalSlice) {
 //!     let _ = urxe::SendRequest::write(from, to);
 //! }
 //! ```
-//! Inline data that is gone before it is posted:
+//! Inline data that is dropped before it is posted:
 //! ```compile_fail,E0597
 //! fn inline(qp: &urxe::QueuePair) {
 //!     let request = {
@@ -139,8 +140,10 @@
 //! }
 //! ```
 //!
-//! What the compiler cannot see is an error when it is tried, with a message that says what to do:
-//! memory of another protection domain, ranges beyond a region's end, full queues.
+//! # Errors at run time
+//! The compiler cannot see memory of another protection domain, ranges beyond the end of a region,
+//! or full queues. These return an error whose message says what to do. Each error type has an
+//! `errno` method that returns the value a verbs program gets.
 
 pub mod cm;
 mod completion;
@@ -163,9 +166,9 @@ pub use context::Context;
 pub use cq::{CompletionQueue, CqError};
 pub use device::{Device, DeviceError, PortState, device, devices};
 pub use endpoint::{ConnectOptions, Endpoint, EndpointError};
-pub use events::{Event, EventType, Events, Subject};
+pub use events::{Event, EventSource, EventType, Events};
 pub use mr::{
-    LocalSlice, LocalWord, MemoryRegion, MoveError, MoveRefusal, RangeError, RemoteAccess,
+    LocalSlice, LocalWord, MemoryRegion, MoveError, MoveErrorKind, RangeError, RemoteAccess,
     RemoteRegion, RemoteWord,
 };
 pub use mw::MemoryWindow;
@@ -175,7 +178,7 @@ pub use qp::{
     QueuePairBuilder,
 };
 pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
-pub use work::{BatchError, Data, PostError, ReceiveRequest, Room, SendRequest};
+pub use work::{BatchError, PostError, ReceiveRequest, ScatterList, SendData, SendRequest};
 
 pub use urxe_driver::mw::WindowType;
 pub use urxe_driver::owned::OwnedError as RegisterError;

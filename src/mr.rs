@@ -1,7 +1,7 @@
-//! Memory regions: registered memory, pieces of it, and how peers are told of it.
+//! Memory regions: registered memory, slices of it, and its description for peers.
 //!
-//! A region owns its memory, since a peer may read and write it at any time. So there is no `&[u8]`
-//! into it: bytes are copied in and out, and 8 aligned bytes can be had as an atomic.
+//! A region owns its memory. A peer may read and write that memory at any time, so no `&[u8]` into
+//! it exists: bytes are copied in and out, and 8 aligned bytes are available as an [`AtomicU64`].
 #![forbid(unsafe_code)]
 
 use crate::pd::ProtectionDomain;
@@ -17,17 +17,18 @@ use urxe_proto::work::Sge;
 pub use urxe_driver::owned::RangeError;
 
 bitflags! {
-    /// What peers may do to a memory region; without any, it is for local use. The program's own
-    /// side may always read and write it. (The remote bits of `ibv_access_flags`.)
+    /// Remote access rights of a memory region. (The remote bits of `ibv_access_flags`.)
+    ///
+    /// The empty set makes a region for local use. The local program may always read and write.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct RemoteAccess: u32 {
         /// RDMA WRITE.
         const WRITE = Access::REMOTE_WRITE.bits();
         /// RDMA READ.
         const READ = Access::REMOTE_READ.bits();
-        /// Compare-and-swap, and fetch-and-add.
+        /// Atomic compare-and-swap and fetch-and-add.
         const ATOMIC = Access::REMOTE_ATOMIC.bits();
-        /// Flushing what was written, for all processors to see.
+        /// FLUSH: makes earlier WRITEs visible to all processors of the host.
         const FLUSH = Access::FLUSH_GLOBAL.bits();
     }
 }
@@ -38,32 +39,36 @@ impl RemoteAccess {
     }
 }
 
-/// Why a region could not be moved to another protection domain.
+/// A region could not move to another protection domain.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
+#[non_exhaustive]
 pub struct MoveError {
-    /// The region, as it was.
+    /// The region, unchanged.
     pub region: MemoryRegion,
-    /// What is in the way.
-    pub source: MoveRefusal,
+    /// The reason.
+    pub source: MoveErrorKind,
 }
 
-/// What keeps a region in its protection domain.
+/// The reason why a region could not move to another protection domain.
 #[derive(Debug, thiserror::Error)]
-pub enum MoveRefusal {
-    /// Pieces of it are left, or work requests with such.
-    #[error("pieces of the region are left: drop them, and take the completions of work on them")]
+#[non_exhaustive]
+pub enum MoveErrorKind {
+    /// Slices of the region exist, or work requests on it are outstanding.
+    #[error(
+        "the memory region is in use: drop its slices and take the completions of the work \
+         requests on it first"
+    )]
     InUse,
-    /// It cannot be registered anew.
+    /// The driver cannot register the region again.
     #[error(transparent)]
     Register(#[from] urxe_driver::mr::RegisterError),
 }
 
-/// A memory region, with its memory. (`ibv_mr`.)
+/// A memory region, which owns its memory. (`ibv_mr`.)
 ///
-/// It stays registered until it, every [`LocalSlice`] and [`LocalWord`] of it, and every work
-/// request on it is gone; only then the memory is given back. (`ibv_dereg_mr`, which cannot come too
-/// early here.)
+/// The memory stays registered until the region, every [`LocalSlice`] and [`LocalWord`] of it, and
+/// every work request on it is gone. Only then is it freed (`ibv_dereg_mr`).
 #[derive(Debug)]
 pub struct MemoryRegion(Arc<OwnedRegion>);
 
@@ -72,26 +77,28 @@ impl MemoryRegion {
         MemoryRegion(Arc::new(region))
     }
 
-    /// Its length in bytes, at least 1.
+    /// The length in bytes, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.0.mr().len() as usize
     }
 
-    /// A piece of it, for work requests.
+    /// Returns a slice of the region, for work requests.
     ///
     /// # Errors
-    /// [`RangeError`] when the range is not within the region, or is 4 GiB or longer.
+    /// [`RangeError`] if the range is not within the region, or is 4 GiB or longer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice, RangeError> {
         let (offset, len) = bounds(&range, self.len())?;
         LocalSlice::new(&self.0, offset, len)
     }
 
-    /// The 8 bytes from `offset` on, for atomics: the program's own, and as the place where the
-    /// result of a peer's goes.
+    /// Returns the 8 bytes at `offset` as a word for atomics.
+    ///
+    /// The program can operate on it directly, or give it to an atomic work request as the place of
+    /// the result.
     ///
     /// # Errors
-    /// [`RangeError`] when they are not within the region, or not aligned.
+    /// [`RangeError`] if the bytes are not within the region or not aligned.
     pub fn word(&self, offset: usize) -> Result<LocalWord, RangeError> {
         Ok(LocalWord {
             word: self.0.word(offset)?,
@@ -99,27 +106,30 @@ impl MemoryRegion {
         })
     }
 
-    /// Copies from the region, from `offset` on. Bytes that a peer writes meanwhile may be from
-    /// before or after.
+    /// Copies bytes out of the region, starting at `offset`.
+    ///
+    /// Bytes that a peer writes at the same time may have the old or the new value.
     ///
     /// # Errors
-    /// [`RangeError::Outside`].
+    /// [`RangeError::Outside`] if the range is not within the region.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
         self.0.read(offset, into)
     }
 
-    /// Copies to the region, from `offset` on. A peer that reads meanwhile may see part of it.
+    /// Copies bytes into the region, starting at `offset`.
+    ///
+    /// A peer that reads at the same time may see a part of the new bytes.
     ///
     /// # Errors
-    /// [`RangeError::Outside`].
+    /// [`RangeError::Outside`] if the range is not within the region.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         self.0.write(offset, data)
     }
 
-    /// A copy of a part of it.
+    /// Returns a copy of a part of the region.
     ///
     /// # Errors
-    /// [`RangeError`] when the range is not within the region.
+    /// [`RangeError`] if the range is not within the region.
     pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Result<Vec<u8>, RangeError> {
         let (offset, len) = bounds(&range, self.len())?;
         let mut copy = vec![0; len];
@@ -127,33 +137,33 @@ impl MemoryRegion {
         Ok(copy)
     }
 
-    /// Changes what peers may do to it, at once; its key stays as it is. (`ibv_rereg_mr` with
-    /// `IBV_REREG_MR_CHANGE_ACCESS`.)
+    /// Changes the remote access rights, effective at once; the key stays the same.
+    /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_ACCESS`.)
     ///
     /// # Errors
-    /// See [`OwnedError`]: memory windows must not be bound to it.
+    /// See [`OwnedError`]. The call fails while memory windows are bound to the region.
     pub fn set_access(&self, access: RemoteAccess) -> Result<(), OwnedError> {
         Ok(self.0.set_access(access.with_local())?)
     }
 
-    /// Moves it to another protection domain; its key stays as it is. (`ibv_rereg_mr` with
-    /// `IBV_REREG_MR_CHANGE_PD`.)
+    /// Moves the region to another protection domain; the key stays the same.
+    /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_PD`.)
     ///
     /// # Errors
-    /// See [`MoveRefusal`]: nothing may use the region. The region comes back with it.
+    /// See [`MoveErrorKind`]. The region must not be in use. The error returns the region.
     pub fn move_to(self, pd: &ProtectionDomain) -> Result<MemoryRegion, MoveError> {
-        let refused = |region, source| MoveError { region, source };
+        let error = |region, source| MoveError { region, source };
         let mut owned = match Arc::try_unwrap(self.0) {
             Ok(owned) => owned,
-            Err(shared) => return Err(refused(MemoryRegion(shared), MoveRefusal::InUse)),
+            Err(shared) => return Err(error(MemoryRegion(shared), MoveErrorKind::InUse)),
         };
         match owned.set_pd(pd.driver()) {
             Ok(()) => Ok(Self::new(owned)),
-            Err(error) => Err(refused(Self::new(owned), error.into())),
+            Err(source) => Err(error(Self::new(owned), source.into())),
         }
     }
 
-    /// What a peer must know to reach it: send it to them.
+    /// The description of the region that a peer needs to access it.
     pub fn remote(&self) -> RemoteRegion {
         let mr = self.0.mr();
         RemoteRegion {
@@ -164,7 +174,7 @@ impl MemoryRegion {
     }
 }
 
-/// A piece of a memory region, for work requests. It keeps the region registered. (`ibv_sge`.)
+/// A slice of a memory region, for work requests. It keeps the region registered. (`ibv_sge`.)
 #[derive(Clone, Debug)]
 pub struct LocalSlice {
     region: Arc<OwnedRegion>,
@@ -181,43 +191,43 @@ impl LocalSlice {
         })
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.sge.length as usize
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the slice has no bytes.
     pub fn is_empty(&self) -> bool {
         self.sge.length == 0
     }
 
-    /// Where it starts in the region, in bytes.
+    /// The offset of the slice in the region, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// A piece of this piece.
+    /// Returns a part of this slice.
     ///
     /// # Errors
-    /// [`RangeError`] when the range is not within this piece.
+    /// [`RangeError`] if the range is not within this slice.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice, RangeError> {
         let (offset, len) = bounds(&range, self.len())?;
         LocalSlice::new(&self.region, self.offset + offset, len)
     }
 
-    /// Copies from it, from `offset` on, as [`MemoryRegion::read`] does.
+    /// Copies bytes out of the slice, starting at `offset`, as [`MemoryRegion::read`] does.
     ///
     /// # Errors
-    /// [`RangeError::Outside`].
+    /// [`RangeError::Outside`] if the range is not within this slice.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
         check_range(offset as u64, into.len() as u64, self.len() as u64)?;
         self.region.read(self.offset + offset, into)
     }
 
-    /// Copies to it, from `offset` on, as [`MemoryRegion::write`] does.
+    /// Copies bytes into the slice, starting at `offset`, as [`MemoryRegion::write`] does.
     ///
     /// # Errors
-    /// [`RangeError::Outside`].
+    /// [`RangeError::Outside`] if the range is not within this slice.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         check_range(offset as u64, data.len() as u64, self.len() as u64)?;
         self.region.write(self.offset + offset, data)
@@ -227,14 +237,15 @@ impl LocalSlice {
         self.sge
     }
 
-    /// The number of the protection domain that it belongs to.
+    /// The number of the region's protection domain.
     pub(crate) fn pd(&self) -> u64 {
         self.region.mr().pd().id()
     }
 }
 
-/// Eight aligned bytes of a memory region. It derefs to [`AtomicU64`]: what peers' atomics do to it
-/// is atomic against what the program does through it. It keeps the region registered.
+/// Eight aligned bytes of a memory region, as an [`AtomicU64`]. It keeps the region registered.
+///
+/// Operations through it are atomic with respect to the atomics of peers.
 #[derive(Clone, Debug)]
 pub struct LocalWord {
     word: owned::Word,
@@ -242,7 +253,7 @@ pub struct LocalWord {
 }
 
 impl LocalWord {
-    /// The same bytes as a piece, for work requests that move them.
+    /// The same bytes as a slice, for work requests that move them.
     pub fn as_slice(&self) -> &LocalSlice {
         &self.slice
     }
@@ -256,28 +267,29 @@ impl Deref for LocalWord {
     }
 }
 
-/// A peer's memory region, or a part of it, as the peer told it. How the bytes get here is the
-/// program's own affair: over TCP, in a file, or in a message of another connection.
+/// The description of a peer's memory region or window, or of a part of one.
 ///
-/// What is wrong in it is found out by the peer, which refuses the work request.
+/// The program transfers it by a means of its own: a TCP connection, a file, or a message on
+/// another queue pair. The peer checks each access, so a wrong description leads to a failed work
+/// request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteRegion {
-    /// The virtual address of its first byte, in the peer's address space.
+    /// The virtual address of the first byte, in the peer's address space.
     pub addr: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// The peer's key for it.
+    /// The remote key.
     pub rkey: RKey,
 }
 
 impl RemoteRegion {
-    /// How many bytes [`RemoteRegion::to_bytes`] makes.
+    /// The length of the result of [`RemoteRegion::to_bytes`].
     pub const BYTES: usize = 20;
 
-    /// A part of it.
+    /// Returns the description of a part.
     ///
     /// # Errors
-    /// [`RangeError`] when the range is not within it.
+    /// [`RangeError`] if the range is not within the region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteRegion, RangeError> {
         let (offset, len) = bounds64(&range, self.len)?;
         Ok(RemoteRegion {
@@ -287,10 +299,10 @@ impl RemoteRegion {
         })
     }
 
-    /// The 8 bytes from `offset` on, for atomics.
+    /// Returns the 8 bytes at `offset`, for atomics.
     ///
     /// # Errors
-    /// [`RangeError`] when they are not within it, or not aligned.
+    /// [`RangeError`] if the bytes are not within the region or not aligned.
     pub fn word(&self, offset: u64) -> Result<RemoteWord, RangeError> {
         let addr = self.address(offset, WORD as u64)?;
         if !addr.is_multiple_of(WORD as u64) {
@@ -302,8 +314,8 @@ impl RemoteRegion {
         })
     }
 
-    /// Where `len` bytes from `offset` on lie. The peer may have told an address so high that the
-    /// region would reach beyond the address space.
+    /// The address of `len` bytes at `offset`. The addition is checked because a peer may send an
+    /// address near the end of the address space.
     fn address(&self, offset: u64, len: u64) -> Result<u64, RangeError> {
         check_range(offset, len, self.len)?;
         let outside = RangeError::Outside {
@@ -314,7 +326,7 @@ impl RemoteRegion {
         self.addr.checked_add(offset).ok_or(outside)
     }
 
-    /// For sending to a peer: address, length, key, each in network order.
+    /// Encodes the description: address, length, key, each in network order.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -323,7 +335,7 @@ impl RemoteRegion {
         bytes
     }
 
-    /// What [`RemoteRegion::to_bytes`] made.
+    /// Decodes the result of [`RemoteRegion::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> RemoteRegion {
         let [
             a0,
@@ -372,7 +384,7 @@ impl RemoteWord {
     }
 }
 
-/// Offset and length of a range within `len` bytes.
+/// The offset and length of a range within `len` bytes.
 fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), RangeError> {
     let wide = |bound: Bound<&usize>| bound.map(|at| *at as u64);
     let range = (wide(range.start_bound()), wide(range.end_bound()));
@@ -409,14 +421,14 @@ mod tests {
     };
 
     #[test]
-    fn a_remote_region_survives_its_bytes() {
+    fn a_remote_region_is_decoded_from_its_encoding() {
         let bytes = REMOTE.to_bytes();
         assert_eq!(bytes[..4], [0x11, 0x22, 0x33, 0x44]);
         assert_eq!(RemoteRegion::from_bytes(&bytes), REMOTE);
     }
 
     #[test]
-    fn parts_lie_within_the_whole() {
+    fn a_slice_of_a_remote_region_is_within_the_region() {
         assert_eq!(REMOTE.slice(..).unwrap(), REMOTE);
         let part = REMOTE.slice(10..=19).unwrap();
         assert_eq!((part.addr, part.len), (REMOTE.addr + 10, 10));
@@ -428,19 +440,19 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_word_is_aligned_and_within_the_whole() {
+    fn a_remote_word_is_aligned_and_within_the_region() {
         assert!(REMOTE.word(88).is_ok());
         assert!(matches!(REMOTE.word(96), Err(RangeError::Outside { .. })));
         assert!(matches!(REMOTE.word(4), Err(RangeError::Misaligned { .. })));
     }
 
     #[test]
-    fn a_peers_impossible_address_is_refused() {
-        let liar = RemoteRegion {
+    fn an_address_that_overflows_the_address_space_is_an_error() {
+        let overflowing = RemoteRegion {
             addr: u64::MAX - 7,
             ..REMOTE
         };
-        assert!(liar.word(64).is_err());
-        assert!(liar.slice(50..).is_err());
+        assert!(overflowing.word(64).is_err());
+        assert!(overflowing.slice(50..).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Memory windows: keys for parts of memory regions, given to peers and taken back by work requests.
+//! Memory windows: remote keys for parts of memory regions, bound and invalidated by work requests.
 #![forbid(unsafe_code)]
 
 use crate::mr::{LocalSlice, RemoteAccess, RemoteRegion};
@@ -11,20 +11,18 @@ use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::work::SendOp;
 
-/// A memory window: a key by which peers reach a part of a memory region, with rights of its own.
-/// (`ibv_mw`.)
+/// A memory window: a remote key with its own rights for a part of a memory region. (`ibv_mw`.)
 ///
-/// Binding it, and taking the key back, are work requests: they take effect in their order among the
-/// others of the queue pair, and cost no system call or registration. A window that a peer has can
-/// be taken back by the peer too, with the last message that it sends
-/// ([`SendRequest::send_with_invalidate`]).
+/// Binding and invalidating are work requests. They take effect in order with the other work
+/// requests of the queue pair, and need no system call and no registration. A peer can invalidate
+/// the key too, with its last message ([`SendRequest::send_with_invalidate`]).
 ///
-/// The key leads nowhere any more when the window is dropped, or the region that it is bound to, or,
-/// for [`WindowType::Two`], the queue pair.
+/// The key becomes invalid when the window or the region it is bound to is dropped. The key of a
+/// [`WindowType::Two`] window also becomes invalid when the queue pair is dropped.
 #[derive(Debug)]
 pub struct MemoryWindow {
     driver: Mw,
-    /// The key that the last bind gives it.
+    /// The key after the last bind request.
     key: AtomicU32,
 }
 
@@ -34,23 +32,26 @@ impl MemoryWindow {
         MemoryWindow { driver, key }
     }
 
-    /// Its type.
+    /// The type of the window.
     pub fn kind(&self) -> WindowType {
         self.driver.kind()
     }
 
-    /// The work request that binds it to a piece of a region, and what to tell the peer when that has
-    /// completed. The piece stays registered until then. (`ibv_bind_mw`, `IBV_WR_BIND_MW`.)
+    /// Returns a work request that binds the window to `slice`, and the description for the peer.
+    /// (`ibv_bind_mw`, `IBV_WR_BIND_MW`.)
     ///
-    /// A window of type 1 may be bound already, and its old key is void then; one of type 2 has to
-    /// be [unbound](MemoryWindow::unbind) first. A work request that fails leaves the queue pair in
-    /// error and the window with a key that nobody knows: make a new one.
+    /// The peer may use the description once the work request has completed. The slice stays
+    /// registered until then.
+    ///
+    /// A window of type 1 may already be bound; its old key becomes invalid. A window of type 2
+    /// must be [unbound](MemoryWindow::unbind) first. If the work request fails, the queue pair
+    /// enters the error state and the key of the window is undefined: allocate a new window.
     pub fn bind(
         &self,
-        piece: LocalSlice,
+        slice: LocalSlice,
         access: RemoteAccess,
     ) -> (SendRequest<'static>, RemoteRegion) {
-        let sge = piece.sge();
+        let sge = slice.sge();
         let (window, new_key) = self.next_key();
         let op = SendOp::BindMw(WindowBind {
             window,
@@ -65,11 +66,13 @@ impl MemoryWindow {
             len: u64::from(sge.length),
             rkey: new_key,
         };
-        (SendRequest::on_window(op, piece.into(), self.pd()), remote)
+        (SendRequest::on_window(op, slice.into(), self.pd()), remote)
     }
 
-    /// The work request that takes the key back. That of a window of type 2 waits until all before it
-    /// have completed. (`ibv_bind_mw` with nothing, `IBV_WR_LOCAL_INV`.)
+    /// Returns a work request that invalidates the key. (`ibv_bind_mw` with length 0,
+    /// `IBV_WR_LOCAL_INV`.)
+    ///
+    /// For a window of type 2 it starts when all earlier work requests have completed.
     pub fn unbind(&self) -> SendRequest<'static> {
         let op = match self.kind() {
             WindowType::One => {
@@ -88,7 +91,7 @@ impl MemoryWindow {
         SendRequest::on_window(op, Vec::new().into(), self.pd())
     }
 
-    /// The key before, and after, a bind.
+    /// The keys before and after a bind.
     fn next_key(&self) -> (RKey, RKey) {
         let next = |key: u32| (key & !KEY_VARIANT) | (key.wrapping_add(1) & KEY_VARIANT);
         let update = self
@@ -98,7 +101,7 @@ impl MemoryWindow {
         (RKey(before), RKey(next(before)))
     }
 
-    /// The number of the protection domain that it belongs to.
+    /// The number of the window's protection domain.
     fn pd(&self) -> u64 {
         self.driver.pd().id()
     }

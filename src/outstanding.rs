@@ -1,8 +1,8 @@
-//! Work requests that have been posted and whose completions the program has not taken yet.
+//! Outstanding work requests: posted, and the application has not polled their completions.
 //!
-//! They hold the memory that they work on, so it stays registered until then. They also bound what a
-//! queue pair, or those of a shared receive queue together, can complete: as many as the queues are
-//! long, for which the completion queues have room.
+//! An outstanding work request holds the memory it works on, so that memory stays registered. The
+//! number of outstanding work requests is limited to the capacity of the queues, for which the
+//! completion queues have reserved entries.
 #![forbid(unsafe_code)]
 
 use crate::mr::LocalSlice;
@@ -11,17 +11,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Which of a queue pair's two queues a work request was in.
+/// The queue of a queue pair that a work request was posted to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkQueue {
-    /// The send queue: sends, RDMA and atomics.
+    /// The send queue: SEND, RDMA, atomics and bind operations.
     Send,
     /// The receive queue.
     Receive,
 }
 
-/// The name by which the driver knows a work request: never used twice in a process, so that a late
-/// completion of a queue pair that is gone is not mistaken for another's. The lowest bit is the queue.
+/// The driver's identifier of a work request. The lowest bit is the queue.
+///
+/// An identifier is never reused in a process, so a late completion of a destroyed queue pair
+/// cannot be attributed to another work request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct WorkId(u64);
 
@@ -48,19 +50,19 @@ impl WorkId {
     }
 }
 
-/// A work request under way.
+/// An outstanding work request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     id: WorkId,
-    /// The program's own number for it.
+    /// The application's identifier for it.
     pub(crate) wr_id: u64,
     /// The memory that it works on.
     pub(crate) buffers: Vec<LocalSlice>,
-    /// Whether its success makes a completion.
+    /// Whether it makes a completion on success.
     signaled: bool,
 }
 
-/// One queue's, oldest first.
+/// The outstanding work requests of one queue, oldest first.
 #[derive(Debug)]
 pub(crate) struct Ring {
     entries: VecDeque<Entry>,
@@ -77,12 +79,12 @@ impl Ring {
         }
     }
 
-    /// Whether no more can be posted before completions are taken.
+    /// Returns whether the queue is full until completions are polled.
     pub(crate) fn is_full(&self) -> bool {
         self.entries.len() >= self.capacity
     }
 
-    /// Adds one. It comes before posting, as its completion may be taken the moment it is posted.
+    /// Adds a work request. This precedes posting, as the completion may be polled right after it.
     pub(crate) fn push(&mut self, wr_id: u64, buffers: Vec<LocalSlice>, signaled: bool) -> &Entry {
         let id = WorkId::new(self.queue);
         self.entries.push_back(Entry {
@@ -94,14 +96,16 @@ impl Ring {
         &self.entries[self.entries.len() - 1]
     }
 
-    /// Takes back the newest, which could not be posted.
-    pub(crate) fn take_back(&mut self) -> Option<Entry> {
+    /// Removes the newest work request, which could not be posted.
+    pub(crate) fn pop_newest(&mut self) -> Option<Entry> {
         self.entries.pop_back()
     }
 
-    /// Removes the one that completed. With a success go the unsignaled ones before it, which have
-    /// completed too, as a queue completes in order (10.8.5). Signaled ones before it stay: another
-    /// thread has taken their completions, and will ask for them.
+    /// Removes the work request that completed.
+    ///
+    /// A success also removes the unsignaled ones before it: they have completed too, as a queue
+    /// completes in order (10.8.5). Signaled ones before it stay: another thread has polled their
+    /// completions and is about to remove them.
     fn complete(&mut self, id: WorkId, success: bool) -> Option<Completed> {
         let at = self.entries.partition_point(|entry| entry.id < id);
         if self.entries.get(at).is_none_or(|entry| entry.id != id) {
@@ -125,8 +129,7 @@ impl Ring {
     }
 }
 
-/// Those of a shared receive queue. They complete in whatever order its queue pairs are done with
-/// them.
+/// The outstanding receives of a shared receive queue. They complete in any order.
 #[derive(Debug)]
 pub(crate) struct SharedReceives {
     entries: Mutex<HashMap<WorkId, Entry>>,
@@ -141,8 +144,9 @@ impl SharedReceives {
         }
     }
 
-    /// Adds one, before it is posted, and returns the name to post it by; the buffers come back when
-    /// there is no room.
+    /// Adds a receive before it is posted, and returns its identifier.
+    ///
+    /// Returns the buffers if the queue is full.
     pub(crate) fn add(
         &self,
         wr_id: u64,
@@ -163,42 +167,42 @@ impl SharedReceives {
         Ok(id)
     }
 
-    /// Removes the one that completed, or could not be posted.
+    /// Removes the receive that completed or could not be posted.
     pub(crate) fn remove(&self, id: WorkId) -> Option<Entry> {
         lock(&self.entries).remove(&id)
     }
 
-    /// How many there are.
+    /// The number of outstanding receives.
     pub(crate) fn len(&self) -> usize {
         lock(&self.entries).len()
     }
 }
 
 impl Entry {
-    /// The name to post it by.
+    /// The identifier to post it with.
     pub(crate) fn id(&self) -> WorkId {
         self.id
     }
 }
 
-/// What a completion has ended. Memory may be deregistered when it is dropped, so that must not
-/// happen under a lock.
+/// The work requests that a completion ends. Dropping it may deregister memory, so it must not be
+/// dropped while a lock is held.
 #[derive(Debug)]
 pub(crate) struct Completed {
-    /// The work request that the completion is of.
+    /// The work request of the completion.
     pub(crate) entry: Entry,
-    /// Those before it that make no completion of their own.
+    /// The unsignaled work requests before it.
     _silent: Vec<Entry>,
 }
 
-/// Where the receives are that a queue pair completes.
+/// The receives that complete on a queue pair.
 #[derive(Debug)]
 enum Receives {
     Own(Mutex<Ring>),
     Shared(Arc<SharedReceives>),
 }
 
-/// The outstanding work requests of a queue pair, and those that it shares with others.
+/// The outstanding work requests of a queue pair, including those of its shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     sends: Mutex<Ring>,
@@ -206,14 +210,14 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Those of a queue pair with a receive queue of its own.
+    /// For a queue pair with a receive queue of its own.
     pub(crate) fn new(max_send_wr: u32, max_recv_wr: u32) -> Outstanding {
         let receives = Mutex::new(Ring::new(WorkQueue::Receive, max_recv_wr));
         Outstanding::with(max_send_wr, Receives::Own(receives))
     }
 
-    /// Those of a queue pair that takes receives from a shared queue.
-    pub(crate) fn sharing(max_send_wr: u32, receives: &Arc<SharedReceives>) -> Outstanding {
+    /// For a queue pair that takes receives from a shared receive queue.
+    pub(crate) fn shared(max_send_wr: u32, receives: &Arc<SharedReceives>) -> Outstanding {
         Outstanding::with(max_send_wr, Receives::Shared(Arc::clone(receives)))
     }
 
@@ -224,12 +228,12 @@ impl Outstanding {
         }
     }
 
-    /// The sends. Whoever posts holds them meanwhile, so that their order is the queue's.
+    /// The sends. A thread that posts holds the guard, so the order here is that of the send queue.
     pub(crate) fn sends(&self) -> MutexGuard<'_, Ring> {
         lock(&self.sends)
     }
 
-    /// The receives, likewise, if they are the queue pair's own.
+    /// The receives, if the queue pair has a receive queue of its own. Same rule as for sends.
     pub(crate) fn own_receives(&self) -> Option<MutexGuard<'_, Ring>> {
         match &self.receives {
             Receives::Own(ring) => Some(lock(ring)),
@@ -237,7 +241,7 @@ impl Outstanding {
         }
     }
 
-    /// What the completion with this name has ended; `None` for one of the past.
+    /// Removes the work requests that this completion ends; `None` if it was already removed.
     pub(crate) fn complete(&self, id: WorkId, success: bool) -> Option<Completed> {
         match (id.queue(), &self.receives) {
             (WorkQueue::Send, _) => self.sends().complete(id, success),
@@ -251,7 +255,7 @@ impl Outstanding {
         }
     }
 
-    /// Forgets all that are the queue pair's own, when it is reset.
+    /// Removes all work requests in the queue pair's own queues, at a reset.
     pub(crate) fn clear(&self) {
         let sends = std::mem::take(&mut self.sends().entries);
         let receives = self
@@ -269,12 +273,12 @@ mod tests {
         ring.push(wr_id, Vec::new(), signaled).id()
     }
 
-    fn waiting(ring: &Ring) -> Vec<u64> {
+    fn outstanding(ring: &Ring) -> Vec<u64> {
         ring.entries.iter().map(|entry| entry.wr_id).collect()
     }
 
     #[test]
-    fn a_success_ends_the_unsignaled_ones_before_it() {
+    fn a_success_completes_the_unsignaled_requests_before_it() {
         let mut ring = Ring::new(WorkQueue::Send, 4);
         push(&mut ring, 1, false);
         push(&mut ring, 2, false);
@@ -282,22 +286,22 @@ mod tests {
         push(&mut ring, 4, false);
         assert!(ring.is_full());
         assert_eq!(ring.complete(third, true).unwrap().entry.wr_id, 3);
-        assert_eq!(waiting(&ring), [4]);
+        assert_eq!(outstanding(&ring), [4]);
     }
 
     #[test]
-    fn completions_that_threads_take_out_of_order_are_all_known() {
+    fn completions_polled_out_of_order_by_threads_are_all_found() {
         let mut ring = Ring::new(WorkQueue::Send, 8);
         let ids: Vec<_> = (0..4).map(|n| push(&mut ring, n, n != 1)).collect();
         assert_eq!(ring.complete(ids[3], true).unwrap().entry.wr_id, 3);
-        assert_eq!(waiting(&ring), [0, 2]);
+        assert_eq!(outstanding(&ring), [0, 2]);
         assert_eq!(ring.complete(ids[0], true).unwrap().entry.wr_id, 0);
         assert_eq!(ring.complete(ids[2], true).unwrap().entry.wr_id, 2);
         assert!(ring.complete(ids[2], true).is_none());
     }
 
     #[test]
-    fn a_failure_ends_itself_alone() {
+    fn a_failure_completes_only_its_own_request() {
         let mut ring = Ring::new(WorkQueue::Send, 8);
         let first = push(&mut ring, 1, false);
         let second = push(&mut ring, 2, true);
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_its_queue_and_is_not_used_again() {
+    fn an_identifier_encodes_its_queue_and_is_not_reused() {
         let outstanding = Outstanding::new(1, 1);
         let send = push(&mut outstanding.sends(), 7, true);
         let receive = push(&mut outstanding.own_receives().unwrap(), 7, true);
@@ -319,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn shared_receives_complete_by_any_queue_pair_in_any_order_and_once() {
+    fn shared_receives_complete_once_on_any_queue_pair_in_any_order() {
         let shared = Arc::new(SharedReceives::new(2));
-        let users = [(); 2].map(|()| Outstanding::sharing(1, &shared));
+        let users = [(); 2].map(|()| Outstanding::shared(1, &shared));
         assert!(users[0].own_receives().is_none());
         let first = shared.add(1, Vec::new()).unwrap();
         let second = shared.add(2, Vec::new()).unwrap();
@@ -331,6 +335,10 @@ mod tests {
         shared.add(3, Vec::new()).unwrap();
         assert_eq!(users[0].complete(first, false).unwrap().entry.wr_id, 1);
         users[0].clear();
-        assert_eq!(shared.len(), 1, "the queue's own, whoever is reset");
+        assert_eq!(
+            shared.len(),
+            1,
+            "a reset of one queue pair keeps the others"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Protection domains: what may be used together.
+//! Protection domains: the objects that may be used together.
 #![forbid(unsafe_code)]
 
 use crate::context::Context;
@@ -12,8 +12,10 @@ use urxe_driver as driver;
 use urxe_driver::mw::WindowType;
 use urxe_driver::owned::{OwnedError, OwnedRegion};
 
-/// A protection domain: queue pairs use, and show to their peers, the memory regions of their own
-/// domain only (10.2.3 of the specification). Clones are the same one. (`ibv_pd`.)
+/// A protection domain (10.2.3 of the specification). (`ibv_pd`.)
+///
+/// A queue pair gives its own work requests and its peer access to memory regions and windows of
+/// its own protection domain only. Clones refer to the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     context: Context,
@@ -28,13 +30,14 @@ impl ProtectionDomain {
         }
     }
 
-    /// The opened device that it belongs to.
+    /// The opened device that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Allocates `len` bytes of zeros, aligned to a page, and registers them, with the given rights
-    /// for peers. (`ibv_reg_mr`.)
+    /// Allocates `len` zeroed, page-aligned bytes and registers them. (`ibv_reg_mr`.)
+    ///
+    /// `access` is what peers may do; the program itself may always read and write.
     ///
     /// # Errors
     /// See [`OwnedError`]; `len` must be at least 1.
@@ -42,7 +45,7 @@ impl ProtectionDomain {
         OwnedRegion::zeroed(&self.driver, len, access.with_local()).map(MemoryRegion::new)
     }
 
-    /// Registers the bytes of a vector where they lie, without copying them. (`ibv_reg_mr`.)
+    /// Registers the bytes of a vector in place, without a copy. (`ibv_reg_mr`.)
     ///
     /// # Errors
     /// See [`OwnedError`]; the vector must have at least one byte.
@@ -54,13 +57,14 @@ impl ProtectionDomain {
         OwnedRegion::from_vec(&self.driver, data, access.with_local()).map(MemoryRegion::new)
     }
 
-    /// Allocates a memory window that is bound to nothing. (`ibv_alloc_mw`.)
+    /// Allocates an unbound memory window. (`ibv_alloc_mw`.)
     pub fn window(&self, kind: WindowType) -> MemoryWindow {
         MemoryWindow::new(driver::Mw::allocate(&self.driver, kind))
     }
 
-    /// Begins a queue pair whose sends and receives complete in these queues,
-    /// which may be one and the same. (`ibv_create_qp`.)
+    /// Returns a builder for a queue pair with these completion queues. (`ibv_create_qp`.)
+    ///
+    /// Both may be the same queue.
     pub fn queue_pair<'a>(
         &'a self,
         send_cq: &'a CompletionQueue,
@@ -69,7 +73,7 @@ impl ProtectionDomain {
         QueuePairBuilder::new(self, send_cq, recv_cq)
     }
 
-    /// Begins a shared receive queue, for receives into this domain's memory. (`ibv_create_srq`.)
+    /// Returns a builder for a shared receive queue in this domain. (`ibv_create_srq`.)
     pub fn shared_receive_queue(&self) -> SharedReceiveQueueBuilder<'_> {
         SharedReceiveQueueBuilder::new(self)
     }

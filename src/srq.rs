@@ -1,9 +1,9 @@
-//! Shared receive queues: receives that the messages of several queue pairs take.
+//! Shared receive queues: one queue of receives for several queue pairs.
 //!
-//! A receive is held from its posting until the program takes its completion. A queue pair that goes
-//! may have taken receives of which nobody will see a completion: it gives them back, see
-//! [`Share::give_back`]. What none gives back is held until the queue itself is gone, so memory is
-//! never freed before its time.
+//! A receive is held from its posting until the application polls its completion. A queue pair that
+//! is destroyed or reset may have taken receives whose completions the application never sees; it
+//! releases them, see [`Attachment::release_receives`]. Receives that no queue pair releases are
+//! held until the shared receive queue is dropped, so memory is never freed too early.
 #![forbid(unsafe_code)]
 
 use crate::cq::{CompletionQueue, CqError, Reservation};
@@ -18,7 +18,7 @@ use urxe_driver::srq::{SrqAttr, SrqChange, SrqError};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 use urxe_proto::work::Sge;
 
-/// A shared receive queue in the making. (`ibv_srq_init_attr`.)
+/// A builder for a shared receive queue. (`ibv_srq_init_attr`.)
 #[derive(Debug)]
 #[must_use = "nothing is made until it is built"]
 pub struct SharedReceiveQueueBuilder<'a> {
@@ -36,23 +36,24 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
         SharedReceiveQueueBuilder { pd, attr }
     }
 
-    /// How many receives it holds, 1 to 65,536, those included whose completions have not been
-    /// taken. (Default 128.)
+    /// The maximum of outstanding receives, 1 to 65,536. (Default 128.)
+    ///
+    /// A receive is outstanding until its completion is polled.
     pub fn max_wr(mut self, max: u32) -> Self {
         self.attr.max_wr = max;
         self
     }
 
-    /// How many pieces of memory a receive has at most, 0 to 32. (Default 4.)
+    /// The maximum of memory slices in a receive, 0 to 32. (Default 4.)
     pub fn max_sge(mut self, max: u32) -> Self {
         self.attr.max_sge = max;
         self
     }
 
-    /// Makes it. (`ibv_create_srq`.)
+    /// Creates the shared receive queue. (`ibv_create_srq`.)
     ///
     /// # Errors
-    /// [`SrqError::Size`].
+    /// [`SrqError::Size`] if a size is out of range.
     pub fn build(self) -> Result<SharedReceiveQueue, SrqError> {
         let context = self.pd.context().driver();
         let driver = context.create_srq(self.pd.driver(), self.attr)?;
@@ -60,24 +61,25 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
             driver,
             outstanding: Arc::new(SharedReceives::new(self.attr.max_wr)),
             attr: self.attr,
-            rooms: Mutex::default(),
+            reservations: Mutex::default(),
             pd: self.pd.clone(),
         })))
     }
 }
 
-/// A shared receive queue: the messages of all queue pairs that were
-/// [built with it](crate::QueuePairBuilder::receives_from) take its receives, the oldest first.
-/// Clones are the same one; a queue pair keeps it, too. Threads may share it. (`ibv_srq`.)
+/// A shared receive queue. (`ibv_srq`.)
 ///
-/// A receive completes in the completion queue of the queue pair whose message took it, and the
-/// completion says which that was. Until it is taken the receive has its place in the queue.
+/// Messages to all queue pairs [built with it](crate::QueuePairBuilder::receives_from) consume its
+/// receives, oldest first. Clones refer to the same queue, and a queue pair keeps it alive. Threads
+/// may share it.
 ///
-/// When a queue pair is dropped or reset, the receives that it had taken, and whose completions the
-/// program has not, are gone without completions: their memory is let go, and there is room for as
-/// many new ones. A program that wants to see them all calls [`QueuePair::fail`](crate::QueuePair::fail)
-/// first, waits for the event [`QpLastWqeReached`](crate::EventType::QpLastWqeReached), and takes what is
-/// in the completion queue.
+/// A receive completes in the completion queue of the queue pair that consumed it; the completion
+/// has the number of that queue pair. The receive occupies a place until its completion is polled.
+///
+/// Dropping or resetting a queue pair discards the receives that it consumed and whose completions
+/// have not been polled. Their memory is released and their places become free. To poll them all,
+/// call [`QueuePair::fail`](crate::QueuePair::fail) first, wait for the event
+/// [`QpLastWqeReached`](crate::EventType::QpLastWqeReached), and poll the completion queue.
 ///
 /// ```
 /// use urxe::{ConnectOptions, EventType, ReceiveRequest, RemoteAccess, SendRequest};
@@ -89,19 +91,19 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
 /// let shared = pd.shared_receive_queue().max_wr(16).build()?;
 /// let memory = pd.register(16 * 64, RemoteAccess::empty())?;
 /// for n in 0..16 {
-///     let room = memory.slice(n * 64..(n + 1) * 64)?;
-///     shared.post_receive(ReceiveRequest::into(room).id(n as u64))?;
+///     let slice = memory.slice(n * 64..(n + 1) * 64)?;
+///     shared.post_receive(ReceiveRequest::into(slice).id(n as u64))?;
 /// }
-/// // An event tells when fewer than 15 wait.
+/// // Request an event for when fewer than 15 receives are left.
 /// shared.set_limit(15)?;
 ///
 /// let mut connections = Vec::new();
 /// for _ in 0..2 {
 ///     let a = pd.queue_pair(&sent, &sent).build()?;
 ///     let b = pd.queue_pair(&sent, &received).receives_from(&shared).build()?;
-///     let (at_a, at_b) = (a.endpoint(), b.endpoint());
+///     let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
 ///     let options = ConnectOptions::default();
-///     connections.push((a.connect(&at_b, &options)?, b.connect(&at_a, &options)?));
+///     connections.push((a.connect(&endpoint_b, &options)?, b.connect(&endpoint_a, &options)?));
 /// }
 /// for (n, (a, b)) in connections.iter().enumerate() {
 ///     a.post_send(SendRequest::send(b"hello"))?;
@@ -120,17 +122,19 @@ pub struct SharedReceiveQueue(Arc<Inner>);
 struct Inner {
     driver: Arc<driver::Srq>,
     outstanding: Arc<SharedReceives>,
-    /// What it was made for.
+    /// The attributes at creation.
     attr: SrqAttr,
-    /// Its room in the completion queues of its queue pairs, which keep it: once in each, however
-    /// many they are.
-    rooms: Mutex<Vec<Weak<Reservation>>>,
+    /// The reserved entries in the completion queues of its queue pairs: one reservation for each
+    /// completion queue, however many queue pairs use it. The queue pairs own them.
+    reservations: Mutex<Vec<Weak<Reservation>>>,
     pd: ProtectionDomain,
 }
 
 impl SharedReceiveQueue {
-    /// Posts a receive. Its memory must be of the queue's own protection domain; the queue pairs may
-    /// have others. (`ibv_post_srq_recv`.)
+    /// Posts a receive. (`ibv_post_srq_recv`.)
+    ///
+    /// Its memory must be of the shared receive queue's protection domain, which may differ from
+    /// that of the queue pairs.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -152,12 +156,14 @@ impl SharedReceiveQueue {
             })
     }
 
-    /// Asks for an event, [`SrqLimitReached`](crate::EventType::SrqLimitReached), when fewer receives
-    /// than `limit` wait: at once if that is so already. It comes once for each time it is asked for;
-    /// 0 asks for none. (`ibv_modify_srq` with `IBV_SRQ_LIMIT`.)
+    /// Requests the event [`SrqLimitReached`](crate::EventType::SrqLimitReached) for when
+    /// fewer than `limit` receives are left. (`ibv_modify_srq` with `IBV_SRQ_LIMIT`.)
+    ///
+    /// If that is already so, the event is raised at once. Each call requests one event; 0 requests
+    /// none.
     ///
     /// # Errors
-    /// [`SrqError::Limit`] for more than the queue holds.
+    /// [`SrqError::Limit`] if `limit` is larger than the capacity of the queue.
     pub fn set_limit(&self, limit: u32) -> Result<(), SrqError> {
         self.0.driver.modify(SrqChange {
             limit: Some(limit),
@@ -165,14 +171,17 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// The limit, as long as its event has not come: 0 tells those who have several queues which of
-    /// them an event is of. (`ibv_query_srq`.)
+    /// The limit, or 0 once its event has been raised. (`ibv_query_srq`.)
+    ///
+    /// With several shared receive queues, the value 0 identifies the one an event is about.
     pub fn limit(&self) -> u32 {
         self.0.driver.attributes().limit
     }
 
-    /// How many receives have been posted and not ended: they wait, or a message is under way into
-    /// them, or nobody has taken their completions.
+    /// The number of outstanding receives.
+    ///
+    /// A receive is outstanding while it is queued, while a message arrives in it, and until its
+    /// completion is polled.
     pub fn outstanding(&self) -> usize {
         self.0.outstanding.len()
     }
@@ -190,22 +199,22 @@ impl SharedReceiveQueue {
         &self.0.outstanding
     }
 
-    /// Makes one more queue pair use it, whose receives complete in this queue.
-    pub(crate) fn share(&self, cq: &CompletionQueue) -> Result<Share, CqError> {
-        let mut rooms = lock(&self.0.rooms);
-        rooms.retain(|room| room.strong_count() > 0);
-        let mut there = rooms.iter().filter_map(Weak::upgrade);
-        let room = match there.find(|room| room.cq().is(cq)) {
-            Some(room) => room,
+    /// Attaches a queue pair whose receives complete in `cq`.
+    pub(crate) fn attach(&self, cq: &CompletionQueue) -> Result<Attachment, CqError> {
+        let mut reservations = lock(&self.0.reservations);
+        reservations.retain(|reservation| reservation.strong_count() > 0);
+        let mut existing = reservations.iter().filter_map(Weak::upgrade);
+        let reservation = match existing.find(|reservation| reservation.cq().is(cq)) {
+            Some(reservation) => reservation,
             None => {
-                let room = Arc::new(cq.reserve(self.0.attr.max_wr)?);
-                rooms.push(Arc::downgrade(&room));
-                room
+                let reservation = Arc::new(cq.reserve(self.0.attr.max_wr)?);
+                reservations.push(Arc::downgrade(&reservation));
+                reservation
             }
         };
-        Ok(Share {
+        Ok(Attachment {
             srq: self.clone(),
-            room,
+            reservation,
         })
     }
 }
@@ -216,27 +225,30 @@ impl Drop for Inner {
     }
 }
 
-/// What a queue pair has of a shared receive queue.
+/// The use of a shared receive queue by one queue pair.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct Attachment {
     srq: SharedReceiveQueue,
-    /// In the completion queue of its receives.
-    room: Arc<Reservation>,
+    /// The entries for receives in the queue pair's completion queue.
+    reservation: Arc<Reservation>,
 }
 
-impl Share {
-    /// Ends the receives that a queue pair, which is about to be reset, has taken and whose
-    /// completions nobody has. In the error state it ends what it holds, and takes no more (10.2.9.4);
-    /// then all of them are in the completion queue.
-    pub(crate) fn give_back(&self, qp: &Arc<driver::Qp>) {
+impl Attachment {
+    /// Removes the receives that the queue pair has consumed and whose completions have not been
+    /// polled. The caller resets or destroys the queue pair next.
+    ///
+    /// The error state flushes the receives that the queue pair holds, and it consumes no more
+    /// (10.2.9.4). So all of them are in the completion queue afterwards.
+    pub(crate) fn release_receives(&self, qp: &Arc<driver::Qp>) {
         let attr = QpAttr {
             state: QpState::Err,
             ..QpAttr::default()
         };
-        let completions = self.room.cq().withdraw(qp.qpn(), || {
-            // It is refused in RESET, in which a queue pair has nothing.
+        let completions = self.reservation.cq().purge(qp.qpn(), || {
+            // The transition from RESET is an error; a queue pair in RESET holds no receives.
             if let Err(error) = qp.modify(&attr, AttrMask::STATE) {
-                tracing::debug!(%error, qp = %qp.qpn(), "a queue pair could not be taken to error");
+                let qp = qp.qpn();
+                tracing::debug!(%error, %qp, "a queue pair cannot enter the error state");
             }
         });
         for completion in completions {

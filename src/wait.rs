@@ -1,4 +1,4 @@
-//! Waiting on the descriptors of completion queues and events, without end or until a deadline.
+//! Waiting on the descriptors of completion queues and events, with or without a deadline.
 #![forbid(unsafe_code)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,80 +8,83 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use urxe_driver::event_queue::EventQueue;
 
-/// Takes a lock whose data is never left half changed by a panic.
+/// Locks a mutex whose data is consistent even after a panic, so poisoning is ignored.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The deadline that lies `timeout` ahead; `None` for one beyond what the clock can tell.
+/// The deadline `timeout` from now; `None` if the clock cannot represent it.
 pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// What `next` gives, for as long as that takes.
-pub(crate) fn endlessly<T, E>(mut next: impl FnMut() -> Result<Option<T>, E>) -> Result<T, E> {
+/// Calls `next` until it returns a value.
+pub(crate) fn without_deadline<T, E>(
+    mut next: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<T, E> {
     loop {
-        if let Some(given) = next()? {
-            return Ok(given);
+        if let Some(value) = next()? {
+            return Ok(value);
         }
     }
 }
 
-/// A right that one thread has at a time, and that others wait for no longer than they want to.
+/// A mutual exclusion whose acquisition can time out.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
-    taken: Mutex<bool>,
-    free: Condvar,
+pub(crate) struct TimedLock {
+    held: Mutex<bool>,
+    released: Condvar,
 }
 
-impl Turn {
-    /// Takes it, waiting until `until` if that is given: then `None`.
-    pub(crate) fn take(&self, until: Option<Instant>) -> Option<TurnTaken<'_>> {
-        let mut taken = lock(&self.taken);
-        while *taken {
-            taken = match until {
+impl TimedLock {
+    /// Acquires the lock; `None` if it is still held at `until`.
+    pub(crate) fn acquire(&self, until: Option<Instant>) -> Option<TimedLockGuard<'_>> {
+        let mut held = lock(&self.held);
+        while *held {
+            held = match until {
                 None => self
-                    .free
-                    .wait(taken)
+                    .released
+                    .wait(held)
                     .unwrap_or_else(PoisonError::into_inner),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return None;
                     }
-                    let waited = self.free.wait_timeout(taken, left);
+                    let waited = self.released.wait_timeout(held, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
-        *taken = true;
-        Some(TurnTaken(self))
+        *held = true;
+        Some(TimedLockGuard(self))
     }
 }
 
-/// The right, until this is dropped.
+/// Releases a [`TimedLock`] when it is dropped.
 #[derive(Debug)]
-pub(crate) struct TurnTaken<'a>(&'a Turn);
+pub(crate) struct TimedLockGuard<'a>(&'a TimedLock);
 
-impl Drop for TurnTaken<'_> {
+impl Drop for TimedLockGuard<'_> {
     fn drop(&mut self) {
-        *lock(&self.0.taken) = false;
-        self.0.free.notify_one();
+        *lock(&self.0.held) = false;
+        self.0.released.notify_one();
     }
 }
 
-/// Takes the next event, waiting until there is one or, with `until`, until that time: then `None`.
+/// Takes the next event, waiting until `until`; `None` if none arrives in time.
+///
 /// Only one thread may take from `queue` at a time.
 pub(crate) fn next<T>(queue: &EventQueue<T>, until: Option<Instant>) -> io::Result<Option<T>> {
     loop {
-        // Without a deadline the queue itself waits, and does the work of the network meanwhile.
+        // Without a deadline the queue itself blocks, and makes progress on the network meanwhile.
         if until.is_some() && !readable(queue, until)? {
             return Ok(None);
         }
         match queue.next() {
             Ok(event) => return Ok(Some(event)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The program has made the descriptor non-blocking, which is its business.
+            // The application has made the descriptor non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if !readable(queue, until)? {
                     return Ok(None);
@@ -92,7 +95,7 @@ pub(crate) fn next<T>(queue: &EventQueue<T>, until: Option<Instant>) -> io::Resu
     }
 }
 
-/// Whether the queue's descriptor became readable before `until`.
+/// Polls the queue's descriptor until `until`, and returns whether it is readable.
 fn readable<T>(queue: &EventQueue<T>, until: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -1,4 +1,4 @@
-//! Work requests: what is posted to queue pairs.
+//! Work requests, which are posted to queue pairs and shared receive queues.
 #![forbid(unsafe_code)]
 
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
@@ -7,59 +7,65 @@ use urxe_proto::ids::RKey;
 use urxe_proto::wire::Feth;
 use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp, Sge};
 
-/// Why a work request was not taken. Nothing of it has happened then.
+/// A work request was not posted. It has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PostError {
-    /// As many as the queue was made for are posted, and their completions have not been taken.
+    /// The queue has as many outstanding work requests as its capacity.
     #[error(
-        "the queue is full: take completions of its {capacity} work requests first (an unsignaled \
-         one ends with the next signaled one), or make the queue longer"
+        "the queue is full: poll completions of its {capacity} work requests first (an unsignaled \
+         one ends with the next signaled one), or create the queue with a larger capacity"
     )]
     QueueFull {
-        /// What the queue was made for.
+        /// The capacity of the queue.
         capacity: u32,
     },
-    /// More pieces of memory than the queue was made for.
-    #[error("{given} pieces of memory, but the queue was made for {max} a work request")]
+    /// The work request has more memory slices than the queue permits.
+    #[error(
+        "{given} memory slices, but the queue permits {max} in a work request: use fewer, or \
+         create the queue with a larger limit"
+    )]
     TooManySlices {
-        /// How many were given.
+        /// The number of slices.
         given: usize,
-        /// What the queue was made for.
+        /// The limit of the queue.
         max: u32,
     },
-    /// More inline data than the queue was made for.
-    #[error("{given} bytes of inline data, but the queue was made for {max}")]
+    /// The work request has more inline data than the queue pair permits.
+    #[error(
+        "{given} bytes of inline data, but the queue pair permits {max}: use registered memory, or \
+         create the queue pair with a larger limit"
+    )]
     TooMuchInline {
-        /// How many bytes were given.
+        /// The number of bytes.
         given: usize,
-        /// What the queue was made for.
+        /// The limit of the queue pair.
         max: u32,
     },
-    /// A message of more than 2^31 bytes.
+    /// The message is longer than 2^31 bytes.
     #[error("a message of {given} bytes is longer than {MAX_MESSAGE}: send it in parts")]
     TooLong {
-        /// How many bytes were given.
+        /// The number of bytes.
         given: u64,
     },
-    /// The memory belongs to another protection domain than the queue pair, or than the shared
-    /// receive queue.
-    #[error("the memory belongs to another protection domain than what it was posted to")]
+    /// The memory belongs to another protection domain than the queue.
+    #[error("the memory belongs to another protection domain than the queue it is posted to")]
     OtherProtectionDomain,
     /// The peer's memory is shorter than the local data.
     #[error("{local} bytes do not fit the {remote} bytes of the peer's memory")]
     RemoteTooShort {
-        /// Bytes of the local data.
+        /// The number of local bytes.
         local: u64,
-        /// Bytes of the peer's memory.
+        /// The number of bytes of the peer's memory.
         remote: u64,
     },
-    /// What the driver says.
+    /// The driver's error.
     #[error(transparent)]
     Driver(#[from] urxe_proto::queue::PostError),
 }
 
 impl PostError {
-    /// The `errno` that a verbs program would get.
+    /// The `errno` that a verbs program gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::QueueFull { .. } | Self::Driver(urxe_proto::queue::PostError::Full) => {
@@ -70,27 +76,29 @@ impl PostError {
     }
 }
 
-/// Why only some work requests of several were taken.
+/// Not all work requests of a batch were posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{posted} work requests were posted, and the next was not: {source}")]
+#[non_exhaustive]
 pub struct BatchError {
-    /// How many were posted, from the first on.
+    /// The number of work requests that were posted, from the first on.
     pub posted: usize,
-    /// What was wrong with the next.
+    /// The error of the next one.
     pub source: PostError,
 }
 
-/// The data of a message: pieces of registered memory, read when the packets go, or bytes that are
-/// copied at posting and need no registration.
+/// The data of an outgoing message.
 #[derive(Clone, Debug)]
-pub enum Data<'a> {
-    /// Pieces of registered memory, one after another.
+#[non_exhaustive]
+pub enum SendData<'a> {
+    /// A gather list of registered memory, which is read when the packets are sent.
     Slices(Vec<LocalSlice>),
-    /// Inline data: at most [`max_inline`](crate::QueuePairBuilder::max_inline) bytes.
+    /// Inline data, which is copied when it is posted and needs no registration. At most
+    /// [`max_inline`](crate::QueuePairBuilder::max_inline) bytes.
     Inline(&'a [u8]),
 }
 
-impl Data<'_> {
+impl SendData<'_> {
     fn len(&self) -> u64 {
         match self {
             Self::Slices(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
@@ -99,76 +107,76 @@ impl Data<'_> {
     }
 }
 
-impl<'a> From<&'a [u8]> for Data<'a> {
+impl<'a> From<&'a [u8]> for SendData<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Data::Inline(bytes)
+        SendData::Inline(bytes)
     }
 }
 
-impl<'a, const N: usize> From<&'a [u8; N]> for Data<'a> {
+impl<'a, const N: usize> From<&'a [u8; N]> for SendData<'a> {
     fn from(bytes: &'a [u8; N]) -> Self {
-        Data::Inline(bytes)
+        SendData::Inline(bytes)
     }
 }
 
-impl From<LocalSlice> for Data<'_> {
+impl From<LocalSlice> for SendData<'_> {
     fn from(slice: LocalSlice) -> Self {
-        Data::Slices(vec![slice])
+        SendData::Slices(vec![slice])
     }
 }
 
-impl From<Vec<LocalSlice>> for Data<'_> {
+impl From<Vec<LocalSlice>> for SendData<'_> {
     fn from(slices: Vec<LocalSlice>) -> Self {
-        Data::Slices(slices)
+        SendData::Slices(slices)
     }
 }
 
-impl<const N: usize> From<[LocalSlice; N]> for Data<'_> {
+impl<const N: usize> From<[LocalSlice; N]> for SendData<'_> {
     fn from(slices: [LocalSlice; N]) -> Self {
-        Data::Slices(slices.into())
+        SendData::Slices(slices.into())
     }
 }
 
-/// Where a message is put: pieces of registered memory, filled one after another.
+/// A list of registered memory that incoming data fills in order.
 #[derive(Clone, Debug, Default)]
-pub struct Room(Vec<LocalSlice>);
+pub struct ScatterList(Vec<LocalSlice>);
 
-impl From<LocalSlice> for Room {
+impl From<LocalSlice> for ScatterList {
     fn from(slice: LocalSlice) -> Self {
-        Room(vec![slice])
+        ScatterList(vec![slice])
     }
 }
 
-impl From<Vec<LocalSlice>> for Room {
+impl From<Vec<LocalSlice>> for ScatterList {
     fn from(slices: Vec<LocalSlice>) -> Self {
-        Room(slices)
+        ScatterList(slices)
     }
 }
 
-impl<const N: usize> From<[LocalSlice; N]> for Room {
+impl<const N: usize> From<[LocalSlice; N]> for ScatterList {
     fn from(slices: [LocalSlice; N]) -> Self {
-        Room(slices.into())
+        ScatterList(slices.into())
     }
 }
 
 /// A work request for the send queue. (`ibv_send_wr`.)
 ///
-/// It makes a completion, unless [unsignaled](SendRequest::unsignaled).
+/// It makes a completion unless it succeeds and is [unsignaled](SendRequest::unsignaled).
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until it is posted"]
+#[must_use = "a work request does nothing until it is posted"]
 pub struct SendRequest<'a> {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
-    pub(crate) data: Data<'a>,
-    /// How much of the peer's memory it may touch.
+    pub(crate) data: SendData<'a>,
+    /// The length of the peer's memory that it may access.
     remote: Option<u64>,
-    /// The number of the protection domain of the memory window that it works on.
+    /// The number of the protection domain of the memory window that it binds or invalidates.
     window_pd: Option<u64>,
 }
 
 impl<'a> SendRequest<'a> {
-    fn new(op: SendOp, data: Data<'a>, remote: Option<u64>) -> Self {
+    fn new(op: SendOp, data: SendData<'a>, remote: Option<u64>) -> Self {
         SendRequest {
             wr_id: 0,
             op,
@@ -179,54 +187,58 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// What is done to a memory window; `piece` is what it is bound to.
-    pub(crate) fn on_window(op: SendOp, piece: Data<'a>, pd: u64) -> Self {
+    /// A bind or invalidation of a memory window; `slice` is the memory to bind it to.
+    pub(crate) fn on_window(op: SendOp, slice: SendData<'a>, pd: u64) -> Self {
         SendRequest {
             window_pd: Some(pd),
-            ..Self::new(op, piece, None)
+            ..Self::new(op, slice, None)
         }
     }
 
-    /// A message into the peer's next receive. (`IBV_WR_SEND`.)
-    pub fn send(data: impl Into<Data<'a>>) -> Self {
+    /// Sends a message into the peer's next receive. (`IBV_WR_SEND`.)
+    pub fn send(data: impl Into<SendData<'a>>) -> Self {
         Self::new(SendOp::Send, data.into(), None)
     }
 
-    /// The same, with 32 bits for the completion of the peer's receive. (`IBV_WR_SEND_WITH_IMM`.)
-    pub fn send_with_imm(data: impl Into<Data<'a>>, imm: u32) -> Self {
+    /// Sends a message with 32 bits of immediate data, which the peer's completion carries.
+    /// (`IBV_WR_SEND_WITH_IMM`.)
+    pub fn send_with_imm(data: impl Into<SendData<'a>>, imm: u32) -> Self {
         Self::new(SendOp::SendImm(imm), data.into(), None)
     }
 
-    /// A message into the peer's next receive, with which a key of the peer's is taken back: that of
-    /// a memory window that the peer bound to this connection. (`IBV_WR_SEND_WITH_INV`.)
-    pub fn send_with_invalidate(data: impl Into<Data<'a>>, key: RKey) -> Self {
+    /// Sends a message that also invalidates a remote key. (`IBV_WR_SEND_WITH_INV`.)
+    ///
+    /// `key` is that of a memory window that the peer bound on this connection.
+    pub fn send_with_invalidate(data: impl Into<SendData<'a>>, key: RKey) -> Self {
         Self::new(SendOp::SendInv(key), data.into(), None)
     }
 
-    /// Data to the start of the peer's memory, of which the peer's program sees nothing.
+    /// Writes data to the start of the peer's memory; the peer's program is not notified.
     /// (`IBV_WR_RDMA_WRITE`.)
-    pub fn write(data: impl Into<Data<'a>>, to: &RemoteRegion) -> Self {
+    pub fn write(data: impl Into<SendData<'a>>, to: &RemoteRegion) -> Self {
         let (addr, rkey) = (to.addr, to.rkey);
         Self::new(SendOp::Write { addr, rkey }, data.into(), Some(to.len))
     }
 
-    /// The same, and a receive of the peer's completes with 32 bits.
-    /// (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
-    pub fn write_with_imm(data: impl Into<Data<'a>>, to: &RemoteRegion, imm: u32) -> Self {
+    /// Writes data like [`SendRequest::write`], and completes a receive of the peer with 32 bits of
+    /// immediate data. (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
+    pub fn write_with_imm(data: impl Into<SendData<'a>>, to: &RemoteRegion, imm: u32) -> Self {
         let (addr, rkey) = (to.addr, to.rkey);
         let op = SendOp::WriteImm { addr, rkey, imm };
         Self::new(op, data.into(), Some(to.len))
     }
 
-    /// Data from the start of the peer's memory, as much as there is room for. (`IBV_WR_RDMA_READ`.)
-    pub fn read(into: impl Into<Room>, from: &RemoteRegion) -> Self {
+    /// Reads from the start of the peer's memory until `into` is full. (`IBV_WR_RDMA_READ`.)
+    pub fn read(into: impl Into<ScatterList>, from: &RemoteRegion) -> Self {
         let (addr, rkey) = (from.addr, from.rkey);
-        let room = Data::Slices(into.into().0);
-        Self::new(SendOp::Read { addr, rkey }, room, Some(from.len))
+        let data = SendData::Slices(into.into().0);
+        Self::new(SendOp::Read { addr, rkey }, data, Some(from.len))
     }
 
-    /// Puts `swap` into a word of the peer's if it holds `compare`. What it held goes to `result`.
-    /// The numbers are in the byte order of the hosts. (`IBV_WR_ATOMIC_CMP_AND_SWP`.)
+    /// Stores `swap` in the peer's word if that equals `compare`; stores the old value in `result`.
+    /// (`IBV_WR_ATOMIC_CMP_AND_SWP`.)
+    ///
+    /// Each host interprets the values in its own byte order.
     pub fn compare_swap(result: &LocalWord, word: RemoteWord, compare: u64, swap: u64) -> Self {
         let op = SendOp::CompareSwap {
             addr: word.addr(),
@@ -237,7 +249,7 @@ impl<'a> SendRequest<'a> {
         Self::new(op, result.as_slice().clone().into(), None)
     }
 
-    /// Adds to a word of the peer's, modulo 2^64. What it held goes to `result`.
+    /// Adds `add` to the peer's word, modulo 2^64; stores the old value in `result`.
     /// (`IBV_WR_ATOMIC_FETCH_AND_ADD`.)
     pub fn fetch_add(result: &LocalWord, word: RemoteWord, add: u64) -> Self {
         let op = SendOp::FetchAdd {
@@ -248,25 +260,26 @@ impl<'a> SendRequest<'a> {
         Self::new(op, result.as_slice().clone().into(), None)
     }
 
-    /// Writes a word of the peer's at once: nobody sees a part of it. The number is in the byte order
-    /// of this host. (`ibv_wr_atomic_write`.)
+    /// Writes the peer's word as a single access, so that no partial value is visible.
+    /// (`ibv_wr_atomic_write`.)
     ///
-    /// It takes [`RemoteAccess::WRITE`](crate::RemoteAccess::WRITE).
+    /// The value is in the byte order of this host. The region must permit
+    /// [`RemoteAccess::WRITE`](crate::RemoteAccess::WRITE).
     pub fn atomic_write(word: RemoteWord, value: u64) -> Self {
         let op = SendOp::AtomicWrite {
             addr: word.addr(),
             rkey: word.rkey(),
             value: value.to_ne_bytes(),
         };
-        Self::new(op, Data::Slices(Vec::new()), None)
+        Self::new(op, SendData::Slices(Vec::new()), None)
     }
 
-    /// Completes when what this queue pair wrote before to the peer's memory can be seen by all of
-    /// its processors. (`ibv_wr_flush` with `IBV_FLUSH_GLOBAL`.)
+    /// Completes when the queue pair's earlier WRITEs are visible to all processors of the peer.
+    /// (`ibv_wr_flush` with `IBV_FLUSH_GLOBAL`.)
     ///
-    /// It takes [`RemoteAccess::FLUSH`](crate::RemoteAccess::FLUSH).
+    /// The region must permit [`RemoteAccess::FLUSH`](crate::RemoteAccess::FLUSH).
     ///
-    /// Regions of 4 GiB and more are flushed as a whole, as no request tells such a length.
+    /// A region of 4 GiB or more is flushed as a whole, as the length field has 32 bits.
     pub fn flush(region: &RemoteRegion) -> Self {
         let len = u32::try_from(region.len);
         let how = match len {
@@ -279,52 +292,54 @@ impl<'a> SendRequest<'a> {
             len: len.unwrap_or(0),
             how,
         };
-        Self::new(op, Data::Slices(Vec::new()), None)
+        Self::new(op, SendData::Slices(Vec::new()), None)
     }
 
-    /// Gives it a number, 0 otherwise, which its completion has. (`wr_id`.)
+    /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
     }
 
-    /// Lets it wait until every earlier READ and atomic of the queue has completed.
+    /// Starts only when all earlier READs and atomics of the queue have completed.
     /// (`IBV_SEND_FENCE`.)
     pub fn fence(mut self) -> Self {
         self.flags |= SendFlags::FENCE;
         self
     }
 
-    /// Makes the peer's completion one that
-    /// [`arm_solicited`](crate::CompletionQueue::arm_solicited) waits for. (`IBV_SEND_SOLICITED`.)
+    /// Makes the peer's completion a solicited one. (`IBV_SEND_SOLICITED`.)
+    ///
+    /// See [`CompletionQueue::arm_solicited`](crate::CompletionQueue::arm_solicited).
     pub fn solicited(mut self) -> Self {
         self.flags |= SendFlags::SOLICITED;
         self
     }
 
-    /// Makes no completion if it succeeds. Its place in the queue becomes free with the completion
-    /// of a later one that is signaled. (Without `IBV_SEND_SIGNALED`.)
+    /// Makes no completion on success. (Without `IBV_SEND_SIGNALED`.)
+    ///
+    /// Its place in the queue becomes free with the completion of a later signaled work request.
     pub fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;
         self
     }
 
-    /// Whether a queue pair of this protection domain and capacity can take it.
+    /// Checks it against the protection domain and the capacity of a queue pair.
     pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
         if self.window_pd.is_some_and(|window| window != pd) {
             return Err(PostError::OtherProtectionDomain);
         }
         match &self.data {
-            // What a window is bound to is no data.
-            Data::Slices(slices) if self.op.is_local() => check_slices(slices, pd, u32::MAX)?,
-            Data::Slices(slices) => check_slices(slices, pd, cap.max_send_sge)?,
-            Data::Inline(bytes) if bytes.len() > cap.max_inline as usize => {
+            // The memory that a window is bound to is not message data.
+            SendData::Slices(slices) if self.op.is_local() => check_slices(slices, pd, u32::MAX)?,
+            SendData::Slices(slices) => check_slices(slices, pd, cap.max_send_sge)?,
+            SendData::Inline(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
                     given: bytes.len(),
                     max: cap.max_inline,
                 });
             }
-            Data::Inline(_) => {}
+            SendData::Inline(_) => {}
         }
         let given = match self.op.is_local() {
             true => 0,
@@ -343,35 +358,35 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// A work request for the receive queue: room for one message of the peer's. (`ibv_recv_wr`.)
+/// A work request for a receive queue: the memory for one incoming message. (`ibv_recv_wr`.)
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until it is posted"]
+#[must_use = "a work request does nothing until it is posted"]
 pub struct ReceiveRequest {
     pub(crate) wr_id: u64,
     pub(crate) slices: Vec<LocalSlice>,
 }
 
 impl ReceiveRequest {
-    /// For a message that goes here. A longer message is an error on both sides.
-    pub fn into(room: impl Into<Room>) -> Self {
+    /// Receives a message into this memory. A longer message is an error at both ends.
+    pub fn into(buffers: impl Into<ScatterList>) -> Self {
         ReceiveRequest {
             wr_id: 0,
-            slices: room.into().0,
+            slices: buffers.into().0,
         }
     }
 
-    /// For what brings no data: empty messages, and writes with immediate data.
+    /// Receives a message without data, or a WRITE with immediate data.
     pub fn empty() -> Self {
-        Self::into(Room::default())
+        Self::into(ScatterList::default())
     }
 
-    /// Gives it a number, 0 otherwise, which its completion has. (`wr_id`.)
+    /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
     }
 
-    /// Whether a queue of this protection domain, with so many pieces a receive, can take it.
+    /// Checks it against the protection domain and the maximum slices of a queue.
     pub(crate) fn check(&self, pd: u64, max_sge: u32) -> Result<(), PostError> {
         check_slices(&self.slices, pd, max_sge)
     }
@@ -390,7 +405,7 @@ fn check_slices(slices: &[LocalSlice], pd: u64, max: u32) -> Result<(), PostErro
     Ok(())
 }
 
-/// The driver's elements for slices, in the array that is lent for it.
+/// Converts slices to scatter/gather elements, stored in `into`.
 pub(crate) fn elements<'a>(slices: &[LocalSlice], into: &'a mut [Sge]) -> &'a [Sge] {
     let mut used = 0;
     for (element, slice) in into.iter_mut().zip(slices) {

@@ -1,6 +1,6 @@
-//! Dropping the objects of the safe Rust API: in any order, with work under way, and nothing is left.
+//! Dropping the objects of the safe Rust API in any order, with work in progress, leaves nothing.
 //!
-//! The one test here counts what the whole process has, so it has the process to itself.
+//! The test counts resources of the whole process, so it is the only test in its process.
 
 use std::any::Any;
 use std::fs;
@@ -8,7 +8,7 @@ use urxe::{ConnectOptions, ReceiveRequest, RemoteAccess, SendRequest};
 
 const LEN: usize = 1 << 20;
 
-/// The numbers that an order of dropping is made from.
+/// A generator of random numbers for the order of drops.
 struct Shuffle(u64);
 
 impl Shuffle {
@@ -21,8 +21,8 @@ impl Shuffle {
     }
 }
 
-/// Makes one of everything, begins work of every kind, and drops all in an order of its own.
-fn make_and_drop(shuffle: &mut Shuffle) {
+/// Creates every kind of object, starts every kind of work, and drops all in a random order.
+fn create_and_drop(shuffle: &mut Shuffle) {
     let context = urxe::device("urxe_lo").unwrap().open().unwrap();
     let pd = context.pd();
     let cqs = [(); 3].map(|()| context.completion_queue().unwrap());
@@ -50,8 +50,8 @@ fn make_and_drop(shuffle: &mut Shuffle) {
     b.post_receive(ReceiveRequest::into(to.slice(..).unwrap()))
         .unwrap();
     for _ in 0..2 {
-        let room = to.slice(..).unwrap();
-        shared.post_receive(ReceiveRequest::into(room)).unwrap();
+        let slice = to.slice(..).unwrap();
+        shared.post_receive(ReceiveRequest::into(slice)).unwrap();
     }
     c.post_send(SendRequest::send(from.slice(..).unwrap()))
         .unwrap();
@@ -64,7 +64,7 @@ fn make_and_drop(shuffle: &mut Shuffle) {
     ])
     .unwrap();
     if shuffle.below(2) == 0 {
-        // Some work is done, and a completion kept.
+        // Some work completes, and one completion is kept.
         let _ = cqs[0].wait().unwrap();
     }
     let kept = cqs[0].poll();
@@ -96,9 +96,9 @@ fn make_and_drop(shuffle: &mut Shuffle) {
     }
 }
 
-/// Descriptors of events and completion queues, and mapped bytes. (Sockets are the whole process's,
-/// and opened when a connection first needs them.)
-fn holdings() -> (usize, usize) {
+/// The number of event descriptors and of mapped bytes. Sockets are not counted: they are shared by
+/// the process and opened at first use.
+fn resources() -> (usize, usize) {
     let kinds = fs::read_dir("/proc/self/fd").unwrap();
     let kinds = kinds.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
     let descriptors = kinds
@@ -111,20 +111,20 @@ fn holdings() -> (usize, usize) {
 }
 
 #[test]
-fn everything_may_be_dropped_in_any_order_and_leaves_nothing() {
+fn objects_can_be_dropped_in_any_order_and_leave_nothing() {
     const ROUNDS: usize = 200;
     let mut shuffle = Shuffle(1);
-    // Sockets, threads and buffers that the process keeps come with the first rounds.
+    // The first rounds create the sockets, threads and buffers that the process keeps.
     for _ in 0..20 {
-        make_and_drop(&mut shuffle);
+        create_and_drop(&mut shuffle);
     }
-    let (descriptors, mapped) = holdings();
+    let (descriptors, mapped) = resources();
     for _ in 0..ROUNDS {
-        make_and_drop(&mut shuffle);
+        create_and_drop(&mut shuffle);
     }
-    let (descriptors_after, mapped_after) = holdings();
+    let (descriptors_after, mapped_after) = resources();
     assert_eq!(descriptors_after, descriptors);
-    // One region left in twenty rounds would be more.
+    // One leaked region in twenty rounds would exceed this.
     let grown = mapped_after.saturating_sub(mapped);
     assert!(grown < ROUNDS / 20 * LEN, "{grown} bytes more are mapped");
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 6: a thread that takes asynchronous events, and two queue pairs that make some. */
+/* Asynchronous events: a thread takes them, and two queue pairs raise them. */
 #include "common.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Takes events until it has seen those for which the program waits. */
+/* Takes events until both expected ones have arrived. */
 static void *event_loop(void *arg)
 {
     struct ibv_context *context = arg;
@@ -20,7 +20,7 @@ static void *event_loop(void *arg)
         printf("%s\n", ibv_event_type_str(event.event_type));
         established |= event.event_type == IBV_EVENT_COMM_EST;
         drained |= event.event_type == IBV_EVENT_SQ_DRAINED;
-        /* An object is not destroyed as long as one of its events is not acknowledged. */
+        /* ibv_destroy_qp blocks until the events of the queue pair are acknowledged. */
         ibv_ack_async_event(&event);
     }
     return NULL;
@@ -58,15 +58,15 @@ int main(int argc, char **argv)
     }
     for (i = 0; i < 2; i++)
         to_rtr(qp[i], IBV_QPT_RC, &end[1 - i], options.gid_index);
-    /* The second stays in RTR: the first packet that it gets is an event. */
+    /* The second queue pair stays in RTR, where the first packet raises IBV_EVENT_COMM_EST. */
     to_rts(qp[0], IBV_QPT_RC, &end[0]);
     if (ibv_post_recv(qp[1], &receive, &bad_receive) || ibv_post_send(qp[0], &send, &bad_send))
         die("ibv_post_send");
     completion(cq);
     completion(cq);
-    /* And that a queue which is to be drained has nothing under way any more is another one. */
+    /* SQD raises IBV_EVENT_SQ_DRAINED when no work request is in progress. */
     if (ibv_modify_qp(qp[0], &drain, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY))
-        die("to SQD");
+        die("ibv_modify_qp to SQD");
     pthread_join(thread, NULL);
 
     for (i = 0; i < 2; i++)

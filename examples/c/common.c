@@ -47,7 +47,7 @@ void die(const char *what)
     exit(1);
 }
 
-/* For the calls that return an errno. */
+/* Checks the result of a call that returns an errno. */
 static void check(int error, const char *what)
 {
     if (error) {
@@ -87,7 +87,7 @@ union ibv_gid local_gid(struct ibv_context *context, const struct options *optio
     return gid;
 }
 
-int meet(const struct options *options)
+int connect_tcp(const struct options *options)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
     struct addrinfo *address;
@@ -119,7 +119,7 @@ int meet(const struct options *options)
     return accepted;
 }
 
-/* As a line of text, so that the two hosts need not agree on anything else. */
+/* The values are exchanged as a line of text, which does not depend on the byte order. */
 struct end exchange(int sock, const struct end *mine)
 {
     struct end theirs;
@@ -137,14 +137,14 @@ struct end exchange(int sock, const struct end *mine)
     while (got < sizeof(line)) {
         ssize_t n = read(sock, line + got, sizeof(line) - got);
         if (n <= 0)
-            die("the peer is gone");
+            die("the peer closed the connection");
         got += n;
     }
     line[sizeof(line) - 1] = 0;
     if (sscanf(line, "%x %x %x %" SCNx64 " %" SCNx64 " %" SCNx64, &theirs.qpn, &theirs.psn,
                &theirs.rkey, &theirs.addr, &high, &low) != 6) {
         errno = EPROTO;
-        die("the peer");
+        die("cannot parse the line of the peer");
     }
     high = htobe64(high);
     low = htobe64(low);
@@ -158,7 +158,7 @@ void wait_for_peer(int sock)
     char byte = 0;
 
     if (write(sock, &byte, 1) != 1 || read(sock, &byte, 1) != 1)
-        die("the peer is gone");
+        die("the peer closed the connection");
 }
 
 void to_init(struct ibv_qp *qp, int access)
@@ -171,7 +171,7 @@ void to_init(struct ibv_qp *qp, int access)
 
     check(ibv_modify_qp(qp, &attr,
                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-          "to INIT");
+          "ibv_modify_qp to INIT");
 }
 
 void to_rtr(struct ibv_qp *qp, enum ibv_qp_type type, const struct end *theirs,
@@ -194,7 +194,7 @@ void to_rtr(struct ibv_qp *qp, enum ibv_qp_type type, const struct end *theirs,
 
     if (type == IBV_QPT_RC)
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-    check(ibv_modify_qp(qp, &attr, mask), "to RTR");
+    check(ibv_modify_qp(qp, &attr, mask), "ibv_modify_qp to RTR");
 }
 
 void to_rts(struct ibv_qp *qp, enum ibv_qp_type type, const struct end *mine)
@@ -211,7 +211,7 @@ void to_rts(struct ibv_qp *qp, enum ibv_qp_type type, const struct end *mine)
 
     if (type == IBV_QPT_RC)
         mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-    check(ibv_modify_qp(qp, &attr, mask), "to RTS");
+    check(ibv_modify_qp(qp, &attr, mask), "ibv_modify_qp to RTS");
 }
 
 struct ibv_wc completion(struct ibv_cq *cq)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 5: a connection on which each operation is done once: first what takes a receive at the
- * other end, then what does not. With -u over UC, which has no READ and no atomics.
+/* A connection that executes each operation once: first the ones that consume a receive at the
+ * peer, then the others. -u selects UC, which has no READ and no atomics.
  *
- * Start it without an address on one host, and on another with the first one's address. */
+ * Run it without an address on one host, and with the first host's address on another. */
 #include "common.h"
 
 #include <endian.h>
@@ -17,7 +17,7 @@
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |                   \
      IBV_ACCESS_REMOTE_ATOMIC)
 
-/* Half of the buffer is for the peer, half is this end's. */
+/* The first half of the buffer is the peer's target, the second half is the source. */
 static union {
     char bytes[2 * SIZE];
     uint64_t number;
@@ -43,7 +43,7 @@ static void post_receive(const struct connection *connection)
         die("ibv_post_recv");
 }
 
-/* Does one operation from the second half of the buffer, or into it. */
+/* Executes one operation from or to the second half of the buffer. */
 static void operate(const struct connection *connection, enum ibv_wr_opcode opcode, uint32_t length)
 {
     struct ibv_sge sge = {
@@ -133,7 +133,7 @@ static void server(const struct connection *connection, int sock, int reliable)
                !strcmp(buffer.bytes, "write with immediate"),
            "write with immediate");
     wait_for_peer(sock);
-    /* Nothing tells of a WRITE but the memory. A SEND after it would. */
+    /* A WRITE makes no completion here, so poll the memory. A SEND after it would notify. */
     do {
         atomic_thread_fence(memory_order_seq_cst);
     } while (strcmp(buffer.bytes, "write"));
@@ -145,7 +145,7 @@ static void server(const struct connection *connection, int sock, int reliable)
     buffer.number = 40;
     wait_for_peer(sock);
     wait_for_peer(sock);
-    expect(buffer.number == 102, "what the peer's atomics left");
+    expect(buffer.number == 102, "result of the peer's atomics");
 }
 
 int main(int argc, char **argv)
@@ -180,14 +180,14 @@ int main(int argc, char **argv)
         .addr = (uintptr_t)&buffer,
         .gid = local_gid(context, &options),
     };
-    sock = meet(&options);
+    sock = connect_tcp(&options);
     connection.peer = exchange(sock, &mine);
-    /* UC takes of the rights only the one to write. */
+    /* UC permits only remote WRITE. */
     to_init(connection.qp, type == IBV_QPT_RC ? ACCESS : IBV_ACCESS_REMOTE_WRITE);
     post_receive(&connection);
     to_rtr(connection.qp, type, &connection.peer, options.gid_index);
     to_rts(connection.qp, type, &mine);
-    /* Who sends before the other end is in RTR, sends in vain. */
+    /* A message that arrives before the peer is in RTR is dropped. */
     wait_for_peer(sock);
 
     (options.server ? client : server)(&connection, sock, type == IBV_QPT_RC);

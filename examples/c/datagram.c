@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 8: datagrams. The client sends one to the server, which answers to whom it came from.
+/* Datagrams: the client sends one to the server, which replies to its sender.
  *
- * Start it without an address on one host, and on another with the first one's address. */
+ * Run it without an address on one host, and with the first host's address on another. */
 #include "common.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 #define QKEY 0x11111111
 #define SIZE 64
-/* In front of every datagram that is received is the header with the addresses. */
+/* A received datagram is preceded by a header with the addresses. */
 #define GRH 40
 
 static char buffer[GRH + SIZE];
@@ -20,13 +20,13 @@ static void to_rts_ud(struct ibv_qp *qp)
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY };
 
     if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY))
-        die("to INIT");
+        die("ibv_modify_qp to INIT");
     attr.qp_state = IBV_QPS_RTR;
     if (ibv_modify_qp(qp, &attr, IBV_QP_STATE))
-        die("to RTR");
+        die("ibv_modify_qp to RTR");
     attr.qp_state = IBV_QPS_RTS;
     if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN))
-        die("to RTS");
+        die("ibv_modify_qp to RTS");
 }
 
 static void post_receive(struct ibv_qp *qp, struct ibv_mr *mr)
@@ -46,7 +46,7 @@ static void send_to(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_ah *ah, uin
         .opcode = IBV_WR_SEND,
         .sg_list = &sge,
         .num_sge = 1,
-        /* Inline data is taken at once, and needs no memory region. */
+        /* Inline data is copied when it is posted, and needs no memory region. */
         .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
         .wr = { .ud = { .ah = ah, .remote_qpn = qpn, .remote_qkey = QKEY } },
     }, *bad;
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
     struct ibv_ah *ah;
     struct ibv_wc wc;
     struct end mine, theirs;
-    char question[SIZE] = "Who is there?", answer[SIZE] = "A datagram.";
+    char request[SIZE] = "Who is there?", reply[SIZE] = "A datagram.";
     int sock;
 
     if (!sent || !received || !mr)
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     to_rts_ud(qp);
     post_receive(qp, mr);
 
-    sock = meet(&options);
+    sock = connect_tcp(&options);
     mine = (struct end){ .qpn = qp->qp_num, .gid = local_gid(context, &options) };
     theirs = exchange(sock, &mine);
     if (options.server) {
@@ -104,19 +104,19 @@ int main(int argc, char **argv)
         };
 
         ah = ibv_create_ah(pd, &attr);
-        send_to(qp, sent, ah, theirs.qpn, question);
+        send_to(qp, sent, ah, theirs.qpn, request);
         wc = completion(received);
     } else {
         wc = completion(received);
-        /* The header tells the way back. */
+        /* The header holds the address of the sender. */
         ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)buffer, PORT);
-        send_to(qp, sent, ah, wc.src_qp, answer);
+        send_to(qp, sent, ah, wc.src_qp, reply);
     }
     printf("from queue pair %#x, %u bytes: %s\n", wc.src_qp, wc.byte_len - GRH, buffer + GRH);
     if (wc.src_qp != theirs.qpn || !(wc.wc_flags & IBV_WC_GRH) ||
-        strcmp(buffer + GRH, options.server ? answer : question)) {
+        strcmp(buffer + GRH, options.server ? reply : request)) {
         errno = EPROTO;
-        die("the datagram");
+        die("unexpected datagram");
     }
     wait_for_peer(sock);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 1: the devices of this host and what kind of node each is. */
+/* Lists the devices of this host with their node types. */
 #include "common.h"
 
 #include <endian.h>

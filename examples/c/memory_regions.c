@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 3: three memory regions of one protection domain, each with other rights. */
+/* Three memory regions of one protection domain, with different access rights. */
 #include "common.h"
 
 #include <errno.h>
@@ -34,12 +34,12 @@ int main(int argc, char **argv)
         printf("%zu bytes at %p, lkey %#x, rkey %#x: %s\n", mr[i]->length, mr[i]->addr,
                mr[i]->lkey, mr[i]->rkey, kinds[i].rights);
     }
-    /* Whom the owner does not trust to write, nobody else may. */
+    /* Remote WRITE requires local write permission. */
     wrong = ibv_reg_mr(pd, buffers, 4096, IBV_ACCESS_REMOTE_WRITE);
     if (wrong || errno != EINVAL)
-        die("remote write without local write was not refused");
-    printf("remote write without local write: refused\n");
-    /* A domain that has regions stays. */
+        die("remote write without local write did not fail");
+    printf("remote write without local write: rejected\n");
+    /* A protection domain cannot be freed while it has regions. */
     if (ibv_dealloc_pd(pd) != EBUSY)
         die("a domain in use was freed");
     for (i = 0; i < 3; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 2: the ports of a device and their GIDs, with the version of RoCE of each. */
+/* Lists the ports of a device and their GIDs, with the RoCE version of each. */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
             struct ibv_gid_entry entry;
             char text[INET6_ADDRSTRLEN];
 
-            /* An empty place in the table is an error of this call. */
+            /* This call fails for an empty entry of the table. */
             if (ibv_query_gid_ex(context, port, i, &entry, 0))
                 continue;
             inet_ntop(AF_INET6, entry.gid.raw, text, sizeof(text));

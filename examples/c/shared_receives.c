@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Exercise 7: two connections whose receives come from one shared queue, and the event that it runs
- * low. Both ends of both are in this program. */
+/* Two connections that share a receive queue, and the event for a low number of receives. All four
+ * ends are in this program. */
 #include "common.h"
 
 #include <stdio.h>
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
     if (ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT))
         die("ibv_modify_srq");
 
-    /* In turn over both connections; whoever comes next takes the next receive. */
+    /* The connections alternate. Each message consumes the oldest receive. */
     for (i = 0; i < RECEIVES; i++) {
         char *text = buffer[1] + i * SIZE;
         struct ibv_sge sge = { .addr = (uintptr_t)text, .length = SIZE, .lkey = mr->lkey };
@@ -85,11 +85,11 @@ int main(int argc, char **argv)
         completion(sent);
         wc = completion(received);
         if (wc.qp_num != to[i % 2]->qp_num || strcmp(buffer[0] + wc.wr_id * SIZE, text))
-            die("a message went astray");
+            die("a completion of the wrong queue pair or receive");
         by[i % 2]++;
     }
     printf("%d messages over the first connection, %d over the second\n", by[0], by[1]);
-    /* Before it come those of the connections, which are established. */
+    /* The events of the established connections come first. */
     do {
         if (ibv_get_async_event(context, &event))
             die("ibv_get_async_event");

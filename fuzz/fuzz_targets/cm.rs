@@ -1,4 +1,4 @@
-//! The connection manager between peers and a program that do anything.
+//! The connection manager between an arbitrary application and arbitrary peers.
 #![cfg_attr(fuzzing, no_main)]
 
 urxe_fuzz::target!(urxe_fuzz::cm::check);

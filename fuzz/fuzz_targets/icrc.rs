@@ -1,4 +1,4 @@
-//! The ICRC of a sender whose IPv4 identification is not known.
+//! ICRC verification without knowledge of the IPv4 identification.
 #![cfg_attr(fuzzing, no_main)]
 
 urxe_fuzz::target!(urxe_fuzz::icrc::check);

@@ -1,4 +1,4 @@
-//! Whatever bytes come: they parse or are refused, and what parsed is the same when written anew.
+//! Arbitrary bytes are rejected or parse, and a parsed packet survives emission.
 #![cfg_attr(fuzzing, no_main)]
 
 urxe_fuzz::target!(urxe_fuzz::packet::check);

@@ -1,4 +1,4 @@
-//! A queue pair of any service in any state, between a peer and a program that do anything.
+//! A queue pair of any service and state between an arbitrary application and peer.
 #![cfg_attr(fuzzing, no_main)]
 
 urxe_fuzz::target!(urxe_fuzz::queue_pair::check);

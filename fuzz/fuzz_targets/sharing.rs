@@ -1,4 +1,4 @@
-//! Processes that share a port, and neighbours that do anything.
+//! Processes that share port 4791, among arbitrary same-host peers.
 #![cfg_attr(fuzzing, no_main)]
 
 urxe_fuzz::target!(urxe_fuzz::sharing::check);

@@ -1,5 +1,4 @@
-//! The story of a connection manager: its program listens, asks, accepts, rejects, ends and forgets in
-//! any state, while peers send any message that names its connections or nothing at all.
+//! A connection manager whose application calls it in any state, while peers send any message.
 
 use arbitrary::Arbitrary;
 use std::net::Ipv4Addr;
@@ -19,42 +18,42 @@ use urxe_proto::time::Time;
 
 const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7471);
 const BACKLOG: usize = 4;
-/// As many identifiers as a story can know.
+/// The number of peers.
 const PEERS: u8 = 3;
 
-/// Tells the story that `bytes` make.
+/// Runs the input that `bytes` encode.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::told(bytes, |story: Story| story.tell());
+    crate::with_input(bytes, |input: Input| input.run());
 }
 
-/// What happens.
+/// The steps of the application and of the peers.
 #[derive(Arbitrary, Debug)]
-pub struct Story {
+pub struct Input {
     steps: Vec<Step>,
 }
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// A message of which these bytes are the contents.
+    /// A message with these contents.
     Arrive {
         from: u8,
         attribute: u8,
         transaction: u8,
         local: u8,
         remote: u8,
-        /// At which offset to put bytes.
+        /// Offsets, and the bytes to put there.
         pieces: Vec<(u8, [u8; 4])>,
     },
-    /// One that we sent comes back changed in a byte: with what a peer has seen it can do as it likes.
+    /// An earlier outgoing message with one byte changed, as a peer could return it.
     Echo {
         which: u8,
         at: u8,
         value: u8,
     },
-    /// Bytes.
+    /// A datagram of arbitrary bytes.
     Noise(Vec<u8>),
     Call {
         id: u8,
@@ -85,9 +84,9 @@ enum Call {
 }
 
 #[derive(Debug)]
-struct Counting(u32);
+struct SequentialIds(u32);
 
-impl Ids for Counting {
+impl Ids for SequentialIds {
     fn comm_id(&mut self) -> u32 {
         self.0 += 1;
         self.0
@@ -108,23 +107,23 @@ fn address(peer: u8) -> Address {
     }
 }
 
-struct Scene {
-    manager: Manager<Counting>,
+struct Harness {
+    manager: Manager<SequentialIds>,
     now: Time,
-    /// Identifiers that exist or existed.
+    /// Identifiers that exist or have existed.
     known: Vec<CommId>,
-    /// Those whose last event has come, which are no more.
+    /// Identifiers whose last event was returned.
     ended: Vec<CommId>,
     sent: Vec<(Address, Box<mad::Mad>)>,
 }
 
-impl Story {
-    fn tell(&self) {
-        let mut manager = Manager::new(Counting(0));
+impl Input {
+    fn run(&self) {
+        let mut manager = Manager::new(SequentialIds(0));
         manager
             .listen(SERVICE, &[ListenAt::AllV4], BACKLOG)
-            .expect("nobody listens yet");
-        let mut scene = Scene {
+            .expect("the address is free");
+        let mut harness = Harness {
             manager,
             now: Time(0),
             known: vec![CommId(0)],
@@ -132,16 +131,16 @@ impl Story {
             sent: Vec::new(),
         };
         for step in &self.steps {
-            scene.step(step);
-            scene.collect();
+            harness.step(step);
+            harness.collect();
         }
-        scene.end();
+        harness.end();
     }
 }
 
-impl Scene {
+impl Harness {
     fn id(&self, choice: u8) -> CommId {
-        // The newest first.
+        // 0 is the newest.
         let back = usize::from(choice) % self.known.len();
         self.known[self.known.len() - 1 - back]
     }
@@ -188,7 +187,7 @@ impl Scene {
             Step::Call { id, call } => self.call(self.id(*id), *call),
             Step::Connect { to, timeout } => {
                 let id = self.manager.connect(now, &connect(*to, *timeout));
-                self.known.push(id.expect("identifiers are plenty"));
+                self.known.push(id.expect("identifiers are available"));
             }
             Step::Resolve { to, timeout } => {
                 let wanted = Resolve {
@@ -199,7 +198,7 @@ impl Scene {
                     private_data: PrivateData::default(),
                 };
                 let id = self.manager.resolve(now, &wanted);
-                self.known.push(id.expect("identifiers are plenty"));
+                self.known.push(id.expect("identifiers are available"));
             }
             Step::Wait(ms) => {
                 self.now = now + Duration::from_millis((*ms).into());
@@ -214,7 +213,10 @@ impl Scene {
         if deadline != Time::NEVER {
             self.now = self.now.max(deadline);
             self.manager.handle_timeout(self.now);
-            assert!(self.manager.deadline() > self.now, "time does not pass");
+            assert!(
+                self.manager.deadline() > self.now,
+                "the deadline has not moved"
+            );
         }
     }
 
@@ -255,15 +257,18 @@ impl Scene {
 
     fn collect(&mut self) {
         while let Some(transmit) = self.manager.poll_transmit() {
-            Message::parse(&transmit.mad[..]).expect("ours are well-formed");
+            Message::parse(&transmit.mad[..]).expect("an outgoing message is well-formed");
             self.sent.push((transmit.address, transmit.mad));
         }
         while let Some(event) = self.manager.poll_event() {
             let id = event.id();
-            assert!(!self.ended.contains(&id), "{event:?} after the last one");
+            assert!(!self.ended.contains(&id), "{event:?} after the last event");
             match &event {
                 Event::Request { .. } | Event::ResolutionRequest { .. } => self.known.push(id),
-                _ => assert!(self.known.contains(&id), "{event:?} of nothing"),
+                _ => assert!(
+                    self.known.contains(&id),
+                    "{event:?} of an unknown identifier"
+                ),
             }
             if event.is_last() {
                 assert!(!self.manager.exists(id));
@@ -274,26 +279,26 @@ impl Scene {
         assert!(left.count() <= self.manager.open());
     }
 
-    /// When the program forgets everything and all timers have run, nothing is left.
+    /// Abandons all identifiers and runs all timers, after which the manager must be empty.
     fn end(&mut self) {
         self.manager.abandon_all(self.now);
         for _ in 0..10_000 {
             while self.manager.poll_transmit().is_some() {}
             assert!(
                 self.manager.poll_event().is_none(),
-                "nobody is told any more"
+                "an event of an abandoned identifier"
             );
             if self.manager.deadline() == Time::NEVER {
                 assert!(
                     self.manager.is_empty(),
-                    "something is left: {:?}",
+                    "the manager is not empty: {:?}",
                     self.manager
                 );
                 return;
             }
             self.expire();
         }
-        panic!("timers never end");
+        panic!("the timers do not end");
     }
 }
 

@@ -1,5 +1,5 @@
-//! A host over plain vectors that holds a state machine to what it may do: which memory it may touch
-//! for whom, and which completions it owes.
+//! A host that checks a state machine: which memory it may access, and which completions it must
+//! make. Memory is a plain vector.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,61 +11,61 @@ use urxe_proto::ids::{RKey, Srqn};
 use urxe_proto::queue::RecvQueue;
 use urxe_proto::work::{Completion, Sge, WcStatus};
 
-/// Memory that may be used locally, and nothing else.
+/// The key of memory for local use only.
 pub const LOCAL: u32 = 1;
-/// Memory with which the peer may do anything.
+/// The key of memory that the peer may access with every operation.
 pub const REMOTE: u32 = 2;
-/// Memory without any right but that of sending from it.
+/// The key of memory that permits only local reads.
 pub const READ_ONLY: u32 = 3;
-/// No memory.
+/// An invalid key.
 pub const NO_KEY: u32 = 99;
-/// Bytes of each region.
+/// The length of each region, in bytes.
 pub const REGION: usize = 16 * 1024;
 /// The shared receive queue of the XRC domain.
 pub const SRQ: Srqn = Srqn::new(7);
 
-/// Where region `key` begins.
+/// The address of the region with this key.
 pub fn base(key: u32) -> u64 {
     u64::from(key) << 32
 }
 
-/// A send work request that was taken and has not completed.
+/// A send work request that was posted and has not completed.
 #[derive(Debug)]
 pub struct Outstanding {
-    /// Its number.
+    /// Its identifier.
     pub wr_id: u64,
-    /// Whether it makes a completion though it succeeds.
+    /// Whether it makes a completion on success.
     pub signaled: bool,
-    /// Where its response goes.
-    pub sink: Vec<Sge>,
+    /// The memory for its response.
+    pub response_sges: Vec<Sge>,
 }
 
-/// A host, and what it knows of its queue pair.
+/// A host with one queue pair, and the observations that the rules refer to.
 #[derive(Debug)]
 pub struct Host {
     regions: Vec<(u32, Access, RefCell<Vec<u8>>)>,
-    /// The remote rights of the queue pair itself.
+    /// The remote access rights of the queue pair.
     pub granted: Cell<Access>,
-    /// What requests have named so far: key, address, length.
-    pub named: Vec<(u32, u64, u64)>,
-    /// Receives that wait.
+    /// The memory that requests of the peer addressed so far: key, address, length.
+    pub requested: Vec<(u32, u64, u64)>,
+    /// The posted receives.
     pub receives: RecvQueue,
-    /// Whether they pose as those of a shared queue.
+    /// Whether the receives belong to a shared receive queue.
     pub shared: bool,
-    /// Numbers of receives that were posted and have not completed.
+    /// The identifiers of receives that were posted and have not completed.
     pub receives_due: VecDeque<u64>,
-    /// Receives taken and not completed.
+    /// The receives that were taken and have not completed.
     taken: Vec<(u64, Vec<Sge>)>,
-    /// Sends that were posted and have not completed.
+    /// The sends that were posted and have not completed.
     pub sends_due: VecDeque<Outstanding>,
-    /// Events so far.
+    /// The events so far.
     pub events: Vec<QpEvent>,
-    /// Bytes the peer changed by the packet at hand.
+    /// The bytes that the current packet has changed.
     pub written: Cell<usize>,
 }
 
 impl Host {
-    /// A host of three regions whose receive queue holds 16.
+    /// Returns a host with three regions and a receive queue of 16 entries.
     pub fn new(shared: bool) -> Self {
         let remote = Access::REMOTE_WRITE
             | Access::REMOTE_READ
@@ -79,7 +79,7 @@ impl Host {
                 region(READ_ONLY, Access::empty()),
             ],
             granted: Cell::default(),
-            named: Vec::new(),
+            requested: Vec::new(),
             receives: RecvQueue::new(16, 4).expect("memory"),
             shared,
             receives_due: VecDeque::new(),
@@ -90,20 +90,22 @@ impl Host {
         }
     }
 
-    /// The queue pair went to RESET: nothing outstanding will complete.
-    pub fn forget(&mut self) {
+    /// Discards what is outstanding, as a transition to RESET does.
+    pub fn reset(&mut self) {
         self.sends_due.clear();
         self.taken.clear();
-        self.named.clear();
+        self.requested.clear();
         if !self.shared {
             self.receives_due.clear();
         }
     }
 
+    /// Asserts that nothing is outstanding.
+    ///
     /// # Panics
-    /// When something is still due.
+    /// If a work request has not completed.
     pub fn assert_flushed(&self) {
-        // Those that nobody wanted to hear of may have succeeded.
+        // Unsignaled sends may have succeeded without a completion.
         let due = self.sends_due.iter().find(|due| due.signaled);
         assert!(due.is_none(), "{due:?}");
         if !self.shared {
@@ -136,7 +138,8 @@ impl Host {
         Ok(f(&mut bytes.borrow_mut()[start..start + len as usize]))
     }
 
-    /// What the peer asks for must be something that the queue pair grants and that a request named.
+    /// Accesses memory for the peer. The queue pair must grant the access, and a request must have
+    /// addressed the memory.
     fn remote<T>(
         &self,
         key: RemoteKey,
@@ -156,13 +159,13 @@ impl Host {
                 && len <= length - addr.wrapping_sub(start)
         };
         assert!(
-            len == 0 || self.named.iter().any(within),
-            "{addr:#x}+{len} of {key:?} was named by no request"
+            len == 0 || self.requested.iter().any(within),
+            "no request addressed {addr:#x}+{len} of {key:?}"
         );
         self.with(key.rkey.0, addr, len, access, f)
     }
 
-    fn each_piece(
+    fn each_element(
         &self,
         sges: &[Sge],
         mut skip: u64,
@@ -186,7 +189,7 @@ impl Host {
             done += take as usize;
             skip = 0;
         }
-        // What an atomic found may have too little room, or none.
+        // The elements for the result of an atomic may be too short, or missing.
         match done < len {
             true => Err(MemoryError::Range),
             false => Ok(()),
@@ -195,7 +198,7 @@ impl Host {
 
     fn put(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         let access = Access::LOCAL_WRITE;
-        self.each_piece(sges, offset, data.len(), access, |memory, at| {
+        self.each_element(sges, offset, data.len(), access, |memory, at| {
             memory.copy_from_slice(&data[at..at + memory.len()]);
         })
     }
@@ -211,16 +214,16 @@ impl Memory for Host {
 
     fn gather(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let len = out.len();
-        self.each_piece(sges, offset, len, Access::empty(), |memory, at| {
+        self.each_element(sges, offset, len, Access::empty(), |memory, at| {
             out[at..at + memory.len()].copy_from_slice(memory);
         })
     }
 
     fn scatter(&self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         assert!(
-            // What asks for no data has no elements, and an answer with data touches nothing.
-            sges.is_empty() || self.sends_due.iter().any(|due| due.sink == sges),
-            "data for elements that no outstanding work request has: {sges:?}"
+            // A request without data has no elements; a response to it stores nothing.
+            sges.is_empty() || self.sends_due.iter().any(|due| due.response_sges == sges),
+            "data for elements of no outstanding work request: {sges:?}"
         );
         self.put(sges, offset, data)
     }
@@ -232,7 +235,7 @@ impl Memory for Host {
         len: u64,
         access: Access,
     ) -> Result<(), MemoryError> {
-        // Asking touches nothing.
+        // The check alone accesses no memory.
         self.with(key.rkey.0, addr, len, access, |_| ())
     }
 
@@ -328,11 +331,14 @@ impl Completions for Host {
     fn send_completed(&mut self, completion: Completion) {
         loop {
             let due = self.sends_due.pop_front();
-            let due = due.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            let due = due.unwrap_or_else(|| panic!("no work request for {completion:?}"));
             if due.wr_id == completion.wr_id {
                 break;
             }
-            assert!(!due.signaled, "{due:?} is skipped by {completion:?}");
+            assert!(
+                !due.signaled,
+                "{due:?} has no completion before {completion:?}"
+            );
         }
     }
 
@@ -348,7 +354,7 @@ impl Completions for Host {
             .receives_due
             .iter()
             .position(|&due| due == receive.wr_id);
-        let due = due.unwrap_or_else(|| panic!("{completion:?} comes twice"));
+        let due = due.unwrap_or_else(|| panic!("a second completion: {completion:?}"));
         assert!(due == 0 || self.shared, "receives complete in order");
         self.receives_due.remove(due);
         if completion.status == WcStatus::Success && completion.byte_len > 0 {

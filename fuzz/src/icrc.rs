@@ -1,19 +1,19 @@
-//! The ICRC: what is sealed is accepted whatever the guess, and what is accepted has that ICRC.
+//! ICRC: a computed ICRC verifies with any guess of the IP ID, and an accepted one is correct.
 
 use arbitrary::Arbitrary;
 use std::net::SocketAddr;
 use urxe_proto::icrc::{Flow, FlowIcrc, IpId, LEN};
 use urxe_proto::wire::Bth;
 
-/// Checks the input that `bytes` make.
+/// Checks the input that `bytes` encode.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::told(bytes, |input: Input| input.check());
+    crate::with_input(bytes, |input: Input| input.check());
 }
 
-/// A packet, the way that it came, and what happened to it.
+/// A packet, its addresses, and the bit errors on its way.
 #[derive(Arbitrary, Debug)]
 pub struct Input {
     v6: bool,
@@ -21,7 +21,7 @@ pub struct Input {
     source_port: u16,
     id: (u16, bool),
     guess: (u16, bool),
-    /// Bits that are flipped on the way.
+    /// The positions of bit errors.
     damage: Vec<(u16, u8)>,
     packet: Vec<u8>,
 }
@@ -35,15 +35,15 @@ impl Input {
         let from = SocketAddr::new(src, self.source_port);
         let to = SocketAddr::new(dst, urxe_proto::wire::UDP_PORT);
         let Some(flow) = Flow::new(from, to) else {
-            // An IPv4 address in its mapped form beside one of IPv6.
+            // One IPv4-mapped and one IPv6 address.
             return;
         };
         let icrc = FlowIcrc::new(&flow);
         let [sent, guess] =
             [self.id, self.guess].map(|(id, dont_fragment)| IpId { id, dont_fragment });
 
-        // As it came, with whatever is where the ICRC should be.
-        self.accepted_is_right(&icrc, &self.packet, guess);
+        // The packet as given, with arbitrary bytes in the place of the ICRC.
+        self.check_accepted(&icrc, &self.packet, guess);
 
         let mut datagram = self.packet.clone();
         datagram.resize(datagram.len().clamp(Bth::LEN, 8192).next_multiple_of(4), 0);
@@ -66,7 +66,7 @@ impl Input {
             .iter()
             .zip(&datagram)
             .enumerate()
-            // What may change on the way is not covered (A17.3.3).
+            // The ICRC does not cover variant fields (A17.3.3).
             .filter(|(at, _)| *at != Bth::VARIANT_BYTE)
             .map(|(_, (a, b))| (a ^ b).count_ones())
             .sum();
@@ -75,10 +75,10 @@ impl Input {
         } else if changed == 1 {
             assert!(icrc.verify_known_sender(&datagram, known).is_err());
         }
-        self.accepted_is_right(&icrc, &datagram, guess);
+        self.check_accepted(&icrc, &datagram, guess);
     }
 
-    fn accepted_is_right(&self, icrc: &FlowIcrc, datagram: &[u8], guess: IpId) {
+    fn check_accepted(&self, icrc: &FlowIcrc, datagram: &[u8], guess: IpId) {
         if let Ok(found) = icrc.verify(datagram, guess) {
             let (packet, end) = datagram.split_at(datagram.len() - LEN);
             assert_eq!(icrc.compute(found, packet), end);

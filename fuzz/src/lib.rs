@@ -1,9 +1,9 @@
-//! What fuzzers try: stories made of arbitrary bytes, and hosts that watch what urxe does in them.
+//! Fuzz targets: inputs derived from arbitrary bytes, and harnesses that check urxe's behaviour.
 //!
-//! A target is a file in `fuzz_targets` that names a function here. With `--cfg fuzzing`, as
-//! `cargo xtask fuzz` and cargo-fuzz build it, libFuzzer calls that function; without, the same
-//! program replays the files that it is given, so that a finding can be looked at without any fuzzer:
-//! `cargo run -p urxe-fuzz --bin TARGET FILE`.
+//! A target is a file in `fuzz_targets` that names a function here. `cargo xtask fuzz` and
+//! cargo-fuzz build with `--cfg fuzzing`, so that libFuzzer calls the function. Without it, the
+//! same program replays the files on its command line, so a finding can be debugged without a
+//! fuzzer: `cargo run -p urxe-fuzz --bin TARGET FILE`.
 
 pub mod abi;
 pub mod cm;
@@ -14,16 +14,16 @@ pub mod pair;
 pub mod queue_pair;
 pub mod sharing;
 
-// Some stories send datagrams and take names: not in the host's network, where there can be another.
+// Some inputs send datagrams and bind addresses. They run in a network namespace of their own.
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// A target: its name, and what it does with bytes.
+/// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target. Each panics when a rule is broken.
+/// All targets. Each panics when urxe violates a rule.
 pub const TARGETS: &[Target] = &[
     ("abi", abi::check),
     ("packet", packet::check),
@@ -34,7 +34,7 @@ pub const TARGETS: &[Target] = &[
     ("sharing", sharing::check),
 ];
 
-/// Makes the program of a target.
+/// Defines the program of a target.
 #[macro_export]
 macro_rules! target {
     ($check:path) => {
@@ -48,7 +48,7 @@ macro_rules! target {
     };
 }
 
-/// Hands each file that the command line names to `check`.
+/// Runs `check` on each file that the command line names.
 pub fn replay(check: fn(&[u8])) -> std::process::ExitCode {
     for file in std::env::args_os().skip(1) {
         let file = std::path::PathBuf::from(file);
@@ -59,19 +59,19 @@ pub fn replay(check: fn(&[u8])) -> std::process::ExitCode {
                 return std::process::ExitCode::FAILURE;
             }
         }
-        println!("{}: nothing is wrong", file.display());
+        println!("{}: passed", file.display());
     }
     std::process::ExitCode::SUCCESS
 }
 
-/// Whether this program has a network that nobody else is in.
+/// Returns whether this process runs in its own network namespace.
 pub(crate) fn has_own_network() -> bool {
     std::env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_some()
 }
 
-/// Tells the story that `bytes` make, if they make one.
-pub(crate) fn told<S: for<'a> Arbitrary<'a>>(bytes: &[u8], tell: impl FnOnce(S)) {
-    if let Ok(story) = S::arbitrary_take_rest(Unstructured::new(bytes)) {
-        tell(story);
+/// Decodes `bytes` as an input and runs it. Too short inputs are skipped.
+pub(crate) fn with_input<I: for<'a> Arbitrary<'a>>(bytes: &[u8], run: impl FnOnce(I)) {
+    if let Ok(input) = I::arbitrary_take_rest(Unstructured::new(bytes)) {
+        run(input);
     }
 }

@@ -1,13 +1,13 @@
-//! Wire formats, from bytes and back.
+//! Wire formats: parsing and emitting are inverse.
 
 use urxe_proto::cm::wire::{IpHeader, Message};
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::{Grh, Packet};
 
-/// Takes `bytes` for each format that comes from the wire.
+/// Parses `bytes` as each wire format.
 ///
 /// # Panics
-/// When something that was parsed is not the same after it was written and parsed again.
+/// If a parsed value differs after it is emitted and parsed again.
 pub fn check(bytes: &[u8]) {
     packet(bytes);
     cm(bytes);
@@ -15,7 +15,7 @@ pub fn check(bytes: &[u8]) {
         && let Some(network) = NetworkHeader::parse(header)
     {
         let again = NetworkHeader::parse(&network.bytes(100));
-        // Between mapped addresses it is written as IPv4, which has no flow label.
+        // Between IPv4-mapped addresses it is emitted as IPv4, which has no flow label.
         let v4 = network.source.to_ip().is_ipv4() && network.destination.to_ip().is_ipv4();
         let flow_label = if v4 { 0 } else { network.flow_label };
         let expected = NetworkHeader {
@@ -33,7 +33,7 @@ fn packet(bytes: &[u8]) {
     assert!(packet.len() <= bytes.len());
     let mut written = vec![0xa5; packet.len()];
     assert_eq!(packet.emit(&mut written), packet.len());
-    let again = Packet::parse(&written).expect("what is emitted is well-formed");
+    let again = Packet::parse(&written).expect("an emitted packet is well-formed");
     assert_eq!(again.payload, packet.payload);
     let expected = packet.header.with_payload_len(packet.payload.len());
     assert_eq!(again.header, expected);
@@ -51,6 +51,6 @@ fn cm(bytes: &[u8]) {
         return;
     };
     let mad = message.to_mad(transaction);
-    let again = Message::parse(&mad).expect("what is emitted is well-formed");
+    let again = Message::parse(&mad).expect("an emitted message is well-formed");
     assert_eq!(again, (transaction, message));
 }

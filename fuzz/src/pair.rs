@@ -1,20 +1,22 @@
-//! Two endpoints of a reliable connection, as in the simulator, whose network does what the fuzzer says.
+//! Two endpoints of a reliable connection in the simulator, over a network that the input controls.
 
 use urxe_sim::connection::run_scripted;
 use urxe_sim::limits::Limits;
 
-/// Small enough that a run is quick.
+/// Limits that keep a run short.
 const LIMITS: Limits = Limits {
     ops: 30,
     longest: 5000,
     without: Vec::new(),
 };
 
-/// The first eight bytes say what the endpoints are and do; the others what becomes of datagrams, by
-/// turns in one and the other direction.
+/// Runs the simulation that `bytes` encode.
+///
+/// The first eight bytes are the seed of the endpoints. The others decide the fate of each
+/// datagram, alternating between the two directions.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
     let Some((seed, decisions)) = bytes.split_first_chunk() else {
         return;

@@ -1,6 +1,8 @@
-//! How processes share port 4791: the program by which the kernel steers datagrams, held against a second opinion
-//! in plain Rust and against the kernel; and two processes of a host whose neighbours take names, send
-//! them datagrams and pass datagrams on to them, of any contents.
+//! Sharing of port 4791 between processes.
+//!
+//! The steering program is compared with a second implementation in Rust and with the kernel. Two
+//! processes of one host face others that bind names and send arbitrary datagrams and forwarded
+//! messages.
 
 mod traffic;
 
@@ -18,35 +20,35 @@ use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
 use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
-/// Tells the story that `bytes` make.
+/// Runs the input that `bytes` encode.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    // Names and ports are the process's.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    crate::told(bytes, |story: Story| match story {
-        Story::Steering(story) => story.tell(),
-        // Whoever takes names of the host's network takes them from others.
-        Story::Names(story) if crate::has_own_network() => story.tell(),
-        Story::Names(_) => {}
-        Story::Traffic(story) => story.tell(),
+    // Abstract socket names and ports are shared by the whole process.
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    crate::with_input(bytes, |input: Input| match input {
+        Input::Steering(steering) => steering.run(),
+        // In the host's network the names could belong to other processes.
+        Input::Names(names) if crate::has_own_network() => names.run(),
+        Input::Names(_) => {}
+        Input::Traffic(traffic) => traffic.run(),
     });
 }
 
-/// What happens.
+/// One of three scenarios.
 #[derive(Arbitrary, Debug)]
-pub enum Story {
-    /// A program, and packets for it.
+pub enum Input {
+    /// A steering program, and packets for it.
     Steering(Steering),
-    /// Names that others hold.
+    /// Names that other sockets hold.
     Names(Names),
-    /// What arrives.
+    /// Datagrams and messages that arrive.
     Traffic(Traffic),
 }
 
-/// The number of a slot's socket, and packets.
+/// The socket index of each slot, and packets.
 #[derive(Arbitrary, Debug)]
 pub struct Steering {
     order: BTreeMap<u8, u16>,
@@ -54,12 +56,12 @@ pub struct Steering {
     packets: Vec<Packet>,
 }
 
-/// A datagram: bytes, and what is put into them where a packet has it.
+/// A datagram: bytes, and header fields that replace some of them.
 #[derive(Arbitrary, Debug)]
 struct Packet {
     bytes: Vec<u8>,
     qpn: Option<Target>,
-    /// The attribute of a MAD, by its number.
+    /// The attribute of a MAD.
     attribute: Option<u8>,
     /// The first bytes of the two communication IDs.
     ids: Option<(u8, u8)>,
@@ -69,13 +71,13 @@ struct Packet {
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Target {
     Slot(u8, u16),
-    /// Of the process in question, or its neighbour.
+    /// The slot of the first or the second process.
     Known(bool, u16),
     Gsi,
     Multicast,
 }
 
-/// Where a packet has what the kernel looks at.
+/// The offsets of the fields that the steering program reads.
 const QPN: usize = 5;
 const MAD: usize = Bth::LEN + Deth::LEN;
 const ATTRIBUTE: usize = MAD + 16;
@@ -83,8 +85,9 @@ const FIRST_ID: usize = MAD + MadHeader::LEN;
 const SECOND_ID: usize = FIRST_ID + 4;
 
 impl Packet {
-    /// What is sent from `flow`, where it is sealed, to a process in slot `own` or `other`.
-    fn shown(&self, own: u8, other: u8, flow: &FlowIcrc) -> Vec<u8> {
+    /// Returns the bytes, with the ICRC of `flow` if it is sealed. The two processes have the slots
+    /// `own` and `other`.
+    fn to_bytes(&self, own: u8, other: u8, flow: &FlowIcrc) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes.truncate(1000);
         let mut put = |at: usize, piece: &[u8]| {
@@ -125,10 +128,10 @@ impl Packet {
     }
 }
 
-/// Runs a program as the kernel does (`Documentation/networking/filter.rst`).
+/// Executes a classic BPF program as the kernel does (`Documentation/networking/filter.rst`).
 ///
 /// # Panics
-/// When the kernel would not take it.
+/// If the kernel would reject the program.
 fn run(program: &[Instruction], packet: &[u8]) -> u32 {
     let load = |at: u32, len: usize| -> Option<u32> {
         let at = at as usize;
@@ -145,7 +148,7 @@ fn run(program: &[Instruction], packet: &[u8]) -> u32 {
         at += 1;
         let jump = |is: bool| usize::from(if is { if_true } else { if_false });
         match u32::from(code) {
-            // What is not there ends the program with 0.
+            // A load beyond the end of the packet ends the program with 0.
             code @ (0x20 | 0x28 | 0x30) => {
                 let len = match code {
                     0x20 => 4,
@@ -164,15 +167,15 @@ fn run(program: &[Instruction], packet: &[u8]) -> u32 {
             0x25 => at += jump(accumulator > k),
             0x06 => return k,
             0x16 => return accumulator,
-            code => panic!("{code:#x} is no instruction of these programs"),
+            code => panic!("instruction {code:#x} is not expected in a steering program"),
         }
     }
 }
 
-/// Which socket shall get a datagram; `None` for any. What `docs/PORT-SHARING.md` says, as a function.
+/// The socket that must get a datagram, as `docs/PORT-SHARING.md` specifies; `None` for any socket.
 fn expected(order: &BTreeMap<u8, u16>, others: Option<u16>, packet: &[u8]) -> Option<u32> {
     let of_slot = |slot: u8| order.get(&slot).copied().or(others).map(u32::from);
-    // What is too short to tell goes to the first socket, which sees that it is.
+    // A packet that is too short goes to the first socket, which drops it.
     let byte = |at: usize| packet.get(at).copied();
     let (Some(slot), Some(high), Some(low)) = (byte(QPN), byte(QPN + 1), byte(QPN + 2)) else {
         return Some(0);
@@ -201,33 +204,39 @@ fn expected(order: &BTreeMap<u8, u16>, others: Option<u16>, packet: &[u8]) -> Op
     byte(at).map_or(Some(0), of_slot)
 }
 
-/// How many sockets the kernel has to choose from.
+/// The number of sockets in the reuseport group.
 const SOCKETS: usize = 4;
 
 impl Steering {
-    fn tell(self) {
-        // A process of slot 255 there is none: it is that of probes.
+    fn run(self) {
+        // Slot 255 is reserved for probes.
         let mut order = self.order;
         order.remove(&SLOTS);
         let program = fuzzing::program(&order, self.others);
-        assert!(program.len() <= 4096, "the kernel takes no more");
+        assert!(
+            program.len() <= 4096,
+            "the kernel's limit is 4096 instructions"
+        );
         let sharers = sharers();
         sharers
             .attach(&order, self.others)
-            .expect("the kernel takes every program of these");
+            .expect("the kernel accepts every steering program");
         let flow = flow(Ipv4Addr::LOCALHOST, 50_000, Ipv4Addr::LOCALHOST);
         let own = order.keys().next().copied().unwrap_or_default();
         let other = order.keys().next_back().copied().unwrap_or_default();
         for packet in self.packets.iter().take(16) {
-            let bytes = packet.shown(own, other, &flow);
+            let bytes = packet.to_bytes(own, other, &flow);
             let expected = expected(&order, self.others, &bytes);
             let found = run(&program, &bytes);
             match expected {
                 Some(expected) => assert_eq!(found, expected, "{bytes:02x?}"),
-                None => assert!(found > u16::MAX.into(), "{bytes:02x?}: no socket is meant"),
+                None => assert!(
+                    found > u16::MAX.into(),
+                    "{bytes:02x?}: no socket is expected"
+                ),
             }
-            let reached = sharers.reached(&bytes).expect("it can be sent");
-            let reached = reached.expect("what nobody is found for goes to somebody");
+            let reached = sharers.reached(&bytes).expect("the datagram can be sent");
+            let reached = reached.expect("a datagram without a match reaches some socket");
             if (found as usize) < SOCKETS {
                 assert_eq!(reached, found as usize, "{bytes:02x?}");
             }
@@ -235,16 +244,16 @@ impl Steering {
     }
 }
 
-/// Sockets where the kernel runs the programs.
+/// The sockets for which the kernel executes the programs.
 fn sharers() -> &'static Sharers {
     static SHARERS: OnceLock<Sharers> = OnceLock::new();
     SHARERS.get_or_init(|| {
         let address = LocalAddress::new(own_address(1).into(), 1);
-        Sharers::open(address, SOCKETS).expect("sockets")
+        Sharers::open(address, SOCKETS).expect("the sockets can be opened")
     })
 }
 
-/// An address that no other program uses, of this process or another.
+/// Returns a loopback address that no other process uses.
 fn own_address(number: u8) -> Ipv4Addr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | number, high, low)
@@ -252,14 +261,14 @@ fn own_address(number: u8) -> Ipv4Addr {
 
 fn flow(from: Ipv4Addr, port: u16, to: Ipv4Addr) -> FlowIcrc {
     let flow = Flow::new((from, port).into(), (to, urxe_net::ROCE_PORT).into());
-    FlowIcrc::new(&flow.expect("addresses of one family"))
+    FlowIcrc::new(&flow.expect("both addresses are IPv4"))
 }
 
-/// Who holds names, and of what kind the sockets are.
+/// Sockets that hold names of slots, and processes that choose theirs.
 #[derive(Arbitrary, Debug)]
 pub struct Names {
     holders: Vec<Holder>,
-    /// How many slots are taken besides.
+    /// One less than the number of processes.
     processes: u8,
 }
 
@@ -315,13 +324,13 @@ fn connected(name: &str) -> OwnedFd {
 }
 
 impl Names {
-    fn tell(self) {
+    fn run(self) {
         let mut held = Vec::new();
         let mut slots = BTreeSet::new();
         let mut taken = BTreeSet::new();
-        // Where a process of this user, which this program is, accepts connections.
+        // Slots on whose connections a process of this user, which this program is, listens.
         let mut listening = BTreeSet::new();
-        // The process in question is not told from its neighbours by a slot of a story before.
+        // Slots that are in use already, by processes of earlier inputs too.
         let others = neighbours_now();
         for holder in self.holders.iter().take(40) {
             let number = holder.number % 20;
@@ -331,7 +340,8 @@ impl Names {
                 continue;
             };
             if let Some(backlog) = holder.listens {
-                // SAFETY: a descriptor, and a number. A datagram socket cannot, which does no harm.
+                // SAFETY: `listen` accesses no memory. It fails for a datagram socket, which is
+                // fine.
                 unsafe { libc::listen(socket.as_raw_fd(), (backlog % 4).into()) };
             }
             held.push(socket);
@@ -352,24 +362,28 @@ impl Names {
         }
         let mut ours = Vec::new();
         for _ in 0..1 + self.processes % 4 {
-            let process = Shared::new(Options::default()).expect("there are free slots");
+            let process = Shared::new(Options::default()).expect("a slot is free");
             let lowest =
                 (0..SLOTS).find(|number| !taken.contains(number) && !others.contains(number));
             assert_eq!(
                 Some(process.slot()),
                 lowest,
-                "the lowest of which both names are free"
+                "the lowest slot with both names free"
             );
             taken.insert(process.slot());
             slots.insert(process.slot());
             ours.push(process);
         }
         let Some(first) = ours.first() else { return };
-        let seen: BTreeSet<u8> = first.neighbours().expect("names").into_iter().collect();
+        let seen: BTreeSet<u8> = first
+            .neighbours()
+            .expect("readable names")
+            .into_iter()
+            .collect();
         let mut expected = &slots | &others;
         expected.remove(&first.slot());
         assert_eq!(seen, expected);
-        // What is for a slot that holds no process of ours goes nowhere, or stays in its queue.
+        // A datagram for a slot without a process of this test is dropped or stays in its queue.
         for number in 0..24 {
             let datagram = Datagram {
                 src: (Ipv4Addr::LOCALHOST, 50_000).into(),
@@ -391,9 +405,9 @@ impl Names {
     }
 }
 
-/// Slots of processes that live.
+/// The slots of live processes.
 fn neighbours_now() -> BTreeSet<u8> {
     let mut numbers: BTreeSet<u8> = hosts().iter().map(|host| host.shared.slot()).collect();
-    numbers.extend(hosts()[0].shared.neighbours().expect("names"));
+    numbers.extend(hosts()[0].shared.neighbours().expect("readable names"));
     numbers
 }

@@ -1,7 +1,7 @@
-//! Connections that are there, and what is said when they are made.
+//! Established connections, and the parameters that the two ends exchange.
 
 use super::error::Error;
-use super::port::{Port, of_connection, of_service};
+use super::id::{CmId, connection_details, service_details};
 use crate::device::Device;
 use crate::qp::{PreparedQueuePair, QueuePair};
 use crate::wait;
@@ -15,24 +15,31 @@ use urxe_driver::qp::ModifyError;
 use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 use urxe_proto::qp::{QpState, QpType};
 
-/// What an end says of itself when it asks for a connection or accepts one. (`rdma_conn_param`.)
+/// The parameters of a connection request or its acceptance. (`rdma_conn_param`.)
+///
+/// ```
+/// let mut options = urxe::cm::Options::with_private_data(b"hello");
+/// options.retry_cnt = 3;
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Options {
-    /// For the peer's program: at most 56 bytes with a request, 196 when accepting. (Default: none.)
+    /// Data for the peer's program: at most 56 bytes in a request, 196 in an acceptance.
+    /// (Default: empty.)
     pub private_data: Vec<u8>,
-    /// READs and atomics under way at a time, at most; what the peer can answer is a limit too.
-    /// 0 to 128. (`initiator_depth`; default 16.)
+    /// The maximum of outstanding READs and atomics, 0 to 128. The peer's responder resources limit
+    /// it too. (`initiator_depth`; default 16.)
     pub max_rd_atomic: u8,
-    /// How often both ends send again without an answer, 0 to 7; who asks for the connection says it.
+    /// Retransmissions without a response, 0 to 7, at both ends. The connecting end sets it.
     /// (Default 7.)
     pub retry_cnt: u8,
-    /// How often the peer sends again when there is no receive here: 0 to 6, 7 for ever. (Default 7.)
+    /// The peer's retries while no receive is posted here: 0 to 6; 7 is unlimited. (Default 7.)
     pub rnr_retry: u8,
-    /// The type of service (IPv4), or traffic class (IPv6), of the packets of both ends, their DSCP above all;
-    /// who asks for the connection says it. (`RDMA_OPTION_ID_TOS`; default 0.)
+    /// The IPv4 type of service or IPv6 traffic class of both ends' packets. The connecting end
+    /// sets it. (`RDMA_OPTION_ID_TOS`; default 0.)
     pub type_of_service: u8,
-    /// The ACK timeout of this end, 4.096 us x 2^n for n from 1 to 31; 0 waits for ever. If `None`, it is made of what
-    /// both ends say of their delays. (`RDMA_OPTION_ID_ACK_TIMEOUT`.)
+    /// The ACK timeout of this end: 4.096 us x 2^n for n from 1 to 31; 0 disables it. `None`
+    /// derives it from the ACK delays that both ends announce. (`RDMA_OPTION_ID_ACK_TIMEOUT`.)
     pub ack_timeout: Option<u8>,
 }
 
@@ -50,15 +57,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The usual ones, with private data.
-    pub fn saying(private_data: &[u8]) -> Options {
+    /// Returns the default options with private data.
+    pub fn with_private_data(private_data: &[u8]) -> Options {
         Options {
             private_data: private_data.to_vec(),
             ..Options::default()
         }
     }
 
-    /// What an identifier is to know of it before it has a connection.
+    /// Sets the options that an identifier needs before it is connected.
     pub(super) fn apply_timeout(&self, id: &Id) -> Result<(), Error> {
         match self.ack_timeout {
             Some(timeout) => Ok(id.set_ack_timeout(timeout)?),
@@ -66,12 +73,12 @@ impl Options {
         }
     }
 
-    /// What is said for a queue pair, but for READs and atomics.
+    /// The offer for a queue pair, without the depths of READs and atomics.
     pub(super) fn offer(&self, qp: &PreparedQueuePair) -> Offer {
         Offer {
             private_data: self.private_data.clone(),
             qpn: qp.qpn(),
-            srq: qp.shares_receives(),
+            srq: qp.has_shared_receives(),
             retry_count: self.retry_cnt,
             rnr_retry_count: self.rnr_retry,
             ..Offer::default()
@@ -79,72 +86,74 @@ impl Options {
     }
 }
 
-/// What happens to a connection. (`rdma_cm_event`.)
+/// An event of a connection. (`rdma_cm_event`.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The peer has ended it, or agrees that it is ended; or does not say so in time. The queue pair
-    /// sends no more.
+    /// The connection has ended: the peer disconnected, confirmed the disconnection, or did not
+    /// confirm it in time. The queue pair is in the error state.
     Disconnected,
-    /// It was ended, and no packet of it can be under way any more.
+    /// The connection has ended, and none of its packets can still arrive.
     TimeWaitExit,
-    /// The interface is gone.
+    /// The interface was removed.
     DeviceRemoved,
-    /// The interface has another link address: the peer may have to find it anew.
+    /// The interface has a new link-layer address; the peer may have to resolve it again.
     LinkAddressChanged,
 }
 
-/// A connection. Dropping it ends it.
+/// A connection. Dropping it disconnects.
 ///
-/// Its descriptor is readable while events wait, for use with `poll`, epoll or an async runtime; then
-/// [`Connection::try_next`] takes them.
+/// The descriptor is readable while events are pending, for use with `poll`, epoll or an async
+/// runtime. [`Connection::try_next`] then returns them.
 #[derive(Debug)]
 pub struct Connection {
-    /// Goes first: when the queue pair goes, the peer has been told.
-    port: Port,
+    /// Dropped before the queue pair, so that the peer receives the DREQ first.
+    id: CmId,
     qp: QueuePair,
     private_data: Vec<u8>,
 }
 
 impl Connection {
-    pub(super) fn new(port: Port, qp: QueuePair, private_data: Vec<u8>) -> Connection {
+    pub(super) fn new(id: CmId, qp: QueuePair, private_data: Vec<u8>) -> Connection {
         Connection {
-            port,
+            id,
             qp,
             private_data,
         }
     }
 
-    /// Its queue pair.
+    /// The queue pair of the connection.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.qp
     }
 
-    /// What the peer's program said when it asked or accepted, with the zeros that fill the message:
-    /// 56 bytes of a request, 196 of an acceptance.
+    /// The private data of the peer's request (56 bytes) or acceptance (196 bytes).
+    ///
+    /// Unused bytes at the end are zero.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Our address and port. (`rdma_get_local_addr`.)
+    /// The local address and port. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().source
+        self.id.driver.addresses().source
     }
 
     /// The peer's address and port. (`rdma_get_peer_addr`.)
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().destination
+        self.id.driver.addresses().destination
     }
 
-    /// Takes the next event, waiting for one. (`rdma_get_cm_event`, with the acknowledgement.)
+    /// Takes the next event, and waits for one if there is none. (`rdma_get_cm_event` and
+    /// `rdma_ack_cm_event`.)
     ///
     /// # Errors
     /// [`Error::Wait`].
     pub fn next(&self) -> Result<Event, Error> {
-        wait::endlessly(|| self.next_until(None))
+        wait::without_deadline(|| self.next_until(None))
     }
 
-    /// Takes the next event, waiting for at most `timeout`; `None` when none came.
+    /// Takes the next event, waiting for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
     /// [`Error::Wait`].
@@ -152,7 +161,7 @@ impl Connection {
         self.next_until(wait::deadline(timeout))
     }
 
-    /// Takes an event if there is one.
+    /// Takes the next event; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::Wait`].
@@ -161,11 +170,12 @@ impl Connection {
     }
 
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Event>, Error> {
-        while let Some(event) = self.port.next(until)? {
+        while let Some(event) = self.id.next(until)? {
             let event = match event.kind {
-                // A peer that rejects what it had accepted ends it, too.
+                // A peer that rejects after it accepted ends the connection, too.
                 EventKind::Disconnected | EventKind::Rejected => {
-                    // Nobody answers what is sent from now on; in error it is there already.
+                    // The peer responds to nothing from now on. An error means that the queue pair
+                    // is in the error state already.
                     let _ = self.qp.fail();
                     Event::Disconnected
                 }
@@ -179,43 +189,45 @@ impl Connection {
         Ok(None)
     }
 
-    /// Ends it: what is outstanding completes as flushed, and the peer is told, who answers with
-    /// [`Event::Disconnected`]. Agrees, where the peer has ended it. (`rdma_disconnect`.)
+    /// Ends the connection: outstanding work requests complete as flushed. (`rdma_disconnect`.)
+    ///
+    /// The peer's confirmation arrives as [`Event::Disconnected`]. After a disconnection by the
+    /// peer, this call confirms it.
     ///
     /// # Errors
-    /// [`Error::Modify`] when the queue pair cannot go to error.
+    /// [`Error::Modify`] if the queue pair cannot enter the error state.
     pub fn disconnect(&self) -> Result<(), Error> {
         self.qp.fail()?;
-        Ok(self.port.id.disconnect()?)
+        Ok(self.id.driver.disconnect()?)
     }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.port.fd()
+        self.id.fd()
     }
 }
 
 impl Error {
-    /// What an event says that is not the one hoped for.
+    /// The error for an event other than the expected one.
     pub(super) fn of(event: cm::Event) -> Error {
         match event.kind {
             EventKind::Rejected => Error::Rejected {
                 reason: RejectReason(event.status.try_into().unwrap_or_default()),
-                private_data: of_connection(event.details).private_data,
+                private_data: connection_details(event.details).private_data,
             },
             EventKind::Disconnected => Error::Disconnected,
             EventKind::DeviceRemoval | EventKind::AddressError => Error::DeviceGone,
             EventKind::Unreachable if event.status > 0 => Error::NoService {
                 status: SidrStatus(event.status.try_into().unwrap_or(u8::MAX)),
-                private_data: of_service(event.details).private_data,
+                private_data: service_details(event.details).private_data,
             },
             _ => Error::Unreachable,
         }
     }
 }
 
-/// Refuses the queue pair of another device than the one at which the way begins.
+/// Checks that a queue pair belongs to the device of the route.
 pub(super) fn check_device(given: &Device, bound: &Bound) -> Result<(), Error> {
     match Arc::ptr_eq(&given.0, &bound.device) {
         true => Ok(()),
@@ -227,7 +239,7 @@ pub(super) fn check_device(given: &Device, bound: &Bound) -> Result<(), Error> {
 }
 
 impl PreparedQueuePair {
-    /// Refuses one that is not for reliable connections from this address.
+    /// Checks that the queue pair is reliable and belongs to the device of the route.
     pub(super) fn check_for(&self, bound: &Bound) -> Result<(), Error> {
         if self.service() != QpType::Rc {
             return Err(Error::NotReliable);
@@ -235,8 +247,9 @@ impl PreparedQueuePair {
         check_device(&self.device(), bound)
     }
 
-    /// Connects it as an identifier's connection says; how many READs and atomics it answers, and may have
-    /// outstanding, may be given.
+    /// Connects with the attributes that the connection manager negotiated.
+    ///
+    /// `resources` overrides the responder resources and the initiator depth.
     pub(super) fn connect_by(
         self,
         id: &Id,

@@ -1,4 +1,4 @@
-//! What goes wrong with connections.
+//! Errors of the connection manager.
 
 use crate::cq::CqError;
 use crate::device::DeviceError;
@@ -10,79 +10,80 @@ use urxe_driver::qp::{ModifyError, MulticastError};
 use urxe_driver::route::RouteError;
 use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 
-/// Why there is no listener, no route or no connection.
+/// A listener, route, connection or service cannot be made, or has failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
-    /// What the connection manager says of an address, a port or a message.
+    /// The connection manager rejects an address, a port or a message.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// No descriptor is left for its events, or the kernel does not let them be waited for.
+    /// No file descriptor is left for events.
     #[error(
-        "events of connections need a file descriptor ({0}): close some files, or raise the limit \
+        "connection events need a file descriptor ({0}): close some files, or raise the limit \
          (`ulimit -n`)"
     )]
     Channel(#[source] io::Error),
-    /// The wait for an event failed.
-    #[error("an event could not be waited for: {0}")]
+    /// Waiting for an event failed.
+    #[error("cannot wait for an event: {0}")]
     Wait(#[from] io::Error),
-    /// The peer, or whoever answers for it, does not want the connection.
-    #[error("the connection is rejected: {reason}")]
+    /// The peer, or its connection manager, rejected the connection.
+    #[error("the peer rejected the connection: {reason}")]
     Rejected {
-        /// Why.
+        /// The reason code of the REJ.
         reason: RejectReason,
-        /// From the peer's program, with the zeros that fill the message.
+        /// Private data of the peer's program; unused bytes at the end are zero.
         private_data: Vec<u8>,
     },
-    /// The peer does not answer.
-    #[error("the peer does not answer: is it up, and does its network let UDP port 4791 through?")]
+    /// The peer does not respond.
+    #[error("the peer does not respond: check that it is up and that UDP port 4791 is not blocked")]
     Unreachable,
-    /// The peer, or whoever answers for it, has no such datagram service, or does not want the request.
-    #[error("the service is not to be had: {status}")]
+    /// The peer, or its connection manager, rejected the request for a datagram service.
+    #[error("the datagram service is not available: {status}")]
     NoService {
-        /// Why.
+        /// The status code of the SIDR REP.
         status: SidrStatus,
-        /// From the peer's program, with the zeros that fill the message.
+        /// Private data of the peer's program; unused bytes at the end are zero.
         private_data: Vec<u8>,
     },
-    /// The peer ended the connection while it was made.
-    #[error("the peer has ended the connection")]
+    /// The peer disconnected while the connection was being established.
+    #[error("the peer disconnected while the connection was being established")]
     Disconnected,
-    /// The interface went away meanwhile.
+    /// The interface was removed.
     #[error("the device is gone: its interface was removed")]
     DeviceGone,
-    /// The queue pair is of a device that does not lead to the peer.
-    #[error("the queue pair is of {given}, but the way to the peer begins at {needed}")]
+    /// The queue pair belongs to another device than the route.
+    #[error("the queue pair belongs to {given}, but the route needs one of {needed}")]
     OtherDevice {
-        /// Whose it is.
+        /// The device of the queue pair.
         given: String,
-        /// Whose it should be.
+        /// The device of the route.
         needed: String,
     },
-    /// The connection needs a queue pair of the reliable service.
-    #[error("the queue pair is not of a reliable connection: make it with `build`")]
+    /// The queue pair is not reliable, as a connection requires.
+    #[error("a connection needs a reliable queue pair: create it with `build`")]
     NotReliable,
-    /// The queue pair takes datagrams with another key than services have.
-    #[error("the queue pair takes datagrams with another key: make it with `cm::QKEY`")]
+    /// The queue pair has another Q_Key than [`QKEY`](super::QKEY).
+    #[error("the queue pair has another Q_Key than services and groups: use `cm::QKEY`")]
     OtherQKey,
-    /// What was asked for was there before, or had failed.
-    #[error("the connection is made already, or has failed")]
+    /// [`Pending::try_finish`](super::Pending::try_finish) has already returned the result.
+    #[error("the attempt to connect has already succeeded or failed")]
     Finished,
-    /// The way to the peer, or to a group, cannot be taken.
+    /// No route to the peer or group exists.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// A queue pair cannot join a group.
+    /// The queue pair cannot join the multicast group.
     #[error(transparent)]
     Multicast(#[from] MulticastError),
-    /// The queue pair cannot be made ready.
+    /// The queue pair cannot change its state.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The queue pair cannot be made.
+    /// The queue pair cannot be created.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A completion queue cannot be made.
+    /// A completion queue cannot be created.
     #[error(transparent)]
     Cq(#[from] CqError),
     /// A work request cannot be posted.
@@ -91,7 +92,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The `errno` that a program of librdmacm would get.
+    /// The `errno` that a program that uses librdmacm gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Cm(error) => error.errno(),

@@ -1,9 +1,9 @@
-//! Listeners, and the requests that come to them.
+//! Listeners and incoming connection requests.
 
 use super::connection::{Connection, Options};
 use super::error::Error;
+use super::id::{CmId, Kind, connection_details};
 use super::pending::Pending;
-use super::port::{Kind, Port, of_connection};
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use crate::wait;
@@ -17,51 +17,55 @@ use urxe_driver::cm::resolve::Bound;
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
-/// Somebody who listens for connections. Threads may share it; each request goes to one of them.
+/// A listener for connections. Threads may share it; each request is returned to one of them.
 /// (`rdma_listen`.)
 ///
-/// Its descriptor is readable while requests wait, for use with `poll`, epoll or an async runtime;
-/// then [`Listener::try_next`] takes them.
+/// The descriptor is readable while requests are pending, for use with `poll`, epoll or an async
+/// runtime. [`Listener::try_next`] then returns them.
 #[derive(Debug)]
 pub struct Listener {
-    port: Port,
+    id: CmId,
     address: SocketAddr,
 }
 
 impl Listener {
-    /// Listens at an address of this host, or at all addresses, those to come included, where it is
-    /// unspecified. Port 0 is any that is free. (`rdma_bind_addr` and `rdma_listen`.)
+    /// Listens on an address of this host. (`rdma_bind_addr` and `rdma_listen`.)
+    ///
+    /// An unspecified address stands for all addresses, including those added later. Port 0
+    /// selects a free port.
     ///
     /// # Errors
-    /// [`Error::Cm`] for an address that is no device's and a port that is taken.
+    /// [`Error::Cm`] if the address belongs to no device or the port is in use.
     pub fn bind(address: SocketAddr) -> Result<Listener, Error> {
         Self::with_backlog(address, 0)
     }
 
-    /// The same. Beyond `backlog` requests that nobody has taken, more are dropped; their peers ask
-    /// again, a few seconds later. 0 stands for 1024, which is the most.
+    /// Listens like [`Listener::bind`], with a limit on pending requests.
+    ///
+    /// While `backlog` requests are pending, further requests are dropped; their peers retry after
+    /// a few seconds. The maximum is 1024, which 0 also stands for.
     ///
     /// # Errors
     /// See [`Listener::bind`].
     pub fn with_backlog(address: SocketAddr, backlog: usize) -> Result<Listener, Error> {
-        let (port, address) = Port::listening(Kind::Connections, address, backlog)?;
-        Ok(Listener { port, address })
+        let (id, address) = CmId::listening(Kind::Connections, address, backlog)?;
+        Ok(Listener { id, address })
     }
 
-    /// Where it listens. (`rdma_get_local_addr`.)
+    /// The address and port it listens on. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes the next request, waiting for one. (`rdma_get_request`.)
+    /// Takes the next request, and waits for one if there is none. (`rdma_get_request`.)
     ///
     /// # Errors
-    /// [`Error::DeviceGone`] when the interface of its address was removed.
+    /// [`Error::DeviceGone`] if the interface of its address was removed.
     pub fn next(&self) -> Result<Request, Error> {
-        wait::endlessly(|| self.next_until(None))
+        wait::without_deadline(|| self.next_until(None))
     }
 
-    /// Takes the next request, waiting for at most `timeout`; `None` when none came.
+    /// Takes the next request, waiting for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
     /// See [`Listener::next`].
@@ -69,7 +73,7 @@ impl Listener {
         self.next_until(wait::deadline(timeout))
     }
 
-    /// Takes a request if there is one.
+    /// Takes the next request; `None` if there is none.
     ///
     /// # Errors
     /// See [`Listener::next`].
@@ -78,90 +82,92 @@ impl Listener {
     }
 
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Request>, Error> {
-        let asked = self.port.next_request(until)?;
-        Ok(asked.map(|asked| Request {
-            port: asked.port,
-            bound: asked.bound,
-            said: of_connection(asked.details),
+        let incoming = self.id.next_request(until)?;
+        Ok(incoming.map(|incoming| Request {
+            id: incoming.id,
+            bound: incoming.bound,
+            details: connection_details(incoming.details),
         }))
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.port.fd()
+        self.id.fd()
     }
 }
 
-/// A request for a connection. Dropping it rejects it.
+/// An incoming connection request. Dropping it rejects it.
 #[derive(Debug)]
 pub struct Request {
-    port: Port,
+    id: CmId,
     bound: Bound,
-    said: ConnectionDetails,
+    details: ConnectionDetails,
 }
 
 impl Request {
-    /// What the peer's program said, with the zeros that fill the message: 56 bytes.
+    /// The peer's private data, 56 bytes; unused bytes at the end are zero.
     pub fn private_data(&self) -> &[u8] {
-        &self.said.private_data
+        &self.details.private_data
     }
 
-    /// The address that was asked, with the listener's port. (`rdma_get_local_addr`.)
+    /// The address that the peer connects to, with the listener's port. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().source
+        self.id.driver.addresses().source
     }
 
-    /// The peer's address, and its port. (`rdma_get_peer_addr`.)
+    /// The peer's address and port. (`rdma_get_peer_addr`.)
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().destination
+        self.id.driver.addresses().destination
     }
 
-    /// The device that it came to, whose queue pair the connection needs.
+    /// The device that received the request. The connection needs a queue pair of this device.
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
-    /// Accepts it, with a queue pair that may have receives already, and waits until the peer is ready
-    /// too. The path MTU and the type of service are those that the peer asks for. (`rdma_accept`.)
+    /// Accepts the request and waits for the peer's confirmation (RTU). (`rdma_accept`.)
+    ///
+    /// `qp` may have posted receives already. The path MTU and the type of service are those of the
+    /// request.
     ///
     /// # Errors
-    /// When the peer has given up meanwhile, or does not answer, or the queue pair is not for this.
-    /// The queue pair is gone then.
+    /// See [`Error`]: the peer has given up or does not respond, or the queue pair does not fit.
+    /// The queue pair is destroyed on an error.
     pub fn accept(self, qp: PreparedQueuePair, options: &Options) -> Result<Connection, Error> {
         self.start_accepting(qp, options)?.finish()
     }
 
-    /// The same without waiting for the peer.
+    /// Accepts the request without waiting for the peer.
     ///
     /// # Errors
-    /// When the peer has given up meanwhile, or the queue pair is not for this.
+    /// See [`Error`]: the peer has given up, or the queue pair does not fit.
     pub fn start_accepting(
         self,
         qp: PreparedQueuePair,
         options: &Options,
     ) -> Result<Pending, Error> {
         qp.check_for(&self.bound)?;
-        let most = |wanted: u8, asked: u8| wanted.min(asked).min(MAX_RD_ATOMIC);
-        let resources = most(qp.responder_resources(), self.said.responder_resources);
-        let depth = most(options.max_rd_atomic, self.said.initiator_depth);
+        let most = |wanted: u8, requested: u8| wanted.min(requested).min(MAX_RD_ATOMIC);
+        let resources = most(qp.responder_resources(), self.details.responder_resources);
+        let depth = most(options.max_rd_atomic, self.details.initiator_depth);
         let offer = Offer {
             responder_resources: resources,
             initiator_depth: depth,
             ..options.offer(&qp)
         };
-        options.apply_timeout(&self.port.id)?;
-        let qp = qp.connect_by(&self.port.id, Some((resources, depth)))?;
-        self.port.id.accept(&offer)?;
-        Ok(Pending::accepting(self.port, qp, self.said.private_data))
+        options.apply_timeout(&self.id.driver)?;
+        let qp = qp.connect_by(&self.id.driver, Some((resources, depth)))?;
+        self.id.driver.accept(&offer)?;
+        Ok(Pending::accepting(self.id, qp, self.details.private_data))
     }
 
-    /// Rejects it, with at most 148 bytes for the peer's program. (`rdma_reject`.)
+    /// Rejects the request, with at most 148 bytes of private data. (`rdma_reject`.)
     ///
     /// # Errors
-    /// When the peer has given up meanwhile, or there are too many bytes.
+    /// See [`Error`]: the peer has given up, or there is too much private data.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         let reason = RejectReason::CONSUMER;
-        Ok(self.port.id.reject(reason, private_data)?)
+        Ok(self.id.driver.reject(reason, private_data)?)
     }
 }

@@ -1,11 +1,13 @@
-//! Connections by IP address and port: the connection manager, which peers on other stacks speak too.
-//! (librdmacm's part of the API.)
+//! Connections by IP address and port, made by the connection manager protocol.
+//!
+//! This is the counterpart of librdmacm, and interoperates with the connection managers of other
+//! stacks.
 //!
 //! ```text
 //! Listener -> Request ----- accept(queue pair) ----> Connection
 //! Route ------------------- connect(queue pair) ---> Connection
-//! Service -> Question ----- answer(queue pair)
-//! ServiceRoute ------------ ask -------------------> Found, with a Destination for datagrams
+//! Service -> ServiceRequest accept(queue pair)
+//! ServiceRoute ------------ request ---------------> ServiceReply, which has a Destination
 //! ```
 //! ```
 //! use std::thread;
@@ -21,7 +23,7 @@
 //!     let context = route.device().open()?;
 //!     let cq = context.completion_queue()?;
 //!     let qp = context.pd().queue_pair(&cq, &cq).build()?;
-//!     let connection = route.connect(qp, &Options::saying(b"hello"))?;
+//!     let connection = route.connect(qp, &Options::with_private_data(b"hello"))?;
 //!     assert!(connection.private_data().starts_with(b"welcome"));
 //!     connection.queue_pair().post_send(SendRequest::send(b"a message"))?;
 //!     cq.wait()?;
@@ -35,7 +37,7 @@
 //! let qp = pd.queue_pair(&cq, &cq).build()?;
 //! let memory = pd.register(64, RemoteAccess::empty())?;
 //! qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
-//! let connection = request.accept(qp, &Options::saying(b"welcome"))?;
+//! let connection = request.accept(qp, &Options::with_private_data(b"welcome"))?;
 //! assert_eq!(cq.wait()?.data()?, b"a message");
 //! connection.disconnect()?;
 //! client.join().unwrap()?;
@@ -43,12 +45,14 @@
 //! # }
 //! ```
 //!
-//! Nobody has to wait: [`Listener::try_next`], [`Route::start_connecting`], [`Request::start_accepting`] and
-//! [`Connection::try_next`] return at once, and all have descriptors that tell when there is more ([`Pending`]). The way to
-//! a peer is known at once in any case.
+//! # Without blocking
+//! [`Listener::try_next`], [`Route::start_connecting`], [`Request::start_accepting`] and
+//! [`Connection::try_next`] return at once. [`Listener`], [`Pending`] and [`Connection`] have
+//! descriptors that are readable when progress is possible. Resolving a route does not wait for the
+//! network.
 //!
-//! # What does not compile
-//! Answering a request twice:
+//! # Errors the compiler finds
+//! Replying to a request twice:
 //! ```compile_fail,E0382
 //! fn twice(request: urxe::cm::Request, qp: urxe::PreparedQueuePair) {
 //!     let _ = request.reject(b"no");
@@ -59,9 +63,9 @@
 
 mod connection;
 mod error;
+mod id;
 mod listener;
 mod pending;
-mod port;
 mod route;
 mod service;
 
@@ -70,6 +74,6 @@ pub use error::Error;
 pub use listener::{Listener, Request};
 pub use pending::Pending;
 pub use route::Route;
-pub use service::{Found, Membership, QKEY, Question, Service, ServiceRoute};
+pub use service::{Membership, QKEY, Service, ServiceReply, ServiceRequest, ServiceRoute};
 pub use urxe_driver::cm::CmError;
 pub use urxe_proto::cm::wire::{RejectReason, SidrStatus};

@@ -1,53 +1,52 @@
-//! Connections that are being made, without waiting.
+//! Connections that are being established.
 
 use super::connection::Connection;
 use super::error::Error;
-use super::port::{Port, of_connection};
+use super::id::{CmId, connection_details};
 use crate::qp::{PreparedQueuePair, QueuePair};
 use crate::wait;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 use urxe_driver::cm::EventKind;
 
-/// A connection that was asked for, or accepted, and is there when the peer has said so. Dropping it gives it
-/// up.
+/// A connection that is being established. Dropping it abandons the attempt.
 ///
-/// Its descriptor is readable when there is something to do, for use with `poll`, epoll or an async
-/// runtime; then [`Pending::try_finish`] does it.
+/// The descriptor is readable when progress is possible, for use with `poll`, epoll or an async
+/// runtime. [`Pending::try_finish`] then makes it.
 ///
 /// ```
 /// use urxe::cm::{Listener, Options, Pending, Route};
 /// # use std::os::fd::AsFd;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // One thread has both ends.
+/// // One thread drives both ends.
 /// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
 /// let route = Route::resolve(listener.local_addr())?;
 /// let context = route.device().open()?;
 /// let (pd, cq) = (context.pd(), context.completion_queue()?);
 /// let qp = || pd.queue_pair(&cq, &cq).build();
 ///
-/// let mut ours = route.start_connecting(qp()?, &Options::default())?;
+/// let mut client = route.start_connecting(qp()?, &Options::default())?;
 /// let request = listener.next()?;
-/// let mut theirs = request.start_accepting(qp()?, &Options::default())?;
+/// let mut server = request.start_accepting(qp()?, &Options::default())?;
 ///
 /// let wait_for = |pending: &Pending| {
 ///     use rustix::event::{PollFd, PollFlags, poll};
 ///     poll(&mut [PollFd::new(pending, PollFlags::IN)], None)
 /// };
-/// let ours = loop {
-///     match ours.try_finish()? {
+/// let client = loop {
+///     match client.try_finish()? {
 ///         Some(connection) => break connection,
-///         None => wait_for(&ours)?,
+///         None => wait_for(&client)?,
 ///     };
 /// };
-/// let theirs = loop {
-///     match theirs.try_finish()? {
+/// let server = loop {
+///     match server.try_finish()? {
 ///         Some(connection) => break connection,
-///         None => wait_for(&theirs)?,
+///         None => wait_for(&server)?,
 ///     };
 /// };
-/// assert_eq!(ours.peer_addr(), theirs.local_addr());
+/// assert_eq!(client.peer_addr(), server.local_addr());
 /// # Ok(())
 /// # }
 /// ```
@@ -56,44 +55,44 @@ pub struct Pending(Option<Unfinished>);
 
 #[derive(Debug)]
 struct Unfinished {
-    /// Goes first: when the queue pair goes, the peer has been told.
-    port: Port,
+    /// Dropped before the queue pair, so that the peer receives the REJ or DREQ first.
+    id: CmId,
     end: End,
 }
 
-/// Which end this is.
+/// The role of this end.
 #[derive(Debug)]
 enum End {
-    /// The one that asked.
+    /// Sent the REQ.
     Connecting(PreparedQueuePair),
-    /// The one that was asked, and what the peer's program said.
+    /// Sent the REP; with the private data of the peer's REQ.
     Accepting(QueuePair, Vec<u8>),
 }
 
 impl Pending {
-    pub(super) fn connecting(port: Port, qp: PreparedQueuePair) -> Pending {
+    pub(super) fn connecting(id: CmId, qp: PreparedQueuePair) -> Pending {
         let end = End::Connecting(qp);
-        Pending(Some(Unfinished { port, end }))
+        Pending(Some(Unfinished { id, end }))
     }
 
-    pub(super) fn accepting(port: Port, qp: QueuePair, private_data: Vec<u8>) -> Pending {
+    pub(super) fn accepting(id: CmId, qp: QueuePair, private_data: Vec<u8>) -> Pending {
         let end = End::Accepting(qp, private_data);
-        Pending(Some(Unfinished { port, end }))
+        Pending(Some(Unfinished { id, end }))
     }
 
-    /// The connection, waiting until it is there.
+    /// Waits until the connection is established, and returns it.
     ///
     /// # Errors
-    /// See [`Error`]. The queue pair is gone then.
+    /// See [`Error`]. The queue pair is destroyed on an error.
     pub fn finish(mut self) -> Result<Connection, Error> {
-        wait::endlessly(|| self.finish_until(None))
+        wait::without_deadline(|| self.finish_until(None))
     }
 
-    /// The connection, if it is there by now.
+    /// Returns the connection if it is established; `None` while the attempt continues.
     ///
     /// # Errors
-    /// See [`Error`]: there will be none, and the queue pair is gone. [`Error::Finished`] when this has
-    /// returned the connection, or an error, before.
+    /// See [`Error`]: the attempt has failed, and the queue pair is destroyed. [`Error::Finished`]
+    /// if an earlier call returned the connection or an error.
     pub fn try_finish(&mut self) -> Result<Option<Connection>, Error> {
         self.finish_until(Some(Instant::now()))
     }
@@ -101,30 +100,30 @@ impl Pending {
     fn finish_until(&mut self, until: Option<Instant>) -> Result<Option<Connection>, Error> {
         let unfinished = self.0.as_ref().ok_or(Error::Finished)?;
         loop {
-            let Some(event) = unfinished.port.next(until)? else {
+            let Some(event) = unfinished.id.next(until)? else {
                 return Ok(None);
             };
-            let is_awaited = match unfinished.end {
+            let is_expected = match unfinished.end {
                 End::Connecting(_) => event.kind == EventKind::ConnectResponse,
                 End::Accepting(..) => event.kind == EventKind::Established,
             };
             match event.kind {
-                // The peer may have to find it anew, and does.
+                // The peer may have to resolve the link-layer address again, and does so itself.
                 EventKind::AddressChange => continue,
-                _ if is_awaited => {}
+                _ if is_expected => {}
                 _ => {
                     self.0 = None;
                     return Err(Error::of(event));
                 }
             }
-            let Unfinished { port, end } = self.0.take().ok_or(Error::Finished)?;
+            let Unfinished { id, end } = self.0.take().ok_or(Error::Finished)?;
             return Ok(Some(match end {
-                End::Accepting(qp, private_data) => Connection::new(port, qp, private_data),
+                End::Accepting(qp, private_data) => Connection::new(id, qp, private_data),
                 End::Connecting(qp) => {
-                    let said = of_connection(event.details);
-                    let qp = qp.connect_by(&port.id, None)?;
-                    port.id.ready()?;
-                    Connection::new(port, qp, said.private_data)
+                    let details = connection_details(event.details);
+                    let qp = qp.connect_by(&id.driver, None)?;
+                    id.driver.ready()?;
+                    Connection::new(id, qp, details.private_data)
                 }
             }));
         }
@@ -133,11 +132,11 @@ impl Pending {
 
 impl AsFd for Pending {
     /// # Panics
-    /// When it is finished: there is no descriptor any more.
+    /// If the attempt has succeeded or failed: it has no descriptor then.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Some(unfinished) => unfinished.port.fd(),
-            None => panic!("the connection is there, and has a descriptor of its own"),
+            Some(unfinished) => unfinished.id.fd(),
+            None => panic!("the attempt to connect has ended; use the connection's descriptor"),
         }
     }
 }

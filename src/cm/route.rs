@@ -1,9 +1,9 @@
-//! The way to a peer.
+//! Routes to peers.
 
 use super::connection::{Connection, Options};
 use super::error::Error;
+use super::id::{CmId, Kind};
 use super::pending::Pending;
-use super::port::{Kind, Port};
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use std::net::SocketAddr;
@@ -12,23 +12,24 @@ use urxe_driver::cm::Offer;
 use urxe_driver::cm::resolve::Bound;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
-/// The way to a peer's address and port: the device, and the path from there.
+/// A resolved route to a peer's address and port.
 #[derive(Debug)]
 pub struct Route {
-    port: Port,
+    id: CmId,
     bound: Bound,
 }
 
 impl Route {
-    /// Finds the way that the kernel's routes tell. (`rdma_resolve_addr` and `rdma_resolve_route`.)
+    /// Resolves the route with the kernel's routing table. (`rdma_resolve_addr` and
+    /// `rdma_resolve_route`.)
     ///
     /// # Errors
-    /// [`Error::Cm`] where there is none, or it begins at an interface that is no device.
+    /// [`Error::Cm`] if there is no route, or its interface is not a device.
     pub fn resolve(destination: SocketAddr) -> Result<Route, Error> {
         Self::find(None, destination)
     }
 
-    /// The same, from an address of this host; port 0 is any that is free.
+    /// Resolves the route from a given local address. Port 0 selects a free port.
     ///
     /// # Errors
     /// See [`Route::resolve`].
@@ -37,33 +38,35 @@ impl Route {
     }
 
     fn find(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Route, Error> {
-        let (port, bound) = Port::on_the_way(Kind::Connections, source, destination)?;
-        Ok(Route { port, bound })
+        let (id, bound) = CmId::resolved(Kind::Connections, source, destination)?;
+        Ok(Route { id, bound })
     }
 
-    /// The device at which it begins, whose queue pair the connection needs.
+    /// The local device of the route. The connection needs a queue pair of this device.
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
-    /// Our address, and the port that was chosen. (`rdma_get_local_addr`.)
+    /// The local address and the selected port. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().source
+        self.id.driver.addresses().source
     }
 
-    /// Connects to who listens there, with a queue pair that may have receives already, and waits until
-    /// the peer has accepted: for 70 seconds where nobody answers. (`rdma_connect`.)
+    /// Connects to the listener and waits until it accepts. (`rdma_connect`.)
+    ///
+    /// `qp` may have posted receives already. If the peer does not respond, the call fails after
+    /// 70 seconds.
     ///
     /// # Errors
-    /// See [`Error`]. The queue pair is gone then.
+    /// See [`Error`]. The queue pair is destroyed on an error.
     pub fn connect(self, qp: PreparedQueuePair, options: &Options) -> Result<Connection, Error> {
         self.start_connecting(qp, options)?.finish()
     }
 
-    /// The same without waiting for the peer.
+    /// Connects to the listener without waiting for it.
     ///
     /// # Errors
-    /// When the queue pair is not for this, or private data is too long.
+    /// See [`Error`]: the queue pair does not fit, or there is too much private data.
     pub fn start_connecting(
         self,
         qp: PreparedQueuePair,
@@ -75,10 +78,10 @@ impl Route {
             initiator_depth: options.max_rd_atomic.min(MAX_RD_ATOMIC),
             ..options.offer(&qp)
         };
-        options.apply_timeout(&self.port.id)?;
-        self.port.id.limit_mtu(qp.path_mtu());
-        self.port.id.mark_path(options.type_of_service);
-        self.port.id.connect(&offer)?;
-        Ok(Pending::connecting(self.port, qp))
+        options.apply_timeout(&self.id.driver)?;
+        self.id.driver.limit_mtu(qp.path_mtu());
+        self.id.driver.mark_path(options.type_of_service);
+        self.id.driver.connect(&offer)?;
+        Ok(Pending::connecting(self.id, qp))
     }
 }

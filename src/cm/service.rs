@@ -1,8 +1,8 @@
-//! Datagram services, found by address and port, and multicast groups.
+//! Datagram services, resolved by address and port, and multicast groups.
 
 use super::connection::check_device;
 use super::error::Error;
-use super::port::{Kind, Port, of_service};
+use super::id::{CmId, Kind, service_details};
 use crate::device::Device;
 use crate::qp::{DatagramAddress, DatagramQueuePair, Destination};
 use crate::wait;
@@ -16,14 +16,15 @@ use urxe_driver::cm::{EventKind, Offer};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::{Gid, QKey};
 
-/// The key of the queue pairs of all services and groups. (`RDMA_UDP_QKEY`.)
+/// The Q_Key of the queue pairs of all services and groups. (`RDMA_UDP_QKEY`.)
 pub const QKEY: QKey = UDP_QKEY;
 
-/// A datagram service: tells who asks which queue pair to send to. Threads may share it; each question goes
-/// to one of them. (`rdma_listen` in `RDMA_PS_UDP`.)
+/// A datagram service: resolves its address and port to a queue pair (SIDR). (`rdma_listen` in
+/// `RDMA_PS_UDP`.)
 ///
-/// Its descriptor is readable while questions wait, for use with `poll`, epoll or an async runtime;
-/// then [`Service::try_next`] takes them.
+/// Threads may share it; each request is returned to one of them. The descriptor is readable while
+/// requests are pending, for use with `poll`, epoll or an async runtime. [`Service::try_next`] then
+/// returns them.
 ///
 /// ```
 /// use std::thread;
@@ -32,28 +33,28 @@ pub const QKEY: QKey = UDP_QKEY;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let service = Service::bind("127.0.0.1:0".parse()?)?;
-/// let at = service.local_addr();
+/// let address = service.local_addr();
 ///
 /// let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
-///     let route = ServiceRoute::resolve(at)?;
+///     let route = ServiceRoute::resolve(address)?;
 ///     let context = route.device().open()?;
 ///     let cq = context.completion_queue()?;
 ///     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
-///     let found = route.ask(&qp, b"please")?;
-///     assert!(found.private_data.starts_with(b"here you are"));
-///     qp.post_send(&found.destination, SendRequest::send(b"a datagram"))?;
+///     let reply = route.request(&qp, b"please")?;
+///     assert!(reply.private_data.starts_with(b"here you are"));
+///     qp.post_send(&reply.destination, SendRequest::send(b"a datagram"))?;
 ///     cq.wait()?;
 ///     Ok(())
 /// });
 ///
-/// let question = service.next()?;
-/// assert!(question.private_data().starts_with(b"please"));
-/// let context = question.device().open()?;
+/// let request = service.next()?;
+/// assert!(request.private_data().starts_with(b"please"));
+/// let context = request.device().open()?;
 /// let (pd, cq) = (context.pd(), context.completion_queue()?);
 /// let qp = pd.queue_pair(&cq, &cq).build_datagram(QKEY)?;
 /// let memory = pd.register(GRH_BYTES + 64, RemoteAccess::empty())?;
 /// qp.post_receive(ReceiveRequest::into(memory.slice(..)?))?;
-/// question.answer(&qp, b"here you are")?;
+/// request.accept(&qp, b"here you are")?;
 /// assert_eq!(cq.wait()?.data()?, b"a datagram");
 /// client.join().unwrap()?;
 /// # Ok(())
@@ -61,101 +62,103 @@ pub const QKEY: QKey = UDP_QKEY;
 /// ```
 #[derive(Debug)]
 pub struct Service {
-    port: Port,
+    id: CmId,
     address: SocketAddr,
 }
 
 impl Service {
-    /// Is found at an address of this host, or at all addresses, those to come included, where it is
-    /// unspecified. Port 0 is any that is free. (`rdma_bind_addr` and `rdma_listen`.)
+    /// Serves requests to an address of this host. (`rdma_bind_addr` and `rdma_listen`.)
+    ///
+    /// An unspecified address stands for all addresses, including those added later. Port 0
+    /// selects a free port.
     ///
     /// # Errors
-    /// [`Error::Cm`] for an address that is no device's and a port that is taken.
+    /// [`Error::Cm`] if the address belongs to no device or the port is in use.
     pub fn bind(address: SocketAddr) -> Result<Service, Error> {
-        let (port, address) = Port::listening(Kind::Datagrams, address, 0)?;
-        Ok(Service { port, address })
+        let (id, address) = CmId::listening(Kind::Datagrams, address, 0)?;
+        Ok(Service { id, address })
     }
 
-    /// Where it is found. (`rdma_get_local_addr`.)
+    /// The address and port of the service. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes the next question, waiting for one. (`rdma_get_request`.)
+    /// Takes the next request, and waits for one if there is none. (`rdma_get_request`.)
     ///
     /// # Errors
-    /// [`Error::DeviceGone`] when the interface of its address was removed.
-    pub fn next(&self) -> Result<Question, Error> {
-        wait::endlessly(|| self.next_until(None))
+    /// [`Error::DeviceGone`] if the interface of its address was removed.
+    pub fn next(&self) -> Result<ServiceRequest, Error> {
+        wait::without_deadline(|| self.next_until(None))
     }
 
-    /// Takes the next question, waiting for at most `timeout`; `None` when none came.
+    /// Takes the next request, waiting for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
     /// See [`Service::next`].
-    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Question>, Error> {
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<ServiceRequest>, Error> {
         self.next_until(wait::deadline(timeout))
     }
 
-    /// Takes a question if there is one.
+    /// Takes the next request; `None` if there is none.
     ///
     /// # Errors
     /// See [`Service::next`].
-    pub fn try_next(&self) -> Result<Option<Question>, Error> {
+    pub fn try_next(&self) -> Result<Option<ServiceRequest>, Error> {
         self.next_timeout(Duration::ZERO)
     }
 
-    fn next_until(&self, until: Option<Instant>) -> Result<Option<Question>, Error> {
-        let asked = self.port.next_request(until)?;
-        Ok(asked.map(|asked| Question {
-            port: asked.port,
-            bound: asked.bound,
-            private_data: of_service(asked.details).private_data,
+    fn next_until(&self, until: Option<Instant>) -> Result<Option<ServiceRequest>, Error> {
+        let incoming = self.id.next_request(until)?;
+        Ok(incoming.map(|incoming| ServiceRequest {
+            id: incoming.id,
+            bound: incoming.bound,
+            private_data: service_details(incoming.details).private_data,
         }))
     }
 }
 
 impl AsFd for Service {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.port.fd()
+        self.id.fd()
     }
 }
 
-/// Somebody asks for the queue pair of a service. Dropping it says that there is none.
+/// An incoming request for the queue pair of a service (SIDR REQ). Dropping it rejects it.
 #[derive(Debug)]
-pub struct Question {
-    port: Port,
+pub struct ServiceRequest {
+    id: CmId,
     bound: Bound,
     private_data: Vec<u8>,
 }
 
-impl Question {
-    /// What the peer's program said, with the zeros that fill the message: 180 bytes.
+impl ServiceRequest {
+    /// The peer's private data, 180 bytes; unused bytes at the end are zero.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// The address that was asked, with the service's port. (`rdma_get_local_addr`.)
+    /// The address that the peer requests, with the service's port. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().source
+        self.id.driver.addresses().source
     }
 
-    /// The peer's address, and its port. (`rdma_get_peer_addr`.)
+    /// The peer's address and port. (`rdma_get_peer_addr`.)
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.port.id.addresses().destination
+        self.id.driver.addresses().destination
     }
 
-    /// The device that it came to, whose queue pair the answer needs.
+    /// The device that received the request. The reply needs a queue pair of this device.
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
-    /// Tells the peer to send to this queue pair, and at most 136 bytes for its program. (`rdma_accept`.)
+    /// Replies with a queue pair and at most 136 bytes of private data. (`rdma_accept`.)
     ///
     /// # Errors
-    /// When the peer has given up meanwhile, there are too many bytes, or the queue pair is of another device or
-    /// has another key than [`QKEY`].
-    pub fn answer(self, qp: &DatagramQueuePair, private_data: &[u8]) -> Result<(), Error> {
+    /// See [`Error`]: the peer has given up, there is too much private data, or the queue pair
+    /// belongs to another device or has another Q_Key than [`QKEY`].
+    pub fn accept(self, qp: &DatagramQueuePair, private_data: &[u8]) -> Result<(), Error> {
         check_device(&qp.device(), &self.bound)?;
         let address = qp.address();
         if address.qkey != QKEY {
@@ -166,72 +169,81 @@ impl Question {
             qpn: address.qpn,
             ..Offer::default()
         };
-        Ok(self.port.id.accept(&offer)?)
+        Ok(self.id.driver.accept(&offer)?)
     }
 
-    /// Says that this peer gets none, and at most 136 bytes for its program. (`rdma_reject`.)
+    /// Rejects the request, with at most 136 bytes of private data. (`rdma_reject`.)
     ///
     /// # Errors
-    /// When the peer has given up meanwhile, or there are too many bytes.
-    pub fn refuse(self, private_data: &[u8]) -> Result<(), Error> {
+    /// See [`Error`]: the peer has given up, or there is too much private data.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         let reason = RejectReason::CONSUMER;
-        Ok(self.port.id.reject(reason, private_data)?)
+        Ok(self.id.driver.reject(reason, private_data)?)
     }
 }
 
-/// The way to the address and port of a datagram service.
+/// A resolved route to the address and port of a datagram service.
 #[derive(Debug)]
 pub struct ServiceRoute {
-    port: Port,
+    id: CmId,
     bound: Bound,
 }
 
-/// What a service answers.
+/// The reply of a datagram service (SIDR REP).
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Its queue pair, and the way there.
+#[non_exhaustive]
+pub struct ServiceReply {
+    /// The queue pair of the service, with the route to it.
     pub destination: Destination,
-    /// What its program said, with the zeros that fill the message: 136 bytes.
+    /// The private data of the service, 136 bytes; unused bytes at the end are zero.
     pub private_data: Vec<u8>,
 }
 
 impl ServiceRoute {
-    /// Finds the way that the kernel's routes tell. (`rdma_resolve_addr` and `rdma_resolve_route`.)
+    /// Resolves the route with the kernel's routing table. (`rdma_resolve_addr` and
+    /// `rdma_resolve_route`.)
     ///
     /// # Errors
-    /// [`Error::Cm`] where there is none, or it begins at an interface that is no device.
+    /// [`Error::Cm`] if there is no route, or its interface is not a device.
     pub fn resolve(destination: SocketAddr) -> Result<ServiceRoute, Error> {
-        let (port, bound) = Port::on_the_way(Kind::Datagrams, None, destination)?;
-        Ok(ServiceRoute { port, bound })
+        let (id, bound) = CmId::resolved(Kind::Datagrams, None, destination)?;
+        Ok(ServiceRoute { id, bound })
     }
 
-    /// The device at which it begins, whose queue pair is to send.
+    /// The local device of the route. Requests need a queue pair of this device.
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
-    /// Asks, with at most 180 bytes for the peer's program, and waits for the answer: for 70 seconds where
-    /// nobody answers. (`rdma_connect`.)
+    /// Requests the queue pair of the service and waits for the reply. (`rdma_connect`.)
+    ///
+    /// The request carries at most 180 bytes of private data. If the peer does not respond, the
+    /// call fails after 70 seconds.
     ///
     /// # Errors
-    /// [`Error::NoService`] when there is none, or the peer does not want this; [`Error::OtherQKey`] for a queue pair
-    /// with another key than [`QKEY`]; see [`Error`] for more.
-    pub fn ask(self, qp: &DatagramQueuePair, private_data: &[u8]) -> Result<Found, Error> {
+    /// [`Error::NoService`] if there is no such service or it rejects the request;
+    /// [`Error::OtherQKey`] if the queue pair has another Q_Key than [`QKEY`]; otherwise see
+    /// [`Error`].
+    pub fn request(
+        self,
+        qp: &DatagramQueuePair,
+        private_data: &[u8],
+    ) -> Result<ServiceReply, Error> {
         check_device(&qp.device(), &self.bound)?;
         let offer = Offer {
             private_data: private_data.to_vec(),
             qpn: qp.qpn(),
             ..Offer::default()
         };
-        self.port.id.connect(&offer)?;
+        self.id.driver.connect(&offer)?;
         loop {
-            let event = self.port.wait()?;
+            let event = self.id.wait()?;
             match event.kind {
                 EventKind::Established => {
-                    let found = of_service(event.details);
-                    return Ok(Found {
-                        destination: qp.destination_by(found.av, found.qpn, found.qkey)?,
-                        private_data: found.private_data,
+                    let details = service_details(event.details);
+                    return Ok(ServiceReply {
+                        destination: qp.destination_by(details.av, details.qpn, details.qkey)?,
+                        private_data: details.private_data,
                     });
                 }
                 EventKind::AddressChange => {}
@@ -241,8 +253,10 @@ impl ServiceRoute {
     }
 }
 
-/// That a queue pair is in a multicast group, until this is dropped: it gets what is sent to the group, its own
-/// datagrams too. (`rdma_join_multicast` and `rdma_leave_multicast`.)
+/// Membership of a queue pair in a multicast group, until this is dropped. (`rdma_join_multicast`
+/// and `rdma_leave_multicast`.)
+///
+/// The queue pair receives the datagrams sent to the group, including its own.
 ///
 /// ```
 /// use urxe::cm::{Membership, QKEY};
@@ -269,11 +283,11 @@ pub struct Membership<'a> {
 }
 
 impl<'a> Membership<'a> {
-    /// Joins a group by its IP address, at the interface of the queue pair's device.
+    /// Joins a group, on the interface of the queue pair's device.
     ///
     /// # Errors
-    /// [`Error::OtherQKey`] for a queue pair with another key than [`QKEY`]; [`Error::Multicast`] for what is no group's
-    /// address, and where the system does not permit it.
+    /// [`Error::OtherQKey`] if the queue pair has another Q_Key than [`QKEY`]; [`Error::Multicast`]
+    /// if `group` is not a multicast address or the system does not permit it.
     pub fn join(qp: &'a DatagramQueuePair, group: IpAddr) -> Result<Membership<'a>, Error> {
         if qp.address().qkey != QKEY {
             return Err(Error::OtherQKey);
@@ -294,7 +308,7 @@ impl<'a> Membership<'a> {
         }
     }
 
-    /// The group, and the way there.
+    /// The group as a destination, with the route to it.
     pub fn destination(&self) -> &Destination {
         &self.destination
     }
@@ -302,7 +316,7 @@ impl<'a> Membership<'a> {
 
 impl Drop for Membership<'_> {
     fn drop(&mut self) {
-        // It is attached; what was detached by hand is as good.
+        // The only error is that the application has detached the queue pair itself.
         let _ = self.qp.detach(self.group);
     }
 }

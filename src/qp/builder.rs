@@ -1,4 +1,4 @@
-//! Queue pairs in the making.
+//! The builder of queue pairs.
 #![forbid(unsafe_code)]
 
 use super::{BuildError, Core, DatagramQueuePair, PreparedQueuePair, Settings};
@@ -13,7 +13,7 @@ use urxe_proto::ids::QKey;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::QpType;
 
-/// A queue pair in the making. (`ibv_qp_init_attr`.)
+/// A builder for a queue pair. (`ibv_qp_init_attr`.)
 #[derive(Debug)]
 #[must_use = "nothing is made until it is built"]
 pub struct QueuePairBuilder<'a> {
@@ -52,99 +52,104 @@ impl<'a> QueuePairBuilder<'a> {
         }
     }
 
-    /// Lets its messages take receives from a shared queue. Then it has no receive queue of its own,
-    /// and the capacities of one mean nothing. (`srq` of `ibv_qp_init_attr`.)
+    /// Takes receives from a shared receive queue. (`srq` of `ibv_qp_init_attr`.)
+    ///
+    /// The queue pair then has no receive queue of its own, and the options of one have no effect.
     pub fn receives_from(mut self, shared: &'a SharedReceiveQueue) -> Self {
         self.shared = Some(shared);
         self
     }
 
-    /// How many work requests the send queue holds, 0 to 32,768. (Default 128.)
+    /// The maximum of outstanding work requests in the send queue, 0 to 32,768. (Default 128.)
     pub fn max_send_wr(mut self, max: u32) -> Self {
         self.cap.max_send_wr = max;
         self
     }
 
-    /// How many work requests the receive queue holds, 0 to 32,768. (Default 128.)
+    /// The maximum of outstanding work requests in the receive queue, 0 to 32,768. (Default 128.)
     pub fn max_recv_wr(mut self, max: u32) -> Self {
         self.cap.max_recv_wr = max;
         self
     }
 
-    /// How many pieces of memory a work request for the send queue has at most, 0 to 32.
-    /// (Default 4.)
+    /// The maximum of memory slices in a work request for the send queue, 0 to 32. (Default 4.)
     pub fn max_send_sge(mut self, max: u32) -> Self {
         self.cap.max_send_sge = max;
         self
     }
 
-    /// How many pieces of memory a receive has at most, 0 to 32. (Default 4.)
+    /// The maximum of memory slices in a receive, 0 to 32. (Default 4.)
     pub fn max_recv_sge(mut self, max: u32) -> Self {
         self.cap.max_recv_sge = max;
         self
     }
 
-    /// How many bytes of inline data a work request has at most, 0 to 1024; more are permitted if
-    /// they fit in the place of its pieces of memory, of 16 bytes each. (Default 256.)
+    /// The maximum of inline data in a work request, 0 to 1024 bytes. (Default 256.)
+    ///
+    /// The actual limit is higher if the memory slices of a work request, at 16 bytes each, need
+    /// more space.
     pub fn max_inline(mut self, max: u32) -> Self {
         self.cap.max_inline = max;
         self
     }
 
-    /// What the peer may do by this queue pair, to regions that permit it. (Default: everything.)
+    /// The operations that the peer may use on regions that permit them. (Default: all.)
     pub fn remote_access(mut self, access: RemoteAccess) -> Self {
         self.settings.access = access;
         self
     }
 
-    /// Which GID of the port is its address. (Default 0.)
+    /// The index of the GID that is the queue pair's address. (Default 0.)
     pub fn gid_index(mut self, index: u8) -> Self {
         self.settings.gid_index = index;
         self
     }
 
-    /// The largest path MTU that it may use. (Default: what the interface can carry.)
+    /// The largest path MTU to use. (Default: the largest that fits the interface.)
     pub fn path_mtu(mut self, mtu: Mtu) -> Self {
         self.settings.path_mtu = Some(mtu);
         self
     }
 
-    /// How many READs and atomics of the peer's it can answer at a time, 0 to 128. (Default 16.)
+    /// The maximum of the peer's READs and atomics to answer at a time, 0 to 128. (Default 16.)
     pub fn responder_resources(mut self, count: u8) -> Self {
         self.settings.responder_resources = count;
         self
     }
 
-    /// Makes a queue pair of a reliable connection. (`ibv_create_qp`, and `ibv_modify_qp` to INIT.)
+    /// Creates a queue pair of a reliable connection. (`ibv_create_qp`, `ibv_modify_qp` to INIT.)
     ///
     /// # Errors
     /// See [`BuildError`].
     pub fn build(self) -> Result<PreparedQueuePair, BuildError> {
-        self.make(QpType::Rc)?.prepare()
+        self.create(QpType::Rc)?.prepare()
     }
 
-    /// Makes a queue pair of an unreliable connection: what it sends arrives whole or not at all,
-    /// nobody is told of losses, and there are no READs and no atomics. Both ends must be such.
-    /// (`ibv_create_qp` with `IBV_QPT_UC`, and `ibv_modify_qp` to INIT.)
+    /// Creates a queue pair of an unreliable connection. (`ibv_create_qp` with `IBV_QPT_UC`,
+    /// `ibv_modify_qp` to INIT.)
+    ///
+    /// A message arrives whole or not at all, and losses are not reported. READs and atomics are
+    /// not available. Both ends must be of this type.
     ///
     /// # Errors
     /// See [`BuildError`].
     pub fn build_unreliable(self) -> Result<PreparedQueuePair, BuildError> {
-        self.make(QpType::Uc)?.prepare()
+        self.create(QpType::Uc)?.prepare()
     }
 
-    /// Makes a queue pair for datagrams, which is ready at once. It takes those with its `qkey`, a
-    /// number that its peers know; with the top bit set it is kept for privileged programs, by
-    /// convention. Of the options, those for capacities and the GID count. (`ibv_create_qp` with
-    /// `IBV_QPT_UD`, and `ibv_modify_qp` to INIT, RTR and RTS.)
+    /// Creates a queue pair for datagrams, ready to send and receive. (`ibv_create_qp` with
+    /// `IBV_QPT_UD`, `ibv_modify_qp` to INIT, RTR and RTS.)
+    ///
+    /// It accepts datagrams that carry `qkey`. By convention, values with the top bit set are for
+    /// privileged programs. Of the options, only the capacities and the GID index apply.
     ///
     /// # Errors
     /// See [`BuildError`].
     pub fn build_datagram(self, qkey: QKey) -> Result<DatagramQueuePair, BuildError> {
-        DatagramQueuePair::start(self.make(QpType::Ud)?, qkey)
+        DatagramQueuePair::start(self.create(QpType::Ud)?, qkey)
     }
 
-    fn make(self, service: QpType) -> Result<Core, BuildError> {
+    fn create(self, service: QpType) -> Result<Core, BuildError> {
         let context = self.pd.context();
         if !context.is(self.send_cq.context()) || !context.is(self.recv_cq.context()) {
             return Err(BuildError::OtherContext);
@@ -156,8 +161,8 @@ impl<'a> QueuePairBuilder<'a> {
             return Err(BuildError::OtherContext);
         }
         let recv_cq = Arc::clone(self.recv_cq.driver());
-        // A shared queue has its room once for all of its queue pairs.
-        let (share, room, receives, outstanding) = match self.shared {
+        // A shared receive queue reserves its entries once for all of its queue pairs.
+        let (attachment, recv_entries, receives, outstanding) = match self.shared {
             None => (
                 None,
                 self.cap.max_recv_wr,
@@ -165,15 +170,15 @@ impl<'a> QueuePairBuilder<'a> {
                 Outstanding::new(self.cap.max_send_wr, self.cap.max_recv_wr),
             ),
             Some(srq) => (
-                Some(srq.share(self.recv_cq)?),
+                Some(srq.attach(self.recv_cq)?),
                 0,
                 ReceivesFrom::Shared(Arc::clone(srq.driver()), recv_cq),
-                Outstanding::sharing(self.cap.max_send_wr, srq.receives()),
+                Outstanding::shared(self.cap.max_send_wr, srq.receives()),
             ),
         };
         let mut reservations = vec![
             self.send_cq.reserve(self.cap.max_send_wr)?,
-            self.recv_cq.reserve(room)?,
+            self.recv_cq.reserve(recv_entries)?,
         ];
         let init = QpInit {
             service,
@@ -191,7 +196,7 @@ impl<'a> QueuePairBuilder<'a> {
         Ok(Core {
             qp,
             outstanding,
-            share,
+            attachment,
             settings: self.settings,
             pd: self.pd.clone(),
             _reservations: reservations,

@@ -1,4 +1,4 @@
-//! Queue pairs of connections, reliable and unreliable.
+//! Queue pairs of reliable and unreliable connections.
 #![forbid(unsafe_code)]
 
 use super::{BuildError, Core};
@@ -15,7 +15,7 @@ use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::rc::Counters;
 
 impl Core {
-    /// Takes it from RESET to INIT.
+    /// Moves the queue pair from RESET to INIT.
     pub(super) fn prepare(self) -> Result<PreparedQueuePair, BuildError> {
         let attr = QpAttr {
             state: QpState::Init,
@@ -29,7 +29,7 @@ impl Core {
         let endpoint = Endpoint {
             gid: self.gid(&device)?,
             qpn: self.qp.qpn(),
-            // Unlike any earlier connection's, so that packets of those are not mistaken.
+            // Random, so that delayed packets of an earlier connection do not match.
             psn: Psn::new(rand::random()),
             path_mtu: self
                 .settings
@@ -44,27 +44,28 @@ impl Core {
     }
 }
 
-/// What an unreliable connection is told on its way to RTR.
+/// The attributes of an unreliable connection for the transition to RTR.
 const UNRELIABLE_RESPONDER: AttrMask = AttrMask::STATE
     .union(AttrMask::AV)
     .union(AttrMask::PATH_MTU)
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
-/// What it is told on its way to RTS.
+/// The attributes of an unreliable connection for the transition to RTS.
 const UNRELIABLE_REQUESTER: AttrMask = AttrMask::STATE.union(AttrMask::SQ_PSN);
-/// What a reliable connection is told on its way to RTR.
+/// The attributes of a reliable connection for the transition to RTR.
 const RESPONDER: AttrMask = UNRELIABLE_RESPONDER
     .union(AttrMask::MAX_DEST_RD_ATOMIC)
     .union(AttrMask::MIN_RNR_TIMER);
-/// What it is told on its way to RTS.
+/// The attributes of a reliable connection for the transition to RTS.
 const REQUESTER: AttrMask = UNRELIABLE_REQUESTER
     .union(AttrMask::TIMEOUT)
     .union(AttrMask::RETRY_CNT)
     .union(AttrMask::RNR_RETRY)
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 
-/// A queue pair of a connection that is not connected yet. Receives may be posted, so that they
-/// are there when the peer begins. (A `ibv_qp` in INIT.)
+/// A queue pair that is not connected yet. (An `ibv_qp` in INIT.)
+///
+/// Receives may be posted already, so that they are in place when the peer starts to send.
 #[derive(Debug)]
 pub struct PreparedQueuePair {
     core: Core,
@@ -72,12 +73,12 @@ pub struct PreparedQueuePair {
 }
 
 impl PreparedQueuePair {
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
-    /// What the peer must know to connect to it.
+    /// The values that the peer needs to connect to this queue pair.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
@@ -90,32 +91,32 @@ impl PreparedQueuePair {
         self.core.post_receive(request)
     }
 
-    /// Its service.
+    /// The transport service.
     pub(crate) fn service(&self) -> QpType {
         self.core.qp.service()
     }
 
-    /// The device that it is of.
+    /// The device that the queue pair belongs to.
     pub(crate) fn device(&self) -> Device {
         self.core.pd.context().device()
     }
 
-    /// Whether it takes receives from a shared queue.
-    pub(crate) fn shares_receives(&self) -> bool {
-        self.core.share.is_some()
+    /// Returns whether it takes receives from a shared receive queue.
+    pub(crate) fn has_shared_receives(&self) -> bool {
+        self.core.attachment.is_some()
     }
 
-    /// How many READs and atomics of the peer's it can answer at a time.
+    /// The peer's READs and atomics that it can answer at a time.
     pub(crate) fn responder_resources(&self) -> u8 {
         self.core.settings.responder_resources
     }
 
-    /// The largest path MTU that it may use.
+    /// The largest path MTU to use.
     pub(crate) fn path_mtu(&self) -> Mtu {
         self.endpoint.path_mtu
     }
 
-    /// Connects it with these attributes for RTR and RTS.
+    /// Connects with these attributes for RTR and RTS.
     pub(crate) fn connect_with(
         self,
         steps: &[(QpAttr, AttrMask)],
@@ -126,11 +127,14 @@ impl PreparedQueuePair {
         Ok(QueuePair { core: self.core })
     }
 
-    /// Connects it to a peer, which connects to it in turn: it sends nothing itself. From now on it
-    /// takes requests, and sends may be posted. (`ibv_modify_qp` to RTR and RTS.)
+    /// Connects to a peer, which must connect to this end in turn. (`ibv_modify_qp` to RTR and
+    /// RTS.)
+    ///
+    /// The call sends no packet. From now on the queue pair answers requests, and sends may be
+    /// posted.
     ///
     /// # Errors
-    /// See [`ModifyError`]. The queue pair is gone then.
+    /// See [`ModifyError`]. The queue pair is destroyed on an error.
     pub fn connect(
         self,
         peer: &Endpoint,
@@ -172,35 +176,37 @@ impl PreparedQueuePair {
     }
 }
 
-/// A connected queue pair. Threads may share it and post at the same time. (A `ibv_qp` in RTS.)
+/// A connected queue pair. Threads may share it and post concurrently. (An `ibv_qp` in RTS.)
 ///
-/// When a work request fails it goes to error, and what is posted then is flushed: completions tell.
-/// Dropping it destroys it; the program sees no more completions of it then, those in the
-/// completion queue included. (`ibv_destroy_qp`.)
+/// When a work request fails, the queue pair enters the error state, and work requests posted from
+/// then on complete as flushed.
+///
+/// Dropping it destroys it, and discards its completions that have not been polled.
+/// (`ibv_destroy_qp`.)
 #[derive(Debug)]
 pub struct QueuePair {
     core: Core,
 }
 
 impl QueuePair {
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
-    /// Its state: RTS, unless it failed or drains. (`ibv_query_qp`.)
+    /// The state: RTS, unless it failed or is draining. (`ibv_query_qp`.)
     pub fn state(&self) -> QpState {
-        // By way of the lock, under which completions are made: once a failure's completion is seen,
-        // this says so too.
+        // Reads under the lock that completions are made under: once a failed completion is
+        // visible, so is the error state.
         self.attributes().state
     }
 
-    /// All its attributes. (`ibv_query_qp`.)
+    /// All attributes. (`ibv_query_qp`.)
     pub fn attributes(&self) -> QpAttr {
         self.core.qp.attributes()
     }
 
-    /// What happened on it, in numbers.
+    /// The counters of packets, retransmissions and errors.
     pub fn counters(&self) -> Counters {
         self.core.qp.counters()
     }
@@ -213,7 +219,7 @@ impl QueuePair {
         self.core.post_receive(request)
     }
 
-    /// Posts a work request to the send queue; its packets go out at once. (`ibv_post_send`.)
+    /// Posts a work request to the send queue and starts to transmit it. (`ibv_post_send`.)
     ///
     /// # Errors
     /// See [`PostError`].
@@ -221,10 +227,10 @@ impl QueuePair {
         self.core.post_send(request, None)
     }
 
-    /// Posts several work requests, whose packets go out together. (`ibv_post_send` with a list.)
+    /// Posts several work requests and transmits them together. (`ibv_post_send` with a list.)
     ///
     /// # Errors
-    /// See [`BatchError`]: those before the one that is wrong have been posted.
+    /// See [`BatchError`]: the work requests before the invalid one have been posted.
     pub fn post_sends<'r>(
         &self,
         requests: impl IntoIterator<Item = SendRequest<'r>>,
@@ -232,12 +238,13 @@ impl QueuePair {
         self.core.post_sends(requests, None)
     }
 
-    /// Lets it finish what it has begun to send, and begin nothing more until
-    /// [`QueuePair::resume`]. An event, [`SqDrained`](crate::EventType::SqDrained), tells when.
-    /// (`ibv_modify_qp` to SQD.)
+    /// Finishes the work requests that have started, and starts no others until
+    /// [`QueuePair::resume`]. (`ibv_modify_qp` to SQD.)
+    ///
+    /// The event [`SqDrained`](crate::EventType::SqDrained) reports the end.
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] when it is not in RTS, as after a failure.
+    /// [`ModifyError::Transition`] if the queue pair is not in RTS, as after a failure.
     pub fn drain(&self) -> Result<(), ModifyError> {
         let attr = QpAttr {
             state: QpState::Sqd,
@@ -248,16 +255,18 @@ impl QueuePair {
         self.core.qp.modify(&attr, mask)
     }
 
-    /// Lets it send again after [`QueuePair::drain`]. (`ibv_modify_qp` to RTS.)
+    /// Resumes sending after [`QueuePair::drain`]. (`ibv_modify_qp` to RTS.)
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] when it failed meanwhile, or drains still.
+    /// [`ModifyError::Transition`] if the queue pair has failed or is still draining.
     pub fn resume(&self) -> Result<(), ModifyError> {
         self.core.go_to(QpState::Rts)
     }
 
-    /// Takes it to error: all that is outstanding completes as flushed. The peer is not told, and
-    /// finds that nobody answers. (`ibv_modify_qp` to ERR.)
+    /// Enters the error state: all outstanding work requests complete as flushed.
+    /// (`ibv_modify_qp` to ERR.)
+    ///
+    /// No packet informs the peer; its requests time out.
     ///
     /// # Errors
     /// See [`ModifyError`].
@@ -265,16 +274,18 @@ impl QueuePair {
         self.core.go_to(QpState::Err)
     }
 
-    /// Takes it back to where it can be connected anew, with the same number and a new first PSN.
-    /// What is outstanding ends without completions. With a shared receive queue an event tells that
-    /// it took its last receive there for now, [`QpLastWqeReached`](crate::EventType::QpLastWqeReached),
-    /// unless it had failed before. (`ibv_modify_qp` to RESET and INIT; with a shared receive queue by
-    /// way of ERR.)
+    /// Returns to INIT, with the same number and a new initial PSN. (`ibv_modify_qp` to RESET and
+    /// INIT.)
+    ///
+    /// Outstanding work requests are discarded without completions. With a shared receive queue
+    /// the queue pair passes through ERR. Unless it had failed before, the event
+    /// [`QpLastWqeReached`](crate::EventType::QpLastWqeReached) then reports that it consumes no
+    /// more receives.
     ///
     /// # Errors
-    /// See [`BuildError`]. The queue pair is gone then.
+    /// See [`BuildError`]. The queue pair is destroyed on an error.
     pub fn reset(self) -> Result<PreparedQueuePair, BuildError> {
-        self.core.halt()?;
+        self.core.reset()?;
         self.core.outstanding.clear();
         self.core.prepare()
     }

@@ -14,19 +14,25 @@ use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
 use urxe_proto::rc::Counters;
 
-/// What others must know to send a datagram to a queue pair, or to all that are in a group.
+/// The destination of a datagram: a queue pair or a multicast group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct DatagramAddress {
-    /// Its address, or the group's.
+    /// The address of the queue pair's port, or of the group.
     pub gid: Gid,
-    /// Its number; [`Qpn::MULTICAST`] for a group.
+    /// The queue pair number; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The key that it takes datagrams with.
+    /// The Q_Key that the receiver requires.
     pub qkey: QKey,
 }
 
 impl DatagramAddress {
-    /// That of a multicast group: all members must have the same key.
+    /// Returns the address of a queue pair.
+    pub const fn new(gid: Gid, qpn: Qpn, qkey: QKey) -> DatagramAddress {
+        DatagramAddress { gid, qpn, qkey }
+    }
+
+    /// Returns the address of a multicast group. All members must use the same Q_Key.
     pub fn group(gid: Gid, qkey: QKey) -> DatagramAddress {
         DatagramAddress {
             gid,
@@ -36,8 +42,9 @@ impl DatagramAddress {
     }
 }
 
-/// Where datagrams go: an address, and the way there. Datagrams that wait to be sent keep what they
-/// need of it. (`ibv_ah`, and `wr.ud` of `ibv_send_wr`.)
+/// A datagram address with its route. (`ibv_ah`, and `wr.ud` of `ibv_send_wr`.)
+///
+/// Posted datagrams keep their own reference to it.
 #[derive(Clone, Debug)]
 pub struct Destination {
     handle: Arc<AddressHandle>,
@@ -59,12 +66,12 @@ impl Destination {
     }
 }
 
-/// A queue pair for datagrams: messages of one packet, to and from any such queue pair. Threads may
-/// share it. (A `ibv_qp` of `IBV_QPT_UD` in RTS.)
+/// A queue pair for datagrams: messages of one packet to and from any other such queue pair.
+/// (An `ibv_qp` of `IBV_QPT_UD` in RTS.) Threads may share it.
 ///
-/// A datagram may be lost, and is when the receiver has no receive posted, or one that is too
-/// short: it needs room for the [`GRH_BYTES`](crate::GRH_BYTES) of the header that come before the data.
-/// A datagram that is longer than the MTU is not sent; its completion does not tell.
+/// A datagram may be lost. It is dropped if the receiver has no receive posted, or one that is too
+/// short: a receive needs [`GRH_BYTES`](crate::GRH_BYTES) for the header before the data. A
+/// datagram longer than the path MTU is not sent, and its completion does not report that.
 ///
 /// ```
 /// use urxe::{GRH_BYTES, QKey, ReceiveRequest, RemoteAccess, SendRequest};
@@ -83,7 +90,7 @@ impl Destination {
 ///
 /// let received = cq_b.wait()?;
 /// assert_eq!(received.data()?, b"hello");
-/// // The sender tells its address with every datagram, but not its key.
+/// // A datagram carries the sender's address, but not its Q_Key.
 /// let sender = received.sender().expect("it is a datagram");
 /// assert_eq!((sender.gid, sender.qpn), (a.address().gid, a.qpn()));
 /// # Ok(())
@@ -114,12 +121,12 @@ impl DatagramQueuePair {
         Ok(DatagramQueuePair { core, gid })
     }
 
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
-    /// What others must know to send to it.
+    /// The address that other queue pairs send to.
     pub fn address(&self) -> DatagramAddress {
         DatagramAddress {
             gid: self.gid,
@@ -128,22 +135,22 @@ impl DatagramQueuePair {
         }
     }
 
-    /// Its state: RTS, unless it failed. (`ibv_query_qp`.)
+    /// The state: RTS, unless it failed. (`ibv_query_qp`.)
     pub fn state(&self) -> QpState {
         self.attributes().state
     }
 
-    /// All its attributes. (`ibv_query_qp`.)
+    /// All attributes. (`ibv_query_qp`.)
     pub fn attributes(&self) -> QpAttr {
         self.core.qp.attributes()
     }
 
-    /// What happened on it, in numbers.
+    /// The counters of packets and errors.
     pub fn counters(&self) -> Counters {
         self.core.qp.counters()
     }
 
-    /// The way to an address, or a group, from this queue pair's own. (`ibv_create_ah`.)
+    /// Resolves the route to a queue pair or a group. (`ibv_create_ah`.)
     ///
     /// # Errors
     /// See [`RouteError`].
@@ -158,7 +165,7 @@ impl DatagramQueuePair {
         self.destination_by(av, address.qpn, address.qkey)
     }
 
-    /// The way that an address vector tells.
+    /// The destination for an address vector.
     pub(crate) fn destination_by(
         &self,
         av: AddressVector,
@@ -177,7 +184,7 @@ impl DatagramQueuePair {
         })
     }
 
-    /// The device that it is of.
+    /// The device that the queue pair belongs to.
     pub(crate) fn device(&self) -> Device {
         self.core.pd.context().device()
     }
@@ -190,8 +197,9 @@ impl DatagramQueuePair {
         self.core.post_receive(request)
     }
 
-    /// Posts a datagram, a [`SendRequest::send`] or [`SendRequest::send_with_imm`]; it goes out at
-    /// once. (`ibv_post_send`.)
+    /// Posts a datagram and transmits it. (`ibv_post_send`.)
+    ///
+    /// `request` is a [`SendRequest::send`] or [`SendRequest::send_with_imm`].
     ///
     /// # Errors
     /// See [`PostError`].
@@ -199,10 +207,11 @@ impl DatagramQueuePair {
         self.core.post_send(request, Some(to))
     }
 
-    /// Posts several to one destination, which go out together. (`ibv_post_send` with a list.)
+    /// Posts several datagrams to one destination and transmits them together. (`ibv_post_send`
+    /// with a list.)
     ///
     /// # Errors
-    /// See [`BatchError`]: those before the one that is wrong have been posted.
+    /// See [`BatchError`]: the work requests before the invalid one have been posted.
     pub fn post_sends<'r>(
         &self,
         to: &Destination,
@@ -211,8 +220,9 @@ impl DatagramQueuePair {
         self.core.post_sends(requests, Some(to))
     }
 
-    /// Lets it take what goes to a multicast group: an IPv4 group, mapped, or an IPv6 group. It gets
-    /// its own datagrams to the group too. (`ibv_attach_mcast`.)
+    /// Joins a multicast group: an IPv4-mapped or IPv6 group address. (`ibv_attach_mcast`.)
+    ///
+    /// The queue pair also receives its own datagrams to the group.
     ///
     /// # Errors
     /// See [`MulticastError`].
@@ -220,7 +230,7 @@ impl DatagramQueuePair {
         self.core.qp.attach(group)
     }
 
-    /// Ends that. (`ibv_detach_mcast`.)
+    /// Leaves a multicast group. (`ibv_detach_mcast`.)
     ///
     /// # Errors
     /// See [`MulticastError`].
@@ -228,16 +238,18 @@ impl DatagramQueuePair {
         self.core.qp.detach(group)
     }
 
-    /// Lets it send again after a send failed, in which case only receives go on: its state is SQE
-    /// then. (`ibv_modify_qp` from SQE to RTS.)
+    /// Resumes sending after a failed send. (`ibv_modify_qp` from SQE to RTS.)
+    ///
+    /// A failed send leads to the state SQE, in which only receives are processed.
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] when it is not in SQE.
+    /// [`ModifyError::Transition`] if the queue pair is not in SQE.
     pub fn resume(&self) -> Result<(), ModifyError> {
         self.core.go_to(QpState::Rts)
     }
 
-    /// Takes it to error: all that is outstanding completes as flushed. (`ibv_modify_qp` to ERR.)
+    /// Enters the error state: all outstanding work requests complete as flushed.
+    /// (`ibv_modify_qp` to ERR.)
     ///
     /// # Errors
     /// See [`ModifyError`].

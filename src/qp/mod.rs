@@ -1,4 +1,4 @@
-//! Queue pairs, whose states are types: what a state does not permit does not compile.
+//! Queue pairs: each state is a type, so operations that it does not permit do not compile.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -13,8 +13,8 @@ use crate::cq::{CqError, Reservation};
 use crate::mr::RemoteAccess;
 use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
-use crate::srq::Share;
-use crate::work::{BatchError, Data, PostError, ReceiveRequest, SendRequest, elements};
+use crate::srq::Attachment;
+use crate::work::{BatchError, PostError, ReceiveRequest, SendData, SendRequest, elements};
 use std::sync::Arc;
 use urxe_driver as driver;
 use urxe_driver::qp::{CreateError, MAX_SGE, ModifyError};
@@ -23,8 +23,9 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 use urxe_proto::work::{Payload, SendWr, Sge};
 
-/// Why a queue pair cannot be made.
+/// A queue pair cannot be created.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// A completion queue, or the shared receive queue, belongs to another opened device.
     #[error(
@@ -32,27 +33,27 @@ pub enum BuildError {
          device as the queue pair"
     )]
     OtherContext,
-    /// The port has no such GID.
+    /// The port has no GID with this index.
     #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
     NoSuchGid {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// The index asked for.
+        /// The requested index.
         index: u8,
     },
-    /// A completion queue has no room for its completions.
+    /// A completion queue has no room for the completions of the queue pair.
     #[error(transparent)]
     Cq(#[from] CqError),
-    /// It cannot be created.
+    /// The driver cannot create the queue pair.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// It cannot be initialised.
+    /// The driver cannot initialize the queue pair.
     #[error(transparent)]
     Modify(#[from] ModifyError),
 }
 
 impl BuildError {
-    /// The `errno` that a verbs program would get.
+    /// The `errno` that a verbs program gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::OtherContext | Self::NoSuchGid { .. } => libc::EINVAL,
@@ -63,27 +64,28 @@ impl BuildError {
     }
 }
 
-/// What a queue pair keeps through a reset.
+/// The settings that a queue pair keeps through a reset.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     access: RemoteAccess,
     gid_index: u8,
-    /// The largest that the program wants; `None` for what the interface can carry.
+    /// The largest path MTU to use; `None` for the largest that fits the interface.
     path_mtu: Option<Mtu>,
     responder_resources: u8,
 }
 
-/// What a queue pair is in every state. Dropping it destroys the queue pair; the order of the fields
-/// is that in which the rest goes then.
+/// The common part of a queue pair in every state.
+///
+/// Dropping it destroys the queue pair, and then drops the fields in their order.
 #[derive(Debug)]
 struct Core {
     qp: Arc<driver::Qp>,
     outstanding: Arc<Outstanding>,
-    /// What it has of a shared receive queue, if it takes receives from one.
-    share: Option<Share>,
+    /// The use of a shared receive queue, if any.
+    attachment: Option<Attachment>,
     settings: Settings,
     pd: ProtectionDomain,
-    /// Its room in its completion queues, which live as long.
+    /// The entries reserved in the completion queues, which it keeps alive.
     _reservations: Vec<Reservation>,
 }
 
@@ -105,24 +107,24 @@ impl Core {
         self.qp.modify(&attr, AttrMask::STATE)
     }
 
-    /// Takes it to RESET, in which nothing completes any more, whoever is still at work on it.
-    fn halt(&self) -> Result<(), ModifyError> {
-        if let Some(share) = &self.share {
-            share.give_back(&self.qp);
+    /// Moves the queue pair to RESET, in which it completes nothing more.
+    fn reset(&self) -> Result<(), ModifyError> {
+        if let Some(attachment) = &self.attachment {
+            attachment.release_receives(&self.qp);
         }
         self.go_to(QpState::Reset)
     }
 
     fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let cap = self.qp.cap();
-        // The lock goes before what could not be posted is dropped.
-        let mut refused = None;
+        // The lock is released before the buffers of a rejected request are dropped.
+        let mut rejected = None;
         let Some(mut ring) = self.outstanding.own_receives() else {
             return Err(urxe_proto::queue::PostError::SharedReceives.into());
         };
         request.check(self.pd.driver().id(), cap.max_recv_sge)?;
         let result = if ring.is_full() {
-            refused = Some(request.slices);
+            rejected = Some(request.slices);
             Err(PostError::QueueFull {
                 capacity: cap.max_recv_wr,
             })
@@ -132,16 +134,16 @@ impl Core {
             let sges = elements(&entry.buffers, &mut array);
             let posted = self.qp.post_receive(entry.id().to_driver(), sges);
             if posted.is_err() {
-                refused = ring.take_back().map(|entry| entry.buffers);
+                rejected = ring.pop_newest().map(|entry| entry.buffers);
             }
             posted.map_err(PostError::from)
         };
         drop(ring);
-        drop(refused);
+        drop(rejected);
         result
     }
 
-    /// Posts one work request, `to` a destination if it is a datagram.
+    /// Posts one work request; `to` is the destination of a datagram.
     fn post_send(
         &self,
         request: SendRequest<'_>,
@@ -154,39 +156,39 @@ impl Core {
         }
     }
 
-    /// Posts several, as far as they can be.
+    /// Posts work requests up to the first invalid one.
     fn post_sends<'r>(
         &self,
         requests: impl IntoIterator<Item = SendRequest<'r>>,
         to: Option<&Destination>,
     ) -> Result<(), BatchError> {
         let (pd, cap) = (self.pd.driver().id(), self.qp.cap());
-        // Collected before posting begins, during which none of the program's code may run.
+        // Collected first: the caller's iterator must not run under the locks of posting.
         let mut checked = Vec::new();
-        let mut wrong = None;
+        let mut invalid = None;
         for request in requests {
             if let Err(error) = request.check(pd, &cap) {
-                wrong = Some(error);
+                invalid = Some(error);
                 break;
             }
             checked.push(request);
         }
         let (posted, error) = self.post_checked(checked, to);
-        match error.or(wrong) {
+        match error.or(invalid) {
             Some(source) => Err(BatchError { posted, source }),
             None => Ok(()),
         }
     }
 
-    /// Posts work requests that have been checked, and tells how many, and why not the next.
+    /// Posts checked work requests. Returns how many, and the error of the next.
     fn post_checked<'r>(
         &self,
         requests: impl IntoIterator<Item = SendRequest<'r>>,
         to: Option<&Destination>,
     ) -> (usize, Option<PostError>) {
-        // What could not be posted is dropped last, outside of the locks: memory may be
-        // deregistered then, for which posting must have ended.
-        let mut refused = None;
+        // The buffers of a rejected request are dropped last, outside the locks: that may
+        // deregister memory, which waits for posting to end.
+        let mut rejected = None;
         let mut error = None;
         let mut count = 0;
         let mut ring = self.outstanding.sends();
@@ -196,15 +198,15 @@ impl Core {
                 error = Some(PostError::QueueFull {
                     capacity: self.qp.cap().max_send_wr,
                 });
-                refused = Some(request.data);
+                rejected = Some(request.data);
                 break;
             }
             let signaled = request
                 .flags
                 .contains(urxe_proto::work::SendFlags::SIGNALED);
             let (buffers, inline) = match request.data {
-                Data::Slices(slices) => (slices, None),
-                Data::Inline(bytes) => (Vec::new(), Some(bytes)),
+                SendData::Slices(slices) => (slices, None),
+                SendData::Inline(bytes) => (Vec::new(), Some(bytes)),
             };
             let entry = ring.push(request.wr_id, buffers, signaled);
             let mut array = [Sge::default(); MAX_SGE as usize];
@@ -223,25 +225,27 @@ impl Core {
                 Some(to) => posting.post_to(&wr, &to.driver()),
                 None => posting.post(&wr),
             };
-            if let Err(why) = posted {
-                error = Some(why.into());
-                refused = ring.take_back().map(|entry| Data::Slices(entry.buffers));
+            if let Err(source) = posted {
+                error = Some(source.into());
+                rejected = ring
+                    .pop_newest()
+                    .map(|entry| SendData::Slices(entry.buffers));
                 break;
             }
             count += 1;
         }
-        // Completions may be taken while the packets go out.
+        // Other threads may poll completions while the packets are transmitted.
         drop(ring);
         drop(posting);
-        drop(refused);
+        drop(rejected);
         (count, error)
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if let Err(error) = self.halt() {
-            tracing::debug!(%error, qp = %self.qp.qpn(), "a queue pair could not be reset");
+        if let Err(error) = self.reset() {
+            tracing::debug!(%error, qp = %self.qp.qpn(), "a queue pair cannot be reset");
         }
         self.qp.destroy();
     }

@@ -1,4 +1,4 @@
-//! What the tests have in common: an opened device with a connection to itself.
+//! Helpers of the tests: an opened device with queue pairs connected on the loopback interface.
 
 use std::time::Duration;
 use urxe::{
@@ -6,12 +6,12 @@ use urxe::{
     ProtectionDomain, QueuePair, QueuePairBuilder, RemoteAccess, WcStatus, WorkError,
 };
 
-/// How long anything here may take before it counts as hung.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a wait counts as hung.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const ALL: RemoteAccess = RemoteAccess::all();
 
-/// What one end has.
+/// One end: an opened device with a protection domain and a completion queue.
 pub struct End {
     pub context: Context,
     pub pd: ProtectionDomain,
@@ -31,8 +31,8 @@ impl End {
     }
 
     pub fn completion(&self) -> Completion {
-        let completion = self.cq.wait_timeout(PATIENCE).unwrap();
-        completion.expect("no completion came")
+        let completion = self.cq.wait_timeout(TIMEOUT).unwrap();
+        completion.expect("no completion arrived")
     }
 
     /// The status of the next completion.
@@ -41,11 +41,11 @@ impl End {
     }
 
     pub fn event(&self) -> urxe::Event {
-        let event = self.context.events().next_timeout(PATIENCE).unwrap();
-        event.expect("no event came")
+        let event = self.context.events().next_timeout(TIMEOUT).unwrap();
+        event.expect("no event arrived")
     }
 
-    /// Registered memory with bytes that `seed` decides.
+    /// Returns registered memory with the pattern of `seed`.
     pub fn filled(&self, len: usize, seed: u64) -> MemoryRegion {
         let region = self.pd.register(len, ALL).unwrap();
         region.write(0, &pattern(len, seed)).unwrap();
@@ -56,7 +56,7 @@ impl End {
 pub fn status(completion: &Completion) -> WcStatus {
     match completion.result {
         Ok(_) => WcStatus::Success,
-        Err(WorkError { status }) => status,
+        Err(WorkError { status, .. }) => status,
     }
 }
 
@@ -80,12 +80,12 @@ pub fn connect_with(
     b: PreparedQueuePair,
     options: &ConnectOptions,
 ) -> (QueuePair, QueuePair) {
-    let (at_a, at_b) = (a.endpoint(), b.endpoint());
-    let a = a.connect(&at_b, options).unwrap();
-    (a, b.connect(&at_a, options).unwrap())
+    let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    let a = a.connect(&endpoint_b, options).unwrap();
+    (a, b.connect(&endpoint_a, options).unwrap())
 }
 
-/// Two ends with a connection, each with an opened device of its own.
+/// Returns two connected ends, each with its own opened device.
 pub fn pair() -> (End, End, QueuePair, QueuePair) {
     let (a, b) = (End::new(), End::new());
     let (qp_a, qp_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());

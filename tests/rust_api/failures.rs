@@ -1,15 +1,15 @@
-//! What fails on the way, as both sides are told it.
+//! Errors on the wire, as the requester and the responder report them.
 
 use crate::end::{ALL, End, connect, connect_with, pair, status};
 use std::thread;
 use std::time::Duration;
 use urxe::{
-    ConnectOptions, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
-    RemoteAccess, SendRequest, Subject, WcStatus,
+    ConnectOptions, EventSource, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
+    RemoteAccess, SendRequest, WcStatus,
 };
 
 #[test]
-fn access_that_a_region_does_not_grant_is_refused_and_told_to_both() {
+fn an_access_error_is_reported_at_both_ends() {
     type Attempt = fn(&MemoryRegion, &MemoryRegion) -> SendRequest<'static>;
     let attempts: [(RemoteAccess, Attempt); 3] = [
         (ALL - RemoteAccess::WRITE, |here, there| {
@@ -29,23 +29,20 @@ fn access_that_a_region_does_not_grant_is_refused_and_told_to_both() {
         let there = b.pd.register(64, access).unwrap();
         qp_a.post_send(attempt(&here, &there).id(1)).unwrap();
         qp_a.post_send(attempt(&here, &there).id(2)).unwrap();
-        let refused = a.completion();
-        assert_eq!(
-            (refused.wr_id, status(&refused)),
-            (1, WcStatus::RemAccessErr)
-        );
+        let failed = a.completion();
+        assert_eq!((failed.wr_id, status(&failed)), (1, WcStatus::RemAccessErr));
         let flushed = a.completion();
         assert_eq!((flushed.wr_id, status(&flushed)), (2, WcStatus::WrFlushErr));
         assert_eq!(qp_a.state(), QpState::Err);
         let event = b.event();
         assert_eq!(event.kind, EventType::QpAccessErr);
-        assert_eq!(event.subject, Subject::QueuePair(qp_b.qpn()));
+        assert_eq!(event.source, EventSource::QueuePair(qp_b.qpn()));
         assert_eq!(there.to_vec(..).unwrap(), [0; 64]);
     }
 }
 
 #[test]
-fn a_wrong_key_and_a_range_beyond_the_region_are_refused() {
+fn a_wrong_key_or_range_is_a_remote_access_error() {
     for wrong in [true, false] {
         let (a, b, qp_a, _qp_b) = pair();
         let here = a.filled(64, 1);
@@ -64,7 +61,7 @@ fn a_wrong_key_and_a_range_beyond_the_region_are_refused() {
 }
 
 #[test]
-fn a_queue_pair_may_permit_less_than_the_region() {
+fn the_access_of_the_queue_pair_limits_that_of_the_region() {
     let (a, b) = (End::new(), End::new());
     let prepared = b.qp().remote_access(RemoteAccess::READ).build().unwrap();
     let (qp_a, _qp_b) = connect(a.qp().build().unwrap(), prepared);
@@ -78,7 +75,7 @@ fn a_queue_pair_may_permit_less_than_the_region() {
 }
 
 #[test]
-fn a_receive_that_is_too_small_is_an_error_on_both_sides() {
+fn a_receive_that_is_too_small_is_an_error_at_both_ends() {
     let (a, b, qp_a, qp_b) = pair();
     let (here, there) = (a.filled(9000, 1), b.pd.register(8999, ALL).unwrap());
     qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
@@ -90,47 +87,43 @@ fn a_receive_that_is_too_small_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for_or_not() {
+fn rnr_naks_are_retried_up_to_the_limit() {
     let (a, b) = (End::new(), End::new());
     let there = b.pd.register(64, ALL).unwrap();
     let (qp_a, qp_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
-    qp_a.post_send(SendRequest::send(b"patient")).unwrap();
+    qp_a.post_send(SendRequest::send(b"unlimited")).unwrap();
     thread::sleep(Duration::from_millis(20));
     qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
         .unwrap();
-    assert_eq!(b.completion().data().unwrap(), b"patient");
+    assert_eq!(b.completion().data().unwrap(), b"unlimited");
     assert_eq!(a.status(), WcStatus::Success);
     assert!(qp_b.counters().rnr_naks_sent > 0);
 
-    let impatient = ConnectOptions {
-        rnr_retry: 1,
-        min_rnr_timer: 1,
-        ..ConnectOptions::default()
-    };
+    let mut options = ConnectOptions::default();
+    options.rnr_retry = 1;
+    options.min_rnr_timer = 1;
     let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
-    let (qp_a, _qp_b) = connect_with(prepared.0, prepared.1, &impatient);
-    qp_a.post_send(SendRequest::send(b"impatient")).unwrap();
+    let (qp_a, _qp_b) = connect_with(prepared.0, prepared.1, &options);
+    qp_a.post_send(SendRequest::send(b"limited")).unwrap();
     assert_eq!(a.status(), WcStatus::RnrRetryExcErr);
 }
 
 #[test]
-fn a_peer_that_is_gone_exceeds_the_retries() {
+fn a_peer_that_does_not_respond_exceeds_the_retry_count() {
     let (a, b) = (End::new(), End::new());
-    let options = ConnectOptions {
-        timeout: 8,
-        retry_cnt: 2,
-        ..ConnectOptions::default()
-    };
+    let mut options = ConnectOptions::default();
+    options.timeout = 8;
+    options.retry_cnt = 2;
     let prepared = (a.qp().build().unwrap(), b.qp().build().unwrap());
     let (qp_a, qp_b) = connect_with(prepared.0, prepared.1, &options);
     drop(qp_b);
-    qp_a.post_send(SendRequest::send(b"anybody?")).unwrap();
+    qp_a.post_send(SendRequest::send(b"message")).unwrap();
     let failed = a.completion();
     assert_eq!(status(&failed), WcStatus::RetryExcErr);
     let message = failed.result.unwrap_err().to_string();
-    assert!(message.contains("did not answer"), "{message}");
-    // What is posted from now on is flushed.
-    qp_a.post_send(SendRequest::send(b"anybody?").unsignaled())
+    assert!(message.contains("did not respond"), "{message}");
+    // Work requests posted from now on are flushed.
+    qp_a.post_send(SendRequest::send(b"message").unsignaled())
         .unwrap();
     qp_a.post_receive(ReceiveRequest::empty()).unwrap();
     assert_eq!(a.status(), WcStatus::WrFlushErr);
@@ -138,17 +131,17 @@ fn a_peer_that_is_gone_exceeds_the_retries() {
 }
 
 #[test]
-fn memory_of_another_protection_domain_is_refused() {
+fn memory_of_another_protection_domain_is_an_error() {
     let (a, b, qp_a, qp_b) = pair();
     let other = a.context.pd().register(64, ALL).unwrap();
     let slice = || other.slice(..).unwrap();
-    let refused = Err(PostError::OtherProtectionDomain);
-    assert_eq!(qp_a.post_send(SendRequest::send(slice())), refused);
-    assert_eq!(qp_b.post_receive(ReceiveRequest::into(slice())), refused);
+    let error = Err(PostError::OtherProtectionDomain);
+    assert_eq!(qp_a.post_send(SendRequest::send(slice())), error);
+    assert_eq!(qp_b.post_receive(ReceiveRequest::into(slice())), error);
     let own = a.filled(8, 1);
     let mixed = vec![own.slice(..).unwrap(), slice()];
-    assert_eq!(qp_a.post_send(SendRequest::send(mixed)), refused);
-    // Nor can a peer reach it by this connection.
+    assert_eq!(qp_a.post_send(SendRequest::send(mixed)), error);
+    // A peer cannot access it through this connection either.
     qp_b.post_send(SendRequest::write(b"x", &other.remote()))
         .unwrap();
     assert_eq!(b.status(), WcStatus::RemAccessErr);

@@ -1,15 +1,15 @@
-//! What is refused before anything happens, and why.
+//! Requests that fail before they have an effect, and their errors.
 
 use crate::end::{ALL, End, connect};
 use std::thread;
 use std::time::Duration;
 use urxe::{
-    BatchError, BuildError, ConnectOptions, DeviceError, Mtu, PostError, RangeError,
-    ReceiveRequest, SendRequest, WcStatus,
+    BuildError, ConnectOptions, DeviceError, Mtu, PostError, RangeError, ReceiveRequest,
+    SendRequest, WcStatus,
 };
 
 #[test]
-fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
+fn the_error_of_an_excessive_work_request_has_the_limit() {
     let (a, b) = (End::new(), End::new());
     let small = a.qp().max_send_wr(2).max_recv_wr(1);
     let small = small.max_send_sge(1).max_recv_sge(1).max_inline(20);
@@ -18,8 +18,8 @@ fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
     let there = b.pd.register(32, ALL).unwrap();
     let slice = || here.slice(..).unwrap();
 
-    let pieces = SendRequest::send([slice(), slice()]);
-    let error = qp_a.post_send(pieces).unwrap_err();
+    let slices = SendRequest::send([slice(), slice()]);
+    let error = qp_a.post_send(slices).unwrap_err();
     assert_eq!(error, PostError::TooManySlices { given: 2, max: 1 });
     let error = qp_a.post_send(SendRequest::send(&[0; 21])).unwrap_err();
     assert_eq!(error, PostError::TooMuchInline { given: 21, max: 20 });
@@ -37,18 +37,12 @@ fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
     let error = qp_a.post_receive(ReceiveRequest::empty()).unwrap_err();
     assert_eq!(error, PostError::QueueFull { capacity: 1 });
 
-    // Places become free when completions are taken, not when the work is done.
+    // A place becomes free when the completion is polled, not when the work request completes.
     let batch = [&[1], &[2], &[3]]
         .map(|byte: &[u8; 1]| SendRequest::write(byte, &there.remote()).id(u64::from(byte[0])));
     let full = PostError::QueueFull { capacity: 2 };
     let error = qp_a.post_sends(batch).unwrap_err();
-    assert_eq!(
-        error,
-        BatchError {
-            posted: 2,
-            source: full
-        }
-    );
+    assert_eq!((error.posted, error.source), (2, full));
     thread::sleep(Duration::from_millis(20));
     assert_eq!(
         qp_a.post_send(SendRequest::write(b"4", &there.remote())),
@@ -62,7 +56,7 @@ fn work_requests_beyond_the_limits_are_refused_with_what_the_limits_are() {
 }
 
 #[test]
-fn what_cannot_be_built_says_why() {
+fn an_invalid_queue_pair_is_an_error_with_the_reason() {
     let (a, b) = (End::new(), End::new());
     let error = a.pd.queue_pair(&a.cq, &b.cq).build().unwrap_err();
     assert!(matches!(error, BuildError::OtherContext), "{error}");
@@ -75,7 +69,7 @@ fn what_cannot_be_built_says_why() {
     let error = a.qp().max_send_wr(u32::MAX).build().unwrap_err();
     assert!(matches!(error, BuildError::Cq(_)), "{error}");
 
-    // What could not be built has left no trace in the completion queue.
+    // The failed attempts have released their entries in the completion queue.
     let largest = || a.qp().max_send_wr(32_768).max_recv_wr(32_768).max_inline(0);
     let all: Vec<_> = (0..3)
         .map(|_| largest().max_send_sge(0).max_recv_sge(0).build())
@@ -84,29 +78,18 @@ fn what_cannot_be_built_says_why() {
 }
 
 #[test]
-fn options_out_of_range_are_refused() {
+fn options_out_of_range_are_an_error() {
     let (a, b) = (End::new(), End::new());
     let peer = b.qp().build().unwrap().endpoint();
-    let default = ConnectOptions::default();
-    let wrong = [
-        ConnectOptions {
-            timeout: 32,
-            ..default
-        },
-        ConnectOptions {
-            retry_cnt: 8,
-            ..default
-        },
-        ConnectOptions {
-            rnr_retry: 8,
-            ..default
-        },
-        ConnectOptions {
-            min_rnr_timer: 32,
-            ..default
-        },
+    let out_of_range: [fn(&mut ConnectOptions); 4] = [
+        |options| options.timeout = 32,
+        |options| options.retry_cnt = 8,
+        |options| options.rnr_retry = 8,
+        |options| options.min_rnr_timer = 32,
     ];
-    for options in wrong {
+    for change in out_of_range {
+        let mut options = ConnectOptions::default();
+        change(&mut options);
         let prepared = a.qp().build().unwrap();
         let error = prepared.connect(&peer, &options).unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL, "{error}");
@@ -115,7 +98,7 @@ fn options_out_of_range_are_refused() {
 }
 
 #[test]
-fn an_unknown_device_is_told_with_those_that_there_are() {
+fn the_error_of_an_unknown_device_lists_the_devices() {
     let error = urxe::device("urxe_nowhere").unwrap_err();
     assert!(matches!(&error, DeviceError::NotFound { .. }));
     assert_eq!(error.errno(), libc::ENODEV);
@@ -139,7 +122,7 @@ fn an_unknown_device_is_told_with_those_that_there_are() {
 }
 
 #[test]
-fn pieces_beyond_a_region_are_refused() {
+fn a_slice_beyond_the_region_is_an_error() {
     let end = End::new();
     let region = end.pd.register(100, ALL).unwrap();
     let outside = |result| matches!(result, Err(RangeError::Outside { of: 100, .. }));
@@ -149,9 +132,9 @@ fn pieces_beyond_a_region_are_refused() {
     assert!(outside(region.write(usize::MAX, &[0; 2])));
     assert!(outside(region.word(96).map(drop)));
     assert!(matches!(region.word(1), Err(RangeError::Misaligned { .. })));
-    let piece = region.slice(10..20).unwrap();
-    assert!(piece.slice(5..11).is_err() && piece.read(8, &mut [0; 3]).is_err());
-    assert_eq!(piece.slice(5..).unwrap().offset(), 15);
+    let slice = region.slice(10..20).unwrap();
+    assert!(slice.slice(5..11).is_err() && slice.read(8, &mut [0; 3]).is_err());
+    assert_eq!(slice.slice(5..).unwrap().offset(), 15);
     let huge = end.pd.register(usize::MAX / 2, ALL).unwrap_err();
     assert_eq!(huge.errno(), libc::ENOMEM);
     assert_eq!(end.pd.register(0, ALL).unwrap_err().errno(), libc::EINVAL);

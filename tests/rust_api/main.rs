@@ -1,5 +1,5 @@
-//! The safe Rust API over the loopback interface. What happens when its objects are dropped is counted in
-//! a process of its own, see `rust_api_drop.rs`.
+//! The safe Rust API over the loopback interface. `rust_api_drop.rs` tests that dropped objects
+//! leave nothing behind, which needs a process of its own.
 
 mod end;
 mod failures;

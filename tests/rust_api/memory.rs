@@ -1,11 +1,10 @@
-//! The safe Rust API over the loopback interface: memory windows, and regions that are registered
-//! anew.
+//! Memory windows, and changes of regions: their access rights and protection domain.
 
-use crate::end::PATIENCE;
+use crate::end::TIMEOUT;
 use urxe::{
-    Completion, CompletionQueue, ConnectOptions, Done, MemoryRegion, MemoryWindow, MoveRefusal,
+    Completion, CompletionQueue, ConnectOptions, Done, MemoryRegion, MemoryWindow, MoveErrorKind,
     PostError, ProtectionDomain, QueuePair, ReceiveRequest, RemoteAccess, RemoteRegion,
-    SendRequest, WcOpcode, WcStatus, WindowType, WorkError,
+    SendRequest, WcOpcode, WcStatus, WindowType,
 };
 
 const NONE: RemoteAccess = RemoteAccess::empty();
@@ -19,22 +18,22 @@ struct End {
 
 impl End {
     fn completion(&self) -> Completion {
-        let completion = self.cq.wait_timeout(PATIENCE).unwrap();
-        completion.expect("no completion came")
+        let completion = self.cq.wait_timeout(TIMEOUT).unwrap();
+        completion.expect("no completion arrived")
     }
 
     fn run(&self, request: SendRequest<'_>) -> Result<Done, WcStatus> {
         self.qp.post_send(request).unwrap();
         let result = self.completion().result;
-        result.map_err(|WorkError { status }| status)
+        result.map_err(|error| error.status)
     }
 
-    /// Writes the byte to the first of a peer's memory.
+    /// Writes one byte to the start of the peer's memory.
     fn write(&self, byte: u8, to: &RemoteRegion) -> Result<Done, WcStatus> {
         self.run(SendRequest::write(&[byte], to))
     }
 
-    /// Binds the bytes of the region from `start` to `end`.
+    /// Binds the bytes `start..end` of the region.
     fn bind(
         &self,
         window: &MemoryWindow,
@@ -42,8 +41,8 @@ impl End {
         start: usize,
         end: usize,
     ) -> RemoteRegion {
-        let piece = region.slice(start..end).unwrap();
-        let (bind, remote) = window.bind(piece, RemoteAccess::WRITE);
+        let slice = region.slice(start..end).unwrap();
+        let (bind, remote) = window.bind(slice, RemoteAccess::WRITE);
         assert_eq!(self.run(bind).unwrap().opcode, WcOpcode::BindMw);
         remote
     }
@@ -77,7 +76,7 @@ fn pair() -> (End, End) {
 }
 
 #[test]
-fn a_peer_reaches_what_the_window_is_bound_to_until_it_is_unbound() {
+fn a_window_gives_access_to_its_bytes_until_it_is_unbound() {
     for kind in [WindowType::One, WindowType::Two] {
         let (a, b) = pair();
         let region = b.pd.register(100, NONE).unwrap();
@@ -96,30 +95,30 @@ fn a_peer_reaches_what_the_window_is_bound_to_until_it_is_unbound() {
 }
 
 #[test]
-fn binding_and_unbinding_keep_their_order_among_other_work() {
+fn bind_and_invalidate_execute_in_order_with_other_requests() {
     let (a, b) = pair();
     let region = b.pd.register(100, NONE).unwrap();
     let window = b.pd.window(WindowType::Two);
     let here = a.pd.register(20, RemoteAccess::WRITE).unwrap();
-    // The peer is told while the window is bound: the message goes after the bind.
+    // The description is written to the peer between the bind and the invalidation.
     let (bind, remote) = window.bind(region.slice(..10).unwrap(), RemoteAccess::WRITE);
     let message = remote.to_bytes();
-    let tell = SendRequest::write(&message, &here.remote());
+    let description = SendRequest::write(&message, &here.remote());
     let unbind = window.unbind();
-    let requests = [bind, tell, unbind].map(SendRequest::unsignaled);
+    let requests = [bind, description, unbind].map(SendRequest::unsignaled);
     b.qp.post_sends(requests).unwrap();
     let (again, second) = window.bind(region.slice(20..).unwrap(), RemoteAccess::WRITE);
     b.run(again).unwrap();
-    let mut told = [0; RemoteRegion::BYTES];
-    here.read(0, &mut told).unwrap();
-    assert_eq!(RemoteRegion::from_bytes(&told), remote);
+    let mut written = [0; RemoteRegion::BYTES];
+    here.read(0, &mut written).unwrap();
+    assert_eq!(RemoteRegion::from_bytes(&written), remote);
     a.write(5, &second).unwrap();
     assert_eq!(region.to_vec(20..21).unwrap(), [5]);
     assert_eq!(a.write(5, &remote), Err(WcStatus::RemAccessErr));
 }
 
 #[test]
-fn a_peer_takes_the_key_back_with_its_last_message() {
+fn send_with_invalidate_invalidates_the_key() {
     let (a, b) = pair();
     let region = b.pd.register(100, NONE).unwrap();
     let window = b.pd.window(WindowType::Two);
@@ -132,21 +131,21 @@ fn a_peer_takes_the_key_back_with_its_last_message() {
         (done.opcode, done.invalidated),
         (WcOpcode::Recv, Some(remote.rkey))
     );
-    // It can be bound again at once.
+    // The window is unbound, so it can be bound again.
     let remote = b.bind(&window, &region, 0, 100);
     a.write(9, &remote).unwrap();
 }
 
 #[test]
-fn a_window_that_is_bound_or_foreign_is_refused() {
+fn binding_a_bound_window_or_one_of_another_domain_is_an_error() {
     let (a, b) = pair();
     let region = b.pd.register(100, NONE).unwrap();
     let foreign = a.pd.window(WindowType::Two);
     let (bind, _) = foreign.bind(region.slice(..).unwrap(), RemoteAccess::READ);
     assert_eq!(b.qp.post_send(bind), Err(PostError::OtherProtectionDomain));
     let window = b.pd.window(WindowType::Two);
-    let piece = a.pd.register(1, NONE).unwrap().slice(..).unwrap();
-    let (bind, _) = window.bind(piece, RemoteAccess::READ);
+    let slice = a.pd.register(1, NONE).unwrap().slice(..).unwrap();
+    let (bind, _) = window.bind(slice, RemoteAccess::READ);
     assert_eq!(b.qp.post_send(bind), Err(PostError::OtherProtectionDomain));
     let window = b.pd.window(WindowType::Two);
     b.bind(&window, &region, 0, 100);
@@ -155,7 +154,7 @@ fn a_window_that_is_bound_or_foreign_is_refused() {
 }
 
 #[test]
-fn keys_lead_nowhere_when_window_or_region_is_dropped() {
+fn dropping_the_window_or_region_invalidates_the_key() {
     let (a, b) = pair();
     let region = b.pd.register(100, NONE).unwrap();
     let window = b.pd.window(WindowType::One);
@@ -175,7 +174,7 @@ fn keys_lead_nowhere_when_window_or_region_is_dropped() {
 }
 
 #[test]
-fn access_changes_at_once_and_not_under_a_window() {
+fn set_access_is_effective_at_once_and_fails_while_a_window_is_bound() {
     let (a, b) = pair();
     let region = b.pd.register(100, NONE).unwrap();
     region.set_access(RemoteAccess::WRITE).unwrap();
@@ -190,18 +189,18 @@ fn access_changes_at_once_and_not_under_a_window() {
 }
 
 #[test]
-fn a_region_moves_to_another_domain_when_nothing_uses_it() {
+fn a_region_moves_to_another_domain_only_when_unused() {
     let (a, b) = pair();
     let region =
         b.pd.context()
             .pd()
             .register(100, RemoteAccess::WRITE)
             .unwrap();
-    let piece = region.slice(..1).unwrap();
-    let refused = region.move_to(&b.pd).unwrap_err();
-    assert!(matches!(refused.source, MoveRefusal::InUse));
-    let region = refused.region;
-    drop(piece);
+    let slice = region.slice(..1).unwrap();
+    let error = region.move_to(&b.pd).unwrap_err();
+    assert!(matches!(error.source, MoveErrorKind::InUse));
+    let region = error.region;
+    drop(slice);
     let before = region.remote();
     let region = region.move_to(&b.pd).unwrap();
     assert_eq!(region.remote(), before);

@@ -1,4 +1,4 @@
-//! Every operation, and what it does with the bytes.
+//! Every operation, with checks of the transferred bytes.
 
 use crate::end::{ALL, End, connect, pair, pattern, status};
 use std::sync::atomic::Ordering;
@@ -8,10 +8,10 @@ use urxe::{
 };
 
 #[test]
-fn every_operation_at_sizes_around_the_path_mtu_moves_the_right_bytes() {
+fn every_operation_transfers_the_right_bytes_around_the_path_mtu() {
     for mtu in Mtu::ALL {
         let (a, b) = (End::new(), End::new());
-        // The smaller of the two counts.
+        // The smaller path MTU of the two ends applies.
         let small = a.qp().path_mtu(mtu).build().unwrap();
         let (qp_a, qp_b) = connect(small, b.qp().build().unwrap());
         assert_eq!(qp_b.attributes().path_mtu, mtu);
@@ -53,11 +53,11 @@ fn every_operation_at_sizes_around_the_path_mtu_moves_the_right_bytes() {
             here.write(0, &pattern(len, seed + 3000)).unwrap();
             let write = SendRequest::write_with_imm(here.slice(..).unwrap(), &there.remote(), 77);
             qp_a.post_send(write).unwrap();
-            let told = b.completion();
-            assert_eq!(told.wr_id, 8);
-            assert_eq!(told.result.unwrap().opcode, WcOpcode::RecvWriteImm);
-            assert_eq!(told.result.unwrap().imm, Some(77));
-            assert!(told.data().unwrap().is_empty());
+            let notified = b.completion();
+            assert_eq!(notified.wr_id, 8);
+            assert_eq!(notified.result.unwrap().opcode, WcOpcode::RecvWriteImm);
+            assert_eq!(notified.result.unwrap().imm, Some(77));
+            assert!(notified.data().unwrap().is_empty());
             assert!(there.to_vec(..).unwrap() == pattern(len, seed + 3000));
             assert_eq!(a.status(), WcStatus::Success);
         }
@@ -65,7 +65,7 @@ fn every_operation_at_sizes_around_the_path_mtu_moves_the_right_bytes() {
 }
 
 #[test]
-fn several_pieces_are_sent_and_filled_one_after_another() {
+fn several_slices_are_gathered_and_filled_in_order() {
     let (a, b, qp_a, qp_b) = pair();
     let here = a.filled(10_000, 3);
     let there = b.pd.register(10_000, ALL).unwrap();
@@ -119,7 +119,7 @@ fn a_vector_is_registered_with_its_contents() {
 }
 
 #[test]
-fn peers_and_the_programs_own_atomics_lose_no_addition() {
+fn remote_and_local_atomics_lose_no_addition() {
     const ROUNDS: u64 = 300;
     let target = End::new();
     let cell = target.pd.register(64, RemoteAccess::ATOMIC).unwrap();
@@ -160,7 +160,7 @@ fn peers_and_the_programs_own_atomics_lose_no_addition() {
 }
 
 #[test]
-fn compare_and_swap_tells_what_was_there_and_swaps_only_if_it_was_expected() {
+fn compare_and_swap_returns_the_old_value_and_swaps_only_on_a_match() {
     let (a, b, qp_a, _qp_b) = pair();
     let cell = b.pd.register(8, RemoteAccess::ATOMIC).unwrap();
     let result = a.pd.register(8, RemoteAccess::empty()).unwrap();
@@ -181,7 +181,7 @@ fn compare_and_swap_tells_what_was_there_and_swaps_only_if_it_was_expected() {
 }
 
 #[test]
-fn atomic_write_and_flush_are_done_when_they_complete() {
+fn atomic_write_and_flush_take_effect_before_they_complete() {
     let (a, b, qp_a, _qp_b) = pair();
     let there = b.pd.register(16, ALL).unwrap();
     let word = there.remote().word(8).unwrap();
@@ -202,11 +202,11 @@ fn atomic_write_and_flush_are_done_when_they_complete() {
 }
 
 #[test]
-fn unsignaled_work_requests_make_no_completion_and_free_their_places_with_the_next() {
+fn unsignaled_requests_free_their_places_with_the_next_signaled_one() {
     let (a, b, qp_a, _qp_b) = pair();
     let there = b.pd.register(4096, ALL).unwrap();
     for round in 0..50_u64 {
-        // As many as the queue holds, of which the last is signaled.
+        // The queue is filled; only the last request is signaled.
         let requests = (0..128_u64).map(|n| {
             let to = there.remote().slice(n * 8..).unwrap();
             let request = SendRequest::write(b"unsignal", &to).id(round * 1000 + n);
@@ -225,7 +225,7 @@ fn unsignaled_work_requests_make_no_completion_and_free_their_places_with_the_ne
 }
 
 #[test]
-fn a_fence_makes_a_send_wait_for_the_read_before_it() {
+fn a_fenced_send_starts_after_the_earlier_read_has_completed() {
     let (a, b, qp_a, qp_b) = pair();
     let there = b.filled(200_000, 1);
     let here = a.pd.register(200_000, ALL).unwrap();
@@ -242,15 +242,15 @@ fn a_fence_makes_a_send_wait_for_the_read_before_it() {
 }
 
 #[test]
-fn a_queue_pair_can_talk_to_itself() {
+fn a_queue_pair_can_connect_to_itself() {
     let end = End::new();
     let prepared = end.qp().build().unwrap();
     let itself = prepared.endpoint();
     let qp = prepared
         .connect(&itself, &ConnectOptions::default())
         .unwrap();
-    let room = end.pd.register(16, ALL).unwrap();
-    qp.post_receive(ReceiveRequest::into(room.slice(..).unwrap()).id(1))
+    let buffer = end.pd.register(16, ALL).unwrap();
+    qp.post_receive(ReceiveRequest::into(buffer.slice(..).unwrap()).id(1))
         .unwrap();
     qp.post_send(SendRequest::send(b"to myself").id(2)).unwrap();
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Two processes.
+//! Connections between two processes.
 
 use crate::end::{ALL, End, pattern, status};
 use std::env;
@@ -11,29 +11,29 @@ use urxe::{
     RemoteRegion, SendRequest, WcStatus,
 };
 
-/// Where the second process of [`two_processes_talk_and_a_target_need_not_call_in`] finds the first.
-const MEET_AT: &str = "RUST_API_TEST_MEET_AT";
+/// The variable with the TCP address of the first process, set for the second one.
+const CONNECT_TO: &str = "RUST_API_TEST_CONNECT_TO";
 
 #[test]
-fn two_processes_talk_and_a_target_need_not_call_in() {
-    if let Ok(address) = env::var(MEET_AT) {
+fn one_sided_operations_complete_while_the_target_makes_no_calls() {
+    if let Ok(address) = env::var(CONNECT_TO) {
         return target(&mut TcpStream::connect(address).unwrap());
     }
     const LEN: usize = 3 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let name = "processes::two_processes_talk_and_a_target_need_not_call_in";
+    let name = "processes::one_sided_operations_complete_while_the_target_makes_no_calls";
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", name])
-        .env(MEET_AT, listener.local_addr().unwrap().to_string())
+        .env(CONNECT_TO, listener.local_addr().unwrap().to_string())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     let end = End::new();
-    let qp = introduce(&mut peer, end.qp().build().unwrap());
-    let mut told = [0; RemoteRegion::BYTES];
-    peer.read_exact(&mut told).unwrap();
-    let there = RemoteRegion::from_bytes(&told);
+    let qp = connect_over(&mut peer, end.qp().build().unwrap());
+    let mut remote = [0; RemoteRegion::BYTES];
+    peer.read_exact(&mut remote).unwrap();
+    let there = RemoteRegion::from_bytes(&remote);
     let from = end.filled(LEN, 5);
     let back = end.pd.register(LEN, RemoteAccess::empty()).unwrap();
     let before = end.pd.register(8, RemoteAccess::empty()).unwrap();
@@ -43,7 +43,7 @@ fn two_processes_talk_and_a_target_need_not_call_in() {
         SendRequest::write(from.slice(..).unwrap(), &data).id(1),
         SendRequest::read(back.slice(..).unwrap(), &data).id(2),
         SendRequest::fetch_add(&before, there.word(0).unwrap(), 41).id(3),
-        SendRequest::send(b"look now").id(4),
+        SendRequest::send(b"finished").id(4),
     ])
     .unwrap();
     for wr_id in 1..=4 {
@@ -55,12 +55,12 @@ fn two_processes_talk_and_a_target_need_not_call_in() {
     }
     assert!(back.to_vec(..).unwrap() == pattern(LEN, 5));
     assert_eq!(before.load(Ordering::Acquire), 1);
-    // Only now does the target look.
+    // The target calls the library only from now on.
     peer.write_all(&[1]).unwrap();
     assert!(child.wait().unwrap().success());
 }
 
-/// The second process: shows memory, looks away, and then sees what has become of it.
+/// The second process: registers memory, makes no calls for a time, and then checks the memory.
 fn target(peer: &mut TcpStream) {
     const LEN: usize = 3 << 20;
     let end = End::new();
@@ -72,16 +72,16 @@ fn target(peer: &mut TcpStream) {
     prepared
         .post_receive(ReceiveRequest::into(message.slice(..).unwrap()))
         .unwrap();
-    let _qp = introduce(peer, prepared);
+    let _qp = connect_over(peer, prepared);
     peer.write_all(&memory.remote().to_bytes()).unwrap();
     peer.read_exact(&mut [0]).unwrap();
     assert!(memory.to_vec(8..).unwrap() == pattern(LEN, 5));
     assert_eq!(counter.load(Ordering::Acquire), 42);
-    assert_eq!(end.completion().data().unwrap(), b"look now");
+    assert_eq!(end.completion().data().unwrap(), b"finished");
 }
 
-/// Exchanges endpoints with another process, and connects.
-fn introduce(peer: &mut TcpStream, prepared: PreparedQueuePair) -> QueuePair {
+/// Exchanges endpoints with the other process and connects.
+fn connect_over(peer: &mut TcpStream, prepared: PreparedQueuePair) -> QueuePair {
     peer.write_all(&prepared.endpoint().to_bytes()).unwrap();
     let mut theirs = [0; Endpoint::BYTES];
     peer.read_exact(&mut theirs).unwrap();

@@ -1,15 +1,15 @@
-//! Shared receive queues of the safe Rust API, over the loopback interface.
+//! Shared receive queues.
 
-use crate::end::{PATIENCE, connect, status};
+use crate::end::{TIMEOUT, connect, status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use urxe::{
-    BuildError, Completion, CompletionQueue, Context, Event, EventType, GRH_BYTES, PostError,
-    ProtectionDomain, QKey, QueuePair, QueuePairBuilder, ReceiveRequest, RemoteAccess, SendRequest,
-    SharedReceiveQueue, SrqError, Subject, WcStatus, WorkQueue,
+    BuildError, Completion, CompletionQueue, Context, Event, EventSource, EventType, GRH_BYTES,
+    PostError, ProtectionDomain, QKey, QueuePair, QueuePairBuilder, ReceiveRequest, RemoteAccess,
+    SendRequest, SharedReceiveQueue, SrqError, WcStatus, WorkQueue,
 };
 
-/// Senders have one completion queue, receivers another.
+/// A device with one completion queue for senders and another for receivers.
 struct Setup {
     context: Context,
     pd: ProtectionDomain,
@@ -42,13 +42,13 @@ impl Setup {
         builder.receives_from(shared)
     }
 
-    /// A connection whose second end receives from `shared`.
+    /// Returns a connection whose second end receives from `shared`.
     fn connection(&self, shared: &SharedReceiveQueue) -> (QueuePair, QueuePair) {
         let ends = (self.sender().build(), self.receiver(shared).build());
         connect(ends.0.unwrap(), ends.1.unwrap())
     }
 
-    /// A receive into memory of its own.
+    /// Returns a receive with memory of its own.
     fn receive(&self, len: usize) -> ReceiveRequest {
         let region = self.pd.register(len, RemoteAccess::WRITE).unwrap();
         ReceiveRequest::into(region.slice(..).unwrap())
@@ -56,8 +56,8 @@ impl Setup {
 
     fn event(&self, kind: EventType) -> Event {
         loop {
-            let event = self.context.events().next_timeout(PATIENCE).unwrap();
-            let event = event.expect("no event came");
+            let event = self.context.events().next_timeout(TIMEOUT).unwrap();
+            let event = event.expect("no event arrived");
             if event.kind == kind {
                 return event;
             }
@@ -66,12 +66,12 @@ impl Setup {
 }
 
 fn next(cq: &CompletionQueue) -> Completion {
-    let completion = cq.wait_timeout(PATIENCE).unwrap();
-    completion.expect("no completion came")
+    let completion = cq.wait_timeout(TIMEOUT).unwrap();
+    completion.expect("no completion arrived")
 }
 
 #[test]
-fn messages_of_every_service_take_the_oldest_receive() {
+fn a_message_of_any_service_consumes_the_oldest_receive() {
     let setup = Setup::new();
     let shared = setup.shared(4);
     for n in 0..3 {
@@ -107,7 +107,7 @@ fn messages_of_every_service_take_the_oldest_receive() {
 }
 
 #[test]
-fn a_receive_has_its_place_until_its_completion_is_taken() {
+fn a_receive_occupies_its_place_until_its_completion_is_polled() {
     let setup = Setup::new();
     let shared = setup.shared(2);
     let (a, _b) = setup.connection(&shared);
@@ -125,7 +125,7 @@ fn a_receive_has_its_place_until_its_completion_is_taken() {
 }
 
 #[test]
-fn what_a_dropped_queue_pair_had_completed_is_given_back_with_its_memory() {
+fn dropping_a_queue_pair_releases_its_completed_receives() {
     let setup = Setup::new();
     let shared = setup.shared(4);
     let (a, b) = setup.connection(&shared);
@@ -133,9 +133,9 @@ fn what_a_dropped_queue_pair_had_completed_is_given_back_with_its_memory() {
     let there = setup.pd.register(8, RemoteAccess::WRITE).unwrap();
     let remote = there.remote();
     for n in 0..3 {
-        let room = there.slice(..).unwrap();
+        let slice = there.slice(..).unwrap();
         shared
-            .post_receive(ReceiveRequest::into(room).id(n))
+            .post_receive(ReceiveRequest::into(slice).id(n))
             .unwrap();
     }
     let kept = setup.receive(8).id(3);
@@ -148,7 +148,7 @@ fn what_a_dropped_queue_pair_had_completed_is_given_back_with_its_memory() {
     drop(b);
     assert_eq!(shared.outstanding(), 2);
     assert!(setup.received.poll().is_none());
-    // One receive waits that holds the memory.
+    // One posted receive holds the memory.
     other_a
         .post_send(SendRequest::write(b"12345678", &remote))
         .unwrap();
@@ -159,7 +159,7 @@ fn what_a_dropped_queue_pair_had_completed_is_given_back_with_its_memory() {
     assert_eq!((seen.wr_id, seen.qpn), (2, other_b.qpn()));
     assert_eq!(seen.data().unwrap(), b"seen");
     drop(seen);
-    // Nobody holds it any more.
+    // The memory is no longer registered.
     other_a
         .post_send(SendRequest::write(b"12345678", &remote))
         .unwrap();
@@ -170,7 +170,7 @@ fn what_a_dropped_queue_pair_had_completed_is_given_back_with_its_memory() {
 }
 
 #[test]
-fn a_receive_that_a_message_is_under_way_into_is_given_back() {
+fn dropping_a_queue_pair_releases_a_receive_in_progress() {
     const LEN: usize = 64 << 20;
     let setup = Setup::new();
     let shared = setup.shared(1);
@@ -181,7 +181,7 @@ fn a_receive_that_a_message_is_under_way_into_is_given_back() {
         shared.set_limit(1).unwrap();
         a.post_send(SendRequest::send(from.slice(..).unwrap()))
             .unwrap();
-        // Its first packet has taken the receive.
+        // The first packet has consumed the receive.
         setup.event(EventType::SrqLimitReached);
         let prepared = match reset {
             true => Some(b.reset().unwrap()),
@@ -197,7 +197,7 @@ fn a_receive_that_a_message_is_under_way_into_is_given_back() {
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_receives_from_the_shared_queue_again() {
+fn a_queue_pair_uses_the_shared_queue_again_after_reset() {
     let setup = Setup::new();
     let shared = setup.shared(4);
     let (mut a, mut b) = setup.connection(&shared);
@@ -222,7 +222,7 @@ fn a_queue_pair_that_was_reset_receives_from_the_shared_queue_again() {
 }
 
 #[test]
-fn a_failed_queue_pair_leaves_what_waits_to_others_and_tells_of_the_rest() {
+fn a_failed_queue_pair_leaves_posted_receives_to_others() {
     let setup = Setup::new();
     let shared = setup.shared(4);
     let (a, b) = setup.connection(&shared);
@@ -234,7 +234,7 @@ fn a_failed_queue_pair_leaves_what_waits_to_others_and_tells_of_the_rest() {
     assert_eq!(status(&next(&setup.sent)), WcStatus::Success);
     b.fail().unwrap();
     let event = setup.event(EventType::QpLastWqeReached);
-    assert_eq!(event.subject, Subject::QueuePair(b.qpn()));
+    assert_eq!(event.source, EventSource::QueuePair(b.qpn()));
     assert_eq!(next(&setup.received).data().unwrap(), b"12345678");
     drop(b);
     assert_eq!(shared.outstanding(), 1);
@@ -243,7 +243,7 @@ fn a_failed_queue_pair_leaves_what_waits_to_others_and_tells_of_the_rest() {
 }
 
 #[test]
-fn the_limit_is_told_once_and_then_gone() {
+fn the_limit_event_is_raised_once() {
     let setup = Setup::new();
     let shared = setup.shared(4);
     let (a, _b) = setup.connection(&shared);
@@ -263,7 +263,7 @@ fn the_limit_is_told_once_and_then_gone() {
         next(&setup.received);
     }
     let event = setup.event(EventType::SrqLimitReached);
-    assert_eq!(event.subject, Subject::SharedReceiveQueue);
+    assert_eq!(event.source, EventSource::SharedReceiveQueue);
     assert_eq!(shared.limit(), 0);
     a.post_send(SendRequest::send(b"12345678")).unwrap();
     next(&setup.received);
@@ -271,8 +271,8 @@ fn the_limit_is_told_once_and_then_gone() {
 }
 
 #[test]
-fn a_shared_queue_has_its_room_in_a_completion_queue_once() {
-    // As many times the room would be more than a completion queue can have.
+fn a_shared_queue_reserves_its_completion_entries_once() {
+    // With a reservation for each pair, the limit of a completion queue would be exceeded.
     const PAIRS: usize = 80;
     let setup = Setup::new();
     let shared = setup.shared(65_536);
@@ -286,12 +286,12 @@ fn a_shared_queue_has_its_room_in_a_completion_queue_once() {
             assert_eq!(status(&next(&setup.sent)), WcStatus::Success);
         }
     }
-    // Nobody has taken any so far.
+    // No completion has been polled so far.
     for _ in 0..4 * PAIRS {
         assert_eq!(next(&setup.received).data().unwrap(), b"12345678");
     }
     drop(pairs);
-    // The room was given back.
+    // The reservation has been released.
     for _ in 0..PAIRS {
         let another = setup.shared(65_536);
         setup.receiver(&another).build().unwrap();
@@ -299,7 +299,7 @@ fn a_shared_queue_has_its_room_in_a_completion_queue_once() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn objects_of_different_devices_or_domains_are_an_error() {
     let (setup, other) = (Setup::new(), Setup::new());
     let shared = setup.shared(1);
     let receiver = setup.receiver(&shared).build().unwrap();
@@ -322,15 +322,15 @@ fn what_does_not_belong_together_is_refused() {
 }
 
 #[test]
-fn queue_pairs_that_go_while_others_poll_lose_no_receive() {
+fn dropping_queue_pairs_during_polls_loses_no_receive() {
     const CAPACITY: usize = 64;
     const ROUNDS: usize = 300;
     let setup = Setup::new();
     let shared = setup.shared(CAPACITY as u32);
     let memory = setup.pd.register(8, RemoteAccess::empty()).unwrap();
     let fill = || {
-        let room = || ReceiveRequest::into(memory.slice(..).unwrap());
-        while shared.post_receive(room()).is_ok() {}
+        let receive = || ReceiveRequest::into(memory.slice(..).unwrap());
+        while shared.post_receive(receive()).is_ok() {}
     };
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -355,7 +355,7 @@ fn queue_pairs_that_go_while_others_poll_lose_no_receive() {
         }
         done.store(true, Ordering::Release);
     });
-    // All that is outstanding waits for messages.
+    // All outstanding receives are posted and unused.
     fill();
     let (a, _b) = setup.connection(&shared);
     for _ in 0..CAPACITY {

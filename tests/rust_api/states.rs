@@ -1,37 +1,37 @@
-//! What goes, and what a queue pair does in states other than the usual one.
+//! Dropped objects, and the states of queue pairs.
 
 use crate::end::{ALL, End, connect, pair, pattern, status};
 use std::thread;
 use std::time::Duration;
-use urxe::{EventType, QpState, ReceiveRequest, SendRequest, Subject, WcStatus, WorkQueue};
+use urxe::{EventSource, EventType, QpState, ReceiveRequest, SendRequest, WcStatus, WorkQueue};
 
 #[test]
-fn a_region_is_gone_for_peers_when_it_is_dropped() {
+fn a_peer_can_access_a_region_until_its_last_slice_is_dropped() {
     let (a, b, qp_a, _qp_b) = pair();
     let here = a.filled(8, 1);
     let there = b.filled(8, 2);
     let remote = there.remote();
-    let piece = there.slice(2..3).unwrap();
+    let slice = there.slice(2..3).unwrap();
     drop(there);
-    // A piece of it keeps it.
+    // The slice keeps the region registered.
     qp_a.post_send(SendRequest::read(here.slice(..).unwrap(), &remote))
         .unwrap();
     assert_eq!(a.completion().data().unwrap(), pattern(8, 2));
-    drop(piece);
+    drop(slice);
     qp_a.post_send(SendRequest::read(here.slice(..).unwrap(), &remote))
         .unwrap();
     assert_eq!(a.status(), WcStatus::RemAccessErr);
 }
 
 #[test]
-fn a_work_request_keeps_its_memory_until_its_completion_is_taken() {
+fn a_work_request_keeps_its_memory_registered_until_its_completion_is_dropped() {
     let (a, b, qp_a, qp_b) = pair();
     let there = b.pd.register(5000, ALL).unwrap();
     let remote = there.remote();
     qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
         .unwrap();
     drop(there);
-    // The receive alone keeps the region now, for RDMA as well.
+    // Only the receive keeps the region registered now, for RDMA as well.
     let here = a.filled(5000, 4);
     qp_a.post_send(SendRequest::write(here.slice(..).unwrap(), &remote))
         .unwrap();
@@ -53,7 +53,7 @@ fn a_work_request_keeps_its_memory_until_its_completion_is_taken() {
 }
 
 #[test]
-fn a_dropped_queue_pairs_completions_are_gone_and_others_stay() {
+fn dropping_a_queue_pair_discards_only_its_completions() {
     let (a, b) = (End::new(), End::new());
     let (first_a, _first_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
     let (second_a, _second_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
@@ -72,7 +72,7 @@ fn a_dropped_queue_pairs_completions_are_gone_and_others_stay() {
 }
 
 #[test]
-fn a_queue_pair_that_is_taken_to_error_flushes_in_order() {
+fn the_error_state_flushes_receives_in_order() {
     let (a, _b, qp_a, _qp_b) = pair();
     for n in 0..5 {
         qp_a.post_receive(ReceiveRequest::empty().id(n)).unwrap();
@@ -87,7 +87,7 @@ fn a_queue_pair_that_is_taken_to_error_flushes_in_order() {
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_is_connected_anew() {
+fn a_queue_pair_can_be_connected_again_after_reset() {
     let (a, b, mut qp_a, mut qp_b) = pair();
     for round in 0..20_u64 {
         qp_a.post_receive(ReceiveRequest::empty().id(1)).unwrap();
@@ -102,14 +102,14 @@ fn a_queue_pair_that_was_reset_is_connected_anew() {
         let prepared = (qp_a.reset().unwrap(), qp_b.reset().unwrap());
         assert_eq!(prepared.0.qpn(), qpn);
         assert_ne!(prepared.0.endpoint().psn, psn);
-        // The receive of before is forgotten.
+        // The reset has discarded the receive.
         assert!(a.cq.poll().is_none());
         (qp_a, qp_b) = connect(prepared.0, prepared.1);
     }
 }
 
 #[test]
-fn a_drained_queue_pair_tells_and_sends_again_when_it_is_resumed() {
+fn drain_raises_an_event_and_resume_sends_again() {
     let (a, b, qp_a, _qp_b) = pair();
     let there = b.pd.register(1 << 20, ALL).unwrap();
     let here = a.filled(1 << 20, 1);
@@ -118,7 +118,7 @@ fn a_drained_queue_pair_tells_and_sends_again_when_it_is_resumed() {
     qp_a.drain().unwrap();
     let event = a.event();
     assert_eq!(event.kind, EventType::SqDrained);
-    assert_eq!(event.subject, Subject::QueuePair(qp_a.qpn()));
+    assert_eq!(event.source, EventSource::QueuePair(qp_a.qpn()));
     assert_eq!(a.status(), WcStatus::Success);
     qp_a.post_send(write()).unwrap();
     assert!(

@@ -1,6 +1,6 @@
-//! Several threads at once.
+//! Concurrent use by several threads.
 
-use crate::end::{ALL, End, PATIENCE, connect, pair, pattern, status};
+use crate::end::{ALL, End, TIMEOUT, connect, pair, pattern, status};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
@@ -10,17 +10,17 @@ use urxe::{
     ProtectionDomain, QueuePair, ReceiveRequest, SendRequest, WcStatus,
 };
 
-fn post_when_there_is_room(mut post: impl FnMut() -> Result<(), PostError>) {
+fn post_when_not_full(mut post: impl FnMut() -> Result<(), PostError>) {
     let start = Instant::now();
     while let Err(error) = post() {
         assert!(matches!(error, PostError::QueueFull { .. }), "{error}");
-        assert!(start.elapsed() < PATIENCE, "the queue stays full");
+        assert!(start.elapsed() < TIMEOUT, "the queue is still full");
         thread::yield_now();
     }
 }
 
 #[test]
-fn several_threads_wait_on_one_completion_queue_and_each_completion_comes_once() {
+fn threads_waiting_on_one_queue_get_each_completion_once() {
     const MESSAGES: u64 = 400;
     let (a, b, qp_a, qp_b) = pair();
     let seen = thread::scope(|scope| {
@@ -38,9 +38,9 @@ fn several_threads_wait_on_one_completion_queue_and_each_completion_comes_once()
                 })
             })
             .collect();
-        // The last four end the four threads.
+        // The last four completions end the four threads.
         for n in 0..MESSAGES + 4 {
-            post_when_there_is_room(|| qp_b.post_receive(ReceiveRequest::empty().id(n)));
+            post_when_not_full(|| qp_b.post_receive(ReceiveRequest::empty().id(n)));
             let imm = if n < MESSAGES { 0 } else { u32::MAX };
             qp_a.post_send(SendRequest::send_with_imm(&[], imm))
                 .unwrap();
@@ -57,7 +57,7 @@ fn several_threads_wait_on_one_completion_queue_and_each_completion_comes_once()
 }
 
 #[test]
-fn threads_post_to_one_queue_pair_at_the_same_time() {
+fn threads_post_to_one_queue_pair_concurrently() {
     const THREADS: usize = 4;
     const EACH: usize = 250;
     const LEN: usize = 3000;
@@ -72,8 +72,8 @@ fn threads_post_to_one_queue_pair_at_the_same_time() {
                     let slot = thread * EACH + n;
                     let here = a.filled(LEN, slot as u64);
                     let to = remote.slice((slot * LEN) as u64..).unwrap();
-                    // The memory is dropped here: the work request keeps it.
-                    post_when_there_is_room(|| {
+                    // The region is dropped here, but the work request keeps the memory registered.
+                    post_when_not_full(|| {
                         let write = SendRequest::write(here.slice(..).unwrap(), &to);
                         qp_a.post_send(write.id(slot as u64))
                     });
@@ -96,7 +96,7 @@ fn threads_post_to_one_queue_pair_at_the_same_time() {
 }
 
 #[test]
-fn many_queue_pairs_share_completion_queues_that_cannot_overrun() {
+fn a_completion_queue_of_many_queue_pairs_does_not_overrun() {
     const PAIRS: usize = 300;
     const EACH: usize = 10;
     let (a, b) = (End::new(), End::new());
@@ -122,11 +122,11 @@ fn many_queue_pairs_share_completion_queues_that_cannot_overrun() {
         qp_a.post_sends(messages.iter().map(SendRequest::send))
             .unwrap();
     }
-    // Nobody has polled so far: all completions are waiting, or under way.
+    // No completion has been polled so far.
     let mut received = Vec::new();
     let start = Instant::now();
     while received.len() < PAIRS * EACH {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         b.cq.poll_into(&mut received, 100);
     }
     for completion in &received {
@@ -143,7 +143,7 @@ fn many_queue_pairs_share_completion_queues_that_cannot_overrun() {
 }
 
 #[test]
-fn what_threads_share_can_be_shared() {
+fn shared_objects_are_send_and_sync() {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<Context>();
     shared::<ProtectionDomain>();

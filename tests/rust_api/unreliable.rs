@@ -1,4 +1,4 @@
-//! The safe Rust API for unreliable connections, datagrams and multicast, over the loopback interface.
+//! Unreliable connections, datagrams and multicast.
 
 use crate::end::End;
 use urxe::{
@@ -13,7 +13,7 @@ impl End {
         self.qp().build_datagram(QKEY).unwrap()
     }
 
-    /// A receive for a datagram of up to `len` bytes.
+    /// Returns a receive for a datagram of up to `len` bytes.
     fn receive(&self, len: usize) -> ReceiveRequest {
         let region = self.pd.register(GRH_BYTES + len, RemoteAccess::empty());
         ReceiveRequest::into(region.unwrap().slice(..).unwrap())
@@ -25,7 +25,7 @@ fn group(address: &str) -> Gid {
 }
 
 #[test]
-fn unreliable_connection_sends_and_writes_but_does_not_read() {
+fn an_unreliable_connection_supports_send_and_write_but_not_read() {
     let (here, there) = (End::new(), End::new());
     let a = here.qp().build_unreliable().unwrap();
     let b = there.qp().build_unreliable().unwrap();
@@ -49,9 +49,12 @@ fn unreliable_connection_sends_and_writes_but_does_not_read() {
     b.post_receive(ReceiveRequest::empty()).unwrap();
     let write = SendRequest::write_with_imm(b"over it", &memory.remote(), 5);
     a.post_send(write).unwrap();
-    let told = there.completion().result.unwrap();
-    assert_eq!((told.opcode, told.imm), (WcOpcode::RecvWriteImm, Some(5)));
-    assert_eq!(told.src_qp, None);
+    let notified = there.completion().result.unwrap();
+    assert_eq!(
+        (notified.opcode, notified.imm),
+        (WcOpcode::RecvWriteImm, Some(5))
+    );
+    assert_eq!(notified.src_qp, None);
     let mut start = [0; 8];
     memory.read(0, &mut start).unwrap();
     assert_eq!(&start, b"over it\x09");
@@ -62,7 +65,7 @@ fn unreliable_connection_sends_and_writes_but_does_not_read() {
 }
 
 #[test]
-fn datagram_tells_its_sender_who_can_be_answered() {
+fn a_datagram_carries_the_address_to_reply_to() {
     let (here, there) = (End::new(), End::new());
     let (a, b) = (here.datagrams(), there.datagrams());
     b.post_receive(there.receive(100).id(3)).unwrap();
@@ -70,7 +73,7 @@ fn datagram_tells_its_sender_who_can_be_answered() {
     let to_b = a.destination(&b.address()).unwrap();
     a.post_send(&to_b, SendRequest::send_with_imm(b"question", 8))
         .unwrap();
-    // The destination is needed no longer than until then.
+    // The destination may be dropped once the datagram is posted.
     drop(to_b);
     let asked = there.completion();
     assert_eq!(asked.wr_id, 3);
@@ -78,11 +81,7 @@ fn datagram_tells_its_sender_who_can_be_answered() {
     assert_eq!(asked.result.unwrap().imm, Some(8));
     let sender = asked.sender().unwrap();
     assert_eq!(sender.sent_to, b.address().gid);
-    let back = DatagramAddress {
-        gid: sender.gid,
-        qpn: sender.qpn,
-        qkey: QKEY,
-    };
+    let back = DatagramAddress::new(sender.gid, sender.qpn, QKEY);
     assert_eq!(back, a.address());
     let to_a = b.destination(&back).unwrap();
     b.post_send(&to_a, SendRequest::send(b"answer")).unwrap();
@@ -92,7 +91,7 @@ fn datagram_tells_its_sender_who_can_be_answered() {
 }
 
 #[test]
-fn what_no_datagram_can_be_is_refused() {
+fn invalid_datagrams_and_destinations_are_errors() {
     let end = End::new();
     let qp = end.datagrams();
     let to = qp.destination(&qp.address()).unwrap();
@@ -102,11 +101,12 @@ fn what_no_datagram_can_be_is_refused() {
         qp.post_send(&to, write),
         Err(PostError::Driver(_))
     ));
-    let nobody = DatagramAddress {
-        gid: Gid::default(),
-        ..qp.address()
-    };
-    assert_eq!(qp.destination(&nobody).unwrap_err().errno(), libc::EINVAL);
+    let address = qp.address();
+    let without_gid = DatagramAddress::new(Gid::default(), address.qpn, address.qkey);
+    assert_eq!(
+        qp.destination(&without_gid).unwrap_err().errno(),
+        libc::EINVAL
+    );
     let not_a_group = qp.attach(qp.address().gid).unwrap_err();
     assert_eq!(not_a_group.errno(), libc::EINVAL);
     // A destination of another protection domain.
@@ -117,7 +117,7 @@ fn what_no_datagram_can_be_is_refused() {
 }
 
 #[test]
-fn group_gets_each_datagram_until_it_is_left() {
+fn a_member_receives_the_datagrams_of_its_group_until_it_leaves() {
     let ends = [End::new(), End::new()];
     let qps = ends.each_ref().map(End::datagrams);
     let group = group("239.47.91.20");
@@ -147,14 +147,14 @@ fn group_gets_each_datagram_until_it_is_left() {
 }
 
 #[test]
-fn failed_queue_pair_flushes_what_is_posted() {
+fn a_failed_queue_pair_flushes_posted_requests() {
     let end = End::new();
     let (a, b) = (end.datagrams(), End::new());
     let peer = b.datagrams();
     let to = a.destination(&peer.address()).unwrap();
     let to_a = peer.destination(&a.address()).unwrap();
     let foreign = b.pd.register(8, RemoteAccess::empty()).unwrap();
-    // Memory of another protection domain is told at posting, and nothing happens.
+    // Memory of another protection domain is an error of the post itself.
     let request = SendRequest::send(foreign.slice(..).unwrap());
     assert_eq!(
         a.post_send(&to, request).unwrap_err(),

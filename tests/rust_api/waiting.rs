@@ -1,13 +1,13 @@
 //! Waiting for completions and events.
 
-use crate::end::{ALL, End, PATIENCE, pair};
+use crate::end::{ALL, End, TIMEOUT, pair};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use urxe::{ReceiveRequest, SendRequest, WcStatus};
 
 #[test]
-fn an_event_loop_learns_of_completions_by_the_descriptor() {
+fn the_descriptor_of_an_armed_queue_becomes_readable() {
     let (a, b, qp_a, qp_b) = pair();
     let there = b.pd.register(64, ALL).unwrap();
     for round in 0..10 {
@@ -27,7 +27,7 @@ fn an_event_loop_learns_of_completions_by_the_descriptor() {
 }
 
 #[test]
-fn only_solicited_messages_notify_who_asked_for_those() {
+fn arm_solicited_notifies_of_solicited_messages_only() {
     let (a, b, qp_a, qp_b) = pair();
     b.cq.arm_solicited();
     qp_b.post_receive(ReceiveRequest::empty()).unwrap();
@@ -49,7 +49,7 @@ fn readable(fd: &impl AsFd, seconds: i64) -> bool {
 }
 
 #[test]
-fn waiting_ends_with_the_time() {
+fn wait_timeout_returns_after_the_timeout() {
     let end = End::new();
     let short = Duration::from_millis(30);
     let start = Instant::now();
@@ -57,5 +57,5 @@ fn waiting_ends_with_the_time() {
     assert!(end.context.events().next_timeout(short).unwrap().is_none());
     assert!(end.context.events().try_next().unwrap().is_none());
     let took = start.elapsed();
-    assert!(took >= 2 * short && took < PATIENCE, "{took:?}");
+    assert!(took >= 2 * short && took < TIMEOUT, "{took:?}");
 }

@@ -1,7 +1,7 @@
-//! A peer that speaks communication management and is no urxe: what a program of ours is shown of it, and what it
-//! is told.
+//! A peer that implements the connection manager protocol itself: the errors that urxe reports to
+//! its application, and the messages that it sends to the peer.
 
-use crate::{End, PATIENCE, any_port, connecting};
+use crate::{End, TIMEOUT, any_port, connecting};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use urxe::cm::{Error, Listener, Options, RejectReason};
 use urxe_proto::cm::wire::mad::GSI_QKEY;
@@ -15,10 +15,10 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::wire::{Deth, Header, Opcode, Packet, UDP_PORT};
 
-/// Where it is, each test's at an address of its own; and where our devices are.
+/// The address of urxe. Each test's peer has an address of its own.
 const OURS: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Of a MAD in a datagram: BTH and DETH come before it, the ICRC after it.
+/// The length of the headers (BTH and DETH) before a MAD; the ICRC follows it.
 const HEADERS: usize = 20;
 const MAD: usize = 256;
 
@@ -31,7 +31,7 @@ struct Foreign {
 impl Foreign {
     fn at(address: Ipv4Addr) -> Foreign {
         let socket = UdpSocket::bind((address, UDP_PORT)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Foreign { socket, address }
     }
 
@@ -62,7 +62,7 @@ impl Foreign {
         Message::parse(&bytes[HEADERS..][..MAD]).unwrap()
     }
 
-    /// The rejection that comes.
+    /// Receives a REJ.
     fn rejection(&self) -> Rej {
         match self.receive() {
             (_, Message::Rej(rej)) => rej,
@@ -70,7 +70,7 @@ impl Foreign {
         }
     }
 
-    /// A request that has nothing wrong.
+    /// Returns a valid REQ.
     fn request(&self, id: u32, port: u16) -> Req {
         let header = IpHeader {
             source: (self.address, 4660).into(),
@@ -116,10 +116,10 @@ impl Foreign {
 }
 
 #[test]
-fn a_program_is_shown_each_reason_that_a_peer_gives() {
+fn each_reject_reason_of_the_peer_is_reported() {
     let foreign = Foreign::at([127, 0, 0, 2].into());
     let reasons = RejectReason::ALL.iter().map(|(reason, _)| *reason);
-    // Reason 4 is that of who has asked, and is answered by nobody.
+    // Reason 4 (timeout) is sent by the requesting end, so it gets no response.
     for reason in reasons.filter(|reason| *reason != RejectReason::TIMEOUT) {
         let client = connecting((foreign.address, 4242).into(), Options::default());
         let (transaction, message) = foreign.receive();
@@ -150,7 +150,7 @@ fn a_program_is_shown_each_reason_that_a_peer_gives() {
 }
 
 #[test]
-fn a_peer_is_told_what_is_wrong_with_its_request() {
+fn each_invalid_request_is_rejected_with_its_reason() {
     let foreign = Foreign::at([127, 0, 0, 3].into());
     let listener = Listener::bind(any_port()).unwrap();
     let port = listener.local_addr().port();
@@ -205,31 +205,31 @@ fn a_peer_is_told_what_is_wrong_with_its_request() {
         listener.try_next().unwrap().is_none(),
         "no program has to know"
     );
-    // The right one is for the program to answer.
+    // The valid request reaches the application.
     foreign.send(2, &Message::Req(foreign.request(2, port)));
     let request = listener
-        .next_timeout(PATIENCE)
+        .next_timeout(TIMEOUT)
         .unwrap()
-        .expect("it is right");
+        .expect("the request is valid");
     request.reject(b"").unwrap();
     assert_eq!(foreign.rejection().reason, RejectReason::CONSUMER);
 }
 
 #[test]
-fn a_peer_that_accepts_what_nobody_asked_for_is_told_so() {
+fn a_rep_without_a_request_is_rejected() {
     let foreign = Foreign::at([127, 0, 0, 4].into());
-    // Its socket is open as long as somebody listens.
+    // The listener keeps the socket open.
     let listener = Listener::bind(any_port()).unwrap();
     let req = foreign.request(1, listener.local_addr().port());
     foreign.send(1, &Message::Req(req));
-    let request = listener.next_timeout(PATIENCE).unwrap().expect("a request");
+    let request = listener.next_timeout(TIMEOUT).unwrap().expect("a request");
     let server = End::on(&request.device());
     let _accepting = request.start_accepting(server.qp(), &Options::default());
     let (_, message) = foreign.receive();
     let Message::Rep(ours) = message else {
         panic!("{message:?}");
     };
-    // By an ID of this process, of which nothing is known.
+    // With a communication ID that this process has not assigned.
     let rep = Message::Rep(Rep {
         local_comm_id: 9,
         remote_comm_id: ours.local_comm_id ^ 0xffff,
@@ -238,7 +238,7 @@ fn a_peer_that_accepts_what_nobody_asked_for_is_told_so() {
     });
     foreign.send(3, &rep);
     let rej = loop {
-        // The REP is repeated.
+        // The REP is retransmitted.
         match foreign.receive() {
             (_, Message::Rej(rej)) => break rej,
             (_, Message::Rep(_)) => {}

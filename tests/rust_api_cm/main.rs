@@ -1,5 +1,5 @@
-//! The connection manager of the safe Rust API: listeners, requests, routes, connections, their events and
-//! private data, each way to fail.
+//! The connection manager of the safe Rust API: listeners, requests, routes, connections, events,
+//! private data, and each error.
 
 mod foreign;
 #[path = "../common/own_network.rs"]
@@ -19,17 +19,17 @@ use urxe::{
     RemoteAccess, SendRequest, WcStatus,
 };
 
-/// How long anything here may take before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a wait counts as hung.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Of private data in a request, and in an acceptance.
-const ROOM: (usize, usize) = (56, 196);
+/// The lengths of private data in a request and in an acceptance.
+const PRIVATE_DATA_LEN: (usize, usize) = (56, 196);
 
 fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// What an end has.
+/// The protection domain and completion queue of one end.
 struct End {
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -50,16 +50,16 @@ impl End {
 }
 
 fn next(listener: &Listener) -> Request {
-    let request = listener.next_timeout(PATIENCE).unwrap();
-    request.expect("no request came")
+    let request = listener.next_timeout(TIMEOUT).unwrap();
+    request.expect("no request arrived")
 }
 
 fn event(connection: &Connection) -> Event {
-    let event = connection.next_timeout(PATIENCE).unwrap();
-    event.expect("no event came")
+    let event = connection.next_timeout(TIMEOUT).unwrap();
+    event.expect("no event arrived")
 }
 
-/// Connects with these options on a thread of its own.
+/// Connects in a new thread.
 fn connecting(
     to: SocketAddr,
     options: Options,
@@ -73,7 +73,7 @@ fn connecting(
     })
 }
 
-/// Both ends of a connection, and what they have.
+/// Returns both ends of a connection.
 fn connected() -> [(End, Connection); 2] {
     let listener = Listener::bind(any_port()).unwrap();
     let client = connecting(listener.local_addr(), Options::default());
@@ -87,26 +87,29 @@ fn connected() -> [(End, Connection); 2] {
 #[test]
 fn private_data_and_addresses_reach_the_peer() {
     let listener = Listener::bind(any_port()).unwrap();
-    let client = connecting(listener.local_addr(), Options::saying(&[7; ROOM.0]));
+    let client = connecting(
+        listener.local_addr(),
+        Options::with_private_data(&[7; PRIVATE_DATA_LEN.0]),
+    );
     let request = next(&listener);
-    assert_eq!(request.private_data(), [7; ROOM.0]);
+    assert_eq!(request.private_data(), [7; PRIVATE_DATA_LEN.0]);
     assert_eq!(request.local_addr(), Some(listener.local_addr()));
     let peer = request.peer_addr().unwrap();
     let server = End::on(&request.device());
-    let options = Options::saying(b"welcome");
+    let options = Options::with_private_data(b"welcome");
     let accepted = request.accept(server.qp(), &options).unwrap();
     let (_end, connection) = client.join().unwrap();
     let connection = connection.unwrap();
     assert_eq!(connection.private_data()[..8], *b"welcome\0");
-    assert_eq!(connection.private_data().len(), ROOM.1);
-    assert_eq!(accepted.private_data(), [7; ROOM.0]);
+    assert_eq!(connection.private_data().len(), PRIVATE_DATA_LEN.1);
+    assert_eq!(accepted.private_data(), [7; PRIVATE_DATA_LEN.0]);
     assert_eq!(connection.local_addr(), Some(peer));
     assert_eq!(connection.peer_addr(), Some(listener.local_addr()));
     assert_eq!(accepted.peer_addr(), Some(peer));
 }
 
 #[test]
-fn a_connection_carries_messages_and_reads_as_both_ends_permit() {
+fn a_connection_uses_the_smaller_limits_of_both_ends() {
     let listener = Listener::bind(any_port()).unwrap();
     let to = listener.local_addr();
     let client = thread::spawn(move || {
@@ -114,10 +117,8 @@ fn a_connection_carries_messages_and_reads_as_both_ends_permit() {
         let end = End::on(&route.device());
         let qp = end.pd.queue_pair(&end.cq, &end.cq);
         let qp = qp.path_mtu(Mtu::B512).responder_resources(3);
-        let options = Options {
-            max_rd_atomic: 5,
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.max_rd_atomic = 5;
         let connection = route.connect(qp.build().unwrap(), &options).unwrap();
         (end, connection)
     });
@@ -154,7 +155,7 @@ fn a_connection_carries_messages_and_reads_as_both_ends_permit() {
 }
 
 #[test]
-fn who_ends_a_connection_and_who_is_told_both_see_its_end() {
+fn both_ends_get_the_events_of_a_disconnection() {
     let [(end, client), (_server, accepted)] = connected();
     let memory = end.pd.register(8, RemoteAccess::empty()).unwrap();
     let receive = ReceiveRequest::into(memory.slice(..).unwrap());
@@ -173,14 +174,14 @@ fn who_ends_a_connection_and_who_is_told_both_see_its_end() {
 }
 
 #[test]
-fn a_connection_that_is_dropped_is_ended() {
+fn dropping_a_connection_disconnects_it() {
     let [(_end, client), (_server, accepted)] = connected();
     drop(client);
     assert_eq!(event(&accepted), Event::Disconnected);
 }
 
 #[test]
-fn a_descriptor_is_readable_while_events_wait() {
+fn the_descriptor_is_readable_while_events_are_pending() {
     let readable = |fd: &dyn AsFd, timeout: Duration| {
         let fd = fd.as_fd();
         let timeout = Timespec::try_from(timeout).unwrap();
@@ -189,32 +190,28 @@ fn a_descriptor_is_readable_while_events_wait() {
     let listener = Listener::bind(any_port()).unwrap();
     assert!(!readable(&listener, Duration::ZERO));
     let client = connecting(listener.local_addr(), Options::default());
-    assert!(readable(&listener, PATIENCE));
+    assert!(readable(&listener, TIMEOUT));
     let request = listener.try_next().unwrap().unwrap();
     assert!(!readable(&listener, Duration::ZERO));
     assert!(listener.try_next().unwrap().is_none());
     let server = End::on(&request.device());
     let accepted = request.accept(server.qp(), &Options::default()).unwrap();
     drop(client.join().unwrap());
-    assert!(readable(&accepted, PATIENCE));
+    assert!(readable(&accepted, TIMEOUT));
     assert_eq!(accepted.try_next().unwrap(), Some(Event::Disconnected));
 }
 
 #[test]
-fn who_asks_chooses_the_type_of_service_and_each_end_its_timeout() {
+fn the_client_sets_the_type_of_service_and_each_end_its_ack_timeout() {
     let listener = Listener::bind(any_port()).unwrap();
-    let options = Options {
-        type_of_service: 0x68,
-        ack_timeout: Some(18),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.type_of_service = 0x68;
+    options.ack_timeout = Some(18);
     let client = connecting(listener.local_addr(), options);
     let request = next(&listener);
     let server = End::on(&request.device());
-    let options = Options {
-        ack_timeout: Some(20),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.ack_timeout = Some(20);
     let accepted = request.accept(server.qp(), &options).unwrap();
     let (_end, connection) = client.join().unwrap();
     let connection = connection.unwrap();
@@ -224,15 +221,13 @@ fn who_asks_chooses_the_type_of_service_and_each_end_its_timeout() {
         assert_eq!(attributes.timeout, timeout);
     }
     let route = Route::resolve(listener.local_addr()).unwrap();
-    let options = Options {
-        ack_timeout: Some(32),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.ack_timeout = Some(32);
     let error = route.connect(server.qp(), &options).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 }
 
-/// Asks again when the descriptor says so.
+/// Calls `try_finish` whenever the descriptor is readable, until the connection is established.
 fn finish(mut pending: Pending) -> Connection {
     loop {
         match pending.try_finish().unwrap() {
@@ -248,17 +243,20 @@ fn finish(mut pending: Pending) -> Connection {
 }
 
 #[test]
-fn one_thread_makes_both_ends_without_waiting() {
+fn one_thread_can_establish_both_ends() {
     let listener = Listener::bind(any_port()).unwrap();
     let route = Route::resolve(listener.local_addr()).unwrap();
     let end = End::on(&route.device());
     let mut ours = route
-        .start_connecting(end.qp(), &Options::saying(b"hello"))
+        .start_connecting(end.qp(), &Options::with_private_data(b"hello"))
         .unwrap();
-    assert!(ours.try_finish().unwrap().is_none(), "nobody has accepted");
+    assert!(
+        ours.try_finish().unwrap().is_none(),
+        "the request is not accepted yet"
+    );
     let request = next(&listener);
     let theirs = request
-        .start_accepting(end.qp(), &Options::saying(b"welcome"))
+        .start_accepting(end.qp(), &Options::with_private_data(b"welcome"))
         .unwrap();
     let ours = finish(ours);
     assert!(ours.private_data().starts_with(b"welcome"));
@@ -269,7 +267,7 @@ fn one_thread_makes_both_ends_without_waiting() {
 }
 
 #[test]
-fn who_starts_and_gives_up_is_not_connected() {
+fn dropping_a_pending_connection_abandons_it() {
     let listener = Listener::bind(any_port()).unwrap();
     let route = Route::resolve(listener.local_addr()).unwrap();
     let end = End::on(&route.device());
@@ -279,7 +277,7 @@ fn who_starts_and_gives_up_is_not_connected() {
     let request = next(&listener);
     drop(pending);
     let accepting = request.start_accepting(end.qp(), &Options::default());
-    // Its peer says so before it is accepted, or after.
+    // The rejection arrives before or after the acceptance.
     if let Ok(accepting) = accepting {
         let error = accepting.finish().unwrap_err();
         assert!(
@@ -290,7 +288,7 @@ fn who_starts_and_gives_up_is_not_connected() {
 }
 
 #[test]
-fn a_request_is_rejected_with_or_without_a_word() {
+fn a_request_is_rejected_explicitly_or_by_dropping_it() {
     let listener = Listener::bind(any_port()).unwrap();
     for word in [Some(&b"no"[..]), None] {
         let client = connecting(listener.local_addr(), Options::default());
@@ -299,8 +297,8 @@ fn a_request_is_rejected_with_or_without_a_word() {
             Some(word) => request.reject(word).unwrap(),
             None => drop(request),
         }
-        let (_, refused) = client.join().unwrap();
-        let error = refused.unwrap_err();
+        let (_, rejected) = client.join().unwrap();
+        let error = rejected.unwrap_err();
         assert_eq!(error.errno(), libc::ECONNREFUSED);
         let Error::Rejected {
             reason,
@@ -316,30 +314,30 @@ fn a_request_is_rejected_with_or_without_a_word() {
 }
 
 #[test]
-fn where_nobody_listens_there_is_no_connection() {
+fn a_connection_to_a_closed_port_is_rejected() {
     let listener = Listener::bind(any_port()).unwrap();
     let address = listener.local_addr();
     drop(listener);
-    let (_, refused) = connecting(address, Options::default()).join().unwrap();
-    let Error::Rejected { reason, .. } = refused.unwrap_err() else {
+    let (_, rejected) = connecting(address, Options::default()).join().unwrap();
+    let Error::Rejected { reason, .. } = rejected.unwrap_err() else {
         panic!("not rejected");
     };
     assert_eq!(reason, RejectReason::INVALID_SERVICE_ID);
 }
 
 #[test]
-fn who_gives_up_before_the_answer_leaves_an_error_to_who_accepts() {
+fn accepting_an_abandoned_request_is_an_error_or_a_disconnection() {
     let listener = Listener::bind(any_port()).unwrap();
     let client = connecting(listener.local_addr(), Options::default());
     let request = next(&listener);
     let server = End::on(&request.device());
-    // The peer rejects the acceptance, as its own queue pair is of no use.
+    // The client drops its connection while the server accepts.
     drop(listener);
     let qp = server.qp();
     let accepting = thread::spawn(move || request.accept(qp, &Options::default()));
     let (_end, connection) = client.join().unwrap();
     drop(connection);
-    // Either it was there for a moment, or it never was.
+    // The connection was established and then ended, or was never established.
     match accepting.join().unwrap() {
         Ok(connection) => assert_eq!(event(&connection), Event::Disconnected),
         Err(error) => assert!(
@@ -350,7 +348,7 @@ fn who_gives_up_before_the_answer_leaves_an_error_to_who_accepts() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_anything_is_sent() {
+fn local_errors_are_returned_before_a_request_is_sent() {
     let listener = Listener::bind(any_port()).unwrap();
     let taken = Listener::bind(listener.local_addr()).unwrap_err();
     assert_eq!(taken.errno(), libc::EADDRINUSE);
@@ -359,7 +357,7 @@ fn what_cannot_be_is_said_before_anything_is_sent() {
 
     let route = Route::resolve(listener.local_addr()).unwrap();
     let end = End::on(&route.device());
-    let long = Options::saying(&[0; ROOM.0 + 1]);
+    let long = Options::with_private_data(&[0; PRIVATE_DATA_LEN.0 + 1]);
     let error = route.connect(end.qp(), &long).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
 

@@ -1,9 +1,11 @@
-//! Datagram services, and multicast groups.
+//! Datagram services and multicast groups.
 
-use crate::{End, PATIENCE, any_port};
+use crate::{End, TIMEOUT, any_port};
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
-use urxe::cm::{Error, Found, Membership, QKEY, Question, Service, ServiceRoute, SidrStatus};
+use urxe::cm::{
+    Error, Membership, QKEY, Service, ServiceReply, ServiceRequest, ServiceRoute, SidrStatus,
+};
 use urxe::{DatagramQueuePair, GRH_BYTES, QKey, ReceiveRequest, RemoteAccess, SendRequest};
 
 impl End {
@@ -12,13 +14,13 @@ impl End {
         qp.build_datagram(qkey).unwrap()
     }
 
-    /// A receive of a short datagram.
+    /// Returns a receive for a short datagram.
     fn receive(&self) -> ReceiveRequest {
         let memory = self.pd.register(GRH_BYTES + 100, RemoteAccess::empty());
         ReceiveRequest::into(memory.unwrap().slice(..).unwrap())
     }
 
-    /// What comes.
+    /// Returns the data of the next datagram.
     fn received(&self) -> Vec<u8> {
         loop {
             let completion = self.cq.wait().unwrap();
@@ -29,47 +31,50 @@ impl End {
     }
 }
 
-/// Asks on a thread of its own.
-fn asking(at: SocketAddr, word: &'static [u8]) -> JoinHandle<(End, Result<Found, Error>)> {
+/// Requests the service in a new thread.
+fn requesting(
+    address: SocketAddr,
+    word: &'static [u8],
+) -> JoinHandle<(End, Result<ServiceReply, Error>)> {
     thread::spawn(move || {
-        let route = ServiceRoute::resolve(at).unwrap();
+        let route = ServiceRoute::resolve(address).unwrap();
         let end = End::on(&route.device());
-        let found = route.ask(&end.datagrams(QKEY), word);
-        (end, found)
+        let reply = route.request(&end.datagrams(QKEY), word);
+        (end, reply)
     })
 }
 
-fn next(service: &Service) -> Question {
-    let question = service.next_timeout(PATIENCE).unwrap();
-    question.expect("nobody asks")
+fn next(service: &Service) -> ServiceRequest {
+    let request = service.next_timeout(TIMEOUT).unwrap();
+    request.expect("no request arrived")
 }
 
 #[test]
-fn a_service_tells_its_queue_pair_to_each_who_asks() {
+fn a_service_replies_to_each_request_with_its_queue_pair() {
     let service = Service::bind(any_port()).unwrap();
-    let clients = [(); 3].map(|()| asking(service.local_addr(), b"where?"));
+    let clients = [(); 3].map(|()| requesting(service.local_addr(), b"where?"));
     let mut server = None;
     for _ in &clients {
-        let question = next(&service);
-        assert!(question.private_data().starts_with(b"where?"));
-        assert_eq!(question.local_addr(), Some(service.local_addr()));
+        let request = next(&service);
+        assert!(request.private_data().starts_with(b"where?"));
+        assert_eq!(request.local_addr(), Some(service.local_addr()));
         let (_, qp) = server.get_or_insert_with(|| {
-            let end = End::on(&question.device());
+            let end = End::on(&request.device());
             let qp = end.datagrams(QKEY);
             (end, qp)
         });
-        question.answer(qp, b"here").unwrap();
+        request.accept(qp, b"here").unwrap();
     }
     let (server, qp) = server.unwrap();
     for client in clients {
-        let (end, found) = client.join().unwrap();
-        let found = found.unwrap();
-        assert!(found.private_data.starts_with(b"here"));
-        assert_eq!(found.destination.address(), qp.address());
+        let (end, reply) = client.join().unwrap();
+        let reply = reply.unwrap();
+        assert!(reply.private_data.starts_with(b"here"));
+        assert_eq!(reply.destination.address(), qp.address());
         qp.post_receive(server.receive()).unwrap();
-        // From another queue pair than the one that asked, as its domain is another one.
+        // The route belongs to another domain, so this queue pair resolves the address again.
         let from = end.datagrams(QKEY);
-        let to = from.destination(&found.destination.address()).unwrap();
+        let to = from.destination(&reply.destination.address()).unwrap();
         from.post_send(&to, SendRequest::send(b"a datagram"))
             .unwrap();
         assert_eq!(server.received(), b"a datagram");
@@ -78,25 +83,25 @@ fn a_service_tells_its_queue_pair_to_each_who_asks() {
 }
 
 #[test]
-fn a_service_may_refuse_and_there_may_be_none() {
+fn a_request_may_be_rejected_and_a_service_may_not_exist() {
     let service = Service::bind(any_port()).unwrap();
-    let client = asking(service.local_addr(), b"");
-    next(&service).refuse(b"not you").unwrap();
-    let (_, refused) = client.join().unwrap();
+    let client = requesting(service.local_addr(), b"");
+    next(&service).reject(b"not you").unwrap();
+    let (_, rejected) = client.join().unwrap();
     let Err(Error::NoService {
         status,
         private_data,
-    }) = refused
+    }) = rejected
     else {
-        panic!("{refused:?}");
+        panic!("{rejected:?}");
     };
     assert_eq!(status, SidrStatus::REJECTED);
     assert!(private_data.starts_with(b"not you"));
 
-    let at = service.local_addr();
+    let address = service.local_addr();
     drop(service);
-    let (_, nobody) = asking(at, b"").join().unwrap();
-    let error = nobody.unwrap_err();
+    let (_, result) = requesting(address, b"").join().unwrap();
+    let error = result.unwrap_err();
     assert_eq!(error.errno(), libc::ECONNREFUSED);
     assert!(
         matches!(error, Error::NoService { status, .. } if status == SidrStatus::UNSUPPORTED),
@@ -105,22 +110,22 @@ fn a_service_may_refuse_and_there_may_be_none() {
 }
 
 #[test]
-fn services_and_groups_have_one_key() {
+fn services_and_groups_require_their_qkey() {
     let service = Service::bind(any_port()).unwrap();
-    let client = asking(service.local_addr(), b"");
-    let question = next(&service);
-    let end = End::on(&question.device());
+    let client = requesting(service.local_addr(), b"");
+    let request = next(&service);
+    let end = End::on(&request.device());
     let other = end.datagrams(QKey(7));
-    let error = question.answer(&other, b"").unwrap_err();
+    let error = request.accept(&other, b"").unwrap_err();
     assert!(matches!(error, Error::OtherQKey));
-    // The question is gone with that, and the client told.
+    // The error drops the request, which rejects it.
     assert!(client.join().unwrap().1.is_err());
     let error = Membership::join(&other, "239.1.1.1".parse().unwrap()).unwrap_err();
     assert!(matches!(error, Error::OtherQKey));
 }
 
 #[test]
-fn a_member_gets_what_is_sent_to_the_group_until_it_leaves() {
+fn a_member_receives_datagrams_until_it_leaves() {
     let end = End::on(&urxe::device("urxe_lo").unwrap());
     let other = End::on(&urxe::device("urxe_lo").unwrap());
     let (qp, sender) = (end.datagrams(QKEY), other.datagrams(QKEY));
@@ -132,7 +137,7 @@ fn a_member_gets_what_is_sent_to_the_group_until_it_leaves() {
         sender.post_send(&to, SendRequest::send(b"to all")).unwrap();
         assert_eq!(end.received(), b"to all");
         drop(member);
-        // To nobody: what comes first afterwards is not this.
+        // The group has no member now, so this datagram must not be the next one received.
         sender
             .post_send(&to, SendRequest::send(b"to none"))
             .unwrap();

@@ -1,21 +1,21 @@
-//! Changing objects.
+//! Modifying objects.
 
+use super::harness::{Harness, check_errno, check_status};
 use super::values::{Bits, Count, Length, Poke, Range, address, poke};
-use super::world::{World, done, done_by_errno};
 use arbitrary::Arbitrary;
 use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
 
 #[derive(Arbitrary, Debug)]
 pub(super) enum Change {
-    /// To a state, with what that takes, and more.
+    /// To a state, with the required attributes and others.
     Qp {
         qp: u8,
         peer: u8,
         state: u8,
         access: Bits,
         timeout: u8,
-        /// Bits of the mask that are turned over.
+        /// Bits of the mask to invert.
         mask: Bits,
         pokes: Vec<Poke>,
     },
@@ -84,8 +84,8 @@ pub(super) enum Change {
     },
 }
 
-/// The attributes that a change to a state takes, for each service.
-fn usual(kind: ibv_qp_type, state: ibv_qp_state) -> u32 {
+/// The attributes that a transition requires, by service and target state.
+fn required_mask(kind: ibv_qp_type, state: ibv_qp_state) -> u32 {
     let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     let responder = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     let requester = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -103,10 +103,10 @@ fn usual(kind: ibv_qp_type, state: ibv_qp_state) -> u32 {
         }
 }
 
-/// Changes a queue pair that shall work with `peer`.
-#[expect(clippy::too_many_arguments, reason = "they are a step's members")]
+/// Moves a queue pair to `state`, connected to `peer`.
+#[expect(clippy::too_many_arguments, reason = "these are the members of a step")]
 pub(super) fn modify(
-    world: &World,
+    harness: &Harness,
     qp: u8,
     peer: u8,
     state: ibv_qp_state,
@@ -115,8 +115,8 @@ pub(super) fn modify(
     mask: u32,
     pokes: &[Poke],
 ) {
-    let (qp, peer) = (world.pick::<ibv_qp>(qp), world.pick::<ibv_qp>(peer));
-    // SAFETY: what is picked is null or lives.
+    let (qp, peer) = (harness.pick::<ibv_qp>(qp), harness.pick::<ibv_qp>(peer));
+    // SAFETY: `pick` returns null or a live queue pair.
     let (kind, peer) = unsafe {
         (
             qp.as_ref().map_or(IBV_QPT_RC, |qp| qp.qp_type),
@@ -138,26 +138,28 @@ pub(super) fn modify(
     attr.timeout = timeout;
     attr.retry_cnt = 1;
     attr.rnr_retry = 1;
-    // SAFETY: it is numbers.
+    // SAFETY: all members are integers, for which any bytes are valid.
     unsafe { poke(&mut attr, pokes) };
-    let mask = usual(kind, state) ^ mask;
-    // SAFETY: null or a queue pair, and attributes.
+    let mask = required_mask(kind, state) ^ mask;
+    // SAFETY: `qp` is null or live, and `attr` outlives the call.
     let status = unsafe { ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) };
-    if done("ibv_modify_qp", status) && mask & IBV_QP_STATE != 0 {
-        // SAFETY: it was changed, so it is there; what urxe writes there it writes as an atomic.
-        let shown = unsafe { (&raw const (*qp).state).read_volatile() };
-        assert_eq!(shown, attr.qp_state);
+    if check_status("ibv_modify_qp", status) && mask & IBV_QP_STATE != 0 {
+        // SAFETY: the call succeeded, so `qp` is not null; it is live. The library writes the
+        // member atomically.
+        let actual = unsafe { (&raw const (*qp).state).read_volatile() };
+        assert_eq!(actual, attr.qp_state);
     }
 }
 
 impl Change {
-    pub(super) fn tell(&self, world: &mut World) {
-        // SAFETY: pointers are null, or objects that live, or structures on the stack, or as much of the program's
-        // memory as is said with them.
-        unsafe { self.make(world) };
+    pub(super) fn run(&self, harness: &mut Harness) {
+        // SAFETY: `pick` returns null or live objects, and each structure outlives its call.
+        unsafe { self.call(harness) };
     }
 
-    unsafe fn make(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    unsafe fn call(&self, harness: &mut Harness) {
         match self {
             Change::Qp {
                 qp,
@@ -170,7 +172,7 @@ impl Change {
             } => {
                 let state = u32::from(state % 8);
                 modify(
-                    world,
+                    harness,
                     *qp,
                     *peer,
                     state,
@@ -181,16 +183,16 @@ impl Change {
                 );
             }
             Change::Rate { qp, pokes } => {
-                // SAFETY: it is numbers, here and below.
+                // SAFETY: all members are integers, for which zeros are valid.
                 let mut attr: ibv_qp_rate_limit_attr = unsafe { std::mem::zeroed() };
-                // SAFETY: as above.
+                // SAFETY: all members are integers, for which any bytes are valid.
                 unsafe { poke(&mut attr, pokes) };
-                let Some(limit) = world.ops().modify_qp_rate_limit else {
+                let Some(limit) = harness.ops().modify_qp_rate_limit else {
                     return;
                 };
-                // SAFETY: the caller's promise, as below.
-                done("ibv_modify_qp_rate_limit", unsafe {
-                    limit(world.pick(*qp), &raw mut attr)
+                // SAFETY: the queue pair is null or live, and `attr` outlives the call.
+                check_status("ibv_modify_qp_rate_limit", unsafe {
+                    limit(harness.pick(*qp), &raw mut attr)
                 });
             }
             Change::Srq { srq, sizes, mask } => {
@@ -200,9 +202,9 @@ impl Change {
                     srq_limit: sizes[1].get(),
                 };
                 let mask = mask.get().cast_signed();
-                // SAFETY: as above.
-                let status = unsafe { ibv_modify_srq(world.pick(*srq), &raw mut attr, mask) };
-                done("ibv_modify_srq", status);
+                // SAFETY: the queue is null or live, and `attr` outlives the call.
+                let status = unsafe { ibv_modify_srq(harness.pick(*srq), &raw mut attr, mask) };
+                check_status("ibv_modify_srq", status);
             }
             Change::Cq { cq, pokes } => {
                 let mut attr = ibv_modify_cq_attr {
@@ -212,37 +214,37 @@ impl Change {
                         cq_period: 100,
                     },
                 };
-                // SAFETY: it is numbers.
+                // SAFETY: all members are integers, for which any bytes are valid.
                 unsafe { poke(&mut attr, pokes) };
-                let Some(modify) = world.ops().modify_cq else {
+                let Some(modify) = harness.ops().modify_cq else {
                     return;
                 };
-                // SAFETY: as above.
-                done("ibv_modify_cq", unsafe {
-                    modify(world.pick(*cq), &raw mut attr)
+                // SAFETY: the queue is null or live, and `attr` outlives the call.
+                check_status("ibv_modify_cq", unsafe {
+                    modify(harness.pick(*cq), &raw mut attr)
                 });
             }
             Change::Resize { cq, cqe } => {
-                let cq = world.pick::<ibv_cq>(*cq);
-                // SAFETY: as above.
+                let cq = harness.pick::<ibv_cq>(*cq);
+                // SAFETY: the queue is null or live.
                 let status = unsafe { ibv_resize_cq(cq, cqe.get().cast_signed()) };
-                if done("ibv_resize_cq", status) {
-                    // SAFETY: it was resized, so it is there.
+                if check_status("ibv_resize_cq", status) {
+                    // SAFETY: the call succeeded, so `cq` is not null; it is live.
                     assert!(unsafe { (*cq).cqe } >= cqe.get().cast_signed());
                 }
             }
             Change::Wq { wq, state, pokes } => {
-                // SAFETY: it is numbers.
+                // SAFETY: all members are integers, for which zeros are valid.
                 let mut attr: ibv_wq_attr = unsafe { std::mem::zeroed() };
                 (attr.attr_mask, attr.wq_state) = (IBV_WQ_ATTR_STATE, (*state).into());
-                // SAFETY: as above.
+                // SAFETY: all members are integers, for which any bytes are valid.
                 unsafe { poke(&mut attr, pokes) };
-                let Some(modify) = world.ops().modify_wq else {
+                let Some(modify) = harness.ops().modify_wq else {
                     return;
                 };
-                // SAFETY: as above.
-                done("ibv_modify_wq", unsafe {
-                    modify(world.pick(*wq), &raw mut attr)
+                // SAFETY: the queue is null or live, and `attr` outlives the call.
+                check_status("ibv_modify_wq", unsafe {
+                    modify(harness.pick(*wq), &raw mut attr)
                 });
             }
             Change::Mr {
@@ -253,29 +255,30 @@ impl Change {
                 length,
                 access,
             } => {
-                let (mr, pd) = (world.pick::<ibv_mr>(*mr), world.pick::<ibv_pd>(*pd));
+                let (mr, pd) = (harness.pick::<ibv_mr>(*mr), harness.pick::<ibv_pd>(*pd));
                 let length = match length {
-                    Some(length) => world.memory.within(*at, length.get()),
+                    Some(length) => harness.memory.within(*at, length.get()),
                     None => usize::MAX - usize::from(*at),
                 };
-                // Whichever of its memory and its rights it keeps, it may have both of the new ones.
+                // The flags decide whether the new range and access apply, so allow for both.
                 if length <= usize::from(u16::MAX) + 1 {
-                    world.memory.grant(*at, length);
+                    harness.memory.allow_writes(*at, length);
                 }
-                let (start, flags) = (world.memory.pointer(*at), flags.get());
-                // A region that may be written now has been granted when it was for reading.
+                let (start, flags) = (harness.memory.pointer(*at), flags.get());
+                // The region may become writable now, so its current range may change.
                 if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 && !mr.is_null() {
-                    // SAFETY: what is picked lives.
+                    // SAFETY: `mr` is not null, so it is a live region.
                     let (addr, len) = unsafe { ((*mr).addr, (*mr).length) };
-                    world.memory.grant_all(addr, len);
+                    harness.memory.allow_writes_at(addr, len);
                 }
                 let access = access.get().cast_signed();
-                // SAFETY: as above.
+                // SAFETY: the region and the domain are null or live. The range is within the
+                // program's memory, or wraps around the address space, which the call rejects.
                 let code =
                     unsafe { ibv_rereg_mr(mr, flags.cast_signed(), pd, start, length, access) };
                 assert!((IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW..=0).contains(&code));
-                if done_by_errno("ibv_rereg_mr", code) && flags & IBV_REREG_MR_CHANGE_PD != 0 {
-                    world.uses_instead(mr, pd.cast());
+                if check_errno("ibv_rereg_mr", code) && flags & IBV_REREG_MR_CHANGE_PD != 0 {
+                    harness.uses_instead(mr, pd.cast());
                 }
             }
             Change::Bind {
@@ -285,17 +288,18 @@ impl Change {
                 range,
             } => {
                 let mut bind = ibv_mw_bind {
-                    wr_id: world.new_id(),
+                    wr_id: harness.new_id(),
                     send_flags: flags.get(),
-                    bind_info: range.shown(world),
+                    bind_info: range.to_verbs(harness),
                 };
-                let Some(function) = world.ops().context.ops.bind_mw else {
+                let Some(function) = harness.ops().context.ops.bind_mw else {
                     return;
                 };
-                // SAFETY: as above.
-                let status = unsafe { function(world.pick(*qp), world.pick(*mw), &raw mut bind) };
-                if done("ibv_bind_mw", status) {
-                    world.posted(bind.wr_id);
+                // SAFETY: the objects are null or live, and `bind` outlives the call.
+                let status =
+                    unsafe { function(harness.pick(*qp), harness.pick(*mw), &raw mut bind) };
+                if check_status("ibv_bind_mw", status) {
+                    harness.posted(bind.wr_id);
                 }
             }
             Change::Group {
@@ -305,28 +309,28 @@ impl Change {
                 last,
                 pokes,
             } => {
-                let qp = world.pick::<ibv_qp>(*qp);
+                let qp = harness.pick::<ibv_qp>(*qp);
                 let mut raw = [0; 16];
                 match v6 {
                     true => raw[..2].copy_from_slice(&[0xff, 0x02]),
                     false => raw[10..13].copy_from_slice(&[0xff, 0xff, 224]),
                 }
                 raw[15] = *last;
-                // SAFETY: it is bytes.
+                // SAFETY: any bytes are valid for an array of bytes.
                 unsafe { poke(&mut raw, pokes) };
                 let gid = ibv_gid { raw };
-                // SAFETY: as above.
+                // SAFETY: the queue pair is null or live, and `gid` outlives the call.
                 let status = unsafe {
                     match leave {
                         true => ibv_detach_mcast(qp, &raw const gid, 0),
                         false => ibv_attach_mcast(qp, &raw const gid, 0),
                     }
                 };
-                if done("ibv_attach_mcast or ibv_detach_mcast", status)
-                    && let Some(groups) = world.groups_of(qp)
+                if check_status("ibv_attach_mcast or ibv_detach_mcast", status)
+                    && let Some(groups) = harness.groups_of(qp)
                 {
                     match leave {
-                        true => assert!(groups.remove(&raw), "it was not attached"),
+                        true => assert!(groups.remove(&raw), "the group was not attached"),
                         false => drop(groups.insert(raw)),
                     }
                 }
@@ -343,13 +347,13 @@ impl Change {
                     index: index.get(),
                     comp_mask: mask.get(),
                 };
-                let Some(attach) = world.ops().attach_counters_point_flow else {
+                let Some(attach) = harness.ops().attach_counters_point_flow else {
                     return;
                 };
-                let (counters, flow) = (world.pick(*counters), world.pick(*flow));
-                // SAFETY: as above.
+                let (counters, flow) = (harness.pick(*counters), harness.pick(*flow));
+                // SAFETY: the objects are null or live, and `attr` outlives the call.
                 let status = unsafe { attach(counters, &raw mut attr, flow) };
-                done("ibv_attach_counters_point_flow", status);
+                check_status("ibv_attach_counters_point_flow", status);
             }
             Change::DmIn {
                 dm,
@@ -357,15 +361,16 @@ impl Change {
                 from,
                 length,
             } => {
-                let dm = world.pick::<ibv_dm>(*dm);
-                // SAFETY: what is picked is null or lives.
+                let dm = harness.pick::<ibv_dm>(*dm);
+                // SAFETY: `pick` returns null or a live object.
                 let Some(copy) = (unsafe { dm.as_ref() }).and_then(|dm| dm.memcpy_to_dm) else {
                     return;
                 };
-                let length = world.memory.within(*from, length.get());
-                let from = world.memory.pointer(*from);
-                // SAFETY: as above.
-                done("ibv_memcpy_to_dm", unsafe {
+                let length = harness.memory.within(*from, length.get());
+                let from = harness.memory.pointer(*from);
+                // SAFETY: `dm` is live, and `length` bytes at `from` are within the program's
+                // memory.
+                check_status("ibv_memcpy_to_dm", unsafe {
                     copy(dm, offset.get().into(), from, length)
                 });
             }
@@ -375,17 +380,18 @@ impl Change {
                 to,
                 length,
             } => {
-                let dm = world.pick::<ibv_dm>(*dm);
-                // SAFETY: what is picked is null or lives.
+                let dm = harness.pick::<ibv_dm>(*dm);
+                // SAFETY: `pick` returns null or a live object.
                 let Some(copy) = (unsafe { dm.as_ref() }).and_then(|dm| dm.memcpy_from_dm) else {
                     return;
                 };
-                let length = world.memory.within(*to, length.get());
-                let place = world.memory.pointer(*to);
-                // SAFETY: as above.
+                let length = harness.memory.within(*to, length.get());
+                let place = harness.memory.pointer(*to);
+                // SAFETY: `dm` is live, and `length` bytes at `place` are within the program's
+                // memory.
                 let status = unsafe { copy(place, dm, offset.get().into(), length) };
-                if done("ibv_memcpy_from_dm", status) {
-                    world.memory.grant(*to, length);
+                if check_status("ibv_memcpy_from_dm", status) {
+                    harness.memory.allow_writes(*to, length);
                 }
             }
         }

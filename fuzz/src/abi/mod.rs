@@ -1,87 +1,88 @@
-//! The story of a C program that calls the verbs in any order, with attributes, lists of work requests and flags
-//! of any contents. It keeps a C program's duties: a pointer is null or points at something of the right type,
-//! an object that is gone is not used, a lock that a call takes is given back.
+//! The C ABI under a program that calls verbs in any order with any arguments.
 //!
-//! What must hold: a call fails with an errno that fits, and never for a panic; what uses an object keeps it from
-//! being destroyed, and nothing else does; a work request completes once; no byte changes that is in no region
-//! for writing; and what was made can be destroyed in the end.
+//! The program keeps the duties of a C program: a pointer is null or points to the right type, a
+//! destroyed object is not used, and a lock that a call takes is released.
+//!
+//! The rules: a call fails with an expected errno and never panics. An object can be destroyed
+//! unless another object uses it. A work request completes once. Only bytes of writable regions
+//! change. At the end every object can be destroyed.
 
-mod ask;
 mod change;
-mod make;
+mod create;
+mod harness;
+mod query;
 mod values;
 mod work;
-mod world;
 
 use arbitrary::Arbitrary;
+use harness::Harness;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
-use world::World;
 
-/// Tells the story that `bytes` make.
+/// Runs the input that `bytes` encode.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::told(bytes, |story: Story| story.tell());
+    crate::with_input(bytes, |input: Input| input.run());
 }
 
-/// What happens.
+/// The steps of the program.
 #[derive(Arbitrary, Debug)]
-pub struct Story {
+pub struct Input {
     steps: Vec<Step>,
 }
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    Make(make::Make),
-    /// All that two queue pairs need to work with each other.
-    Pair(make::Pair),
+    Create(create::Create),
+    /// Two connected queue pairs with everything they need.
+    Pair(create::Pair),
     Destroy {
         kind: u8,
         which: u8,
     },
     Change(change::Change),
-    Ask(ask::Ask),
+    Query(query::Query),
     Work(work::Work),
 }
 
-/// Stories take turns: what they do to the network is the process's.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes inputs, which share the network state of the process.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-/// Whether some call panicked, which the caller is told as an errno only.
+/// Whether a call has panicked. The ABI reports a panic only as an errno.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Says nothing of calls that fail, and takes note of those that panic.
-fn listen() {
+/// Silences failed calls, and records panics.
+fn install_hooks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Nobody else has, in a program of this package.
+        // An error means that it is set already.
         let _ = tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::new());
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |what| {
+        let default_hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
             PANICKED.store(true, Ordering::Relaxed);
-            usual(what);
+            default_hook(info);
         }));
     });
 }
 
-impl Story {
-    fn tell(&self) {
-        listen();
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut world = World::new();
+impl Input {
+    fn run(&self) {
+        install_hooks();
+        let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut harness = Harness::new();
         for step in &self.steps {
             match step {
-                Step::Make(make) => make.tell(&mut world),
-                Step::Pair(pair) => pair.tell(&mut world),
-                Step::Destroy { kind, which } => world.destroy(*kind, *which),
-                Step::Change(change) => change.tell(&mut world),
-                Step::Ask(ask) => ask.tell(&world),
-                Step::Work(work) => work.tell(&mut world),
+                Step::Create(create) => create.run(&mut harness),
+                Step::Pair(pair) => pair.run(&mut harness),
+                Step::Destroy { kind, which } => harness.destroy(*kind, *which),
+                Step::Change(change) => change.run(&mut harness),
+                Step::Query(query) => query.run(&harness),
+                Step::Work(work) => work.run(&mut harness),
             }
         }
-        world.end();
+        harness.end();
         assert!(!PANICKED.load(Ordering::Relaxed), "a call panicked");
     }
 }

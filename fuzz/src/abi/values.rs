@@ -1,23 +1,23 @@
-//! Values that a program may put into its structures, mostly near the ones that mean something.
+//! Values of structure members, mostly near the valid ones.
 
-use super::world::World;
+use super::harness::Harness;
 use arbitrary::Arbitrary;
 use std::ptr;
 use urxe_verbs::ffi::*;
 
-/// Four bytes that are put somewhere into a structure.
+/// Four bytes that overwrite a part of a structure.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Poke(u8, u32);
 
-/// Changes `value` in places.
+/// Overwrites parts of `value`.
 ///
 /// # Safety
-/// Any bytes are a `T`, or what is not is set anew before it is used.
+/// Any bytes must be a valid `T`, or the caller must set the members for which they are not.
 pub(super) unsafe fn poke<T: Copy>(value: &mut T, pokes: &[Poke]) {
-    let room = size_of::<T>() - size_of::<u32>();
+    let last = size_of::<T>() - size_of::<u32>();
     for Poke(at, bytes) in pokes {
-        let at = usize::from(*at) % (room + 1);
-        // SAFETY: within the structure, wherever its members are.
+        let at = usize::from(*at) % (last + 1);
+        // SAFETY: `at + 4` is at most the size of `T`, so the write is within `value`.
         unsafe {
             let place = ptr::from_mut(value).byte_add(at).cast::<u32>();
             place.write_unaligned(*bytes);
@@ -25,7 +25,7 @@ pub(super) unsafe fn poke<T: Copy>(value: &mut T, pokes: &[Poke]) {
     }
 }
 
-/// How many there shall be of something: a few, or more than there can be. What lies between would only fill memory.
+/// A number of entries: a few, some, or more than the limit. Others would only take memory.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) enum Count {
     Few(u8),
@@ -38,13 +38,13 @@ impl Count {
         match self {
             Count::Few(count) => count.into(),
             Count::More(count) => u32::from(count) % 1000,
-            // Above the most entries of a completion queue, which are the most of anything.
+            // More than the maximum size of a completion queue, the largest limit.
             Count::TooMany(count) => count | 1 << 23,
         }
     }
 }
 
-/// Bits of a mask: few of the lowest, or any.
+/// Bits of a mask: the low byte, or all.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) enum Bits {
     Low(u8),
@@ -63,24 +63,24 @@ impl Bits {
 /// An address in a work request.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// So far into the program's memory.
+    /// An offset in the program's memory.
     At(u16),
     Anywhere(u64),
 }
 
 impl Place {
-    pub(super) fn addr(self, world: &World) -> u64 {
+    pub(super) fn addr(self, harness: &Harness) -> u64 {
         match self {
-            Place::At(offset) => world.memory.addr(offset),
+            Place::At(offset) => harness.memory.addr(offset),
             Place::Anywhere(addr) => addr,
         }
     }
 
-    /// The same for what is read at once, which the program must have.
-    pub(super) fn own(self, world: &World) -> u64 {
+    /// The address for data that the call itself reads, which must be in the program's memory.
+    pub(super) fn readable(self, harness: &Harness) -> u64 {
         match self {
-            Place::At(offset) => world.memory.addr(offset),
-            Place::Anywhere(addr) => world.memory.addr(addr as u16),
+            Place::At(offset) => harness.memory.addr(offset),
+            Place::Anywhere(addr) => harness.memory.addr(addr as u16),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Length {
     }
 }
 
-/// A key, local or remote.
+/// A local or remote key.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) enum Key {
     Region(u8),
@@ -112,15 +112,21 @@ pub(super) enum Key {
 }
 
 impl Key {
-    pub(super) fn get(self, world: &World) -> u32 {
+    pub(super) fn get(self, harness: &Harness) -> u32 {
         match self {
-            // SAFETY: what is picked is null or lives.
+            // SAFETY: `pick` returns null or a live object.
             Key::Region(which) => unsafe {
-                world.pick::<ibv_mr>(which).as_ref().map_or(0, |mr| mr.rkey)
+                harness
+                    .pick::<ibv_mr>(which)
+                    .as_ref()
+                    .map_or(0, |mr| mr.rkey)
             },
-            // SAFETY: as above.
+            // SAFETY: `pick` returns null or a live object.
             Key::Window(which) => unsafe {
-                world.pick::<ibv_mw>(which).as_ref().map_or(0, |mw| mw.rkey)
+                harness
+                    .pick::<ibv_mw>(which)
+                    .as_ref()
+                    .map_or(0, |mw| mw.rkey)
             },
             Key::Any(key) => key,
         }
@@ -133,16 +139,17 @@ pub(super) struct Element {
     place: Place,
     length: Length,
     key: Key,
-    /// Instead, all of a region, or nearly, or more.
+    /// Replaces the element by a whole region, or one byte less or more.
     whole: Option<(u8, i8)>,
 }
 
 impl Element {
-    /// `own` says that what it names is read at once, and therefore must be there.
-    pub(super) fn shown(self, world: &World, own: bool) -> ibv_sge {
-        let region = |which| world.pick::<ibv_mr>(which);
-        if let Some((which, over)) = self.whole.filter(|_| !own)
-            // SAFETY: what is picked is null or lives.
+    /// Returns the element. With `readable`, its memory must be the program's, as the call reads
+    /// it.
+    pub(super) fn to_verbs(self, harness: &Harness, readable: bool) -> ibv_sge {
+        let region = |which| harness.pick::<ibv_mr>(which);
+        if let Some((which, over)) = self.whole.filter(|_| !readable)
+            // SAFETY: `pick` returns null or a live object.
             && let Some(region) = unsafe { region(which).as_ref() }
         {
             let length = (region.length as u32).saturating_add_signed(over.signum().into());
@@ -153,28 +160,32 @@ impl Element {
             };
         }
         ibv_sge {
-            addr: match own {
-                true => self.place.own(world),
-                false => self.place.addr(world),
+            addr: match readable {
+                true => self.place.readable(harness),
+                false => self.place.addr(harness),
             },
             length: self.length.get(),
-            lkey: self.key.get(world),
+            lkey: self.key.get(harness),
         }
     }
 }
 
-/// The elements of a work request, and how many the program says that there are.
+/// The elements of a work request, and the number that the program passes.
 #[derive(Arbitrary, Debug)]
 pub(super) struct Elements {
     list: Vec<Element>,
-    /// A number that no queue takes, in place of the right one.
+    /// An invalid number in place of the right one.
     wrong: Option<i32>,
 }
 
 impl Elements {
-    /// The list, which must outlive the pointer to it, and the number.
-    pub(super) fn shown(&self, world: &World, own: bool) -> (Vec<ibv_sge>, i32) {
-        let list: Vec<_> = self.list.iter().map(|e| e.shown(world, own)).collect();
+    /// Returns the list, which must outlive the pointer to it, and the number.
+    pub(super) fn to_verbs(&self, harness: &Harness, readable: bool) -> (Vec<ibv_sge>, i32) {
+        let list: Vec<_> = self
+            .list
+            .iter()
+            .map(|e| e.to_verbs(harness, readable))
+            .collect();
         let count = match self.wrong {
             Some(number) if number < 0 => number,
             Some(number) => number | 1 << 20,
@@ -184,7 +195,7 @@ impl Elements {
     }
 }
 
-/// Where a peer's memory is.
+/// An address and key of the peer's memory.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Remote {
     place: Place,
@@ -192,12 +203,12 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    pub(super) fn get(self, world: &World) -> (u64, u32) {
-        (self.place.addr(world), self.key.get(world))
+    pub(super) fn get(self, harness: &Harness) -> (u64, u32) {
+        (self.place.addr(harness), self.key.get(harness))
     }
 }
 
-/// What a memory window is bound to.
+/// The memory that a window is bound to.
 #[derive(Arbitrary, Debug)]
 pub(super) struct Range {
     region: u8,
@@ -207,17 +218,17 @@ pub(super) struct Range {
 }
 
 impl Range {
-    pub(super) fn shown(&self, world: &World) -> ibv_mw_bind_info {
+    pub(super) fn to_verbs(&self, harness: &Harness) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
-            mr: world.pick(self.region),
-            addr: self.place.addr(world),
+            mr: harness.pick(self.region),
+            addr: self.place.addr(harness),
             length: self.length.get().into(),
             mw_access_flags: self.access.get(),
         }
     }
 }
 
-/// The way to this host, at an index of its own, changed in places.
+/// Returns the address of this host, overwritten in places.
 pub(super) fn address(pokes: &[Poke]) -> ibv_ah_attr {
     let mut raw = [0; 16];
     raw[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
@@ -226,7 +237,7 @@ pub(super) fn address(pokes: &[Poke]) -> ibv_ah_attr {
     attr.grh.hop_limit = 64;
     attr.is_global = 1;
     attr.port_num = 1;
-    // SAFETY: it is numbers.
+    // SAFETY: all members are integers or integer arrays, for which any bytes are valid.
     unsafe { poke(&mut attr, pokes) };
     attr
 }

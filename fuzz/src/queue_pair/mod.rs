@@ -1,44 +1,43 @@
-//! The story of one queue pair: what its program does, and what its peer sends, which may be anything.
+//! A queue pair whose application and peer take any action.
 //!
-//! The peer is the fuzzer. Its packets are well-formed and mostly near the PSNs that the queue pair
-//! expects, or else they would hardly get past the first check; bytes of any kind are the business
-//! of the `packet` target, whose findings are the same for all services.
+//! The packets of the peer are well-formed and mostly near the expected PSNs, because others do not
+//! get past the first check. The `packet` target covers arbitrary bytes.
 
-mod grants;
-mod making;
-mod scene;
-mod story;
+mod generate;
+mod harness;
+mod input;
+mod send_quantum;
 
-use scene::Scene;
-pub use story::Story;
+use harness::Harness;
+pub use input::Input;
 use urxe_proto::ids::{QKey, Qpn};
 
 const QKEY: QKey = QKey(0x1111_1111);
 const OWN_QPN: Qpn = Qpn::new(0x11);
 const PEER_QPN: Qpn = Qpn::new(0x22);
 
-/// Tells the story that `bytes` make.
+/// Runs the input that `bytes` encode.
 ///
 /// # Panics
-/// When a rule is broken.
+/// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::told(bytes, |story: Story| story.tell());
+    crate::with_input(bytes, |input: Input| input.run());
 }
 
-impl Story {
-    fn tell(&self) {
-        let mut scene = Scene::new(self);
-        // A bit that the attribute does not take.
+impl Input {
+    fn run(&self) {
+        let mut harness = Harness::new(self);
+        // This bit is not part of the attribute, so it can select the mode.
         if self.start.min_rnr_timer & 0x20 != 0 {
-            scene.require_grants();
+            harness.require_quanta();
         }
         for _ in 0..3 {
-            scene.advance(self.start.tamed());
+            harness.advance(self.start.in_range());
         }
         for step in &self.steps {
-            scene.step(step, self.start.tamed());
-            scene.check();
+            harness.step(step, self.start.in_range());
+            harness.check();
         }
-        scene.end();
+        harness.end();
     }
 }

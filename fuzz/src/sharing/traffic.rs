@@ -1,4 +1,4 @@
-//! Two processes of an address, and what others send them.
+//! Two processes that share an address, and the datagrams and messages that others send to them.
 
 use super::{Packet, QPN, connected, flow, own_address};
 use arbitrary::Arbitrary;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use urxe_net::{Datagram, LocalAddress, Options, RecvBatch, SLOTS, Shared};
 use urxe_proto::ids::Qpn;
 
-/// What reaches two processes of one address.
+/// The arrivals at two processes that share an address.
 #[derive(Arbitrary, Debug)]
 pub struct Traffic {
     steps: Vec<Arrival>,
@@ -16,58 +16,58 @@ pub struct Traffic {
 
 #[derive(Arbitrary, Debug)]
 enum Arrival {
-    /// A datagram, at port 4791.
+    /// A datagram to port 4791.
     Packet(Packet),
-    /// A message of a process that passes something on; or anything else.
+    /// A forwarded message, or arbitrary bytes, to the Unix socket of a slot.
     Message {
         second: bool,
         header: Option<Header>,
         bytes: Vec<u8>,
     },
-    /// As a process that is another one's neighbour answers a probe that nobody has sent.
+    /// The reply to a probe that was not sent.
     Answer {
         second: bool,
         slot: u8,
         index: u16,
         nonce: [u8; 16],
-        spoiled: Option<Spoiled>,
+        corruption: Option<Corruption>,
     },
-    /// A probe, which whoever gets it answers.
+    /// A probe, which the process that receives it replies to.
     Probe {
         index: u16,
         nonce: [u8; 16],
-        spoiled: Option<Spoiled>,
+        corruption: Option<Corruption>,
     },
 }
 
-/// What is wrong with a message of a sweep.
+/// A corruption of a probe or its reply.
 #[derive(Arbitrary, Debug)]
-enum Spoiled {
+enum Corruption {
     Byte(u8, u8),
     Longer(Vec<u8>),
     Shorter(u8),
 }
 
-impl Spoiled {
-    fn spoil(&self, message: &mut Vec<u8>) {
+impl Corruption {
+    fn apply(&self, message: &mut Vec<u8>) {
         match self {
-            Spoiled::Byte(at, byte) => {
+            Corruption::Byte(at, byte) => {
                 let at = usize::from(*at) % message.len();
                 message[at] ^= byte;
             }
-            Spoiled::Longer(bytes) => message.extend(bytes.iter().take(100)),
-            Spoiled::Shorter(len) => message.truncate((*len).into()),
+            Corruption::Longer(bytes) => message.extend(bytes.iter().take(100)),
+            Corruption::Shorter(len) => message.truncate((*len).into()),
         }
     }
 }
 
-/// An answer as `steering.rs` has it.
-fn answer(slot: u8, index: u16, nonce: [u8; 16]) -> Vec<u8> {
-    let mut answer = b"urxa".to_vec();
-    answer.extend([slot, 0]);
-    answer.extend(index.to_be_bytes());
-    answer.extend(nonce);
-    answer
+/// A probe reply in the format of `steering.rs`.
+fn reply(slot: u8, index: u16, nonce: [u8; 16]) -> Vec<u8> {
+    let mut reply = b"urxa".to_vec();
+    reply.extend([slot, 0]);
+    reply.extend(index.to_be_bytes());
+    reply.extend(nonce);
+    reply
 }
 
 /// Sends a message, unless it is empty: that is how the end of a connection reads.
@@ -93,7 +93,7 @@ fn send(link: &OwnedFd, message: &[u8]) {
     );
 }
 
-/// A probe, likewise.
+/// A probe in the format of `steering.rs`.
 fn probe(index: u16, nonce: [u8; 16]) -> Vec<u8> {
     let mut probe = vec![0xff, 0, 0, 0, 0, SLOTS];
     probe.extend(index.to_be_bytes());
@@ -102,7 +102,7 @@ fn probe(index: u16, nonce: [u8; 16]) -> Vec<u8> {
     probe
 }
 
-/// The header of what is passed on.
+/// The header of a forwarded datagram.
 #[derive(Arbitrary, Debug)]
 struct Header {
     version: bool,
@@ -114,8 +114,8 @@ struct Header {
 }
 
 impl Header {
-    /// As `forward.rs` has it.
-    fn shown(&self) -> Vec<u8> {
+    /// Encodes the header in the format of `forward.rs`.
+    fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = b"urxf".to_vec();
         bytes.push(if self.version { 1 } else { 2 });
         bytes.push(match self.family {
@@ -141,30 +141,30 @@ impl Header {
     }
 }
 
-/// As a process, with an endpoint at the address that both have.
+/// The networking of one process, with an endpoint at the shared address.
 pub(super) struct Host {
     pub(super) shared: Arc<Shared>,
     endpoint: urxe_net::Endpoint,
     batch: Mutex<RecvBatch>,
 }
 
-/// The two, which live as long as the program.
+/// The two processes, which live as long as the program.
 pub(super) fn hosts() -> &'static [Host; 2] {
     static HOSTS: OnceLock<[Host; 2]> = OnceLock::new();
     HOSTS.get_or_init(|| {
         let hosts = [(); 2].map(|()| {
-            let shared = Shared::new(Options::default()).expect("a slot");
+            let shared = Shared::new(Options::default()).expect("a slot is free");
             let address = LocalAddress::new(own_address(0).into(), 1);
-            let endpoint = shared.open(address).expect("the port");
+            let endpoint = shared.open(address).expect("port 4791 can be opened");
             Host {
                 shared,
                 endpoint,
                 batch: Mutex::default(),
             }
         });
-        // Until both know each other's place.
+        // Until both know each other's socket index.
         for _ in 0..100 {
-            hosts.iter().for_each(|host| drop(host.turn()));
+            hosts.iter().for_each(|host| drop(host.receive()));
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         hosts
@@ -172,39 +172,40 @@ pub(super) fn hosts() -> &'static [Host; 2] {
 }
 
 impl Host {
-    /// Takes what has arrived, which is for this process.
-    fn turn(&self) -> Vec<Vec<u8>> {
+    /// Receives the pending datagrams for this process.
+    fn receive(&self) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         let mut take = |datagram: &Datagram<'_>| got.push(datagram.bytes.to_vec());
         let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         self.endpoint
             .service(&mut batch, &mut take)
-            .expect("sockets that work");
+            .expect("the sockets work");
         while self
             .endpoint
             .recv(&mut batch, &mut take)
-            .expect("a socket that works")
+            .expect("the socket works")
             > 0
         {}
         while self
             .shared
             .recv_forwarded(&mut batch, &mut take)
-            .expect("a socket that works")
+            .expect("the socket works")
             > 0
         {}
         self.shared.answer_questions(Vec::new);
         got
     }
 
-    /// Where it asks for the others' places.
-    fn asks_from(&self) -> std::net::SocketAddr {
+    /// The address that it sends probes from.
+    fn probe_address(&self) -> std::net::SocketAddr {
         let copy = self.endpoint.service_fd().try_clone_to_owned();
-        let asker = UdpSocket::from(copy.expect("a descriptor"));
-        asker.local_addr().expect("a bound socket")
+        let prober = UdpSocket::from(copy.expect("the descriptor can be cloned"));
+        prober.local_addr().expect("the socket is bound")
     }
 
-    /// Whether a sealed datagram is for this process, and not the one in slot `other`; `None` if either may take it,
-    /// which is so of messages to queue pair 1.
+    /// Returns whether a sealed datagram is for this process.
+    ///
+    /// `None` if both processes may accept it, as for messages to queue pair 1.
     fn owns(&self, bytes: &[u8]) -> Option<bool> {
         let qpn = u32::from_be_bytes([0, bytes[QPN], bytes[QPN + 1], bytes[QPN + 2]]);
         match Qpn::new(qpn) {
@@ -216,23 +217,23 @@ impl Host {
 }
 
 impl Traffic {
-    pub(super) fn tell(self) {
+    pub(super) fn run(self) {
         let [first, second] = hosts();
-        // What stories about names have left.
-        hosts().iter().for_each(|host| drop(host.turn()));
+        // Discard the datagrams of earlier inputs.
+        hosts().iter().for_each(|host| drop(host.receive()));
         let (own, other) = (first.shared.slot(), second.shared.slot());
-        let udp = UdpSocket::bind((own_address(0), 0)).expect("a port");
-        udp.set_nonblocking(true).expect("a socket that works");
-        let port = udp.local_addr().expect("a bound socket").port();
+        let udp = UdpSocket::bind((own_address(0), 0)).expect("a port is free");
+        udp.set_nonblocking(true).expect("the socket works");
+        let port = udp.local_addr().expect("the socket is bound").port();
         let flow = flow(own_address(0), port, own_address(0));
         let links = [own, other].map(|slot| connected(&format!("urxe/link/{slot}")));
         for step in self.steps.iter().take(24) {
-            let (mut sent, mut asked) = (None, None);
+            let (mut sent, mut probed) = (None, None);
             match step {
                 Arrival::Packet(packet) => {
-                    let bytes = packet.shown(own, other, &flow);
+                    let bytes = packet.to_bytes(own, other, &flow);
                     udp.send_to(&bytes, (own_address(0), urxe_net::ROCE_PORT))
-                        .expect("it can be sent");
+                        .expect("the datagram can be sent");
                     sent = Some((bytes, packet.sealed));
                 }
                 Arrival::Message {
@@ -240,7 +241,7 @@ impl Traffic {
                     header,
                     bytes,
                 } => {
-                    let mut message = header.as_ref().map(Header::shown).unwrap_or_default();
+                    let mut message = header.as_ref().map(Header::to_bytes).unwrap_or_default();
                     message.extend_from_slice(bytes);
                     // The queue has room: it is read after each step.
                     send(&links[usize::from(*second)], &message);
@@ -250,45 +251,45 @@ impl Traffic {
                     slot,
                     index,
                     nonce,
-                    spoiled,
+                    corruption,
                 } => {
                     let host = if *to_second { second } else { first };
-                    let mut message = answer(*slot, *index, *nonce);
-                    if let Some(spoiled) = spoiled {
-                        spoiled.spoil(&mut message);
+                    let mut message = reply(*slot, *index, *nonce);
+                    if let Some(corruption) = corruption {
+                        corruption.apply(&mut message);
                     }
                     let rejected = &host.shared.counters().probes_rejected;
                     let before = rejected.get();
-                    udp.send_to(&message, host.asks_from())
-                        .expect("it can be sent");
-                    host.turn();
+                    udp.send_to(&message, host.probe_address())
+                        .expect("the reply can be sent");
+                    host.receive();
                     assert!(
                         rejected.get() > before,
-                        "an answer from elsewhere was believed"
+                        "a reply from another address was accepted"
                     );
                 }
                 Arrival::Probe {
                     index,
                     nonce,
-                    spoiled,
+                    corruption,
                 } => {
                     let mut message = probe(*index, *nonce);
-                    if let Some(spoiled) = spoiled {
-                        spoiled.spoil(&mut message);
+                    if let Some(corruption) = corruption {
+                        corruption.apply(&mut message);
                     } else if *index != u16::MAX {
-                        // That one has the QPN of multicast.
-                        asked = Some((*index, *nonce));
+                        // Index 0xffff would make it a packet to the multicast queue pair number.
+                        probed = Some((*index, *nonce));
                     }
                     udp.send_to(&message, (own_address(0), urxe_net::ROCE_PORT))
-                        .expect("it can be sent");
+                        .expect("the probe can be sent");
                     sent = Some((message, false));
                 }
             }
-            // A detour takes a turn of the other.
+            // A forwarded datagram needs a second round.
             let mut got = [Vec::new(), Vec::new()];
             for _ in 0..2 {
-                got[0].extend(first.turn());
-                got[1].extend(second.turn());
+                got[0].extend(first.receive());
+                got[1].extend(second.receive());
             }
             let Some((bytes, sealed)) = sent else {
                 continue;
@@ -296,11 +297,11 @@ impl Traffic {
             let arrived: Vec<_> = got.iter().flatten().collect();
             assert!(
                 arrived.iter().all(|datagram| **datagram == bytes),
-                "it was changed"
+                "a datagram was changed"
             );
-            assert!(arrived.len() <= 1, "it came more than once");
+            assert!(arrived.len() <= 1, "a datagram was received twice");
             if !sealed && !arrived.is_empty() {
-                // One of 65536 wrong ICRCs is right for some identification, from which more would follow.
+                // One in 65536 random ICRCs matches some IP ID. Such a datagram changes the state.
                 return;
             }
             if sealed && bytes.len() >= 16 {
@@ -310,18 +311,18 @@ impl Traffic {
                     }
                 }
             }
-            // A probe is answered once, with no more than it is; nothing else is answered.
-            let mut room = [0; 2000];
-            let mut answers = Vec::new();
-            while let Ok(len) = udp.recv(&mut room) {
-                answers.push(room[..len].to_vec());
+            // A probe gets at most one reply, which is not longer than it. Others get no reply.
+            let mut buffer = [0; 2000];
+            let mut replies = Vec::new();
+            while let Ok(len) = udp.recv(&mut buffer) {
+                replies.push(buffer[..len].to_vec());
             }
-            assert!(answers.len() <= 1 && answers.iter().all(|a| a.len() <= bytes.len()));
-            if let Some((index, nonce)) = asked {
-                let right = [own, other].map(|slot| answer(slot, index, nonce));
+            assert!(replies.len() <= 1 && replies.iter().all(|reply| reply.len() <= bytes.len()));
+            if let Some((index, nonce)) = probed {
+                let expected = [own, other].map(|slot| reply(slot, index, nonce));
                 assert!(
-                    answers.iter().any(|answer| right.contains(answer)),
-                    "probe {index:#x} {nonce:02x?}: {answers:02x?}"
+                    replies.iter().any(|reply| expected.contains(reply)),
+                    "probe {index:#x} {nonce:02x?}: {replies:02x?}"
                 );
             }
         }

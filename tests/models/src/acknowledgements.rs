@@ -1,5 +1,5 @@
-//! Acknowledgements that wait for the program's answer: each goes out, with the answer, with the program's next poll in
-//! vain, or because the progress thread looks.
+//! Delayed ACKs: each is sent with the application's response, at its next empty poll, or by the
+//! progress thread.
 
 use crate::answering::Answering;
 use crate::handover::{Handover, Mode};
@@ -10,13 +10,13 @@ use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
-/// The time of all that happens: every answer comes soon.
+/// The time of all events, so every response is in time.
 const NOW: Time = Time(1_000_000_000);
 
-/// How many messages arrive at each queue pair.
+/// The number of messages for each queue pair.
 const ALL: u32 = 2;
 
-/// Of a queue pair what decides which acknowledgements wait, and how many there are.
+/// The part of a queue pair that decides about delayed ACKs, with counters.
 struct Qp(Mutex<Acks>);
 
 struct Acks {
@@ -32,8 +32,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// With queue pairs whose program has answered often enough to be trusted, at the first of which all
-    /// but `expected` messages have arrived, and at the second all.
+    /// Returns an engine with two queue pairs whose applications have responded often enough for
+    /// delayed ACKs. `expected` messages are outstanding at the first, the others at the second.
     fn new(expected: u32) -> Arc<Self> {
         let qp = |expected| {
             let mut answering = Answering::default();
@@ -57,7 +57,7 @@ impl Engine {
         })
     }
 
-    /// As `Qp::go_on` does.
+    /// Models `Qp::go_on`.
     fn arrive(&self, at: usize) {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
@@ -74,14 +74,14 @@ impl Engine {
         }
     }
 
-    /// As the end of a posting does.
+    /// Models the end of a post.
     fn answer(&self) {
         let mut acks = lock(&self.qps[0].0);
         acks.answering.posted(NOW, 0);
         self.transmit(&mut acks);
     }
 
-    /// As `Qp::send_held` does.
+    /// Models `Qp::send_held`.
     fn send_held(&self, qp: &Qp) {
         let mut acks = lock(&qp.0);
         if acks.answering.unlist() {
@@ -94,13 +94,13 @@ impl Engine {
         acks.acknowledged = acks.arrived;
     }
 
-    /// As polls in vain do.
+    /// Models an empty poll.
     fn poll(&self) {
         self.waiting.take_acks(|qp| self.send_held(&qp));
     }
 
-    /// As the progress thread does: it leaves packets to the program for a moment, and looks then; it finds that the
-    /// program polls no more, and sleeps for good.
+    /// Models the progress thread: it leaves packets to the polling application, and then finds
+    /// that the application has stopped polling.
     fn look(&self) {
         let mut returns = 0;
         for polls in [true, false] {
@@ -118,9 +118,9 @@ impl Engine {
     }
 }
 
-/// A thread polls, answers once, and does not come back; another one receives for the same queue pair, and polls in
-/// vain afterwards.
-pub fn acknowledgements_go_out_though_no_answer_comes() {
+/// One thread receives and responds once. Another receives for the same queue pair, and then makes
+/// an empty poll.
+pub fn delayed_acks_are_sent_without_a_response() {
     check(3, || {
         let engine = Engine::new(2);
         let answers = thread(&engine, |engine| {
@@ -138,8 +138,8 @@ pub fn acknowledgements_go_out_though_no_answer_comes() {
     });
 }
 
-/// The same for a queue pair each.
-pub fn acknowledgements_of_one_do_not_hide_those_of_another() {
+/// Each thread receives for a queue pair of its own.
+pub fn delayed_acks_of_two_queue_pairs_are_all_sent() {
     check(3, || {
         let engine = Engine::new(1);
         let receives = thread(&engine, |engine| engine.arrive(0));
@@ -154,8 +154,8 @@ pub fn acknowledgements_of_one_do_not_hide_those_of_another() {
     });
 }
 
-/// A thread polls, and does not come back.
-pub fn acknowledgements_that_are_left_lying_go_out() {
+/// A thread receives and does not call the library again.
+pub fn the_progress_thread_sends_delayed_acks() {
     check(100, || {
         let engine = Engine::new(2);
         let program = thread(&engine, |engine| {

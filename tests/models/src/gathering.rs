@@ -1,4 +1,5 @@
-//! Sends that wait for more: each goes out, with the program's next call or because the alarm goes off.
+//! Send coalescing: each deferred send is sent by the application's next call or at the flush
+//! timeout.
 
 use crate::gathered::Gathered;
 use crate::sync::lock;
@@ -8,10 +9,10 @@ use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
-/// The time of all that happens: everything follows closely.
+/// The time of all events, so every call is in time.
 const NOW: Time = Time(1_000_000_000);
 
-/// Of a queue pair what decides which sends wait, and how many there are.
+/// The part of a queue pair that decides which sends are deferred, with counters.
 struct Qp(Mutex<Sends>);
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ struct Sends {
     sent: u32,
 }
 
-/// How many are posted in all.
+/// The total number of posts.
 const ALL: u32 = 4;
 
 impl Sends {
@@ -36,7 +37,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// With a queue pair that has posted enough for the next one to wait.
+    /// Returns an engine whose queue pair defers the next send.
     fn new() -> Arc<Self> {
         let engine = Arc::new(Engine {
             qp: Arc::new(Qp(Mutex::new(Sends::default()))),
@@ -48,7 +49,7 @@ impl Engine {
         engine
     }
 
-    /// Whether it waits.
+    /// Posts a send, and returns whether it is deferred.
     fn post(&self) -> bool {
         let mut sends = lock(&self.qp.0);
         sends.posted += 1;
@@ -74,7 +75,7 @@ impl Engine {
         sends.gathered.release();
         sends.sent = sends.posted;
         if sends.all_are_sent() {
-            // Whoever waits for the alarm shall see that.
+            // Wakes the progress thread, which waits for the timer.
             self.waiting.alarm().set(NOW);
         }
     }
@@ -88,7 +89,7 @@ impl Engine {
     }
 }
 
-/// The progress thread sleeps until the alarm goes off, for as long as something is left.
+/// Models the progress thread, which sleeps until the flush timeout while sends are deferred.
 fn send_left_lying(engine: &Engine) {
     while !engine.all_are_sent() {
         engine.waiting.alarm().wait();
@@ -96,8 +97,8 @@ fn send_left_lying(engine: &Engine) {
     }
 }
 
-/// A program posts, and does not come back.
-pub fn sends_that_are_left_lying_go_out() {
+/// A program posts and does not call the library again.
+pub fn deferred_sends_are_flushed_at_the_timeout() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
@@ -109,8 +110,8 @@ pub fn sends_that_are_left_lying_go_out() {
     });
 }
 
-/// One thread posts while another polls, and neither comes back.
-pub fn sends_go_out_though_another_thread_takes_them_off_the_list() {
+/// One thread posts while another polls, and neither calls the library again.
+pub fn deferred_sends_are_flushed_while_another_thread_polls() {
     check(3, || {
         let engine = Engine::new();
         let posts = thread(&engine, |engine| {

@@ -1,11 +1,13 @@
-//! Models of how threads meet in the driver: its own files, compiled with the locks and atomics of a model checker,
-//! which tries every order in which threads can come, and every value that the memory model lets an atomic have.
+//! Models of the concurrency of the driver, for the model checker loom.
 //!
-//! The files are named here by their paths, so what is checked is what runs. They take what threads meet at from
-//! `crate::sync`, which is loom's here, and descriptors stay outside of them: [`system`] stands for the kernel. A thread that
-//! waits for good where nobody will wake it is what loom calls a deadlock.
+//! The driver's own files are compiled with loom's locks and atomics. Loom tries every interleaving
+//! of the threads, and every value that the memory model permits for a load.
 //!
-//! `tests/models.rs` runs each.
+//! The files are included by path, so the checked code is the code that runs. They import their
+//! primitives from `crate::sync`, which is loom's here. They use no descriptors; [`system`] models
+//! the kernel. Loom reports a thread that waits without a possible wake-up as a deadlock.
+//!
+//! `tests/models.rs` runs each model.
 
 pub mod acknowledgements;
 pub mod gathering;
@@ -14,7 +16,7 @@ pub mod progress;
 pub mod queues;
 mod system;
 
-/// What the driver's `sync` has, in loom's kind.
+/// The counterpart of the driver's `sync`, with loom's types.
 mod sync {
     pub(crate) use loom::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence,
@@ -33,18 +35,15 @@ mod answering;
 mod aside;
 #[path = "../../../driver/src/counted.rs"]
 mod counted;
-#[allow(dead_code, reason = "models need not resize or purge")]
+#[allow(dead_code, reason = "the models do not resize or purge")]
 #[path = "../../../driver/src/cq/entries.rs"]
 mod entries;
-#[allow(
-    dead_code,
-    reason = "how long nobody is trusted is no matter of threads"
-)]
+#[allow(dead_code, reason = "the back-off does not affect the concurrency")]
 #[path = "../../../driver/src/qp/gathered.rs"]
 mod gathered;
 #[path = "../../../driver/src/engine/handover.rs"]
 mod handover;
-#[allow(dead_code, reason = "models do not moderate")]
+#[allow(dead_code, reason = "the models do not use moderation")]
 #[path = "../../../driver/src/moderation.rs"]
 mod moderation;
 #[path = "../../../driver/src/engine/timers.rs"]

@@ -1,4 +1,4 @@
-//! Completion queues that are armed while completions come: who sleeps in its own way hears of the next one.
+//! Arming completion queues: a program that arms, polls and then sleeps misses no completion.
 
 use crate::counted::Counted;
 use crate::entries::{Added, Entries};
@@ -7,7 +7,7 @@ use crate::system::{Bell, Semaphore, check, end, thread};
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
-/// A completion queue, its channel, and of the engine what has to do with them.
+/// A completion queue, its channel, and the hand-off to the progress thread.
 struct Engine {
     handover: Handover,
     bell: Bell,
@@ -25,14 +25,14 @@ impl Engine {
         })
     }
 
-    /// As `Cq::arm` does.
+    /// Models `Cq::arm`.
     fn arm(&self) {
         if self.queue.arm(false) && self.handover.arm() {
             self.bell.ring();
         }
     }
 
-    /// As `Cq::push` does.
+    /// Models `Cq::push`.
     fn push(&self, completion: u32) {
         if self.queue.add(completion, false, false, Time::default) == Added::Notify {
             self.handover.disarm();
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// The progress thread comes to watch for packets, as it must while a queue is armed.
+    /// Models the progress thread, which must process packets while a queue is armed.
     fn watch(&self) {
         let mut returns = 0;
         while self.handover.choose(true, &mut returns) != Mode::Watching {
@@ -49,9 +49,9 @@ impl Engine {
     }
 }
 
-/// As the verbs want it: a program arms, looks once more, and sleeps. Its completions come by the progress thread,
-/// or by another thread that polls.
-pub fn who_arms_and_looks_again_misses_nothing() {
+/// A program arms, polls once more, and sleeps. Its completion comes from another polling thread,
+/// or from the progress thread.
+pub fn a_poll_after_arming_misses_no_completion() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
@@ -70,7 +70,7 @@ pub fn who_arms_and_looks_again_misses_nothing() {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
             engine.arm();
-            // Whether it comes in between or not, at the end nobody is counted.
+            // The count of armed queues must be right at the end, whichever comes first.
             engine.arm();
             engine.channel.count().wait();
             engine.channel.take(Some).expect("an event");
@@ -83,9 +83,9 @@ pub fn who_arms_and_looks_again_misses_nothing() {
     });
 }
 
-/// Another queue is armed already, and stays so: that this one's notification may be given before its wish for it
-/// is counted does not matter.
-pub fn a_notification_that_overtakes_its_wish_leaves_others_armed() {
+/// Another queue stays armed. The notification may precede the increment of the count of armed
+/// queues, which must not disarm the other queue.
+pub fn a_notification_before_the_count_leaves_others_armed() {
     check(4, || {
         let engine = Engine::new();
         assert!(!engine.handover.arm());

@@ -1,4 +1,5 @@
-//! The hand-over between the progress thread and the program's, and deadlines that move while it goes to sleep.
+//! The hand-off between callers and the progress thread, and deadlines that move as it falls
+//! asleep.
 
 use crate::handover::{Handover, Mode};
 use crate::system::{Bell, check, end, thread};
@@ -36,13 +37,13 @@ impl Engine {
     }
 }
 
-/// Whether something came about in some run of a model: a model in which nothing happens proves nothing.
+/// Whether some run of a model reached this state. A model that never reaches it proves nothing.
 static PARKED: AtomicBool = AtomicBool::new(false);
 static YIELDED: AtomicBool = AtomicBool::new(false);
 
-/// A parked thread sleeps for good unless it is woken: by whoever leaves.
-pub fn who_leaves_wakes_a_parked_thread() {
-    // Two threads that wait once, and one that waits again and again.
+/// A parked thread sleeps until the last caller leaves and wakes it.
+pub fn the_last_caller_wakes_a_parked_thread() {
+    // Two threads that call once, and one that calls repeatedly.
     check(2, || wait_and_leave(2, 1));
     check(4, || wait_and_leave(1, 2));
     assert!(PARKED.load(Ordering::Relaxed));
@@ -69,20 +70,20 @@ fn wait_and_leave(threads: usize, times: usize) {
         }
     }
     waiters.into_iter().for_each(end);
-    // With nobody left it does not park again.
+    // Without callers it does not park again.
     engine.handover.choose(false, &mut returns);
     assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
 }
 
-/// A program that polls all the time, arms, and sleeps in its own way is woken by the thread alone.
-pub fn who_arms_wakes_a_thread_that_relied_on_polls() {
+/// Only the progress thread can wake a program that polls, arms and then sleeps.
+pub fn arming_wakes_a_thread_that_yields_to_polls() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
             engine.ring_if(engine.handover.arm());
         });
         let mut returns = 0;
-        // It yields for a millisecond only; here it must be right at once.
+        // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
         while engine.handover.choose(true, &mut returns) == Mode::YieldingToPolls {
             YIELDED.store(true, Ordering::Relaxed);
             engine.bell.wait();
@@ -98,8 +99,8 @@ pub fn who_arms_wakes_a_thread_that_relied_on_polls() {
     assert!(YIELDED.load(Ordering::Relaxed));
 }
 
-/// Whatever deadlines come while the thread goes to sleep, it sleeps no longer than until the first of them.
-pub fn nobody_sleeps_past_a_deadline_that_moved() {
+/// The progress thread sleeps no longer than until the earliest deadline.
+pub fn the_thread_wakes_at_the_earliest_deadline() {
     const FIRST: Time = Time(30);
     check(3, || {
         let engine = Engine::new();
@@ -113,7 +114,7 @@ pub fn nobody_sleeps_past_a_deadline_that_moved() {
             if until == FIRST {
                 break;
             }
-            // The first is yet to come, and whoever brings it must say so.
+            // The earliest deadline is not set yet. The thread that sets it must ring the bell.
             engine.bell.wait();
             engine.handover.wake_up();
         }

@@ -1,5 +1,4 @@
-//! Queues that several threads put into and take from: nothing is lost or comes twice, and nobody waits for what is
-//! not there.
+//! Concurrent queues: no element is lost or duplicated, and no reader waits in vain.
 
 use crate::aside::Aside;
 use crate::counted::Counted;
@@ -12,7 +11,7 @@ fn events() -> Arc<Events> {
     Arc::new(Counted::with(Semaphore::new()))
 }
 
-/// As `EventQueue::next` does.
+/// Models `EventQueue::next`.
 fn next(events: &Events) -> u32 {
     loop {
         if let Some(event) = events.take(Some) {
@@ -22,7 +21,7 @@ fn next(events: &Events) -> u32 {
     }
 }
 
-/// Two readers, and two events: each gets one.
+/// Two readers and two events: each reader gets one.
 pub fn each_event_wakes_a_reader() {
     check(3, || {
         let events = events();
@@ -36,8 +35,8 @@ pub fn each_event_wakes_a_reader() {
     });
 }
 
-/// An event is taken back while a reader is at it: either has it, and the reader gets the next one.
-pub fn an_event_is_taken_back_or_read() {
+/// An event is retracted while a reader takes it: exactly one of them gets it.
+pub fn an_event_is_retracted_or_read() {
     const LAST: u32 = 9;
     check(3, || {
         let events = events();
@@ -56,9 +55,8 @@ pub fn an_event_is_taken_back_or_read() {
     });
 }
 
-/// What threads put aside while they hold locks, and take when they hold none, is all taken when they are done,
-/// once.
-pub fn what_is_put_aside_is_taken_once() {
+/// Packets that threads defer while they hold locks are taken once, after the locks are released.
+pub fn a_deferred_packet_is_taken_once() {
     check(3, || {
         let aside = Arc::new(Aside::default());
         let receivers = [1, 2].map(|packet| {

@@ -1,4 +1,4 @@
-//! What stands for the kernel: descriptors that become readable, and threads that take turns in every order.
+//! Models of kernel objects, and helpers to run models.
 
 use crate::counted::Count;
 use crate::sync::lock;
@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use urxe_proto::time::Time;
 
-/// Tries every order in which threads can come where each thread is stopped in favour of another in no more than `stops`
-/// places of all; where a thread waits, others go on anyhow. Faults of the kind that is looked for need one or two.
-/// `LOOM_MAX_PREEMPTIONS` sets another number.
+/// Runs a model under every interleaving with at most `stops` preemptions.
+///
+/// A switch at a blocking operation does not count. The faults that the models look for need one or
+/// two preemptions. `LOOM_MAX_PREEMPTIONS` overrides the number.
 pub(crate) fn check(stops: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(stops));
     builder.check(model);
 }
 
-/// A value, and those who wait for it to change.
+/// A value and the threads that wait for it to change.
 #[derive(Debug)]
 struct Watched<T> {
     value: Mutex<T>,
@@ -49,7 +50,7 @@ impl<T> Watched<T> {
     }
 }
 
-/// An eventfd by which a thread is woken.
+/// An eventfd that wakes a thread.
 #[derive(Debug)]
 pub(crate) struct Bell(Watched<bool>);
 
@@ -62,13 +63,13 @@ impl Bell {
         self.0.change(|rung| *rung = true);
     }
 
-    /// Sleeps until it rings, or at once if it has, and silences it.
+    /// Sleeps until it has been rung, and resets it.
     pub(crate) fn wait(&self) {
         *self.0.wait_until(|rung| *rung) = false;
     }
 }
 
-/// An eventfd that counts as a semaphore.
+/// An eventfd in semaphore mode.
 #[derive(Debug)]
 pub(crate) struct Semaphore(Watched<u64>);
 
@@ -81,7 +82,7 @@ impl Semaphore {
         *lock(&self.0.value)
     }
 
-    /// Waits until it is readable.
+    /// Waits until it is readable, without a read.
     pub(crate) fn wait(&self) {
         drop(self.0.wait_until(|value| *value > 0));
     }
@@ -94,21 +95,21 @@ impl Count for Semaphore {
 
     fn down(&self) {
         self.0.change(|value| {
-            assert!(*value > 0, "a read would wait");
+            assert!(*value > 0, "a read would block");
             *value -= 1;
         });
     }
 }
 
-/// What a timer of the kernel's is doing.
+/// The state of a kernel timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ticking {
     Off,
-    /// It has gone off, or does so at some time from now on.
+    /// It has expired, or expires at any time from now on.
     Set,
 }
 
-/// A timer of the kernel's, for which time passes as soon as somebody waits.
+/// A kernel timer that expires as soon as a thread waits for it.
 #[derive(Debug)]
 pub(crate) struct Timer(Watched<Ticking>);
 
@@ -117,7 +118,7 @@ impl Timer {
         Timer(Watched::new(Ticking::Off))
     }
 
-    /// Sleeps until it goes off.
+    /// Sleeps until it expires.
     pub(crate) fn wait(&self) {
         drop(self.0.wait_until(|ticking| *ticking == Ticking::Set));
     }
@@ -129,12 +130,12 @@ impl Alarm for Timer {
     }
 
     fn silence(&self) {
-        // It may have gone off right now, though it has only just been set.
+        // It may have expired since it was set; that expiration is discarded too.
         self.0.change(|ticking| *ticking = Ticking::Off);
     }
 }
 
-/// Starts a thread of the model with something that it shares with others.
+/// Starts a thread of the model with a shared object.
 pub(crate) fn thread<S, R>(
     shared: &Arc<S>,
     run: impl FnOnce(&S) -> R + 'static,
@@ -147,7 +148,7 @@ where
     loom::thread::spawn(move || run(&shared))
 }
 
-/// What a thread of the model has returned.
+/// Joins a thread of the model, and returns its result.
 pub(crate) fn end<R>(thread: loom::thread::JoinHandle<R>) -> R {
-    thread.join().expect("it has not panicked")
+    thread.join().expect("the thread does not panic")
 }

@@ -1,4 +1,4 @@
-//! Each model is a test of its own.
+//! Runs each model as a test.
 
 macro_rules! models {
     ($($module:ident { $($name:ident,)* })*) => {
@@ -13,26 +13,26 @@ macro_rules! models {
 
 models! {
     progress {
-        who_leaves_wakes_a_parked_thread,
-        who_arms_wakes_a_thread_that_relied_on_polls,
-        nobody_sleeps_past_a_deadline_that_moved,
+        the_last_caller_wakes_a_parked_thread,
+        arming_wakes_a_thread_that_yields_to_polls,
+        the_thread_wakes_at_the_earliest_deadline,
     }
     acknowledgements {
-        acknowledgements_go_out_though_no_answer_comes,
-        acknowledgements_of_one_do_not_hide_those_of_another,
-        acknowledgements_that_are_left_lying_go_out,
+        delayed_acks_are_sent_without_a_response,
+        delayed_acks_of_two_queue_pairs_are_all_sent,
+        the_progress_thread_sends_delayed_acks,
     }
     gathering {
-        sends_that_are_left_lying_go_out,
-        sends_go_out_though_another_thread_takes_them_off_the_list,
+        deferred_sends_are_flushed_at_the_timeout,
+        deferred_sends_are_flushed_while_another_thread_polls,
     }
     notifications {
-        who_arms_and_looks_again_misses_nothing,
-        a_notification_that_overtakes_its_wish_leaves_others_armed,
+        a_poll_after_arming_misses_no_completion,
+        a_notification_before_the_count_leaves_others_armed,
     }
     queues {
         each_event_wakes_a_reader,
-        an_event_is_taken_back_or_read,
-        what_is_put_aside_is_taken_once,
+        an_event_is_retracted_or_read,
+        a_deferred_packet_is_taken_once,
     }
 }

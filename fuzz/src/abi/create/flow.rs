@@ -1,12 +1,12 @@
-//! Flows of frames to raw packet queue pairs.
+//! Creating flows to raw packet queue pairs.
 
+use super::super::harness::Harness;
 use super::super::values::{Poke, poke};
-use super::super::world::World;
 use arbitrary::Arbitrary;
 use std::ptr;
 use urxe_verbs::ffi::*;
 
-/// A flow of frames, and specifications of these types with these contents.
+/// A flow with specifications of these types and contents.
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Flow {
     qp: u8,
@@ -28,13 +28,15 @@ const SPECS: [ibv_flow_spec_type; 9] = [
 ];
 
 impl Flow {
-    pub(super) unsafe fn make(&self, world: &mut World) {
-        let qp = world.pick::<ibv_qp>(self.qp);
-        let counters = world.pick::<ibv_counters>(self.counters);
-        // SAFETY: numbers.
+    /// # Safety
+    /// All objects of `harness` must be live.
+    pub(super) unsafe fn call(&self, harness: &mut Harness) {
+        let qp = harness.pick::<ibv_qp>(self.qp);
+        let counters = harness.pick::<ibv_counters>(self.counters);
+        // SAFETY: all members are integers, for which zeros are valid.
         let mut attr: ibv_flow_attr = unsafe { std::mem::zeroed() };
         attr.port = 1;
-        // SAFETY: as above.
+        // SAFETY: all members are integers, for which any bytes are valid.
         unsafe { poke(&mut attr, &self.pokes) };
         let specs = &self.specs[..self.specs.len().min(8)];
         attr.num_of_specs = specs.len() as u8;
@@ -55,21 +57,22 @@ impl Flow {
             bytes.extend_from_slice(&[0; 2]);
             bytes.extend_from_slice(&body[..usize::from(size) - 8]);
         }
-        // In words, which are aligned for the attributes.
+        // The attributes need the alignment of a u64.
         let attr_len = size_of::<ibv_flow_attr>();
         let mut place = vec![0_u64; (attr_len + bytes.len()).div_ceil(8)];
         let start = place.as_mut_ptr().cast::<ibv_flow_attr>();
-        let Some(create) = world.ops().ibv_create_flow else {
+        let Some(create) = harness.ops().ibv_create_flow else {
             return;
         };
-        // SAFETY: there is room for both; then, as the caller promises, a queue pair and attributes that as many
-        // specifications follow as they say.
+        // SAFETY: `place` has room for the attributes and the specifications, and is aligned for
+        // the attributes. `qp` is null or live. `num_of_specs` is set after
+        // `poke`, so that many specifications follow, each with its size.
         let made = unsafe {
             start.write(attr);
             ptr::copy_nonoverlapping(bytes.as_ptr(), start.add(1).cast(), bytes.len());
             create(qp, start)
         };
         let counters = if counts { counters } else { ptr::null_mut() };
-        world.add("ibv_create_flow", made, &[qp.cast(), counters.cast()]);
+        harness.add("ibv_create_flow", made, &[qp.cast(), counters.cast()]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the program has: its memory, its objects, and the work that it has posted.
+//! The harness: the program's memory, its objects, and its outstanding work requests.
 
 use libc::{c_int, c_void};
 use std::collections::HashSet;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
 
-/// The device, which goes nowhere but to this host.
+/// The loopback device, whose packets do not leave this host.
 const DEVICE: &CStr = c"urxe_lo";
 
-/// How much a story makes at most.
-const MOST: usize = 64;
+/// The maximum of objects at a time.
+const MAX_OBJECTS: usize = 64;
 
-/// What calls may fail for.
-const FITTING: &[c_int] = &[
+/// The errors that calls may return.
+const EXPECTED_ERRORS: &[c_int] = &[
     libc::EINVAL,
     libc::ENOMEM,
     libc::EOPNOTSUPP,
@@ -34,20 +34,20 @@ const FITTING: &[c_int] = &[
     libc::EADDRNOTAVAIL,
 ];
 
-/// Looks at the result of a call that returns an errno. Whether it did what was asked.
-pub(super) fn done(call: &str, status: c_int) -> bool {
+/// Checks the result of a call that returns an errno, and returns whether it succeeded.
+pub(super) fn check_status(call: &str, status: c_int) -> bool {
     assert!(
-        status == 0 || FITTING.contains(&status),
+        status == 0 || EXPECTED_ERRORS.contains(&status),
         "{call}: {}",
         std::io::Error::from_raw_os_error(status)
     );
     status == 0
 }
 
-/// The same for one that returns -1 and sets errno.
-pub(super) fn done_by_errno(call: &str, status: c_int) -> bool {
+/// Checks the result of a call that returns -1 and sets errno.
+pub(super) fn check_errno(call: &str, status: c_int) -> bool {
     status >= 0 || {
-        done(call, errno());
+        check_status(call, errno());
         false
     }
 }
@@ -56,7 +56,7 @@ fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Kinds of objects.
+/// The kinds of verbs objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Pd,
@@ -94,55 +94,56 @@ const KINDS: [Kind; 15] = [
     Kind::Dm,
 ];
 
-/// A C structure of an object.
-pub(super) trait Shown {
+/// A C structure that represents a verbs object.
+pub(super) trait VerbsObject {
     const KIND: Kind;
 }
 
-macro_rules! shown {
+macro_rules! verbs_objects {
     ($($name:ident $kind:ident),* $(,)?) => {
-        $(impl Shown for $name { const KIND: Kind = Kind::$kind; })*
+        $(impl VerbsObject for $name { const KIND: Kind = Kind::$kind; })*
     };
 }
 
-shown!(
-    ibv_pd Pd, ibv_td Td, ibv_comp_channel Channel, ibv_cq Cq, ibv_srq Srq, ibv_mr Mr, ibv_mw Mw, ibv_ah Ah,
-    ibv_qp Qp, ibv_xrcd Xrcd, ibv_wq Wq, ibv_rwq_ind_table Table, ibv_flow Flow, ibv_counters Counters, ibv_dm Dm,
+verbs_objects!(
+    ibv_pd Pd, ibv_td Td, ibv_comp_channel Channel, ibv_cq Cq, ibv_srq Srq, ibv_mr Mr, ibv_mw Mw,
+    ibv_ah Ah, ibv_qp Qp, ibv_xrcd Xrcd, ibv_wq Wq, ibv_rwq_ind_table Table, ibv_flow Flow,
+    ibv_counters Counters, ibv_dm Dm,
 );
 
 #[derive(Debug)]
 struct Object {
     kind: Kind,
     at: *mut c_void,
-    /// What it is made of.
+    /// The objects that it uses.
     uses: Vec<*mut c_void>,
-    /// The multicast groups of a queue pair.
+    /// The multicast groups that a queue pair is attached to.
     groups: HashSet<[u8; 16]>,
 }
 
-/// The program's own memory: what changes in it must be in a region for writing.
+/// The program's memory. Only bytes that a writable region covers may change.
 pub(super) struct Memory {
-    /// Atomics, for it changes while there are references to it.
+    /// Atomics, as the library writes to it while references exist.
     words: Box<[AtomicU64]>,
     writable: Vec<bool>,
 }
 
-/// What it holds at first.
+/// The initial value of each byte.
 const PATTERN: u8 = 0xa5;
 
 impl Memory {
-    /// How much can be registered.
+    /// The length of the part that can be registered, in bytes.
     const LEN: usize = 0x1_0000;
-    /// More that inline data may be read from.
-    const BEHIND: usize = 0x1000;
+    /// The length of the part after it, from which only inline data is read.
+    const UNREGISTERED: usize = 0x1000;
 
     fn new() -> Memory {
-        let words = (Self::LEN + Self::BEHIND) / size_of::<u64>();
+        let words = (Self::LEN + Self::UNREGISTERED) / size_of::<u64>();
         Memory {
             words: (0..words)
                 .map(|_| AtomicU64::new(u64::from_ne_bytes([PATTERN; 8])))
                 .collect(),
-            writable: vec![false; Self::LEN + Self::BEHIND],
+            writable: vec![false; Self::LEN + Self::UNREGISTERED],
         }
     }
 
@@ -155,22 +156,22 @@ impl Memory {
         self.pointer(offset).expose_provenance() as u64
     }
 
-    /// As much of a length as is there after `offset`.
+    /// Limits a length to the registrable bytes after `offset`.
     pub(super) fn within(&self, offset: u16, length: u32) -> usize {
         (length as usize).min(Self::LEN - usize::from(offset))
     }
 
-    /// From now on these bytes may change.
-    pub(super) fn grant(&mut self, offset: u16, length: usize) {
+    /// Permits these bytes to change.
+    pub(super) fn allow_writes(&mut self, offset: u16, length: usize) {
         let start = usize::from(offset);
         self.writable[start..start + length].fill(true);
     }
 
-    /// The same for what `addr` points at, if it is here.
-    pub(super) fn grant_all(&mut self, addr: *const c_void, length: usize) {
+    /// Permits the bytes at `addr` to change, if they are part of this memory.
+    pub(super) fn allow_writes_at(&mut self, addr: *const c_void, length: usize) {
         let offset = addr.addr().wrapping_sub(self.words.as_ptr().addr());
         if offset < Self::LEN {
-            self.grant(offset as u16, length);
+            self.allow_writes(offset as u16, length);
         }
     }
 
@@ -182,26 +183,26 @@ impl Memory {
         for (index, (byte, writable)) in bytes.zip(&self.writable).enumerate() {
             assert!(
                 *writable || byte == PATTERN,
-                "byte {index:#x} has changed, which nobody may write"
+                "byte {index:#x} has changed, but no writable region covers it"
             );
         }
     }
 }
 
-/// A program and what it has.
-pub(super) struct World {
-    /// The device, opened twice.
+/// The program with its objects.
+pub(super) struct Harness {
+    /// Two contexts of the device.
     contexts: [*mut ibv_context; 2],
     pub(super) memory: Memory,
     objects: Vec<Object>,
-    /// Work requests that have been posted, and have not completed.
+    /// The identifiers of work requests that were posted and have not completed.
     outstanding: HashSet<u64>,
     last_id: u64,
 }
 
-impl World {
-    pub(super) fn new() -> World {
-        World {
+impl Harness {
+    pub(super) fn new() -> Harness {
+        Harness {
             contexts: [(); 2].map(|()| open()),
             memory: Memory::new(),
             objects: Vec::new(),
@@ -214,14 +215,14 @@ impl World {
         self.contexts[usize::from(second)]
     }
 
-    /// The functions of an opened device.
+    /// The function table of an opened device.
     pub(super) fn ops(&self) -> &verbs_context {
-        // SAFETY: it is open until the end; of its functions nobody changes any.
+        // SAFETY: the context is open until `end`, and its function table does not change.
         unsafe { &*verbs_context_of(self.contexts[0]) }
     }
 
-    /// An object, the newest one by 0; null for 255 and where there is none.
-    pub(super) fn pick<T: Shown>(&self, which: u8) -> *mut T {
+    /// Returns an object; 0 is the newest. Null for 255, and if there is none.
+    pub(super) fn pick<T: VerbsObject>(&self, which: u8) -> *mut T {
         match self.find(T::KIND, which) {
             Some(index) => self.objects[index].at.cast(),
             None => ptr::null_mut(),
@@ -240,18 +241,21 @@ impl World {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.objects.len() >= MOST
+        self.objects.len() >= MAX_OBJECTS
     }
 
-    /// Takes note of what a call has made, of what; or looks at why it has not. Returns it unless it is null.
-    pub(super) fn add<T: Shown>(
+    /// Records a created object and the objects it uses. Checks errno if the call failed.
+    pub(super) fn add<T: VerbsObject>(
         &mut self,
         call: &str,
         made: *mut T,
         uses: &[*mut c_void],
     ) -> Option<*mut T> {
         if made.is_null() {
-            assert!(!done(call, errno()), "{call}: null without an errno");
+            assert!(
+                !check_status(call, errno()),
+                "{call}: null without an errno"
+            );
             return None;
         }
         self.objects.push(Object {
@@ -263,20 +267,20 @@ impl World {
         Some(made)
     }
 
-    /// An object is made of something else from now on.
-    pub(super) fn uses_instead<T: Shown>(&mut self, of: *mut T, uses: *mut c_void) {
+    /// Replaces the objects that an object uses.
+    pub(super) fn uses_instead<T: VerbsObject>(&mut self, of: *mut T, uses: *mut c_void) {
         if let Some(object) = self.objects.iter_mut().find(|o| o.at == of.cast()) {
             object.uses = vec![uses];
         }
     }
 
-    /// A queue pair has joined a multicast group, or left it.
+    /// The multicast groups of a queue pair.
     pub(super) fn groups_of(&mut self, qp: *mut ibv_qp) -> Option<&mut HashSet<[u8; 16]>> {
         let object = self.objects.iter_mut().find(|o| o.at == qp.cast())?;
         Some(&mut object.groups)
     }
 
-    /// Calls `posted` when the request was taken.
+    /// Returns a new identifier. The caller calls `posted` if the work request was posted.
     pub(super) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -289,7 +293,7 @@ impl World {
     pub(super) fn completed(&mut self, id: u64) {
         assert!(
             self.outstanding.remove(&id),
-            "work request {id} was not outstanding, and has completed"
+            "work request {id} has completed, but was not outstanding"
         );
     }
 
@@ -300,15 +304,15 @@ impl World {
         }
     }
 
-    /// Whether it is destroyed, which it must be unless something uses it.
+    /// Returns whether the object was destroyed. It must be, unless another object uses it.
     fn try_destroy(&mut self, index: usize) -> bool {
         let object = &self.objects[index];
         let used = self.objects.iter().any(|o| o.uses.contains(&object.at));
         let busy = used || !object.groups.is_empty();
-        // SAFETY: it lives, and is forgotten when this has destroyed it.
+        // SAFETY: the object is live, and is removed from the list if the call destroys it.
         let status = unsafe { end(self.ops(), object.kind, object.at) };
-        let destroyed = done("the end of an object", status);
-        // Whether windows are bound to a region shows when their work requests are carried out.
+        let destroyed = check_status("the destruction of an object", status);
+        // Whether a window is bound to a region is only known once its work request has completed.
         let unknown = object.kind == Kind::Mr && self.find(Kind::Mw, 0).is_some();
         assert!(
             destroyed != busy || unknown,
@@ -322,17 +326,20 @@ impl World {
         destroyed
     }
 
-    /// All that was made goes, and no memory has changed that nobody could write.
+    /// Destroys all objects, and checks that only writable memory has changed.
     pub(super) fn end(mut self) {
         for object in &mut self.objects {
             for raw in object.groups.drain() {
                 let gid = ibv_gid { raw };
-                // SAFETY: a queue pair, and a GID.
+                // SAFETY: the object is a live queue pair, and `gid` outlives the call.
                 let status = unsafe { ibv_detach_mcast(object.at.cast(), &raw const gid, 0) };
-                assert!(done("ibv_detach_mcast", status), "it is attached");
+                assert!(
+                    check_status("ibv_detach_mcast", status),
+                    "the group is attached"
+                );
             }
         }
-        // Windows keep regions.
+        // A bound window prevents the deregistration of its region.
         while let Some(index) = self.find(Kind::Mw, 0) {
             self.try_destroy(index);
         }
@@ -346,16 +353,16 @@ impl World {
             assert!(self.objects.len() < before, "left: {:?}", self.objects);
         }
         for context in self.contexts {
-            // SAFETY: nothing that was made in it is left.
+            // SAFETY: all objects of the context are destroyed.
             assert_eq!(unsafe { ibv_close_device(context) }, 0);
         }
         self.memory.check();
     }
 }
 
-/// Opens the device, so that nothing waits for its events.
+/// Opens the device, with a non-blocking descriptor for events.
 fn open() -> *mut ibv_context {
-    // SAFETY: as a C program does it: the list ends in a null pointer.
+    // SAFETY: the list is not null and ends with a null pointer; each pointer in it is a device.
     unsafe {
         let list = ibv_get_device_list(ptr::null_mut());
         assert!(!list.is_null());
@@ -367,28 +374,28 @@ fn open() -> *mut ibv_context {
         let context = ibv_open_device(*at);
         assert!(!context.is_null(), "{}", std::io::Error::last_os_error());
         ibv_free_device_list(list);
-        do_not_wait((*context).async_fd);
+        set_non_blocking((*context).async_fd);
         context
     }
 }
 
-/// Calls that would wait at this descriptor return instead.
-pub(super) fn do_not_wait(fd: c_int) {
-    // SAFETY: an open descriptor, and flags.
+/// Makes calls that read this descriptor return instead of blocking.
+pub(super) fn set_non_blocking(fd: c_int) {
+    // SAFETY: F_SETFL takes an integer and accesses no memory of this process.
     unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
 }
 
 /// Destroys an object.
 ///
 /// # Safety
-/// It lives, and is of that kind.
+/// `at` must point to a live object of this kind.
 unsafe fn end(ops: &verbs_context, kind: Kind, at: *mut c_void) -> c_int {
     macro_rules! by {
         ($function:expr) => {
             $function.map_or(libc::EOPNOTSUPP, |function| function(at.cast()))
         };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `at` points to a live object of this kind, as the section Safety requires.
     unsafe {
         match kind {
             Kind::Pd => ibv_dealloc_pd(at.cast()),

@@ -1,11 +1,11 @@
-//! Making objects: here what is made of a device or a domain alone.
+//! Creating objects. This file has those that depend only on a device or a domain.
 
 mod flow;
 mod pair;
 mod queue;
 
+use super::harness::{Harness, set_non_blocking};
 use super::values::{Bits, Count, Length, Poke, address, poke};
-use super::world::{World, do_not_wait};
 use arbitrary::Arbitrary;
 use libc::{c_int, c_void};
 use std::ptr;
@@ -13,12 +13,12 @@ use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
 
 use flow::Flow;
-use pair::Made;
 pub(super) use pair::Pair;
+use pair::QpInit;
 
-/// What is made, of which objects.
+/// An object to create, with the objects it uses.
 #[derive(Arbitrary, Debug)]
-pub(super) enum Make {
+pub(super) enum Create {
     Pd {
         second: bool,
     },
@@ -27,7 +27,7 @@ pub(super) enum Make {
         pd: u8,
         td: u8,
         mask: Bits,
-        /// What its allocator does, and whether there are functions at all.
+        /// The behaviour of the allocator, and whether its functions are provided.
         allocates: u8,
         functions: (bool, bool),
     },
@@ -67,7 +67,7 @@ pub(super) enum Make {
     Mr {
         pd: u8,
         at: u16,
-        /// `None` for one that goes over the end of the address space.
+        /// `None` for a range that wraps around the address space.
         length: Option<Length>,
         access: Bits,
         iova: Option<u64>,
@@ -97,10 +97,10 @@ pub(super) enum Make {
         header: [u8; 40],
         headless: bool,
     },
-    Qp(Made),
+    Qp(QpInit),
     QpEx {
         second: bool,
-        basic: Made,
+        basic: QpInit,
         mask: Bits,
         xrcd: u8,
         table: u8,
@@ -157,7 +157,7 @@ pub(super) enum Make {
     },
 }
 
-/// The program's allocator, which does what its context says.
+/// The program's allocator. The context selects its behaviour.
 unsafe extern "C" fn allocate(
     _: *mut ibv_pd,
     context: *mut c_void,
@@ -168,156 +168,168 @@ unsafe extern "C" fn allocate(
     match context.addr() {
         0 => ptr::without_provenance_mut(IBV_ALLOCATOR_USE_DEFAULT),
         1 => ptr::null_mut(),
-        // SAFETY: a power of two, and a multiple of it.
+        // SAFETY: the library asks for an alignment that is a power of two, and the size is a
+        // multiple of it.
         _ => unsafe { libc::aligned_alloc(alignment, size.next_multiple_of(alignment)) },
     }
 }
 
+/// Frees the memory of the program's allocator.
 unsafe extern "C" fn release(_: *mut ibv_pd, _: *mut c_void, memory: *mut c_void, _: u64) {
-    // SAFETY: what `allocate` gave, which is given back once.
+    // SAFETY: `memory` is from `aligned_alloc` in `allocate`, and the library releases it once.
     unsafe { libc::free(memory) };
 }
 
-impl Make {
-    pub(super) fn tell(&self, world: &mut World) {
-        if world.is_full() {
+impl Create {
+    pub(super) fn run(&self, harness: &mut Harness) {
+        if harness.is_full() {
             return;
         }
-        // SAFETY: here and in what is called, pointers are null, or objects that live, or structures on the stack.
-        unsafe { self.make(world) };
+        // SAFETY: `pick` returns null or live objects, and each structure outlives its call.
+        unsafe { self.call(harness) };
     }
 
-    unsafe fn make(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    unsafe fn call(&self, harness: &mut Harness) {
         match self {
-            Make::Pd { second } => {
-                // SAFETY: the caller's promise, as below.
-                let made = unsafe { ibv_alloc_pd(world.context(*second)) };
-                world.add("ibv_alloc_pd", made, &[]);
+            Create::Pd { second } => {
+                // SAFETY: the context is open until the end.
+                let made = unsafe { ibv_alloc_pd(harness.context(*second)) };
+                harness.add("ibv_alloc_pd", made, &[]);
             }
-            Make::Channel { second } => {
-                // SAFETY: as above.
-                let made = unsafe { ibv_create_comp_channel(world.context(*second)) };
-                if let Some(made) = world.add("ibv_create_comp_channel", made, &[]) {
-                    // SAFETY: it was just made.
-                    do_not_wait(unsafe { (*made).fd });
+            Create::Channel { second } => {
+                // SAFETY: the context is open until the end.
+                let made = unsafe { ibv_create_comp_channel(harness.context(*second)) };
+                if let Some(made) = harness.add("ibv_create_comp_channel", made, &[]) {
+                    // SAFETY: `made` is a live channel.
+                    set_non_blocking(unsafe { (*made).fd });
                 }
             }
-            // SAFETY: as above.
-            Make::Qp(basic) => unsafe { basic.make(world) },
-            // SAFETY: as above.
-            Make::Mr { .. } | Make::NullMr { .. } | Make::DmMr { .. } => unsafe {
-                self.region(world)
+            // SAFETY: all objects are live, as the section Safety requires; here and below.
+            Create::Qp(basic) => unsafe { basic.call(harness) },
+            // SAFETY: all objects are live.
+            Create::Mr { .. } | Create::NullMr { .. } | Create::DmMr { .. } => unsafe {
+                self.region(harness)
             },
-            // SAFETY: as above.
-            Make::Cq { .. } | Make::CqEx { .. } => unsafe { self.cq(world) },
-            // SAFETY: as above.
-            Make::Srq { .. } | Make::SrqEx { .. } => unsafe { self.srq(world) },
-            // SAFETY: as above.
-            Make::Flow(flow) => unsafe { flow.make(world) },
-            // SAFETY: as above.
-            Make::Ah { .. } | Make::AhFromWc { .. } => unsafe { self.ah(world) },
-            // SAFETY: as above.
-            Make::QpEx { .. } | Make::OpenQp { .. } => unsafe { self.qp_ex(world) },
-            // SAFETY: as above.
-            _ => unsafe { self.other(world) },
+            // SAFETY: all objects are live.
+            Create::Cq { .. } | Create::CqEx { .. } => unsafe { self.cq(harness) },
+            // SAFETY: all objects are live.
+            Create::Srq { .. } | Create::SrqEx { .. } => unsafe { self.srq(harness) },
+            // SAFETY: all objects are live.
+            Create::Flow(flow) => unsafe { flow.call(harness) },
+            // SAFETY: all objects are live.
+            Create::Ah { .. } | Create::AhFromWc { .. } => unsafe { self.ah(harness) },
+            // SAFETY: all objects are live.
+            Create::QpEx { .. } | Create::OpenQp { .. } => unsafe { self.qp_ex(harness) },
+            // SAFETY: all objects are live.
+            _ => unsafe { self.other(harness) },
         }
     }
 
-    unsafe fn region(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    unsafe fn region(&self, harness: &mut Harness) {
         match self {
-            Make::Mr {
+            Create::Mr {
                 pd,
                 at,
                 length,
                 access,
                 iova,
             } => {
-                let pd = world.pick::<ibv_pd>(*pd);
-                let start = world.memory.pointer(*at);
+                let pd = harness.pick::<ibv_pd>(*pd);
+                let start = harness.memory.pointer(*at);
                 let access = access.get();
                 let length = match length {
-                    Some(length) => world.memory.within(*at, length.get()),
+                    Some(length) => harness.memory.within(*at, length.get()),
                     None => usize::MAX - usize::from(*at),
                 };
-                // SAFETY: the caller's promise, as below; the memory lives as long as the world.
+                // SAFETY: `pd` is null or live. The range is within the program's memory, which
+                // outlives the region, or wraps around the address space, which the call rejects.
                 let made = unsafe {
                     match iova {
                         None => ibv_reg_mr(pd, start, length, access.cast_signed()),
                         Some(iova) => ibv_reg_mr_iova2(pd, start, length, *iova, access),
                     }
                 };
-                if world.add("ibv_reg_mr", made, &[pd.cast()]).is_some()
+                if harness.add("ibv_reg_mr", made, &[pd.cast()]).is_some()
                     && access & IBV_ACCESS_LOCAL_WRITE != 0
                 {
-                    world.memory.grant(*at, length);
+                    harness.memory.allow_writes(*at, length);
                 }
             }
-            Make::NullMr { pd } => {
-                let pd = world.pick::<ibv_pd>(*pd);
-                let Some(alloc) = world.ops().alloc_null_mr else {
+            Create::NullMr { pd } => {
+                let pd = harness.pick::<ibv_pd>(*pd);
+                let Some(alloc) = harness.ops().alloc_null_mr else {
                     return;
                 };
-                // SAFETY: as above.
+                // SAFETY: `pd` is null or live.
                 let made = unsafe { alloc(pd) };
-                world.add("ibv_alloc_null_mr", made, &[pd.cast()]);
+                harness.add("ibv_alloc_null_mr", made, &[pd.cast()]);
             }
-            Make::DmMr {
+            Create::DmMr {
                 pd,
                 dm,
                 offset,
                 length,
                 access,
             } => {
-                let (pd, dm) = (world.pick::<ibv_pd>(*pd), world.pick::<ibv_dm>(*dm));
-                let Some(register) = world.ops().reg_dm_mr else {
+                let (pd, dm) = (harness.pick::<ibv_pd>(*pd), harness.pick::<ibv_dm>(*dm));
+                let Some(register) = harness.ops().reg_dm_mr else {
                     return;
                 };
                 let (offset, length) = (offset.get().into(), length.get() as usize);
-                // SAFETY: as above.
+                // SAFETY: `pd` and `dm` are null or live.
                 let made = unsafe { register(pd, dm, offset, length, access.get()) };
-                world.add("ibv_reg_dm_mr", made, &[pd.cast(), dm.cast()]);
+                harness.add("ibv_reg_dm_mr", made, &[pd.cast(), dm.cast()]);
             }
             _ => {}
         }
     }
 
-    unsafe fn ah(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    unsafe fn ah(&self, harness: &mut Harness) {
         match self {
-            Make::Ah { pd, pokes } => {
-                let pd = world.pick::<ibv_pd>(*pd);
+            Create::Ah { pd, pokes } => {
+                let pd = harness.pick::<ibv_pd>(*pd);
                 let mut attr = address(pokes);
-                // SAFETY: the caller's promise, as below.
+                // SAFETY: `pd` is null or live, and `attr` outlives the call.
                 let made = unsafe { ibv_create_ah(pd, &raw mut attr) };
-                world.add("ibv_create_ah", made, &[pd.cast()]);
+                harness.add("ibv_create_ah", made, &[pd.cast()]);
             }
-            Make::AhFromWc {
+            Create::AhFromWc {
                 pd,
                 port,
                 wc,
                 header,
                 headless,
             } => {
-                let pd = world.pick::<ibv_pd>(*pd);
-                let mut shown = ibv_wc::zeroed();
-                shown.wc_flags = IBV_WC_GRH;
-                // SAFETY: it is numbers.
-                unsafe { poke(&mut shown, wc) };
+                let pd = harness.pick::<ibv_pd>(*pd);
+                let mut completion = ibv_wc::zeroed();
+                completion.wc_flags = IBV_WC_GRH;
+                // SAFETY: all members are integers, for which any bytes are valid.
+                unsafe { poke(&mut completion, wc) };
                 let mut header = *header;
                 let grh = match headless {
                     true => ptr::null_mut(),
                     false => header.as_mut_ptr().cast(),
                 };
-                // SAFETY: as above.
-                let made = unsafe { ibv_create_ah_from_wc(pd, &raw mut shown, grh, *port) };
-                world.add("ibv_create_ah_from_wc", made, &[pd.cast()]);
+                // SAFETY: `pd` is null or live; `completion` and `header`, which has the length of
+                // a GRH, outlive the call.
+                let made = unsafe { ibv_create_ah_from_wc(pd, &raw mut completion, grh, *port) };
+                harness.add("ibv_create_ah_from_wc", made, &[pd.cast()]);
             }
             _ => {}
         }
     }
 
-    unsafe fn other(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    unsafe fn other(&self, harness: &mut Harness) {
         match self {
-            Make::ParentDomain {
+            Create::ParentDomain {
                 second,
                 pd,
                 td,
@@ -325,7 +337,7 @@ impl Make {
                 allocates,
                 functions,
             } => {
-                let (pd, td) = (world.pick::<ibv_pd>(*pd), world.pick::<ibv_td>(*td));
+                let (pd, td) = (harness.pick::<ibv_pd>(*pd), harness.pick::<ibv_td>(*td));
                 let mut attr = ibv_parent_domain_init_attr {
                     pd,
                     td,
@@ -334,34 +346,34 @@ impl Make {
                     free: functions.1.then_some(release as _),
                     pd_context: ptr::without_provenance_mut((allocates % 4).into()),
                 };
-                let Some(alloc) = world.ops().alloc_parent_domain else {
+                let Some(alloc) = harness.ops().alloc_parent_domain else {
                     return;
                 };
-                // SAFETY: the caller's promise, as below.
-                let made = unsafe { alloc(world.context(*second), &raw mut attr) };
-                world.add("ibv_alloc_parent_domain", made, &[pd.cast(), td.cast()]);
+                // SAFETY: the context is open, and `attr` outlives the call.
+                let made = unsafe { alloc(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_alloc_parent_domain", made, &[pd.cast(), td.cast()]);
             }
-            Make::Td { second, mask } => {
+            Create::Td { second, mask } => {
                 let mut attr = ibv_td_init_attr {
                     comp_mask: mask.get(),
                 };
-                let Some(alloc) = world.ops().alloc_td else {
+                let Some(alloc) = harness.ops().alloc_td else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { alloc(world.context(*second), &raw mut attr) };
-                world.add("ibv_alloc_td", made, &[]);
+                // SAFETY: the context is open, and `attr` outlives the call.
+                let made = unsafe { alloc(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_alloc_td", made, &[]);
             }
-            Make::Mw { pd, kind } => {
-                let pd = world.pick::<ibv_pd>(*pd);
-                let Some(alloc) = world.ops().context.ops.alloc_mw else {
+            Create::Mw { pd, kind } => {
+                let pd = harness.pick::<ibv_pd>(*pd);
+                let Some(alloc) = harness.ops().context.ops.alloc_mw else {
                     return;
                 };
-                // SAFETY: as above.
+                // SAFETY: `pd` is null or live.
                 let made = unsafe { alloc(pd, kind.get()) };
-                world.add("ibv_alloc_mw", made, &[pd.cast()]);
+                harness.add("ibv_alloc_mw", made, &[pd.cast()]);
             }
-            Make::Xrcd {
+            Create::Xrcd {
                 second,
                 mask,
                 flags,
@@ -383,14 +395,14 @@ impl Make {
                         _ => flags.get().cast_signed(),
                     },
                 };
-                let Some(open) = world.ops().open_xrcd else {
+                let Some(open) = harness.ops().open_xrcd else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { open(world.context(*second), &raw mut attr) };
-                world.add("ibv_open_xrcd", made, &[]);
+                // SAFETY: the context is open, and `attr` outlives the call.
+                let made = unsafe { open(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_open_xrcd", made, &[]);
             }
-            Make::Wq {
+            Create::Wq {
                 second,
                 sizes,
                 pd,
@@ -399,7 +411,7 @@ impl Make {
                 mask,
                 flags,
             } => {
-                let (pd, cq) = (world.pick::<ibv_pd>(*pd), world.pick::<ibv_cq>(*cq));
+                let (pd, cq) = (harness.pick::<ibv_pd>(*pd), harness.pick::<ibv_cq>(*cq));
                 let mut attr = ibv_wq_init_attr {
                     wq_context: ptr::null_mut(),
                     wq_type: (kind / 0x40).into(),
@@ -410,50 +422,51 @@ impl Make {
                     comp_mask: mask.get(),
                     create_flags: flags.get(),
                 };
-                let Some(create) = world.ops().create_wq else {
+                let Some(create) = harness.ops().create_wq else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
-                world.add("ibv_create_wq", made, &[pd.cast(), cq.cast()]);
+                // SAFETY: the context is open, the objects are null or live, and `attr` outlives
+                // the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_create_wq", made, &[pd.cast(), cq.cast()]);
             }
-            Make::Table {
+            Create::Table {
                 second,
                 log,
                 queues,
                 mask,
             } => {
-                // A table that is taken has as many entries as are read, by the program's duty.
+                // A valid table size requires that many entries. Larger sizes are rejected.
                 let log = u32::from(log % 40);
                 let count = if log > 10 { 1 } else { 1 << log };
                 let mut entries: Vec<*mut ibv_wq> = (0..count)
-                    .map(|index| world.pick(queues.wrapping_add(index as u8)))
+                    .map(|index| harness.pick(queues.wrapping_add(index as u8)))
                     .collect();
                 let mut attr = ibv_rwq_ind_table_init_attr {
                     log_ind_tbl_size: log,
                     ind_tbl: entries.as_mut_ptr(),
                     comp_mask: mask.get(),
                 };
-                let Some(create) = world.ops().create_rwq_ind_table else {
+                let Some(create) = harness.ops().create_rwq_ind_table else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
+                // SAFETY: the context is open, and `attr` and its table outlive the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
                 let uses: Vec<*mut c_void> = entries.iter().map(|wq| wq.cast()).collect();
-                world.add("ibv_create_rwq_ind_table", made, &uses);
+                harness.add("ibv_create_rwq_ind_table", made, &uses);
             }
-            Make::Counters { second, mask } => {
+            Create::Counters { second, mask } => {
                 let mut attr = ibv_counters_init_attr {
                     comp_mask: mask.get(),
                 };
-                let Some(create) = world.ops().create_counters else {
+                let Some(create) = harness.ops().create_counters else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
-                world.add("ibv_create_counters", made, &[]);
+                // SAFETY: the context is open, and `attr` outlives the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_create_counters", made, &[]);
             }
-            Make::Dm {
+            Create::Dm {
                 second,
                 length,
                 align,
@@ -464,42 +477,42 @@ impl Make {
                     log_align_req: align.get(),
                     comp_mask: mask.get(),
                 };
-                let Some(alloc) = world.ops().alloc_dm else {
+                let Some(alloc) = harness.ops().alloc_dm else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { alloc(world.context(*second), &raw mut attr) };
-                world.add("ibv_alloc_dm", made, &[]);
+                // SAFETY: the context is open, and `attr` outlives the call.
+                let made = unsafe { alloc(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_alloc_dm", made, &[]);
             }
-            Make::ImportPd { second, of } => {
+            Create::ImportPd { second, of } => {
                 let handle = match of {
-                    // SAFETY: what is picked is null or lives.
+                    // SAFETY: `pick` returns null or a live domain.
                     Ok(which) => unsafe {
-                        world
+                        harness
                             .pick::<ibv_pd>(*which)
                             .as_ref()
                             .map_or(0, |pd| pd.handle)
                     },
                     Err(handle) => *handle,
                 };
-                // SAFETY: as above.
-                let made = unsafe { ibv_import_pd(world.context(*second), handle) };
-                world.add("ibv_import_pd", made, &[]);
+                // SAFETY: the context is open.
+                let made = unsafe { ibv_import_pd(harness.context(*second), handle) };
+                harness.add("ibv_import_pd", made, &[]);
             }
-            Make::ImportDm { second, of } => {
+            Create::ImportDm { second, of } => {
                 let handle = match of {
-                    // SAFETY: what is picked is null or lives.
+                    // SAFETY: `pick` returns null or live device memory.
                     Ok(which) => unsafe {
-                        world
+                        harness
                             .pick::<ibv_dm>(*which)
                             .as_ref()
                             .map_or(0, |dm| dm.handle)
                     },
                     Err(handle) => *handle,
                 };
-                // SAFETY: as above.
-                let made = unsafe { ibv_import_dm(world.context(*second), handle) };
-                world.add("ibv_import_dm", made, &[]);
+                // SAFETY: the context is open.
+                let made = unsafe { ibv_import_dm(harness.context(*second), handle) };
+                harness.add("ibv_import_dm", made, &[]);
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
-//! Packets and work requests as a story has them.
+//! Generates packets and work requests from an input.
 
-use super::story::{Arrival, Send, Service, key, local_key};
+use super::input::{Arrival, Send, Service, key, local_key};
 use super::{OWN_QPN, PEER_QPN, QKEY};
 use crate::host::{LOCAL, SRQ, base};
 use urxe_proto::host::{Access, WindowBind};
@@ -13,31 +13,31 @@ use urxe_proto::wire::{
 use urxe_proto::work::{Destination, SendFlags, SendOp, Sge, UdDestination};
 
 impl Arrival {
-    /// The packet, for a queue pair that is at `attr`.
+    /// Returns the packet for a queue pair with the attributes `attr`.
     pub(super) fn packet(&self, service: Service, attr: &QpAttr) -> (Header, Vec<u8>) {
         let mtu = attr.path_mtu.bytes();
-        let is_own = |opcode: &Opcode| {
+        let of_service = |opcode: &Opcode| {
             let info = opcode.info();
             service.has(info.transport) && info.operation != Operation::Reserved
         };
-        let opcodes = || Opcode::all().filter(is_own);
+        let opcodes = || Opcode::all().filter(of_service);
         let opcode = match self.opcode {
-            // A reserved one, or another transport's.
+            // Any opcode, including reserved ones and those of other transports.
             250.. => {
                 Opcode::all().nth(usize::from(self.psn.unsigned_abs()) % Opcode::all().count())
             }
             n => opcodes().nth(usize::from(n) % opcodes().count()),
         };
-        let opcode = opcode.expect("there are so many");
+        let opcode = opcode.expect("the index is less than the number of opcodes");
         let info = opcode.info();
-        let near = match info.operation.is_request() {
+        let expected = match info.operation.is_request() {
             true => attr.rq_psn,
             false => attr.sq_psn,
         };
         let psn = match self.psn {
-            i8::MIN => near + (1 << 23),
-            0.. => near + u32::from(self.psn.unsigned_abs() / 16),
-            _ => near - u32::from(self.psn.unsigned_abs() / 2),
+            i8::MIN => expected + (1 << 23),
+            0.. => expected + u32::from(self.psn.unsigned_abs() / 16),
+            _ => expected - u32::from(self.psn.unsigned_abs() / 2),
         };
         let mut header = Header::new(opcode, OWN_QPN, psn)
             .with_ack_req(self.flags & 1 != 0)
@@ -105,7 +105,7 @@ impl Arrival {
 }
 
 impl Send {
-    /// The operation.
+    /// Returns the operation.
     pub(super) fn op(&self, mtu: usize) -> SendOp {
         let rkey = RKey(key(self.key));
         let addr = base(rkey.0).wrapping_add(self.remote.get());
@@ -152,7 +152,7 @@ impl Send {
         }
     }
 
-    /// Where its data is; all places that it may have.
+    /// Returns the memory elements; the work request uses the first 0 to 2 of them.
     pub(super) fn sges(&self, mtu: usize) -> [Sge; 2] {
         let lkey = LKey(local_key(self.key));
         self.lengths.map(|length| Sge {
@@ -162,7 +162,7 @@ impl Send {
         })
     }
 
-    /// Whom it goes to, if its service leaves that to work requests.
+    /// Returns the destination, for services whose work requests have one.
     pub(super) fn destination(&self, service: Service) -> Option<Destination> {
         match service {
             Service::XrcInitiator => Some(Destination::Shared(SRQ)),
@@ -175,7 +175,7 @@ impl Send {
         }
     }
 
-    /// Inline is said by its payload.
+    /// Returns the flags without INLINE, which the payload implies.
     pub(super) fn flags(&self) -> SendFlags {
         SendFlags::from_bits_truncate(self.flags.into()) - SendFlags::INLINE
     }

@@ -1,8 +1,8 @@
-//! Making queues: of completions, and shared ones of receives.
+//! Creating completion queues and shared receive queues.
 
+use super::super::harness::Harness;
 use super::super::values::{Count, poke};
-use super::super::world::World;
-use super::Make;
+use super::Create;
 use std::ptr;
 use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
@@ -16,28 +16,30 @@ fn sizes(counts: [Count; 3]) -> ibv_srq_attr {
     }
 }
 
-impl Make {
-    pub(super) unsafe fn cq(&self, world: &mut World) {
+impl Create {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    pub(super) unsafe fn cq(&self, harness: &mut Harness) {
         match self {
-            Make::Cq {
+            Create::Cq {
                 second,
                 cqe,
                 channel,
                 vector,
             } => {
-                let channel = world.pick::<ibv_comp_channel>(*channel);
+                let channel = harness.pick::<ibv_comp_channel>(*channel);
                 let cqe = cqe.get().cast_signed();
-                let context = world.context(*second);
-                // SAFETY: the caller's promise, as below.
+                let context = harness.context(*second);
+                // SAFETY: the context is open, and the channel is null or live.
                 let made = unsafe {
                     ibv_create_cq(context, cqe, ptr::null_mut(), channel, (*vector).into())
                 };
-                if let Some(made) = world.add("ibv_create_cq", made, &[channel.cast()]) {
-                    // SAFETY: it was just made.
+                if let Some(made) = harness.add("ibv_create_cq", made, &[channel.cast()]) {
+                    // SAFETY: `made` is a live queue.
                     assert!(unsafe { (*made).cqe } >= cqe);
                 }
             }
-            Make::CqEx {
+            Create::CqEx {
                 second,
                 cqe,
                 channel,
@@ -45,22 +47,24 @@ impl Make {
                 pokes,
             } => {
                 let mut attr = ibv_cq_init_attr_ex::zeroed();
-                // SAFETY: numbers; the pointers in it are set afterwards.
+                // SAFETY: any bytes are valid for integers and raw pointers. The pointers are set
+                // below.
                 unsafe { poke(&mut attr, pokes) };
-                let channel = world.pick::<ibv_comp_channel>(*channel);
-                let domain = world.pick::<ibv_pd>(*domain);
+                let channel = harness.pick::<ibv_comp_channel>(*channel);
+                let domain = harness.pick::<ibv_pd>(*domain);
                 (attr.cqe, attr.channel) = (cqe.get(), channel);
                 attr.parent_domain = domain;
-                let Some(create) = world.ops().create_cq_ex else {
+                let Some(create) = harness.ops().create_cq_ex else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
+                // SAFETY: the context is open, the objects are null or live, and `attr` outlives
+                // the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
                 let domain = match attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD {
                     0 => ptr::null_mut(),
                     _ => domain,
                 };
-                world.add::<ibv_cq>(
+                harness.add::<ibv_cq>(
                     "ibv_create_cq_ex",
                     made.cast(),
                     &[channel.cast(), domain.cast()],
@@ -70,23 +74,25 @@ impl Make {
         }
     }
 
-    pub(super) unsafe fn srq(&self, world: &mut World) {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    pub(super) unsafe fn srq(&self, harness: &mut Harness) {
         match self {
-            Make::Srq { pd, sizes: counts } => {
-                let pd = world.pick::<ibv_pd>(*pd);
+            Create::Srq { pd, sizes: counts } => {
+                let pd = harness.pick::<ibv_pd>(*pd);
                 let wanted = sizes(*counts);
                 let mut attr = ibv_srq_init_attr {
                     srq_context: ptr::null_mut(),
                     attr: wanted,
                 };
-                // SAFETY: the caller's promise, as below.
+                // SAFETY: `pd` is null or live, and `attr` outlives the call.
                 let made = unsafe { ibv_create_srq(pd, &raw mut attr) };
-                if world.add("ibv_create_srq", made, &[pd.cast()]).is_some() {
+                if harness.add("ibv_create_srq", made, &[pd.cast()]).is_some() {
                     assert!(attr.attr.max_wr >= wanted.max_wr);
                     assert!(attr.attr.max_sge >= wanted.max_sge);
                 }
             }
-            Make::SrqEx {
+            Create::SrqEx {
                 second,
                 sizes: counts,
                 mask,
@@ -100,17 +106,18 @@ impl Make {
                 attr.comp_mask = mask.get();
                 attr.srq_type = kind.get();
                 (attr.pd, attr.xrcd, attr.cq) =
-                    (world.pick(*pd), world.pick(*xrcd), world.pick(*cq));
-                let Some(create) = world.ops().create_srq_ex else {
+                    (harness.pick(*pd), harness.pick(*xrcd), harness.pick(*cq));
+                let Some(create) = harness.ops().create_srq_ex else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
+                // SAFETY: the context is open, the objects are null or live, and `attr` outlives
+                // the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
                 let of_xrc =
                     attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && attr.srq_type == IBV_SRQT_XRC;
                 let all = [attr.pd.cast(), attr.xrcd.cast(), attr.cq.cast()];
                 let used = if of_xrc { &all[..] } else { &all[..1] };
-                world.add("ibv_create_srq_ex", made, used);
+                harness.add("ibv_create_srq_ex", made, used);
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
-//! A queue pair while its story is told, and the rules that it keeps.
+//! The harness: a queue pair with its host, and the rules it must follow.
 
-use super::grants::Grants;
-use super::story::{Arrival, FromPeer, Send, Service, Start, Step, Story, peer, stranger};
+use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, peer, stranger};
+use super::send_quantum::SendQuantum;
 use super::{OWN_QPN, PEER_QPN};
 use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
 use std::net::Ipv4Addr;
@@ -21,49 +21,49 @@ use urxe_proto::work::{Payload, SendFlags, SendWr, Sge};
 
 const MAX_INLINE: usize = 64;
 
-#[expect(clippy::large_enum_variant, reason = "there is one")]
-pub(super) enum Machine {
+#[expect(clippy::large_enum_variant, reason = "only one value exists")]
+pub(super) enum AnyQp {
     Rc(RcQp),
     Uc(UcQp),
     Ud(UdQp),
 }
 
 macro_rules! each {
-    ($machine:expr, $qp:ident => $ask:expr) => {
-        match $machine {
-            Machine::Rc($qp) => $ask,
-            Machine::Uc($qp) => $ask,
-            Machine::Ud($qp) => $ask,
+    ($any:expr, $qp:ident => $call:expr) => {
+        match $any {
+            AnyQp::Rc($qp) => $call,
+            AnyQp::Uc($qp) => $call,
+            AnyQp::Ud($qp) => $call,
         }
     };
 }
 
-/// Whether a packet may be acknowledged.
-fn is_answered(info: &OpcodeInfo) -> bool {
+/// Returns whether a packet may cause a response.
+fn may_cause_response(info: &OpcodeInfo) -> bool {
     info.operation.is_request() || info.operation == Operation::FlowProbe
 }
 
-/// A queue pair, its host, and what was seen of it.
-pub(super) struct Scene {
+/// A queue pair, its host, and the observations that the rules refer to.
+pub(super) struct Harness {
     service: Service,
     signal_all: bool,
-    pub(super) machine: Machine,
+    pub(super) qp: AnyQp,
     host: Host,
     now: Time,
     pub(super) mtu: usize,
     next_wr: u64,
-    /// Answers that the requests of this life may have, and acknowledgements that went out for them.
+    /// Responses that the requests since RESET may cause, and the acknowledgements sent for them.
     requests: u64,
     acknowledgements: u64,
-    /// Bytes of requests that came ahead of their turn.
-    ahead: usize,
-    pub(super) grants: Grants,
+    /// Bytes of requests that arrived out of order.
+    out_of_order: usize,
+    pub(super) quantum: SendQuantum,
 }
 
-impl Scene {
-    pub(super) fn new(story: &Story) -> Self {
+impl Harness {
+    pub(super) fn new(input: &Input) -> Self {
         let send = SendQueueSize {
-            max_wr: if story.service == Service::XrcTarget {
+            max_wr: if input.service == Service::XrcTarget {
                 0
             } else {
                 8
@@ -71,12 +71,12 @@ impl Scene {
             max_sge: 2,
             max_inline: MAX_INLINE as u32,
         };
-        let signal_all = story.signal_all;
+        let signal_all = input.signal_all;
         let qpn = OWN_QPN;
-        let machine = match story.service {
-            Service::Rc | Service::XrcInitiator | Service::XrcTarget => Machine::Rc(
+        let qp = match input.service {
+            Service::Rc | Service::XrcInitiator | Service::XrcTarget => AnyQp::Rc(
                 RcQp::new(RcConfig {
-                    service: story.service.kind(),
+                    service: input.service.kind(),
                     qpn,
                     send,
                     signal_all,
@@ -94,9 +94,9 @@ impl Scene {
                 };
                 let mut qp = UcQp::new(config).expect("memory");
                 qp.set_probe_interval(if signal_all { 1024 } else { 0 });
-                Machine::Uc(qp)
+                AnyQp::Uc(qp)
             }
-            Service::Ud => Machine::Ud(
+            Service::Ud => AnyQp::Ud(
                 UdQp::new(UdConfig {
                     qpn,
                     send,
@@ -106,54 +106,54 @@ impl Scene {
                 .expect("memory"),
             ),
         };
-        let xrc = matches!(story.service, Service::XrcInitiator | Service::XrcTarget);
-        Scene {
-            service: story.service,
+        let xrc = matches!(input.service, Service::XrcInitiator | Service::XrcTarget);
+        Harness {
+            service: input.service,
             signal_all,
-            machine,
-            host: Host::new(story.shared || xrc),
+            qp,
+            host: Host::new(input.shared || xrc),
             now: Time(1_000_000_000),
             mtu: 256,
             next_wr: 0,
             requests: 0,
             acknowledgements: 0,
-            ahead: 0,
-            grants: Grants::default(),
+            out_of_order: 0,
+            quantum: SendQuantum::default(),
         }
     }
 
     fn state(&self) -> QpState {
-        each!(&self.machine, qp => qp.state())
+        each!(&self.qp, qp => qp.state())
     }
 
     pub(super) fn attributes(&self) -> QpAttr {
-        each!(&self.machine, qp => qp.attributes())
+        each!(&self.qp, qp => qp.attributes())
     }
 
     fn deadline(&self) -> Time {
-        match &self.machine {
-            Machine::Rc(qp) => qp.deadline(),
-            Machine::Uc(qp) => qp.deadline(),
-            Machine::Ud(_) => Time::NEVER,
+        match &self.qp {
+            AnyQp::Rc(qp) => qp.deadline(),
+            AnyQp::Uc(qp) => qp.deadline(),
+            AnyQp::Ud(_) => Time::NEVER,
         }
     }
 
     fn modify(&mut self, attr: &QpAttr, mask: AttrMask) -> Result<(), TransitionError> {
         let before = self.attributes();
         let (now, host) = (self.now, &mut self.host);
-        let result = each!(&mut self.machine, qp => qp.modify(attr, mask, now, host));
+        let result = each!(&mut self.qp, qp => qp.modify(attr, mask, now, host));
         let after = self.attributes();
         self.host.granted.set(after.access);
         self.mtu = after.path_mtu.bytes();
         if !before.state.initiates() {
-            self.grants.sent_end = after.sq_psn;
+            self.quantum.sent_end = after.sq_psn;
         }
         match result {
-            Err(_) => assert_eq!(before, after, "a refused change changes nothing"),
+            Err(_) => assert_eq!(before, after, "a failed modify changes nothing"),
             Ok(()) if mask.contains(AttrMask::STATE) => {
                 assert_eq!(after.state, attr.state);
                 if after.state == QpState::Reset {
-                    self.host.forget();
+                    self.host.reset();
                     self.requests = 0;
                     self.acknowledgements = 0;
                 }
@@ -180,7 +180,7 @@ impl Scene {
         let service = self.service;
         self.modify(&attr, mask | AttrMask::STATE)
             .unwrap_or_else(|error| {
-                // XRC targets send nothing, so there is nothing to drain.
+                // XRC targets do not send, so they have no SQD state.
                 assert_eq!(service, Service::XrcTarget, "to {state:?}: {error}");
             });
     }
@@ -190,10 +190,10 @@ impl Scene {
             Step::Arrive(arrival) => self.arrive(arrival),
             Step::Send(send) => self.send(send),
             Step::Receive(lengths) => self.receive(lengths),
-            Step::Poll(room) => {
-                // Half of them with a grant.
-                self.grant(u32::from(room / 2) * u32::from(room % 2) * 512);
-                self.poll((*room).into());
+            Step::Poll(space) => {
+                // Odd values come with a quantum.
+                self.give_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
+                self.poll((*space).into());
             }
             Step::Wait(us) => self.now = self.now + Duration::from_micros((*us).into()),
             Step::Expire => {
@@ -202,22 +202,22 @@ impl Scene {
                     self.now = self.now.max(deadline);
                 }
                 let (now, host) = (self.now, &mut self.host);
-                match &mut self.machine {
-                    Machine::Rc(qp) => qp.handle_timeout(now, host),
-                    Machine::Uc(qp) => qp.handle_timeout(now),
-                    Machine::Ud(_) => {}
+                match &mut self.qp {
+                    AnyQp::Rc(qp) => qp.handle_timeout(now, host),
+                    AnyQp::Uc(qp) => qp.handle_timeout(now),
+                    AnyQp::Ud(_) => {}
                 }
             }
             Step::Modify { state, mask, start } => {
                 let state = QpState::ALL[usize::from(*state) % QpState::ALL.len()];
                 let mask = AttrMask::from_bits_truncate(*mask);
-                // Whether it is taken is the table's business.
+                // The result depends on the transition table, which has tests of its own.
                 let _ = self.modify(&start.attributes(state), mask);
             }
             Step::Advance => self.advance(start),
             Step::Fail => {
                 let (now, host) = (self.now, &mut self.host);
-                each!(&mut self.machine, qp => qp.fail(now, host));
+                each!(&mut self.qp, qp => qp.fail(now, host));
             }
         }
     }
@@ -229,30 +229,30 @@ impl Scene {
             header,
             payload: &payload,
         };
-        // Through the bytes, as everything comes.
+        // The packet is parsed from its bytes, as a received one is.
         let mut bytes = vec![0; packet.len()];
         packet.emit(&mut bytes);
-        let packet = Packet::parse(&bytes).expect("what is emitted is well-formed");
+        let packet = Packet::parse(&bytes).expect("an emitted packet is well-formed");
         let from = match arrival.from_peer {
             FromPeer::No => stranger(),
             _ => peer(),
         };
         let connected = self.service != Service::Ud;
         if from == peer() || !connected {
-            self.name(&packet.header);
+            self.record_memory(&packet.header);
         }
         let before = self.attributes();
         let events = self.host.events.len();
         self.host.written.set(0);
         let (now, host) = (self.now, &mut self.host);
-        match &mut self.machine {
-            Machine::Rc(qp) => {
-                // In requests nothing else reads this number.
+        match &mut self.qp {
+            AnyQp::Rc(qp) => {
+                // No other rule of requests depends on the MSN.
                 let port = 0xc000 | u16::from(arrival.msn % 4 == 3);
                 qp.handle_packet(now, Source { gid: from, port }, &packet, host);
             }
-            Machine::Uc(qp) => qp.handle_packet(now, from, &packet, host),
-            Machine::Ud(qp) => {
+            AnyQp::Uc(qp) => qp.handle_packet(now, from, &packet, host),
+            AnyQp::Ud(qp) => {
                 let network = NetworkHeader {
                     source: from,
                     destination: Gid::from(Ipv4Addr::new(192, 0, 2, 1)),
@@ -264,29 +264,33 @@ impl Scene {
             }
         }
         let own = packet.payload.len().max(8);
-        // What came after a hole may be carried out with what closes it.
-        let is_ahead = header.bth.psn.after(before.rq_psn);
-        self.ahead += if is_ahead { own } else { 0 };
-        let most = own + self.ahead;
-        assert!(self.host.written.get() <= most, "more than packets have");
+        // A packet after a gap may be executed together with the one that closes the gap.
+        let is_out_of_order = header.bth.psn.after(before.rq_psn);
+        self.out_of_order += if is_out_of_order { own } else { 0 };
+        let most = own + self.out_of_order;
+        assert!(
+            self.host.written.get() <= most,
+            "more bytes than the packets carried"
+        );
         let silent = !before.state.handles_packets() || (connected && from != peer());
         if silent {
             assert_eq!(self.attributes(), before);
             assert_eq!(self.host.events.len(), events);
             assert_eq!(self.host.written.get(), 0);
-        } else if is_answered(header.bth.opcode.info()) {
-            // One that came ahead is answered for that, and again when its turn has come.
-            self.requests += if is_ahead { 2 } else { 1 };
+        } else if may_cause_response(header.bth.opcode.info()) {
+            // An out-of-order packet may cause a NAK at once, and an ACK when the gap is closed.
+            self.requests += if is_out_of_order { 2 } else { 1 };
         }
     }
 
-    /// Notes the memory that a request names.
-    fn name(&mut self, header: &Header) {
+    /// Records the remote memory that a request addresses.
+    fn record_memory(&mut self, header: &Header) {
         if let Some(Reth { addr, rkey, length }) = header.reth {
-            self.host.named.push((rkey.0, addr, length.max(8).into()));
+            let range = (rkey.0, addr, length.max(8).into());
+            self.host.requested.push(range);
         }
         if let Some(atomic) = header.atomic {
-            self.host.named.push((atomic.rkey.0, atomic.addr, 8));
+            self.host.requested.push((atomic.rkey.0, atomic.addr, 8));
         }
     }
 
@@ -310,7 +314,7 @@ impl Scene {
         let due = Outstanding {
             wr_id: wr.wr_id,
             signaled: self.signal_all || flags.contains(SendFlags::SIGNALED),
-            sink: match send.inline || !op.has_response() {
+            response_sges: match send.inline || !op.has_response() {
                 true => Vec::new(),
                 false => sges.to_vec(),
             },
@@ -319,7 +323,7 @@ impl Scene {
         self.host.sends_due.push_back(due);
         let state = self.state();
         let (now, host) = (self.now, &mut self.host);
-        match each!(&mut self.machine, qp => qp.post_send(&wr, now, host)) {
+        match each!(&mut self.qp, qp => qp.post_send(&wr, now, host)) {
             Ok(()) => {
                 assert!(state.accepts_sends(), "a send in {state:?}");
                 self.next_wr += 1;
@@ -338,7 +342,7 @@ impl Scene {
         let sges = lengths.map(|length| Sge {
             addr: base(LOCAL) + u64::from(length % 64),
             length: length.into(),
-            // One in 16 is not to be had.
+            // One in 16 has an invalid key.
             lkey: LKey(if length >= 0xf000 { NO_KEY } else { LOCAL }),
         });
         let wr_id = self.next_wr;
@@ -346,24 +350,24 @@ impl Scene {
             self.next_wr += 1;
             self.host.receives_due.push_back(wr_id);
             let host = &mut self.host;
-            each!(&mut self.machine, qp => qp.receive_posted(host));
+            each!(&mut self.qp, qp => qp.receive_posted(host));
         }
     }
 
-    fn poll(&mut self, room: usize) {
+    fn poll(&mut self, space: usize) {
         let attr = self.attributes();
         let mut sink = Sink {
             now: self.now,
-            room,
+            space,
             staged: Vec::new(),
             packets: Vec::new(),
         };
         let (now, host) = (self.now, &mut self.host);
-        each!(&mut self.machine, qp => qp.poll_transmit(now, host, &mut sink));
-        self.spend_grants();
+        each!(&mut self.qp, qp => qp.poll_transmit(now, host, &mut sink));
+        self.check_quantum();
         let sq_psn = self.attributes().sq_psn;
         for bytes in &sink.packets {
-            let packet = Packet::parse(bytes).expect("what is sent is well-formed");
+            let packet = Packet::parse(bytes).expect("a sent packet is well-formed");
             let info = packet.header.bth.opcode.info();
             assert!(self.service.has(info.transport), "{packet:?}");
             assert_eq!(packet.header.bth.dest_qp, PEER_QPN);
@@ -380,7 +384,10 @@ impl Scene {
                 );
                 if attr.state == QpState::Rts && self.state() == QpState::Rts {
                     let ahead = (packet.header.bth.psn - sq_psn.get()).get();
-                    assert!(ahead >= 1 << 23, "a request that was not posted");
+                    assert!(
+                        ahead >= 1 << 23,
+                        "a packet of a request that was not posted"
+                    );
                 }
             } else if matches!(
                 info.operation,
@@ -389,7 +396,7 @@ impl Scene {
                 self.acknowledgements += 1;
             }
         }
-        // The NAK that ends a connection may go out three times.
+        // The NAK that ends a connection may be sent three times.
         let repeated = if self.state() == QpState::Err { 2 } else { 0 };
         assert!(
             self.acknowledgements <= self.requests + repeated,
@@ -404,7 +411,7 @@ impl Scene {
         }
     }
 
-    /// However it went, the error state ends all that is outstanding.
+    /// Enters the error state, which must end all outstanding work requests.
     pub(super) fn end(&mut self) {
         self.poll(4096);
         if self.state() != QpState::Reset {
@@ -413,7 +420,7 @@ impl Scene {
                 ..QpAttr::default()
             };
             self.modify(&attr, AttrMask::STATE)
-                .expect("always possible");
+                .expect("every state permits a transition to ERR");
             self.check();
         }
     }
@@ -421,14 +428,14 @@ impl Scene {
 
 struct Sink {
     now: Time,
-    room: usize,
+    space: usize,
     staged: Vec<u8>,
     packets: Vec<Vec<u8>>,
 }
 
 impl Transmit for Sink {
     fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.packets.len() >= self.room {
+        if self.packets.len() >= self.space {
             return None;
         }
         self.staged = vec![0xa5; len];

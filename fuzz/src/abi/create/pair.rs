@@ -1,18 +1,18 @@
-//! Making queue pairs.
+//! Creating queue pairs.
 
 use super::super::change::modify;
+use super::super::harness::Harness;
 use super::super::values::{Bits, Count, Length};
-use super::super::world::World;
-use super::Make;
+use super::Create;
 use arbitrary::Arbitrary;
 use libc::c_void;
 use std::ptr;
 use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
 
-/// What every queue pair is made of.
+/// The attributes that every queue pair needs.
 #[derive(Arbitrary, Debug)]
-pub(crate) struct Made {
+pub(crate) struct QpInit {
     pd: u8,
     cqs: [u8; 2],
     srq: u8,
@@ -21,8 +21,8 @@ pub(crate) struct Made {
     signals_all: bool,
 }
 
-/// Types of queue pairs that there are, and one that there is not.
-const SERVICES: [ibv_qp_type; 8] = [
+/// All queue pair types, and an invalid one.
+const QP_TYPES: [ibv_qp_type; 8] = [
     IBV_QPT_RC,
     IBV_QPT_UC,
     IBV_QPT_UD,
@@ -44,23 +44,25 @@ fn cap(counts: [Count; 5]) -> ibv_qp_cap {
     }
 }
 
-/// A queue pair has room for what was asked for, in queues that it has.
-fn at_least(wanted: &ibv_qp_cap, has: &ibv_qp_cap, kind: ibv_qp_type, srq: *mut ibv_srq) {
+/// Checks that the queue pair has at least the requested capacities, for the queues that it has.
+fn check_cap(wanted: &ibv_qp_cap, actual: &ibv_qp_cap, kind: ibv_qp_type, srq: *mut ibv_srq) {
     if kind != IBV_QPT_XRC_RECV {
-        assert!(has.max_send_wr >= wanted.max_send_wr);
-        assert!(has.max_send_sge >= wanted.max_send_sge);
-        assert!(has.max_inline_data >= wanted.max_inline_data);
+        assert!(actual.max_send_wr >= wanted.max_send_wr);
+        assert!(actual.max_send_sge >= wanted.max_send_sge);
+        assert!(actual.max_inline_data >= wanted.max_inline_data);
     }
     if srq.is_null() && !matches!(kind, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) {
-        assert!(has.max_recv_wr >= wanted.max_recv_wr);
-        assert!(has.max_recv_sge >= wanted.max_recv_sge);
+        assert!(actual.max_recv_wr >= wanted.max_recv_wr);
+        assert!(actual.max_recv_sge >= wanted.max_recv_sge);
     }
 }
 
-impl Make {
-    pub(super) unsafe fn qp_ex(&self, world: &mut World) {
+impl Create {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    pub(super) unsafe fn qp_ex(&self, harness: &mut Harness) {
         match self {
-            Make::QpEx {
+            Create::QpEx {
                 second,
                 basic,
                 mask,
@@ -70,7 +72,7 @@ impl Make {
                 operations,
                 hash,
             } => {
-                let common = basic.shown(world);
+                let common = basic.to_verbs(harness);
                 let mut key = [7; 64];
                 let mut attr = ibv_qp_init_attr_ex::zeroed();
                 (attr.send_cq, attr.recv_cq, attr.srq) =
@@ -78,8 +80,8 @@ impl Make {
                 (attr.cap, attr.qp_type) = (common.cap, common.qp_type);
                 attr.sq_sig_all = common.sq_sig_all;
                 attr.comp_mask = mask.get();
-                (attr.pd, attr.xrcd) = (world.pick(basic.pd), world.pick(*xrcd));
-                attr.rwq_ind_tbl = world.pick(*table);
+                (attr.pd, attr.xrcd) = (harness.pick(basic.pd), harness.pick(*xrcd));
+                attr.rwq_ind_tbl = harness.pick(*table);
                 (attr.create_flags, attr.send_ops_flags) = (flags.get(), operations.get().into());
                 attr.rx_hash_conf = ibv_rx_hash_conf {
                     rx_hash_function: hash.0,
@@ -87,12 +89,13 @@ impl Make {
                     rx_hash_key: key.as_mut_ptr(),
                     rx_hash_fields_mask: hash.2,
                 };
-                let Some(create) = world.ops().create_qp_ex else {
+                let Some(create) = harness.ops().create_qp_ex else {
                     return;
                 };
                 let wanted = attr.cap;
-                // SAFETY: the caller's promise, as below.
-                let made = unsafe { create(world.context(*second), &raw mut attr) };
+                // SAFETY: the context is open, the objects are null or live, and `attr` and the
+                // hash key outlive the call.
+                let made = unsafe { create(harness.context(*second), &raw mut attr) };
                 let spread = attr.comp_mask & IBV_QP_INIT_ATTR_IND_TABLE != 0;
                 let uses: [*mut c_void; 4] = match attr.qp_type {
                     IBV_QPT_XRC_RECV => [
@@ -120,24 +123,24 @@ impl Make {
                         attr.srq.cast(),
                     ],
                 };
-                if world.add("ibv_create_qp_ex", made, &uses).is_some() && !spread {
-                    at_least(&wanted, &attr.cap, attr.qp_type, attr.srq);
+                if harness.add("ibv_create_qp_ex", made, &uses).is_some() && !spread {
+                    check_cap(&wanted, &attr.cap, attr.qp_type, attr.srq);
                 }
             }
-            Make::OpenQp {
+            Create::OpenQp {
                 second,
                 xrcd,
                 mask,
                 kind,
                 number,
             } => {
-                let xrcd = world.pick::<ibv_xrcd>(*xrcd);
+                let xrcd = harness.pick::<ibv_xrcd>(*xrcd);
                 let mut attr = ibv_qp_open_attr {
                     comp_mask: mask.get(),
                     qp_num: match number {
-                        // SAFETY: what is picked is null or lives.
+                        // SAFETY: `pick` returns null or a live queue pair.
                         Ok(which) => unsafe {
-                            world
+                            harness
                                 .pick::<ibv_qp>(*which)
                                 .as_ref()
                                 .map_or(0, |qp| qp.qp_num)
@@ -146,26 +149,29 @@ impl Make {
                     },
                     xrcd,
                     qp_context: ptr::null_mut(),
-                    qp_type: SERVICES[usize::from(*kind) % SERVICES.len()],
+                    qp_type: QP_TYPES[usize::from(*kind) % QP_TYPES.len()],
                 };
-                let Some(open) = world.ops().open_qp else {
+                let Some(open) = harness.ops().open_qp else {
                     return;
                 };
-                // SAFETY: as above.
-                let made = unsafe { open(world.context(*second), &raw mut attr) };
-                world.add("ibv_open_qp", made, &[xrcd.cast()]);
+                // SAFETY: the context is open, `xrcd` is null or live, and `attr` outlives the
+                // call.
+                let made = unsafe { open(harness.context(*second), &raw mut attr) };
+                harness.add("ibv_open_qp", made, &[xrcd.cast()]);
             }
             _ => {}
         }
     }
 }
 
-impl Made {
-    pub(super) unsafe fn make(&self, world: &mut World) {
-        let mut attr = self.shown(world);
-        let pd = world.pick::<ibv_pd>(self.pd);
+impl QpInit {
+    /// # Safety
+    /// All objects of `harness` must be live.
+    pub(super) unsafe fn call(&self, harness: &mut Harness) {
+        let mut attr = self.to_verbs(harness);
+        let pd = harness.pick::<ibv_pd>(self.pd);
         let wanted = attr.cap;
-        // SAFETY: as above.
+        // SAFETY: the objects are null or live, and `attr` outlives the call.
         let made = unsafe { ibv_create_qp(pd, &raw mut attr) };
         let own = [
             pd.cast(),
@@ -177,64 +183,64 @@ impl Made {
             IBV_QPT_XRC_SEND => &own[..2],
             _ => &own,
         };
-        if world.add("ibv_create_qp", made, used).is_some() {
-            at_least(&wanted, &attr.cap, attr.qp_type, attr.srq);
+        if harness.add("ibv_create_qp", made, used).is_some() {
+            check_cap(&wanted, &attr.cap, attr.qp_type, attr.srq);
         }
     }
 
-    fn shown(&self, world: &World) -> ibv_qp_init_attr {
+    fn to_verbs(&self, harness: &Harness) -> ibv_qp_init_attr {
         ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
-            send_cq: world.pick(self.cqs[0]),
-            recv_cq: world.pick(self.cqs[1]),
-            srq: world.pick(self.srq),
+            send_cq: harness.pick(self.cqs[0]),
+            recv_cq: harness.pick(self.cqs[1]),
+            srq: harness.pick(self.srq),
             cap: cap(self.cap),
-            qp_type: SERVICES[usize::from(self.kind) % SERVICES.len()],
+            qp_type: QP_TYPES[usize::from(self.kind) % QP_TYPES.len()],
             sq_sig_all: self.signals_all.into(),
         }
     }
 }
 
-/// Two queue pairs that are connected with each other, and what they need for it.
+/// Two connected queue pairs, and the objects they need.
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Pair {
     kind: u8,
     shared: bool,
     access: Bits,
-    /// How long they wait for acknowledgements.
+    /// The ACK timeout.
     timeout: u8,
 }
 
 impl Pair {
-    pub(crate) fn tell(&self, world: &mut World) {
+    pub(crate) fn run(&self, harness: &mut Harness) {
         let size = Count::Few(16);
-        Make::Pd { second: false }.tell(world);
-        Make::Cq {
+        Create::Pd { second: false }.run(harness);
+        Create::Cq {
             second: false,
             cqe: Count::Few(64),
             channel: 0,
             vector: 0,
         }
-        .tell(world);
+        .run(harness);
         if self.shared {
-            Make::Srq {
+            Create::Srq {
                 pd: 0,
                 sizes: [size, Count::Few(4), Count::Few(0)],
             }
-            .tell(world);
+            .run(harness);
         }
-        Make::Mr {
+        Create::Mr {
             pd: 0,
             at: 0x1000,
             length: Some(Length::Middle(0x8000)),
             access: Bits::Low(0x1f),
             iova: None,
         }
-        .tell(world);
+        .run(harness);
         for _ in 0..2 {
-            Make::QpEx {
+            Create::QpEx {
                 second: false,
-                basic: Made {
+                basic: QpInit {
                     pd: 0,
                     cqs: [0, 0],
                     srq: if self.shared { 0 } else { u8::MAX },
@@ -246,16 +252,16 @@ impl Pair {
                 xrcd: u8::MAX,
                 table: u8::MAX,
                 flags: Bits::Low(0),
-                // All but TSO.
+                // All operations except TSO.
                 operations: Bits::Any(0x1bff),
                 hash: (0, 0, 0),
             }
-            .tell(world);
+            .run(harness);
         }
         for (qp, peer) in [(0, 1), (1, 0)] {
             for state in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
                 modify(
-                    world,
+                    harness,
                     qp,
                     peer,
                     state,

@@ -1,4 +1,4 @@
-//! What bytes of any kind are made into: what the program of a queue pair does, and what its peer sends.
+//! The input: the actions of a queue pair's application and the packets of its peer.
 
 use super::{PEER_QPN, QKEY};
 use crate::host::{LOCAL, NO_KEY, READ_ONLY, REGION, REMOTE};
@@ -11,9 +11,9 @@ use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpState, QpType};
 use urxe_proto::wire::Transport;
 
-/// What happens.
+/// A queue pair and the steps it goes through.
 #[derive(Arbitrary, Debug)]
-pub struct Story {
+pub struct Input {
     pub(super) service: Service,
     pub(super) shared: bool,
     pub(super) signal_all: bool,
@@ -30,7 +30,7 @@ pub(super) enum Service {
     Ud,
 }
 
-/// What the connection is made with.
+/// The attributes of the connection.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Start {
     pub(super) mtu: u8,
@@ -38,7 +38,7 @@ pub(super) struct Start {
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
     pub(super) rnr_retry: u8,
-    /// So that PSNs wrap, or not.
+    /// Offsets of the first PSNs, so that some wrap.
     pub(super) psns: [u8; 2],
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
@@ -58,16 +58,16 @@ pub(super) enum Step {
         mask: u32,
         start: Start,
     },
-    /// To the next of RESET, INIT, RTR, RTS, with all that it takes.
+    /// To the next state of RESET, INIT, RTR, RTS, with all required attributes.
     Advance,
     Fail,
 }
 
-/// A packet.
+/// A packet of the peer.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) opcode: u8,
-    /// How far from the PSN that would fit.
+    /// The distance from the expected PSN.
     pub(super) psn: i8,
     pub(super) flags: u8,
     pub(super) key: u8,
@@ -80,7 +80,7 @@ pub(super) struct Arrival {
     pub(super) from_peer: FromPeer,
 }
 
-/// Mostly the peer.
+/// The source of a packet: three in four are from the peer.
 #[derive(Arbitrary, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FromPeer {
     Yes,
@@ -184,7 +184,7 @@ impl Start {
         .into_iter()
         .enumerate()
         {
-            // Mostly all.
+            // Three in four values permit the access.
             access.set(right, (self.access >> (2 * bit)) & 3 != 0);
         }
         QpAttr {
@@ -210,8 +210,8 @@ impl Start {
         }
     }
 
-    /// The same with values that are in range.
-    pub(super) fn tamed(self) -> Self {
+    /// The same attributes with all values in range.
+    pub(super) fn in_range(self) -> Self {
         Start {
             timeout: self.timeout % 32,
             retry_cnt: self.retry_cnt % 8,
@@ -244,7 +244,7 @@ impl Service {
         }
     }
 
-    /// Whether its packets are of this transport; unreliable connections have marks beside their own.
+    /// Returns whether packets of this transport are sent; unreliable connections also send probes.
     pub(super) fn has(self, transport: Transport) -> bool {
         transport == self.transport() || (transport == Transport::Manufacturer && self == Self::Uc)
     }
