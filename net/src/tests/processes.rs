@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
 
 /// The test that is one where it is told so.
-const ROLE: &str = "net::tests::processes::a_process_answers_until_nobody_holds_its_input";
+const ROLE: &str = "tests::processes::a_process_answers_until_nobody_holds_its_input";
 
 /// In a packet behind its number: the QPN to answer to, and in an answer how many datagrams came to
 /// the child by the detour over another process.
