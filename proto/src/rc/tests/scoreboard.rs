@@ -1,6 +1,8 @@
-//! Responses that come behind a hole: they stay, and only what is missing is asked for again (9.7.5.2.4).
+//! READ responses that arrive behind a gap: those of the same work request are kept, and what is
+//! missing is requested again (9.7.5.2.4).
 
 use super::*;
+use crate::host::{Memory, RemoteKey};
 use Opcode::*;
 use WcStatus::Success;
 
@@ -14,8 +16,22 @@ fn reading(packets: usize) -> End {
 
 /// A response arrives; its data is its number.
 fn respond(end: &mut End, offset: u32) {
-    let data = [offset as u8; MTU];
-    end.give(answer(RcReadResponseMiddle, offset, UNLIMITED), &data);
+    respond_with(end, offset, offset as u8);
+}
+
+fn respond_with(end: &mut End, offset: u32, byte: u8) {
+    let response = answer(RcReadResponseMiddle, offset, UNLIMITED);
+    end.give(response, &[byte; MTU]);
+}
+
+/// Two READs under way, of two and three packets.
+fn reading_twice() -> End {
+    let mut end = End::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 2)]);
+    end.post(2, read_from(2 * MTU), SIGNALED, &[to(2, 3)]);
+    assert_eq!(asked(&mut end), [(0, 2), (2, 3)]);
+    end
 }
 
 /// The READ requests that go out now: from which PSN, and for how many packets.
@@ -79,20 +95,120 @@ fn holes_are_asked_for_one_after_the_other() {
 }
 
 #[test]
-fn a_hole_across_two_reads_is_asked_for_piece_by_piece() {
-    let mut end = End::new();
-    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
-    end.post(1, read_from(0), SIGNALED, &[to(0, 2)]);
-    end.post(2, read_from(2 * MTU), SIGNALED, &[to(2, 3)]);
-    assert_eq!(asked(&mut end), [(0, 2), (2, 3)]);
+fn a_gap_across_two_reads_is_requested_by_a_request_for_each() {
+    let mut end = reading_twice();
     respond(&mut end, 0);
     respond(&mut end, 4);
-    assert_eq!(asked(&mut end), [(1, 1)]);
+    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    (1..5).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    assert_all_are_there(&end, 5);
+}
+
+/// READ after READ is ordered (10.8.3.3, table 79).
+#[test]
+fn a_later_read_returns_nothing_older_than_an_earlier_one_that_was_executed_again() {
+    let mut end = reading_twice();
+    let (before, after) = (1, 2);
+    for offset in [0, 2, 3, 4] {
+        respond_with(&mut end, offset, before);
+    }
+    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    // The peer's memory has changed when the first READ is executed again.
+    for offset in 1..5 {
+        assert!(end.host.bytes(LOCAL, 2 * MTU, 1) != [before]);
+        respond_with(&mut end, offset, after);
+    }
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    assert_eq!(end.host.bytes(LOCAL, MTU, 4 * MTU), [after; 4 * MTU]);
+}
+
+#[test]
+fn a_later_read_is_executed_again_between_two_ends() {
+    let (mut a, mut b) = pair(|_| {});
+    let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
+    a.post(1, read_from(0), SIGNALED, &[to(0)]);
+    a.post(2, read_from(0), SIGNALED, &[to(1)]);
+    a.poll().iter().for_each(|request| b.give_sent(request));
+    let responses = b.poll();
+    assert_eq!(responses.len(), 2);
+    // The first response is lost, and a program at the target writes.
+    let key = RemoteKey {
+        rkey: RKey(REMOTE),
+        srq: None,
+    };
+    b.host
+        .remote_write(key, base(REMOTE), &[0xab; MTU])
+        .unwrap();
+    a.give_sent(&responses[1]);
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done(), [(1, Success), (2, Success)]);
+    assert_eq!(a.host.bytes(LOCAL, 0, 2 * MTU), [0xab; 2 * MTU]);
+}
+
+#[test]
+fn what_was_executed_behind_a_missing_response_is_not_sent_again() {
+    let mut end = End::new();
+    end.ask(1, read_from(0), MTU);
+    end.ask(2, write_to(0), 2 * MTU);
+    end.ask(3, add(1), 8);
+    end.ask(4, read_from(4 * MTU), MTU);
+    end.ask(5, SendOp::Send, 1);
+    end.poll();
+    end.give(ack(5), &[]);
+    let again = end.poll();
+    let seen: Vec<_> = again
+        .iter()
+        .map(|p| (p.psn() - OWN_PSN, p.opcode()))
+        .collect();
+    let expected = [(0, RcReadRequest), (3, RcFetchAdd), (4, RcReadRequest)];
+    assert_eq!(seen, expected);
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    end.give(answer(RcAtomicAck, 3, UNLIMITED).with_atomic_ack(7), &[]);
+    respond(&mut end, 4);
+    assert_eq!(end.done(), [(3, Success), (4, Success), (5, Success)]);
+    assert_eq!(end.qp.counters().retransmitted, 3);
+}
+
+#[test]
+fn an_answer_to_a_later_repetition_shows_that_the_first_was_lost_again() {
+    let mut end = End::new();
+    let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
+    for packet in 0..3 {
+        end.post(
+            packet as u64,
+            read_from(packet * MTU),
+            SIGNALED,
+            &[to(packet)],
+        );
+    }
+    end.poll();
     respond(&mut end, 1);
-    assert_eq!(end.done(), [(1, Success)]);
-    assert_eq!(asked(&mut end), [(2, 2)]);
+    respond(&mut end, 2);
+    assert_eq!(asked(&mut end), [(0, 1), (1, 1), (2, 1)]);
+    // At once: no clock says so.
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1), (1, 1)]);
+    respond(&mut end, 2);
+    assert_eq!(asked(&mut end), [(2, 1)]);
+    (0..3).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done().len(), 3);
+    assert_all_are_there(&end, 3);
+}
+
+#[test]
+fn a_read_goes_again_when_all_of_its_responses_are_known_to_be_missing() {
+    let mut end = reading_twice();
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1)]);
     respond(&mut end, 2);
     respond(&mut end, 3);
+    assert!(end.poll().is_empty());
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(asked(&mut end), [(2, 2)]);
+    (2..5).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done(), [(2, Success)]);
     assert_all_are_there(&end, 5);
 }
@@ -232,7 +348,8 @@ fn nothing_is_kept_behind_another_answer_that_is_missing() {
     end.poll();
     let before = end.host.bytes(LOCAL, 0, 2 * MTU);
     respond(&mut end, 3);
-    assert_eq!(asked(&mut end), [(0, 2)]);
+    let again: Vec<_> = end.poll().iter().map(|p| p.psn() - OWN_PSN).collect();
+    assert_eq!(again, [0, 2]);
     assert_eq!(end.host.bytes(LOCAL, 0, 2 * MTU), before);
 }
 
@@ -241,7 +358,7 @@ fn what_has_a_wrong_length_is_not_kept_and_ends_nothing_before_its_turn() {
     let mut end = reading(4);
     let wrong = answer(RcReadResponseMiddle, 2, UNLIMITED);
     end.give(wrong, &[0; MTU - 4]);
-    assert_eq!(asked(&mut end), [(0, 4)]);
+    assert_eq!(asked(&mut end), [(0, 3)]);
     respond(&mut end, 0);
     respond(&mut end, 1);
     end.give(wrong, &[0; MTU - 4]);
