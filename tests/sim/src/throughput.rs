@@ -465,6 +465,7 @@ impl End {
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
             watched: None,
+            versions: None,
             events: VecDeque::new(),
         };
         let config = RcConfig {
