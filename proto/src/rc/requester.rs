@@ -142,7 +142,7 @@ impl Requester {
         self.una = psn;
         self.awaiting.clear();
         self.read_ends.clear();
-        self.scoreboard.clear();
+        self.scoreboard.reset();
         self.receive_limit = None;
         self.receives_done = 0;
         self.asked = psn.prev();
@@ -463,6 +463,11 @@ impl Requester {
                 self.reduced_until = self.sent_end;
                 self.go_back();
             }
+            // Perhaps the peer takes the whole request.
+            Expired::RetriesExceeded if self.awaits_partial() => {
+                cx.counters.timeouts += 1;
+                self.go_back();
+            }
             Expired::RetriesExceeded => return Outcome::Unanswered,
         }
         self.settle(cx, host)
@@ -471,7 +476,7 @@ impl Requester {
     /// The peer does not answer, and there is no other way to it.
     pub(super) fn give_up<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         cx.counters.retries_exceeded += 1;
-        self.fail(cx, WcStatus::RetryExcErr, host)
+        self.fail(cx, self.exhausted_status(), host)
     }
 
     /// Another path leads to the peer: what is not acknowledged goes again, with all retries.
@@ -546,7 +551,7 @@ impl Requester {
         self.unsendable = None;
         self.awaiting.clear();
         self.read_ends.clear();
-        self.scoreboard.clear();
+        self.scoreboard.reset();
         self.cursor = self.queue.head();
         self.begun = self.cursor;
         self.cursor_packet = 0;

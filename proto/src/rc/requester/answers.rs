@@ -70,6 +70,9 @@ impl Requester {
                     NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
                     _ => WcStatus::BadRespErr,
                 };
+                if self.refuses_partial(psn, status, cx.now) {
+                    return self.settle(cx, host);
+                }
                 cx.counters.fatal_naks_received += 1;
                 self.refused(cx, psn, status, host)
             }

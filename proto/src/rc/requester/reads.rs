@@ -60,6 +60,10 @@ impl Requester {
             return Step::Wait;
         }
         packets = packets.min(room).max(1);
+        if self.next_psn.before(self.sent_end) {
+            let end = self.attempt_end(self.next_psn, self.next_psn + packets);
+            packets = end.diff(self.next_psn) as u32;
+        }
         if self.granted() < packets {
             self.grant.set_wanted(true);
             return Step::Wait;
@@ -104,6 +108,13 @@ impl Requester {
     pub(super) fn repeated_end(&self, psn: Psn) -> Option<Psn> {
         let mut ends = self.read_ends.iter();
         ends.find(|end| end.psn.after(psn)).map(|end| end.psn)
+    }
+
+    /// The last end before this PSN of a part that went again by itself.
+    pub(super) fn part_end_before(&self, psn: Psn) -> Option<Psn> {
+        let parts = self.read_ends.iter().filter(|end| end.is_part);
+        let mut earlier = parts.filter(|end| end.psn.before(psn));
+        earlier.next_back().map(|end| end.psn)
     }
 
     /// Whether a request ended before this PSN, and the next began with it.
@@ -215,6 +226,8 @@ impl Requester {
         if is_new {
             let is_part = false;
             self.read_ends.push_back(ReadEnd { psn: end, is_part });
+        } else if first == self.una {
+            self.note_attempt(end);
         }
         Step::Sent
     }

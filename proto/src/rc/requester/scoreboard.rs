@@ -18,7 +18,7 @@ use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
 use crate::time::Time;
-use crate::work::{Payload, SendOp};
+use crate::work::{Payload, SendOp, WcStatus};
 use std::collections::VecDeque;
 
 /// The most received ranges that are remembered. With so many, responses behind another gap are
@@ -45,11 +45,38 @@ pub(super) struct Scoreboard {
     /// The responder reported that it misses the request with this PSN, while responses before it
     /// were missing here.
     nak: Option<Psn>,
+    /// How the response with PSN `una` was requested again.
+    attempt: Attempt,
+}
+
+/// How the oldest missing response was requested again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attempt {
+    /// The PSN after the last response that the last such request asked for.
+    end: Option<Psn>,
+    /// Whether one asked for all that was left of the original request.
+    was_whole: bool,
+    /// Whether one asked for less.
+    was_partial: bool,
+    /// Whether the peer is known to have executed the original request, and not a part of it by
+    /// itself.
+    is_original_executed: bool,
+    /// The NAK that one for less met, as a status. It is the work request's if nothing else helps.
+    refused: Option<WcStatus>,
 }
 
 impl Scoreboard {
-    /// Forgets everything.
+    /// Forgets what was received and requested: the requester goes back. How `una` was last
+    /// requested again stays.
     pub(super) fn clear(&mut self) {
+        *self = Scoreboard {
+            attempt: self.attempt,
+            ..Scoreboard::default()
+        };
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&mut self) {
         *self = Scoreboard::default();
     }
 
@@ -60,6 +87,7 @@ impl Scoreboard {
         self.missing.take_if(is_past);
         self.probe_until.take_if(is_past);
         self.nak.take_if(|psn| psn.before(una));
+        self.attempt = Attempt::default();
     }
 
     /// The PSN before which the peer has executed all requests, if that lies beyond the oldest
@@ -207,6 +235,11 @@ impl Requester {
         if !has_gone_back {
             self.scoreboard.note_executed(executed);
         }
+        let whole = self.request_end(self.una);
+        let last_part = whole.and_then(|whole| self.part_end_before(whole));
+        if last_part.is_none_or(|part| executed.after(part)) {
+            self.scoreboard.attempt.is_original_executed = true;
+        }
         let may_come = self.just_went_back_to(self.una, cx.now) || self.was_just_requested(cx.now);
         if may_come && !self.scoreboard.answers_later_repetition(executed.prev()) {
             return;
@@ -341,7 +374,8 @@ impl Requester {
         let end = self.request_end(from)?;
         let end = if from == self.una {
             let gap_end = self.scoreboard.gap_end(from).unwrap_or(end);
-            earliest([self.repeated_end(from)?, gap_end, missing])
+            let shortest = earliest([self.repeated_end(from)?, gap_end, missing]);
+            self.attempt_end(from, shortest)
         } else {
             // One request at a time goes again for a part of what one request asked for. A
             // responder may take it as leave to forget what lies before it: Linux's rxe moves the
@@ -360,6 +394,77 @@ impl Requester {
             from,
             end,
         })
+    }
+
+    /// Where a repeated request for the response with the PSN `from` ends, if `shortest` is where
+    /// what is missing ends, or what the window has room for.
+    ///
+    /// A responder may not take a request for a part of an earlier one: it answers with a NAK, or
+    /// not at all. So when a request for the oldest missing response is not answered, the next one
+    /// reaches to the end of the original request. The original request may have been lost, and a
+    /// part of it executed by itself; then the responder takes no request that reaches beyond the
+    /// end of this part. So unless a response shows that the original request was executed, the
+    /// ends of such parts have their turns after that.
+    pub(super) fn attempt_end(&self, from: Psn, shortest: Psn) -> Psn {
+        let attempt = &self.scoreboard.attempt;
+        let whole = self.request_end(from).unwrap_or(shortest);
+        match attempt.end {
+            _ if from != self.una => shortest,
+            _ if attempt.refused.is_some() => whole,
+            None => shortest,
+            Some(last) if !last.after(shortest) => whole,
+            Some(_) if attempt.was_partial && attempt.is_original_executed => whole,
+            Some(last) => {
+                let part = self.part_end_before(last);
+                part.filter(|end| end.after(shortest)).unwrap_or(shortest)
+            }
+        }
+    }
+
+    /// A request for the response with PSN `una` went out again, up to `end`.
+    pub(super) fn note_attempt(&mut self, end: Psn) {
+        let whole = self.request_end(self.una);
+        let attempt = &mut self.scoreboard.attempt;
+        attempt.end = Some(end);
+        let is_partial = whole.is_some_and(|whole| end.before(whole));
+        attempt.was_partial |= is_partial;
+        attempt.was_whole |= !is_partial;
+    }
+
+    /// Whether the oldest missing response was requested again, but never with all that is left of
+    /// the original request.
+    pub(super) fn awaits_partial(&self) -> bool {
+        let attempt = &self.scoreboard.attempt;
+        attempt.end.is_some() && !attempt.was_whole
+    }
+
+    /// The peer refused the request with this PSN. Whether that was a repeated request for a part,
+    /// so that the whole has to be requested before the peer's word is final.
+    pub(super) fn refuses_partial(&mut self, psn: Psn, status: WcStatus, now: Time) -> bool {
+        if psn != self.una {
+            return false;
+        }
+        let whole = self.request_end(psn);
+        let attempt = &mut self.scoreboard.attempt;
+        let is_partial = |(end, whole): (Psn, Psn)| end.before(whole);
+        if attempt.end.zip(whole).is_some_and(is_partial) {
+            attempt.refused = Some(status);
+            self.gap = Some((psn, now));
+            if self.next_psn == self.sent_end {
+                self.request_oldest();
+            } else {
+                self.go_back();
+            }
+            return true;
+        }
+        // The same refusal again, which came twice, or before the whole was executed.
+        attempt.refused.is_some() && self.just_went_back_to(psn, now)
+    }
+
+    /// The status of a work request whose retries are used up.
+    pub(super) fn exhausted_status(&self) -> WcStatus {
+        let refused = self.scoreboard.attempt.refused;
+        refused.unwrap_or(WcStatus::RetryExcErr)
     }
 }
 

@@ -213,6 +213,110 @@ fn a_read_goes_again_when_all_of_its_responses_are_known_to_be_missing() {
     assert_all_are_there(&end, 5);
 }
 
+/// A READ of four packets of which the second is missing. It was requested by itself.
+fn missing_one(change: impl FnOnce(&mut QpAttr)) -> End {
+    let mut end = End::with(change);
+    end.ask(1, read_from(0), 4 * MTU);
+    end.poll();
+    for offset in [0, 2, 3] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    end
+}
+
+#[test]
+fn a_responder_that_drops_a_request_for_a_part_gets_one_for_the_whole_rest() {
+    let mut end = missing_one(|_| ());
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    assert_eq!(end.qp.counters().timeouts, 0);
+    (1..4).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 4);
+}
+
+#[test]
+fn the_whole_rest_is_requested_before_retries_are_used_up() {
+    let mut end = End::with(|attr| {
+        attr.retry_cnt = 0;
+        attr.timeout = 1;
+    });
+    end.ask(1, read_from(0), 4 * MTU);
+    end.poll();
+    // The round trip is longer than the timeout, so that no probe comes before it.
+    end.pass(ms(10));
+    for offset in [0, 2, 3] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    end.wait_for_deadline();
+    assert_eq!(end.done(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn a_nak_for_a_part_is_not_the_last_word() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    // The network brings it twice.
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    (1..4).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.qp.counters().fatal_naks_received, 0);
+}
+
+#[test]
+fn a_nak_for_the_whole_rest_is_fatal() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    end.pass(ms(1));
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+    // So is one for a READ that nothing was repeated of.
+    let mut end = reading(4);
+    respond(&mut end, 0);
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn silence_after_a_nak_for_a_part_ends_with_the_status_of_the_nak() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    while end.qp.state() == QpState::Rts {
+        // Always for the whole rest: the peer does not take a part.
+        assert!(asked(&mut end).iter().all(|request| *request == (1, 3)));
+        end.wait_for_deadline();
+    }
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
+    let (mut a, mut b) = pair(|_| {});
+    a.ask(1, read_from(0), 4 * MTU);
+    // The request is lost, and the probe.
+    assert_eq!(asked(&mut a), [(0, 4)]);
+    a.wait_for_deadline();
+    assert_eq!(asked(&mut a), [(0, 4)]);
+    a.wait_for_deadline();
+    let part = a.only();
+    assert_eq!(part.header.reth.unwrap().length as usize, MTU);
+    b.give_sent(&part);
+    // Its answer is lost. From now on the peer takes no request across the end of this part.
+    assert_eq!(b.poll().len(), 1);
+    while a.host.sends.is_empty() {
+        a.wait_for_deadline();
+        exchange(&mut a, &mut b);
+    }
+    assert_eq!(a.done(), [(1, Success)]);
+}
+
 #[test]
 fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
     let mut end = reading(4);
@@ -222,9 +326,9 @@ fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
     assert!(end.poll().is_empty(), "it may be under way");
     end.pass(ms(1));
     respond(&mut end, 3);
-    assert_eq!(asked(&mut end), [(0, 1)]);
+    assert_eq!(asked(&mut end), [(0, 4)], "the peer may not take a part");
     end.wait_for_deadline();
-    assert_eq!(asked(&mut end), [(0, 1)], "a probe");
+    assert_eq!(asked(&mut end), [(0, 4)], "a probe");
     respond(&mut end, 0);
     assert_eq!(end.done(), [(1, Success)]);
     assert_all_are_there(&end, 4);

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use crate::sink::Sink;
 use rand::RngExt;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 use urxe_proto::host::{Access, QpEvent};
@@ -15,11 +15,11 @@ use urxe_proto::ids::{Gid, Qpn, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, way_to_rts};
-use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
+use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize, packets_of};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
-use urxe_proto::wire::Packet;
+use urxe_proto::wire::{Operation, Packet};
 use urxe_proto::work::{
     Destination, Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
@@ -64,6 +64,9 @@ pub struct Manners {
     pub sink: usize,
     /// How often a round of posting is one of draining the send queue.
     pub drain: f64,
+    /// Whether it takes a repeated READ request for the middle of an earlier one, as the
+    /// specification's responder does.
+    pub takes_parts: bool,
 }
 
 impl Manners {
@@ -96,6 +99,10 @@ pub struct Endpoint {
     pub drains: u64,
     /// READs that returned versions.
     pub versions_read: u64,
+    /// Repeated READ requests that it dropped because they ended where no other had.
+    pub parts_dropped: u64,
+    /// Where READ requests ended that were not repeated.
+    read_ends: HashSet<Psn>,
     manners: Manners,
     rng: Rng,
     /// What it asks.
@@ -221,6 +228,8 @@ impl Endpoint {
             target_first: false,
             drains: 0,
             versions_read: 0,
+            parts_dropped: 0,
+            read_ends: HashSet::new(),
             manners: own.clone(),
             rng,
             target: peer_plan.target.clone(),
@@ -329,6 +338,10 @@ impl Endpoint {
     /// A packet arrived for it, which may have met congestion.
     pub fn receive(&mut self, now: Time, from: Gid, packet: &Packet<'_>, marked: bool) {
         self.write_versions(now);
+        if !self.manners.takes_parts && self.is_part(packet) {
+            self.parts_dropped += 1;
+            return;
+        }
         let qp = match &mut self.tgt {
             Some(target) if packet.header.bth.dest_qp == target.qpn() => target,
             _ => &mut self.qp,
@@ -342,6 +355,22 @@ impl Endpoint {
         self.check_events(now);
         let delay = self.pause(self.manners.poll_delay);
         self.poll_at = self.poll_at.min(now + delay);
+    }
+
+    /// Whether this is a repeated READ request that ends where none ended before.
+    fn is_part(&mut self, packet: &Packet<'_>) -> bool {
+        let header = &packet.header;
+        let operation = header.bth.opcode.info().operation;
+        let (Operation::ReadRequest, Some(reth)) = (operation, header.reth) else {
+            return false;
+        };
+        let responder = self.tgt.as_ref().unwrap_or(&self.qp).attributes();
+        let end = header.bth.psn + packets_of(reth.length, responder.path_mtu);
+        if header.bth.psn.before(responder.rq_psn) {
+            return !self.read_ends.contains(&end);
+        }
+        self.read_ends.insert(end);
+        false
     }
 
     fn pause(&mut self, longest: Duration) -> Duration {

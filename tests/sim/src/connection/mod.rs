@@ -41,6 +41,8 @@ pub struct Stats {
     pub xrc_operations: u64,
     /// READs that returned versions of a second writer.
     pub versions_read: u64,
+    /// READ requests for the middle of an earlier one that a responder did not take.
+    pub parts_dropped: u64,
     /// Send queues drained.
     pub drains: u64,
     /// Packets sent again.
@@ -76,6 +78,7 @@ impl crate::seeds::Stats for Stats {
         self.operations += other.operations;
         self.xrc_operations += other.xrc_operations;
         self.versions_read += other.versions_read;
+        self.parts_dropped += other.parts_dropped;
         self.drains += other.drains;
         self.retransmitted += other.retransmitted;
         self.duplicates += other.duplicates;
@@ -233,6 +236,7 @@ impl World {
                 self.stats.count(qp.counters());
             }
             self.stats.versions_read += self.endpoints[index].versions_read;
+            self.stats.parts_dropped += self.endpoints[index].parts_dropped;
             self.stats.drains += self.endpoints[index].drains;
             self.stats.partitions += self.links[index].partitions;
             self.stats.damaged += self.links[index].damaged;
@@ -352,6 +356,7 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
         poll_delay: us([0, 0, 5, 100][rng.random_range(0..4)]),
         sink: [1, 4, 64][rng.random_range(0..3)],
         drain: [0.0, 0.0, 0.1][rng.random_range(0..3)],
+        takes_parts: true,
     }
 }
 
@@ -366,14 +371,18 @@ fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
     part > 0.0
 }
 
-/// How congestion is met. It has a generator of its own, so that seeds that showed something go on showing it.
+/// How congestion is met, and what responders take. It has a generator of its own, so that seeds
+/// that showed something go on showing it.
 fn govern(seed: u64, manners: &mut [Manners; 2], faults: &mut [Faults; 2]) {
     let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
-    for manners in manners {
+    for manners in manners.iter_mut() {
         manners.hold_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
         manners.congestion = Algorithm::ALL[rng.random_range(0..2)];
     }
     for faults in faults {
         faults.mark = [usize::MAX, usize::MAX, 4, 30][rng.random_range(0..4)];
+    }
+    for manners in manners {
+        manners.takes_parts = rng.random_bool(0.8);
     }
 }
