@@ -152,7 +152,7 @@ pub const CASES: [Case; 13] = [
 /// What requesters post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// WRITEs of [`MESSAGE`] bytes.
+    /// WRITEs of 64 KiB.
     Write,
     /// READs of so many bytes.
     Read(u32),
