@@ -6,10 +6,10 @@
 //! request are settled when it is posted, nothing else needs to be remembered about what was sent.
 
 mod answers;
-mod early;
 mod grant;
 mod reads;
 mod repair;
+mod scoreboard;
 
 use super::congestion::Window;
 use super::retransmit::{Expired, Retransmit};
@@ -22,9 +22,10 @@ use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
-use early::Early;
 use grant::Grant;
+use reads::ReadEnd;
 use repair::{Peer, Repair};
+use scoreboard::Scoreboard;
 use std::collections::VecDeque;
 
 /// Whether the requester can go on.
@@ -65,11 +66,9 @@ pub(super) struct Requester {
     una: Psn,
     /// The ends of the READ requests and atomics that await their answers.
     awaiting: VecDeque<Psn>,
-    /// The ends of all READ requests for what is not done. One that is repeated ends where one ended
-    /// before, so that it is part of one that the responder has carried out, or of none; it would
-    /// drop one that reaches across two (9.7.5.1.1).
-    read_ends: VecDeque<Psn>,
-    early: Early,
+    /// Where the READ requests and atomics end that are not done, in order.
+    read_ends: VecDeque<ReadEnd>,
+    scoreboard: Scoreboard,
     /// How many messages that consume a receive may have been sent; `None` for no limit (9.7.7.2).
     receive_limit: Option<u32>,
     /// How many of them are acknowledged.
@@ -113,7 +112,7 @@ impl Requester {
             una: Psn::default(),
             awaiting: VecDeque::new(),
             read_ends: VecDeque::new(),
-            early: Early::default(),
+            scoreboard: Scoreboard::default(),
             receive_limit: None,
             receives_done: 0,
             asked: Psn::default(),
@@ -143,7 +142,7 @@ impl Requester {
         self.una = psn;
         self.awaiting.clear();
         self.read_ends.clear();
-        self.early.clear();
+        self.scoreboard.reset();
         self.receive_limit = None;
         self.receives_done = 0;
         self.asked = psn.prev();
@@ -229,7 +228,7 @@ impl Requester {
         out: &mut T,
     ) -> bool {
         self.grant.set_wanted(false);
-        if !self.transmit_repair(cx, host, out) || !self.transmit_hole(cx, host, out) {
+        if !self.transmit_repair(cx, host, out) || !self.transmit_missing(cx, host, out) {
             return true;
         }
         loop {
@@ -432,7 +431,7 @@ impl Requester {
     /// The next packet is again the oldest that is not done.
     fn go_back(&mut self) {
         self.repair = None;
-        self.early.clear();
+        self.scoreboard.clear();
         self.back_for_gap = false;
         self.measured = None;
         // What could not be sent waits for what precedes it, which must be sent again first.
@@ -468,6 +467,11 @@ impl Requester {
                 self.reduced_until = self.sent_end;
                 self.go_back();
             }
+            // Perhaps the peer takes the whole request.
+            Expired::RetriesExceeded if self.awaits_partial() => {
+                cx.counters.timeouts += 1;
+                self.go_back();
+            }
             Expired::RetriesExceeded => return Outcome::Unanswered,
         }
         self.settle(cx, host)
@@ -476,7 +480,7 @@ impl Requester {
     /// The peer does not answer, and there is no other way to it.
     pub(super) fn give_up<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         cx.counters.retries_exceeded += 1;
-        self.fail(cx, WcStatus::RetryExcErr, host)
+        self.fail(cx, self.exhausted_status(), host)
     }
 
     /// Packets take another path to the peer from now on. Round trips and the window of the old path
@@ -563,7 +567,7 @@ impl Requester {
         self.unsendable = None;
         self.awaiting.clear();
         self.read_ends.clear();
-        self.early.clear();
+        self.scoreboard.reset();
         self.cursor = self.queue.head();
         self.begun = self.cursor;
         self.cursor_packet = 0;

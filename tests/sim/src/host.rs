@@ -8,6 +8,7 @@ use urxe_proto::host::{
 };
 use urxe_proto::ids::{RKey, Srqn};
 use urxe_proto::queue::RecvQueue;
+use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, Sge};
 
 /// A memory region. Its local and its remote key are the same number.
@@ -65,6 +66,8 @@ pub struct SimHost {
     pub receptions: VecDeque<(Completion, bool, Vec<u8>)>,
     /// The region that is watched.
     pub watched: Option<u32>,
+    /// The region that a second writer changes, and the time of its last write.
+    pub versions: Option<(u32, Time)>,
     /// Events.
     pub events: VecDeque<QpEvent>,
 }
@@ -161,7 +164,16 @@ impl Memory for SimHost {
     fn remote_read(&self, key: RemoteKey, addr: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let region = self.region(key.rkey.0)?;
         let range = region.range(addr, out.len(), Access::REMOTE_READ)?;
-        out.copy_from_slice(&region.bytes.borrow()[range]);
+        match self.versions {
+            // Each word of the region holds the time at which the second writer last wrote.
+            Some((versions, written)) if versions == region.key => {
+                let word = written.0.to_le_bytes();
+                for (byte, at) in out.iter_mut().zip(range) {
+                    *byte = word[at % word.len()];
+                }
+            }
+            _ => out.copy_from_slice(&region.bytes.borrow()[range]),
+        }
         Ok(())
     }
 

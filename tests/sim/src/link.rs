@@ -5,11 +5,13 @@ use crate::limits::{Fault, Limits};
 use crate::rng::{Rng, Scripted};
 use rand::RngExt;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
+use urxe_proto::psn::Psn;
 use urxe_proto::time::Time;
+use urxe_proto::wire::{Operation, Packet};
 
 /// How bad a link is. Probabilities are per datagram.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +112,13 @@ const MOST_IN_A_ROW: u32 = 2;
 /// met congestion.
 type Flying = Reverse<(Time, u64, Vec<u8>, bool)>;
 
+/// The PSN of a READ response, in a datagram of any kind.
+fn read_response(datagram: &[u8]) -> Option<Psn> {
+    let header = Packet::parse(datagram).ok()?.header;
+    let is_one = header.bth.opcode.info().operation == Operation::ReadResponse;
+    is_one.then_some(header.bth.psn)
+}
+
 /// What came out of a link.
 #[derive(Debug)]
 pub struct Arrival {
@@ -131,6 +140,9 @@ pub struct Link {
     burst_until: Time,
     lost_in_a_row: u32,
     number: u64,
+    bounds_reordering: bool,
+    /// The numbers of what does not arrive because a repeated response overtook it.
+    overtaken: HashSet<u64>,
     /// Damaged datagrams whose ICRC was right nevertheless, as must happen to one in 2^16.
     pub undetected: u64,
     /// Damaged datagrams.
@@ -169,6 +181,8 @@ impl Link {
             burst_until: Time(0),
             lost_in_a_row: 0,
             number: 0,
+            bounds_reordering: false,
+            overtaken: HashSet::new(),
             undetected: 0,
             damaged: 0,
             overflowed: 0,
@@ -179,6 +193,30 @@ impl Link {
     /// Whether nothing arrives twice, nor before what was sent before it.
     pub fn keeps_order(&self) -> bool {
         self.faults.duplicate == 0.0 && self.faults.reorder == 0.0
+    }
+
+    /// From now on a READ response is lost if one that was sent later, for an earlier PSN, arrives
+    /// before it.
+    ///
+    /// That other one answers a repeated request, which was sent when the peer had packets from
+    /// behind the first one's place: the network would have been late by more than a round trip. A
+    /// response has no mark by which a requester could tell the result of the first execution from
+    /// that of the second, and the specification assumes a fabric that does not reorder. So where
+    /// the age of data is checked, links reorder by less.
+    pub fn bound_reordering(&mut self) {
+        self.bounds_reordering = true;
+    }
+
+    /// Marks what the datagram that arrives then overtakes.
+    fn mark_overtaken(&mut self, arrives: Time, datagram: &[u8]) {
+        let Some(psn) = read_response(datagram) else {
+            return;
+        };
+        for Reverse((at, number, flying, _)) in &self.flying {
+            if *at > arrives && read_response(flying).is_some_and(|other| other.after(psn)) {
+                self.overtaken.insert(*number);
+            }
+        }
     }
 
     /// Seals `packet` and sends it.
@@ -220,6 +258,9 @@ impl Link {
                     .rng
                     .random_range(0..=self.faults.late.as_nanos() as u64);
                 arrives = arrives + Duration::from_nanos(late);
+            }
+            if self.bounds_reordering && !self.keeps_order() {
+                self.mark_overtaken(arrives, &copy);
             }
             self.number += 1;
             self.flying
@@ -279,10 +320,15 @@ impl Link {
 
     /// Takes a datagram that has arrived by `now`.
     pub fn arrived(&mut self, now: Time) -> Option<Arrival> {
-        if self.next_arrival() > now {
-            return None;
-        }
-        let Reverse((_, _, mut datagram, marked)) = self.flying.pop()?;
+        let (mut datagram, marked) = loop {
+            if self.next_arrival() > now {
+                return None;
+            }
+            let Reverse((_, number, datagram, marked)) = self.flying.pop()?;
+            if !self.overtaken.remove(&number) {
+                break (datagram, marked);
+            }
+        };
         let packet = self.accepts(&datagram).then(|| {
             datagram.truncate(datagram.len() - urxe_proto::icrc::LEN);
             datagram

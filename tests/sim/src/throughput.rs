@@ -1,9 +1,9 @@
 //! How well connections use a link: bulk transfer in virtual time, so that the figures are exact, and the same
 //! however busy the machine is.
 //!
-//! Requesters send WRITEs as fast as they may over one link to one host. The link has a rate and a queue, and what finds the
-//! queue full is lost: it stands for a switch, or for the receive buffer of a host that takes packets at that
-//! rate. Answers come back by a link of their own.
+//! Requesters send WRITEs as fast as they may over one link to one host, or READs whose responses take that link. The link
+//! has a rate and a queue, and drops what finds the queue full: it models a switch, or the receive buffer of a host that
+//! takes packets at that rate. The packets of the other direction have a link of their own, without loss.
 
 use crate::host::{Region, SimHost};
 use crate::rng::Rng;
@@ -25,9 +25,11 @@ use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
-/// Bytes of each WRITE.
+/// Bytes of each WRITE, and of a long READ.
 const MESSAGE: u32 = 64 << 10;
-/// How many of them each requester has posted.
+/// Bytes of a short READ: one packet.
+const SHORT: u32 = 4 << 10;
+/// Work requests that each requester keeps posted, and READ requests that may be outstanding.
 const POSTED: u32 = 16;
 /// How long a transfer goes on.
 const LENGTH: Duration = Duration::from_millis(60);
@@ -147,6 +149,24 @@ pub const CASES: [Case; 13] = [
     },
 ];
 
+/// What requesters post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// WRITEs of 64 KiB.
+    Write,
+    /// READs of so many bytes.
+    Read(u32),
+}
+
+impl Work {
+    fn bytes(self) -> u32 {
+        match self {
+            Work::Write => MESSAGE,
+            Work::Read(bytes) => bytes,
+        }
+    }
+}
+
 /// What came of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
@@ -173,7 +193,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Writes the table: a row a case, a column an algorithm and a kind of responder.
+/// Writes two tables with a row a case. The columns are: for WRITEs, an algorithm and a kind of responder; for READs, an
+/// algorithm and a length.
 pub fn table(mut line: impl FnMut(String)) {
     line(format!(
         "{MESSAGE} bytes a WRITE, MTU 4096, {} ms; link used, sent again, longest silence, wait in the queue",
@@ -191,15 +212,33 @@ pub fn table(mut line: impl FnMut(String)) {
     for case in CASES {
         let cells = columns
             .iter()
-            .map(|&(algorithm, keeps)| run(&case, algorithm, keeps).to_string());
+            .map(|&(algorithm, keeps)| run(&case, algorithm, keeps, Work::Write).to_string());
+        let cells: Vec<_> = cells.collect();
+        line(format!("| {} | {} |", case.name, cells.join(" | ")));
+    }
+    line(format!(
+        "READ, {POSTED} outstanding; the same figures of the responses"
+    ));
+    let columns = Algorithm::ALL.map(|algorithm| [MESSAGE, SHORT].map(|bytes| (algorithm, bytes)));
+    let columns = columns.as_flattened();
+    let names = columns
+        .iter()
+        .map(|(algorithm, bytes)| format!("{algorithm}, {} KiB", bytes >> 10));
+    let names: Vec<_> = names.collect();
+    line(format!("| | {} |", names.join(" | ")));
+    line(format!("|---|{}", "---|".repeat(names.len())));
+    for case in CASES {
+        let cells = columns
+            .iter()
+            .map(|&(algorithm, bytes)| run(&case, algorithm, true, Work::Read(bytes)).to_string());
         let cells: Vec<_> = cells.collect();
         line(format!("| {} | {} |", case.name, cells.join(" | ")));
     }
 }
 
-/// One transfer, with responders that keep what comes after a hole, or do not.
-pub fn run(case: &Case, algorithm: Algorithm, keeps: bool) -> Outcome {
-    let mut world = World::new(*case, algorithm, keeps);
+/// One transfer, with responders that keep requests that arrive out of order, or drop them.
+pub fn run(case: &Case, algorithm: Algorithm, keeps: bool, work: Work) -> Outcome {
+    let mut world = World::new(*case, algorithm, keeps, work);
     world.run();
     world.outcome()
 }
@@ -207,6 +246,9 @@ pub fn run(case: &Case, algorithm: Algorithm, keeps: bool) -> Outcome {
 struct End {
     qp: RcQp,
     host: SimHost,
+    work: Work,
+    /// The PSN after the highest that it sent over the link that is measured.
+    sent_end: Psn,
     completed: u64,
     heard: Time,
     silence: Duration,
@@ -243,6 +285,7 @@ type Flying = Reverse<(Time, u64, usize, Vec<u8>, bool)>;
 
 struct World {
     case: Case,
+    work: Work,
     /// The requesters, and then their responders.
     ends: Vec<End>,
     flying: BinaryHeap<Flying>,
@@ -254,6 +297,8 @@ struct World {
     rng: Rng,
     now: Time,
     sent: u64,
+    /// Packets whose PSN had been sent before.
+    again: u64,
     waited: Duration,
 }
 
@@ -266,13 +311,15 @@ fn qpn(index: usize) -> Qpn {
 }
 
 impl World {
-    fn new(case: Case, algorithm: Algorithm, keeps: bool) -> Self {
+    fn new(case: Case, algorithm: Algorithm, keeps: bool, work: Work) -> Self {
+        let hold_bytes = if keeps { HOLD_BYTES } else { 0 };
         let ends = (0..2 * case.senders).map(|index| {
             let peer = (index + case.senders) % (2 * case.senders);
-            End::new(index, peer, algorithm, if keeps { HOLD_BYTES } else { 0 })
+            End::new(index, peer, algorithm, hold_bytes, work)
         });
         let mut world = World {
             case,
+            work,
             ends: ends.collect(),
             flying: BinaryHeap::new(),
             number: 0,
@@ -281,6 +328,7 @@ impl World {
             rng: Rng::seed_from_u64(1),
             now: Time(0),
             sent: 0,
+            again: 0,
             waited: Duration::ZERO,
         };
         for index in 0..case.senders {
@@ -343,13 +391,21 @@ impl World {
         let half = self.case.round_trip / 2;
         let senders = self.case.senders;
         self.number += 1;
-        if from >= senders {
+        let is_requester = from < senders;
+        let to = (from + senders) % (2 * senders);
+        if is_requester != (self.work == Work::Write) {
             let at = self.now + half;
             self.flying
-                .push(Reverse((at, self.number, from - senders, packet, false)));
+                .push(Reverse((at, self.number, to, packet, false)));
             return;
         }
         self.sent += 1;
+        let parsed = Packet::parse(&packet).expect("what an end sends is well-formed");
+        let psn = parsed.header.bth.psn;
+        match psn.before(self.ends[from].sent_end) {
+            true => self.again += 1,
+            false => self.ends[from].sent_end = psn.next(),
+        }
         while self.leaving.front().is_some_and(|at| *at <= self.now) {
             self.leaving.pop_front();
         }
@@ -371,23 +427,19 @@ impl World {
         self.leaving.push_back(leaves);
         let at = leaves + half;
         self.flying
-            .push(Reverse((at, self.number, from + senders, packet, marked)));
+            .push(Reverse((at, self.number, to, packet, marked)));
     }
 
     fn outcome(&self) -> Outcome {
         let requesters = &self.ends[..self.case.senders];
-        let bytes: u64 = requesters.iter().map(|end| end.completed).sum();
-        let again: u64 = requesters
-            .iter()
-            .map(|end| end.qp.counters().retransmitted)
-            .sum();
+        let completed: u64 = requesters.iter().map(|end| end.completed).sum();
         let silence = requesters
             .iter()
             .map(|end| end.silence.max(self.now.since(end.heard)));
         Outcome {
-            used: bytes as f64 * u64::from(MESSAGE) as f64
+            used: completed as f64 * f64::from(self.work.bytes())
                 / (self.case.rate as f64 * LENGTH.as_secs_f64()),
-            again: again as f64 / self.sent.max(1) as f64,
+            again: self.again as f64 / self.sent.max(1) as f64,
             silence: silence.max().unwrap_or_default(),
             waited: self.waited / u32::try_from(self.sent.max(1)).unwrap_or(u32::MAX),
         }
@@ -395,11 +447,12 @@ impl World {
 }
 
 impl End {
-    fn new(index: usize, peer: usize, algorithm: Algorithm, hold_bytes: u32) -> Self {
+    fn new(index: usize, peer: usize, algorithm: Algorithm, hold_bytes: u32, work: Work) -> Self {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = Region {
             key: KEY,
             base: BASE,
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            access,
             bytes: RefCell::new(vec![0; MESSAGE as usize]),
         };
         let host = SimHost {
@@ -412,6 +465,7 @@ impl End {
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
             watched: None,
+            versions: None,
             events: VecDeque::new(),
         };
         let config = RcConfig {
@@ -430,12 +484,14 @@ impl End {
         let mut end = End {
             qp: RcQp::new(config).expect("memory"),
             host,
+            work,
+            sent_end: Psn::new(0),
             completed: 0,
             heard: Time(0),
             silence: Duration::ZERO,
         };
         let attr = QpAttr {
-            access: Access::REMOTE_WRITE,
+            access,
             av: AddressVector {
                 dgid: gid(peer),
                 is_global: true,
@@ -447,8 +503,8 @@ impl End {
             rnr_retry: 7,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            max_rd_atomic: 1,
-            max_dest_rd_atomic: 1,
+            max_rd_atomic: POSTED as u8,
+            max_dest_rd_atomic: POSTED as u8,
             min_rnr_timer: 12,
             dest_qpn: qpn(peer),
             ..QpAttr::default()
@@ -465,14 +521,15 @@ impl End {
     fn post(&mut self, now: Time) {
         let sges = [Sge {
             addr: BASE,
-            length: MESSAGE,
+            length: self.work.bytes(),
             lkey: urxe_proto::ids::LKey(KEY),
         }];
+        let (addr, rkey) = (BASE, RKey(KEY));
         let wr = SendWr {
             wr_id: 0,
-            op: SendOp::Write {
-                addr: BASE,
-                rkey: RKey(KEY),
+            op: match self.work {
+                Work::Write => SendOp::Write { addr, rkey },
+                Work::Read(_) => SendOp::Read { addr, rkey },
             },
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(&sges),
@@ -510,7 +567,7 @@ mod tests {
 
     fn used(name: &str, algorithm: Algorithm) -> f64 {
         let case = CASES.into_iter().find(|case| case.name == name).unwrap();
-        run(&case, algorithm, true).used
+        run(&case, algorithm, true, Work::Write).used
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Requester {
                 let complete = self.advance(cx, psn.next(), host);
                 self.take_credits(credits.count());
                 if !complete {
-                    self.response_lost(cx);
+                    self.response_lost(cx, psn.next());
                 } else if left > 0 {
                     self.repeat_rest(left);
                 }
@@ -53,7 +53,7 @@ impl Requester {
                 let before = self.una;
                 let complete = self.advance(cx, psn, host);
                 if !complete {
-                    self.response_lost(cx);
+                    self.response_lost(cx, psn);
                 } else if self.una == before && self.timers.waits_for_receiver() {
                     // The request was not sent again since the RNR NAK that began the wait: this is a
                     // duplicate of it, or the answer to a probe that was sent before the wait.
@@ -74,6 +74,9 @@ impl Requester {
                     NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
                     _ => WcStatus::BadRespErr,
                 };
+                if self.refuses_partial(psn, status, cx.now) {
+                    return self.settle(cx, host);
+                }
                 cx.counters.fatal_naks_received += 1;
                 self.refused(cx, psn, status, host)
             }
@@ -93,8 +96,10 @@ impl Requester {
         self.learn(psn);
         let complete = self.advance(cx, psn, host);
         if !complete {
-            self.response_lost(cx);
-            self.early.note_gap(psn);
+            self.response_lost(cx, psn);
+            if self.next_psn == self.sent_end {
+                self.scoreboard.note_nak(psn);
+            }
             return self.settle(cx, host);
         }
         if self.una == before {
@@ -116,28 +121,20 @@ impl Requester {
         self.settle(cx, host)
     }
 
-    /// The peer went on past a READ or an atomic whose answer did not arrive: ask again (9.7.5.2.4).
-    fn response_lost(&mut self, cx: &mut Context<'_>) {
-        if self.just_went_back_to(self.una, cx.now) {
-            return;
-        }
-        cx.counters.responses_lost += 1;
-        self.gap = Some((self.una, cx.now));
-        self.reduce(cx);
-        if !self.want_hole() {
-            self.go_back();
-        }
+    /// Whether the gap at `psn` was answered so lately that another report of it says nothing new.
+    pub(super) fn just_went_back_to(&self, psn: Psn, now: Time) -> bool {
+        let answers = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
+        self.gap.is_some_and(answers)
     }
 
-    /// Whether the gap at `psn` was answered so lately that another report of it says nothing new.
-    fn just_went_back_to(&self, psn: Psn, now: Time) -> bool {
+    /// Whether the answer to what was sent at `sent` may be under way still.
+    pub(super) fn is_recent(&self, sent: Time, now: Time) -> bool {
         let round_trip = self.timers.smoothed_round_trip().unwrap_or(SAME_GAP);
-        let lately = |at| now.since(at) < round_trip.max(SAME_GAP);
-        self.gap.is_some_and(|(gap, at)| gap == psn && lately(at))
+        now.since(sent) < round_trip.max(SAME_GAP)
     }
 
     /// Makes the window smaller, once for all that was under way.
-    fn reduce(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn reduce(&mut self, cx: &mut Context<'_>) {
         // What was under way then is not now when that was half of all PSNs ago.
         let until = self.reduced_until;
         if !self.una.before(until) || until.after(self.sent_end) {
@@ -160,7 +157,12 @@ impl Requester {
 
     /// Everything before `end` is acknowledged. Completes what is done by it; false when that
     /// leaves out a READ or an atomic whose answer is missing, where it then stops.
-    fn advance<H: Completions>(&mut self, cx: &mut Context<'_>, end: Psn, host: &mut H) -> bool {
+    pub(super) fn advance<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        end: Psn,
+        host: &mut H,
+    ) -> bool {
         let mut reached = end;
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
@@ -190,12 +192,12 @@ impl Requester {
             return;
         }
         self.una = reached;
-        self.early.want_nothing();
+        self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
         while self
             .read_ends
             .front()
-            .is_some_and(|end| !end.after(reached))
+            .is_some_and(|end| !end.psn.after(reached))
         {
             self.read_ends.pop_front();
         }
@@ -315,9 +317,9 @@ impl Requester {
         self.advance(cx, psn, host);
         if self.una != psn {
             if let Some(data) = data {
-                self.keep_early(cx, psn, data, host);
+                self.keep_response(cx, psn, data, host);
             }
-            self.response_lost(cx);
+            self.response_lost(cx, psn.next());
             return None;
         }
         let head = self.queue.head();
@@ -343,9 +345,8 @@ impl Requester {
         if scattered.is_err() {
             return self.fail(cx, WcStatus::LocProtErr, host);
         }
-        let reached = self.early.join(self.una.next());
+        let reached = self.scoreboard.join(self.una.next());
         self.done_until(cx, reached, host);
-        self.look_for_hole(cx);
         if let Some(Aeth {
             syndrome: Syndrome::Ack(credits),
             ..
@@ -353,6 +354,7 @@ impl Requester {
         {
             self.take_credits(credits.count());
         }
+        self.response_arrived(cx, host);
         self.settle(cx, host)
     }
 

@@ -19,6 +19,19 @@ const READ_PIECE: u32 = 64 * 1024;
 /// missing by the next.
 const PIECES_UNDER_WAY: u8 = 2;
 
+/// Where a request that is answered with more than an acknowledgement ends.
+///
+/// A READ request that goes again must ask for a part of one that the responder has executed, or of
+/// none; the responder drops one that reaches across two (9.7.5.1.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadEnd {
+    /// The PSN after its last response.
+    pub(super) psn: Psn,
+    /// Whether it was a part of an earlier request, shorter because the window was. If that one
+    /// never arrived, the responder has executed the part alone.
+    is_part: bool,
+}
+
 impl Requester {
     /// Sends the next such request, or the next piece of a long READ.
     pub(super) fn send_with_response<M: Memory, T: Transmit>(
@@ -47,6 +60,10 @@ impl Requester {
             return Step::Wait;
         }
         packets = packets.min(room).max(1);
+        if self.next_psn.before(self.sent_end) {
+            let end = self.attempt_end(self.next_psn, self.next_psn + packets);
+            packets = end.diff(self.next_psn) as u32;
+        }
         if self.granted() < packets {
             self.grant.set_wanted(true);
             return Step::Wait;
@@ -54,6 +71,7 @@ impl Requester {
         let step = self.request(cx, wqe, packets, memory, out);
         if matches!(step, Step::Sent) {
             self.awaiting.push_back(self.next_psn);
+            self.note_part(self.next_psn);
         }
         step
     }
@@ -70,13 +88,40 @@ impl Requester {
     }
 
     /// How many responses one request at the cursor may ask for.
-    pub(super) fn piece_of(&self, cx: &Context<'_>, wqe: &SendWqe) -> u32 {
+    fn piece_of(&self, cx: &Context<'_>, wqe: &SendWqe) -> u32 {
         let left = wqe.packets - self.cursor_packet;
         let packets = left.min(self.read_piece(cx.attr));
-        match self.read_ends.iter().find(|end| end.after(self.next_psn)) {
+        match self.repeated_end(self.next_psn) {
             Some(end) => packets.min(end.diff(self.next_psn) as u32),
             None => packets,
         }
+    }
+
+    /// Where the request ends that asked for the response with this PSN first.
+    pub(super) fn request_end(&self, psn: Psn) -> Option<Psn> {
+        let mut requests = self.read_ends.iter().filter(|end| !end.is_part);
+        requests.find(|end| end.psn.after(psn)).map(|end| end.psn)
+    }
+
+    /// Where a request for the response with this PSN may end at most, if it is repeated: where a
+    /// request ended before, for the same response or one before it.
+    pub(super) fn repeated_end(&self, psn: Psn) -> Option<Psn> {
+        let mut ends = self.read_ends.iter();
+        ends.find(|end| end.psn.after(psn)).map(|end| end.psn)
+    }
+
+    /// The last end before this PSN of a part that went again by itself.
+    pub(super) fn part_end_before(&self, psn: Psn) -> Option<Psn> {
+        let parts = self.read_ends.iter().filter(|end| end.is_part);
+        let mut earlier = parts.filter(|end| end.psn.before(psn));
+        earlier.next_back().map(|end| end.psn)
+    }
+
+    /// Whether a request ended before this PSN, and the next began with it.
+    pub(super) fn ends_request(&self, psn: Psn) -> bool {
+        self.read_ends
+            .iter()
+            .any(|end| end.psn == psn && !end.is_part)
     }
 
     /// Sends the request at the cursor, for so many responses.
@@ -175,15 +220,24 @@ impl Requester {
         packet[header_len..].copy_from_slice(data);
         out.commit();
         self.asked = self.next_psn + (packets - 1);
+        let (first, end) = (self.next_psn, self.next_psn + packets);
+        let is_new = !first.before(self.sent_end);
         self.sent(cx, wqe, packets, true, out.now());
-        self.note_read_end(self.next_psn);
+        if is_new {
+            let is_part = false;
+            self.read_ends.push_back(ReadEnd { psn: end, is_part });
+        } else if first == self.una {
+            self.note_attempt(end);
+        }
         Step::Sent
     }
 
-    fn note_read_end(&mut self, end: Psn) {
-        let at = self.read_ends.partition_point(|other| other.before(end));
-        if self.read_ends.get(at) != Some(&end) {
-            self.read_ends.insert(at, end);
+    /// A part of an earlier request goes again by itself, and may be executed by itself.
+    fn note_part(&mut self, psn: Psn) {
+        let at = self.read_ends.partition_point(|end| end.psn.before(psn));
+        if self.read_ends.get(at).is_none_or(|end| end.psn != psn) {
+            let is_part = true;
+            self.read_ends.insert(at, ReadEnd { psn, is_part });
         }
     }
 }

@@ -48,7 +48,7 @@ impl Requester {
             _ => 1,
         };
         let alone = self.peer != Peer::Keeps;
-        let goes = by_itself && (self.repair(run, alone) || (!alone && self.want_oldest()));
+        let goes = by_itself && (self.repair(run, alone) || (!alone && self.request_oldest()));
         if !goes {
             self.go_back();
             self.back_for_gap = true;

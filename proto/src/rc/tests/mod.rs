@@ -4,7 +4,6 @@
 mod confirmed;
 mod congestion;
 mod duplicates;
-mod early;
 mod errors;
 mod farewell;
 mod grants;
@@ -16,6 +15,7 @@ mod recovery;
 mod requester;
 mod responder;
 mod retries;
+mod scoreboard;
 mod states;
 mod xrc;
 

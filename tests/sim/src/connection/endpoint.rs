@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use crate::sink::Sink;
 use rand::RngExt;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 use urxe_proto::host::{Access, QpEvent};
@@ -15,10 +15,11 @@ use urxe_proto::ids::{Gid, Qpn, Source, Srqn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, transitions_to_rts};
-use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize};
+use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize, packets_of};
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
+use urxe_proto::wire::{Operation, Packet};
 use urxe_proto::work::{
     Destination, Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
@@ -63,6 +64,9 @@ pub struct Manners {
     pub sink: usize,
     /// How often a round of posting is one of draining the send queue.
     pub drain: f64,
+    /// Whether it takes a repeated READ request for the middle of an earlier one, as the
+    /// specification's responder does.
+    pub takes_parts: bool,
 }
 
 impl Manners {
@@ -93,6 +97,12 @@ pub struct Endpoint {
     target_first: bool,
     /// How often it drained its send queue.
     pub drains: u64,
+    /// READs that returned versions.
+    pub versions_read: u64,
+    /// Repeated READ requests that it dropped because they ended where no other had.
+    pub parts_dropped: u64,
+    /// Where READ requests ended that were not repeated.
+    read_ends: HashSet<Psn>,
     manners: Manners,
     rng: Rng,
     /// What it asks.
@@ -100,6 +110,10 @@ pub struct Endpoint {
     /// What its peer asks.
     peer_plan: Rc<Plan>,
     posted: usize,
+    /// When each READ of versions was posted that has not completed.
+    posted_at: VecDeque<Time>,
+    /// The newest version that a READ returned.
+    newest: Time,
     /// Work requests that make a completion, in order, and how many of them have.
     signaled: VecDeque<usize>,
     /// All before this one are known to be done.
@@ -162,6 +176,11 @@ impl Endpoint {
                     peer_plan.target.clone(),
                     Access::LOCAL_WRITE | remote,
                 ),
+                region(
+                    plan::VERSIONS,
+                    vec![0; peer_plan.target.len()],
+                    Access::REMOTE_READ,
+                ),
                 region(plan::SINK, vec![UNTOUCHED; plan.sink], Access::LOCAL_WRITE),
                 region(
                     plan::RECEIVE,
@@ -177,6 +196,7 @@ impl Endpoint {
             sends: VecDeque::new(),
             receptions: VecDeque::new(),
             watched: Some(plan::TARGET),
+            versions: Some((plan::VERSIONS, Time(0))),
             events: VecDeque::new(),
         };
         let config = RcConfig {
@@ -210,12 +230,17 @@ impl Endpoint {
             poll_at: Time::NEVER,
             target_first: false,
             drains: 0,
+            versions_read: 0,
+            parts_dropped: 0,
+            read_ends: HashSet::new(),
             manners: own.clone(),
             rng,
             target: peer_plan.target.clone(),
             plan,
             peer_plan,
             posted: 0,
+            posted_at: VecDeque::new(),
+            newest: Time(0),
             signaled: VecDeque::new(),
             checked: 0,
             receives_posted: 0,
@@ -289,6 +314,7 @@ impl Endpoint {
 
     /// Its turn at `now`: timers, the program, and packets to send, which are returned.
     pub fn turn(&mut self, now: Time) -> Vec<Vec<u8>> {
+        self.write_versions(now);
         if self.timer() <= now {
             for qp in [Some(&mut self.qp), self.tgt.as_mut()]
                 .into_iter()
@@ -305,25 +331,29 @@ impl Endpoint {
             self.program(now);
             self.poll_at = now;
         }
-        self.check_sends();
+        self.check_sends(now);
         let packets = if self.poll_at <= now {
             self.poll(now)
         } else {
             Vec::new()
         };
         self.check_events(now);
-        self.check_sends();
+        self.check_sends(now);
         packets
     }
 
+    /// The second writer writes: in each word of the versions, the time.
+    fn write_versions(&mut self, now: Time) {
+        self.host.versions = Some((plan::VERSIONS, now));
+    }
+
     /// A packet arrived for it, which may have met congestion.
-    pub fn receive(
-        &mut self,
-        now: Time,
-        from: Gid,
-        packet: &urxe_proto::wire::Packet<'_>,
-        marked: bool,
-    ) {
+    pub fn receive(&mut self, now: Time, from: Gid, packet: &Packet<'_>, marked: bool) {
+        self.write_versions(now);
+        if !self.manners.takes_parts && self.is_part(packet) {
+            self.parts_dropped += 1;
+            return;
+        }
         let qp = match &mut self.tgt {
             Some(target) if packet.header.bth.dest_qp == target.qpn() => target,
             _ => &mut self.qp,
@@ -336,11 +366,27 @@ impl Endpoint {
         if marked {
             qp.congestion_met(now, packet);
         }
-        self.check_sends();
+        self.check_sends(now);
         self.check_receptions();
         self.check_events(now);
         let delay = self.pause(self.manners.poll_delay);
         self.poll_at = self.poll_at.min(now + delay);
+    }
+
+    /// Whether this is a repeated READ request that ends where none ended before.
+    fn is_part(&mut self, packet: &Packet<'_>) -> bool {
+        let header = &packet.header;
+        let operation = header.bth.opcode.info().operation;
+        let (Operation::ReadRequest, Some(reth)) = (operation, header.reth) else {
+            return false;
+        };
+        let responder = self.tgt.as_ref().unwrap_or(&self.qp).attributes();
+        let end = header.bth.psn + packets_of(reth.length, responder.path_mtu);
+        if header.bth.psn.before(responder.rq_psn) {
+            return !self.read_ends.contains(&end);
+        }
+        self.read_ends.insert(end);
+        false
     }
 
     fn pause(&mut self, longest: Duration) -> Duration {
@@ -410,6 +456,9 @@ impl Endpoint {
             if self.manners.signal_all || op.flags.contains(SendFlags::SIGNALED) {
                 self.signaled.push_back(self.posted);
             }
+            if op.reads_versions() {
+                self.posted_at.push_back(now);
+            }
             self.posted += 1;
         }
     }
@@ -453,7 +502,7 @@ impl Endpoint {
     }
 
     /// Each signaled work request completes once, in order, and so do all before it.
-    fn check_sends(&mut self) {
+    fn check_sends(&mut self, now: Time) {
         while let Some(completion) = self.host.sends.pop_front() {
             let index = self
                 .signaled
@@ -468,7 +517,10 @@ impl Endpoint {
                 assert_eq!(completion.byte_len as usize, op.bytes.len());
             }
             for done in self.checked..=index {
-                self.check_returned(done);
+                match self.plan.ops[done].reads_versions() {
+                    true => self.check_versions(done, now),
+                    false => self.check_returned(done),
+                }
             }
             self.checked = index + 1;
         }
@@ -482,6 +534,37 @@ impl Endpoint {
             let wrong = got.iter().zip(&op.bytes).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "operation {index}, {:?}: first wrong", op.op);
         }
+    }
+
+    /// READ after READ is ordered without a fence (10.8.3.3): one returns nothing older than an
+    /// earlier one did. Within one READ there is no order.
+    fn check_versions(&mut self, index: usize, now: Time) {
+        let posted = self.posted_at.pop_front().expect("it was posted");
+        let op = &self.plan.ops[index];
+        let Data::Sges(sges) = &op.data else {
+            unreachable!("a READ has elements");
+        };
+        let got = self.gathered(sges, plan::SINK);
+        let versions = got
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&word| u64::from_le_bytes(word));
+        let (Some(oldest), Some(newest)) = (versions.clone().min(), versions.max()) else {
+            return;
+        };
+        assert!(
+            posted.0 <= oldest && newest <= now.0,
+            "operation {index} returned versions {oldest} to {newest}, posted at {posted:?} and \
+             completed at {now:?}"
+        );
+        assert!(
+            self.newest.0 <= oldest,
+            "operation {index} returned version {oldest}, and an earlier READ {:?}",
+            self.newest
+        );
+        self.newest = Time(newest);
+        self.versions_read += 1;
     }
 
     fn gathered(&self, sges: &[urxe_proto::work::Sge], key: u32) -> Vec<u8> {

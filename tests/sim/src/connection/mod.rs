@@ -39,6 +39,10 @@ pub struct Stats {
     pub operations: u64,
     /// Work requests done over extended reliable connections.
     pub xrc_operations: u64,
+    /// READs that returned versions of a second writer.
+    pub versions_read: u64,
+    /// READ requests for the middle of an earlier one that a responder did not take.
+    pub parts_dropped: u64,
     /// Send queues drained.
     pub drains: u64,
     /// Packets sent again.
@@ -73,6 +77,8 @@ impl crate::seeds::Stats for Stats {
         self.undetected += other.undetected;
         self.operations += other.operations;
         self.xrc_operations += other.xrc_operations;
+        self.versions_read += other.versions_read;
+        self.parts_dropped += other.parts_dropped;
         self.drains += other.drains;
         self.retransmitted += other.retransmitted;
         self.duplicates += other.duplicates;
@@ -150,7 +156,9 @@ impl World {
         if trace {
             eprintln!("seed {seed}: {mtu:?}\n{habits:#?}\n{manners:#?}\n{faults:#?}");
         }
-        let plans = habits.map(|habits| Rc::new(Plan::new(&mut rng, &habits)));
+        let mut plans = habits.map(|habits| Plan::new(&mut rng, &habits));
+        let has_second_writer = add_second_writer(seed, &mut plans);
+        let plans = plans.map(Rc::new);
         let endpoint = |index: usize| {
             let (own, peer) = (index, 1 - index);
             Endpoint::new(
@@ -165,7 +173,10 @@ impl World {
             .into_iter()
             .zip(faults)
             .map(|(script, faults)| Link::new(faults, is_v4, Scripted::new(script, rng.random())));
-        let links = [links.next(), links.next()].map(|link| link.expect("there are two"));
+        let mut links = [links.next(), links.next()].map(|link| link.expect("there are two"));
+        if has_second_writer {
+            links.iter_mut().for_each(Link::bound_reordering);
+        }
         World {
             perfect: faults.iter().all(Faults::are_none),
             endpoints: [endpoint(0), endpoint(1)],
@@ -224,6 +235,8 @@ impl World {
             for qp in self.endpoints[index].qps() {
                 self.stats.count(qp.counters());
             }
+            self.stats.versions_read += self.endpoints[index].versions_read;
+            self.stats.parts_dropped += self.endpoints[index].parts_dropped;
             self.stats.drains += self.endpoints[index].drains;
             self.stats.partitions += self.links[index].partitions;
             self.stats.damaged += self.links[index].damaged;
@@ -343,17 +356,33 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
         poll_delay: us([0, 0, 5, 100][rng.random_range(0..4)]),
         sink: [1, 4, 64][rng.random_range(0..3)],
         drain: [0.0, 0.0, 0.1][rng.random_range(0..3)],
+        takes_parts: true,
     }
 }
 
-/// How congestion is met. It has a generator of its own, so that seeds that showed something go on showing it.
+/// Lets READs of some seeds meet a second writer at the target. It has a generator of its own, as
+/// [`govern`] has.
+fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
+    let mut rng = Rng::seed_from_u64(seed ^ 0x5ec0_4d77);
+    let part = [0.0, 0.5, 1.0][rng.random_range(0..3)];
+    for plan in plans {
+        plan.read_versions(&mut rng, part);
+    }
+    part > 0.0
+}
+
+/// How congestion is met, and what responders take. It has a generator of its own, so that seeds
+/// that showed something go on showing it.
 fn govern(seed: u64, manners: &mut [Manners; 2], faults: &mut [Faults; 2]) {
     let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
-    for manners in manners {
+    for manners in manners.iter_mut() {
         manners.hold_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
         manners.congestion = Algorithm::ALL[rng.random_range(0..2)];
     }
     for faults in faults {
         faults.mark = [usize::MAX, usize::MAX, 4, 30][rng.random_range(0..4)];
+    }
+    for manners in manners {
+        manners.takes_parts = rng.random_bool(0.8);
     }
 }

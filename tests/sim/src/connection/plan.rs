@@ -2,8 +2,13 @@
 //!
 //! One queue pair is the only one that touches its part of the peer's memory, and its work requests
 //! take effect in the order of posting. So what each READ and each atomic returns, and what memory
-//! holds when a message arrives, is known beforehand: exactly, as long as a WRITE waits (by a fence)
-//! for earlier READs of the same bytes.
+//! holds when a message arrives, is known beforehand: exactly, as long as a WRITE waits (by a
+//! fence) for earlier READs of the same bytes.
+//!
+//! One region has a second writer, a program at the target, and no work request writes there. Its
+//! words are versions that only grow. A READ of them has no result that is known beforehand; it
+//! must return versions that the region held while the READ was outstanding, none older than an
+//! earlier READ returned.
 
 use crate::rng::Rng;
 use rand::{Rng as _, RngExt};
@@ -17,6 +22,8 @@ use urxe_proto::work::{SendFlags, SendOp, Sge};
 pub const SOURCE: u32 = 0x1001;
 /// What the peer may write, read and do atomics on.
 pub const TARGET: u32 = 0x2002;
+/// What the peer may read while a program at the target writes there: 64-bit versions.
+pub const VERSIONS: u32 = 0x5005;
 /// Where READ data and the results of atomics go.
 pub const SINK: u32 = 0x3003;
 /// Where messages go.
@@ -148,6 +155,28 @@ impl Plan {
             last.flags |= SendFlags::SIGNALED;
         }
         plan
+    }
+}
+
+impl Op {
+    /// Whether it reads versions.
+    pub fn reads_versions(&self) -> bool {
+        matches!(self.op, SendOp::Read { rkey, .. } if rkey == RKey(VERSIONS))
+    }
+}
+
+impl Plan {
+    /// Lets some of the READs, this part of them, read versions in place of the target.
+    pub fn read_versions(&mut self, rng: &mut Rng, part: f64) {
+        for op in &mut self.ops {
+            if let SendOp::Read { addr, rkey } = &mut op.op
+                && rng.random_bool(part)
+            {
+                // Whole words, so that each comes in one packet.
+                *addr = base(VERSIONS) + ((*addr - base(TARGET)) & !7);
+                *rkey = RKey(VERSIONS);
+            }
+        }
     }
 }
 

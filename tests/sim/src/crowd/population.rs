@@ -69,6 +69,7 @@ impl World {
                     sends: VecDeque::new(),
                     receptions: VecDeque::new(),
                     watched: None,
+                    versions: None,
                     events: VecDeque::new(),
                 },
                 free: (0..receives as u64).collect(),

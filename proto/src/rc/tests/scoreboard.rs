@@ -1,0 +1,503 @@
+//! READ responses that arrive behind a gap: those of the same work request are kept, and what is
+//! missing is requested again (9.7.5.2.4).
+
+use super::*;
+use crate::host::{Memory, RemoteKey};
+use Opcode::*;
+use WcStatus::Success;
+
+/// A requester with a READ of so many packets under way.
+fn reading(packets: usize) -> End {
+    let mut end = End::new();
+    end.ask(1, read_from(0), packets * MTU);
+    end.poll();
+    end
+}
+
+/// A response arrives; its data is its number.
+fn respond(end: &mut End, offset: u32) {
+    respond_with(end, offset, offset as u8);
+}
+
+fn respond_with(end: &mut End, offset: u32, byte: u8) {
+    let response = answer(RcReadResponseMiddle, offset, UNLIMITED);
+    end.give(response, &[byte; MTU]);
+}
+
+/// Two READs under way, of two and three packets.
+fn reading_twice() -> End {
+    let mut end = End::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 2)]);
+    end.post(2, read_from(2 * MTU), SIGNALED, &[to(2, 3)]);
+    assert_eq!(asked(&mut end), [(0, 2), (2, 3)]);
+    end
+}
+
+/// The READ requests that go out now: from which PSN, and for how many packets.
+fn asked(end: &mut End) -> Vec<(u32, usize)> {
+    let requests = end.poll();
+    let piece = |p: &Sent| {
+        let reth = p.header.reth.unwrap();
+        let place = base(REMOTE) + u64::from(p.psn() - OWN_PSN) * MTU as u64;
+        assert_eq!((p.opcode(), reth.addr), (RcReadRequest, place));
+        (p.psn() - OWN_PSN, reth.length as usize / MTU)
+    };
+    requests.iter().map(piece).collect()
+}
+
+fn assert_all_are_there(end: &End, packets: usize) {
+    for packet in 0..packets {
+        let expected = [packet as u8; MTU];
+        assert_eq!(end.host.bytes(LOCAL, packet * MTU, MTU), expected);
+    }
+}
+
+#[test]
+fn only_the_missing_response_is_asked_for_again() {
+    let mut end = reading(6);
+    for offset in [0, 1, 3, 4] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(2, 1)]);
+    respond(&mut end, 5);
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    respond(&mut end, 2);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 6);
+    let counters = end.qp.counters();
+    assert_eq!((counters.retransmitted, counters.responses_lost), (1, 1));
+}
+
+#[test]
+fn new_requests_go_while_a_response_is_missing() {
+    let mut end = reading(4);
+    respond(&mut end, 1);
+    end.ask(2, write_to(0), 1);
+    let sent = end.poll();
+    let psns: Vec<u32> = sent.iter().map(|p| p.psn() - OWN_PSN).collect();
+    assert_eq!(psns, [0, 4]);
+}
+
+#[test]
+fn holes_are_asked_for_one_after_the_other() {
+    let mut end = reading(10);
+    for offset in [0, 2, 3, 5, 8, 9] {
+        respond(&mut end, offset);
+    }
+    for (hole, packets) in [(1, 1), (4, 1), (6, 2)] {
+        assert_eq!(asked(&mut end), [(hole, packets)]);
+        (hole..).take(packets).for_each(|n| respond(&mut end, n));
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 10);
+}
+
+#[test]
+fn a_gap_across_two_reads_is_requested_by_a_request_for_each() {
+    let mut end = reading_twice();
+    respond(&mut end, 0);
+    respond(&mut end, 4);
+    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    (1..5).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    assert_all_are_there(&end, 5);
+}
+
+/// READ after READ is ordered (10.8.3.3, table 79).
+#[test]
+fn a_later_read_returns_nothing_older_than_an_earlier_one_that_was_executed_again() {
+    let mut end = reading_twice();
+    let (before, after) = (1, 2);
+    for offset in [0, 2, 3, 4] {
+        respond_with(&mut end, offset, before);
+    }
+    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    // The peer's memory has changed when the first READ is executed again.
+    for offset in 1..5 {
+        assert!(end.host.bytes(LOCAL, 2 * MTU, 1) != [before]);
+        respond_with(&mut end, offset, after);
+    }
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    assert_eq!(end.host.bytes(LOCAL, MTU, 4 * MTU), [after; 4 * MTU]);
+}
+
+#[test]
+fn a_later_read_is_executed_again_between_two_ends() {
+    let (mut a, mut b) = pair(|_| {});
+    let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
+    a.post(1, read_from(0), SIGNALED, &[to(0)]);
+    a.post(2, read_from(0), SIGNALED, &[to(1)]);
+    a.poll().iter().for_each(|request| b.give_sent(request));
+    let responses = b.poll();
+    assert_eq!(responses.len(), 2);
+    // The first response is lost, and a program at the target writes.
+    let key = RemoteKey {
+        rkey: RKey(REMOTE),
+        srq: None,
+    };
+    b.host
+        .remote_write(key, base(REMOTE), &[0xab; MTU])
+        .unwrap();
+    a.give_sent(&responses[1]);
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done(), [(1, Success), (2, Success)]);
+    assert_eq!(a.host.bytes(LOCAL, 0, 2 * MTU), [0xab; 2 * MTU]);
+}
+
+#[test]
+fn what_was_executed_behind_a_missing_response_is_not_sent_again() {
+    let mut end = End::new();
+    end.ask(1, read_from(0), MTU);
+    end.ask(2, write_to(0), 2 * MTU);
+    end.ask(3, add(1), 8);
+    end.ask(4, read_from(4 * MTU), MTU);
+    end.ask(5, SendOp::Send, 1);
+    end.poll();
+    end.give(ack(5), &[]);
+    let again = end.poll();
+    let seen: Vec<_> = again
+        .iter()
+        .map(|p| (p.psn() - OWN_PSN, p.opcode()))
+        .collect();
+    let expected = [(0, RcReadRequest), (3, RcFetchAdd), (4, RcReadRequest)];
+    assert_eq!(seen, expected);
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    end.give(answer(RcAtomicAck, 3, UNLIMITED).with_atomic_ack(7), &[]);
+    respond(&mut end, 4);
+    assert_eq!(end.done(), [(3, Success), (4, Success), (5, Success)]);
+    assert_eq!(end.qp.counters().retransmitted, 3);
+}
+
+#[test]
+fn an_answer_to_a_later_repetition_shows_that_the_first_was_lost_again() {
+    let mut end = End::new();
+    let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
+    for packet in 0..3 {
+        end.post(
+            packet as u64,
+            read_from(packet * MTU),
+            SIGNALED,
+            &[to(packet)],
+        );
+    }
+    end.poll();
+    respond(&mut end, 1);
+    respond(&mut end, 2);
+    assert_eq!(asked(&mut end), [(0, 1), (1, 1), (2, 1)]);
+    // At once: no clock says so.
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1), (1, 1)]);
+    respond(&mut end, 2);
+    assert_eq!(asked(&mut end), [(2, 1)]);
+    (0..3).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done().len(), 3);
+    assert_all_are_there(&end, 3);
+}
+
+#[test]
+fn a_read_goes_again_when_all_of_its_responses_are_known_to_be_missing() {
+    let mut end = reading_twice();
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1)]);
+    respond(&mut end, 2);
+    respond(&mut end, 3);
+    assert!(end.poll().is_empty());
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(asked(&mut end), [(2, 2)]);
+    (2..5).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(2, Success)]);
+    assert_all_are_there(&end, 5);
+}
+
+/// A READ of four packets of which the second is missing. It was requested by itself.
+fn missing_one(change: impl FnOnce(&mut QpAttr)) -> End {
+    let mut end = End::with(change);
+    end.ask(1, read_from(0), 4 * MTU);
+    end.poll();
+    for offset in [0, 2, 3] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    end
+}
+
+#[test]
+fn a_responder_that_drops_a_request_for_a_part_gets_one_for_the_whole_rest() {
+    let mut end = missing_one(|_| ());
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    assert_eq!(end.qp.counters().timeouts, 0);
+    (1..4).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 4);
+}
+
+#[test]
+fn the_whole_rest_is_requested_before_retries_are_used_up() {
+    let mut end = End::with(|attr| {
+        attr.retry_cnt = 0;
+        attr.timeout = 1;
+    });
+    end.ask(1, read_from(0), 4 * MTU);
+    end.poll();
+    // The round trip is longer than the timeout, so that no probe comes before it.
+    end.pass(ms(10));
+    for offset in [0, 2, 3] {
+        respond(&mut end, offset);
+    }
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    end.wait_for_deadline();
+    assert_eq!(end.done(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn a_nak_for_a_part_is_not_the_last_word() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    // The network brings it twice.
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert!(end.done().is_empty() && end.poll().is_empty());
+    (1..4).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(end.qp.counters().fatal_naks_received, 0);
+}
+
+#[test]
+fn a_nak_for_the_whole_rest_is_fatal() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    end.pass(ms(1));
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+    // So is one for a READ that nothing was repeated of.
+    let mut end = reading(4);
+    respond(&mut end, 0);
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn silence_after_a_nak_for_a_part_ends_with_the_status_of_the_nak() {
+    let mut end = missing_one(|_| ());
+    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    while end.qp.state() == QpState::Rts {
+        // Always for the whole rest: the peer does not take a part.
+        assert!(asked(&mut end).iter().all(|request| *request == (1, 3)));
+        end.wait_for_deadline();
+    }
+    assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
+    let (mut a, mut b) = pair(|_| {});
+    a.ask(1, read_from(0), 4 * MTU);
+    // The request is lost, and the probe.
+    assert_eq!(asked(&mut a), [(0, 4)]);
+    a.wait_for_deadline();
+    assert_eq!(asked(&mut a), [(0, 4)]);
+    a.wait_for_deadline();
+    let part = a.only();
+    assert_eq!(part.header.reth.unwrap().length as usize, MTU);
+    b.give_sent(&part);
+    // Its answer is lost. From now on the peer takes no request across the end of this part.
+    assert_eq!(b.poll().len(), 1);
+    while a.host.sends.is_empty() {
+        a.wait_for_deadline();
+        exchange(&mut a, &mut b);
+    }
+    assert_eq!(a.done(), [(1, Success)]);
+}
+
+#[test]
+fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
+    let mut end = reading(4);
+    respond(&mut end, 1);
+    assert_eq!(asked(&mut end), [(0, 1)]);
+    respond(&mut end, 2);
+    assert!(end.poll().is_empty(), "it may be under way");
+    end.pass(ms(1));
+    respond(&mut end, 3);
+    assert_eq!(asked(&mut end), [(0, 4)], "the peer may not take a part");
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(0, 4)], "a probe");
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 4);
+}
+
+#[test]
+fn a_read_whose_request_was_lost_is_asked_for_by_itself_of_a_peer_that_keeps() {
+    let (mut a, mut b) = pair(|_| {});
+    // It learns that the peer does from a WRITE.
+    a.ask(1, write_to(0), 6 * MTU);
+    let packets = a.poll();
+    packets[1..].iter().for_each(|packet| b.give_sent(packet));
+    exchange(&mut a, &mut b);
+    for wr_id in 2..5 {
+        a.ask(wr_id, read_from((wr_id as usize + 4) * MTU), MTU);
+    }
+    let requests = a.poll();
+    assert_eq!(requests.len(), 3);
+    requests[1..].iter().for_each(|packet| b.give_sent(packet));
+    b.poll().iter().for_each(|nak| a.give_sent(nak));
+    assert_eq!(asked(&mut a), [(6, 1)]);
+    b.give_sent(&requests[0]);
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done().len(), 4);
+    assert_eq!(a.qp.counters().retransmitted, 2);
+}
+
+#[test]
+fn after_a_probe_the_next_read_is_asked_for_when_the_first_is_answered() {
+    let mut end = End::new();
+    for wr_id in 0..3 {
+        let place = wr_id as usize * MTU;
+        end.post(wr_id, read_from(place), SIGNALED, &[sge(LOCAL, place, MTU)]);
+    }
+    assert_eq!(end.poll().len(), 3);
+    end.wait_for_deadline();
+    for offset in 0..3 {
+        assert_eq!(asked(&mut end), [(offset, 1)]);
+        respond(&mut end, offset);
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.done().len(), 3);
+    assert_all_are_there(&end, 3);
+}
+
+#[test]
+fn what_was_only_late_is_not_asked_for_after_a_probe() {
+    let mut end = End::new();
+    for wr_id in 0..4 {
+        end.ask(wr_id, read_from(0), MTU);
+    }
+    end.poll();
+    end.wait_for_deadline();
+    assert_eq!(end.only().psn(), OWN_PSN);
+    (0..3).for_each(|offset| respond(&mut end, offset));
+    assert!(end.poll().is_empty());
+}
+
+#[test]
+fn a_lost_request_behind_a_hole_goes_again_when_the_hole_is_closed() {
+    let mut end = End::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 3)]);
+    end.post(2, read_from(3 * MTU), SIGNALED, &[to(3, 2)]);
+    end.post(3, read_from(5 * MTU), SIGNALED, &[to(5, 1)]);
+    end.poll();
+    respond(&mut end, 0);
+    respond(&mut end, 2);
+    // The second request was lost, too.
+    end.give(nak(3, NakCode::PsnSequence), &[]);
+    assert_eq!(asked(&mut end), [(1, 1)]);
+    respond(&mut end, 1);
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_eq!(asked(&mut end), [(3, 2)]);
+}
+
+#[test]
+fn a_read_of_half_of_all_psns_does_not_end_before_its_last_packet() {
+    let mut end = End::with(|attr| attr.max_rd_atomic = 16);
+    end.host.boundless = true;
+    end.post(1, read_from(0), SIGNALED, &[sge(LOCAL, 0, MTU << 23)]);
+    end.ask(2, read_from(0), 2 * MTU);
+    let mut next = 0;
+    let half = 1 << 23;
+    // The last responses to the first are lost, and then the first one to the second.
+    while next < half - 3 {
+        let requests = end.poll();
+        assert!(!requests.is_empty());
+        let under_way: u32 = (requests.iter())
+            .map(|p| p.header.reth.unwrap().length.div_ceil(MTU as u32))
+            .sum();
+        let until = (next + under_way).min(half - 3);
+        for offset in next..until {
+            respond(&mut end, offset);
+        }
+        next = until;
+    }
+    end.poll();
+    for offset in [half, half + 1] {
+        respond(&mut end, offset);
+        assert!(end.done().is_empty());
+    }
+}
+
+#[test]
+fn the_probe_for_a_read_asks_for_all_that_is_missing() {
+    let mut end = reading(4);
+    respond(&mut end, 0);
+    end.wait_for_deadline();
+    assert_eq!(asked(&mut end), [(1, 3)]);
+    let counters = end.qp.counters();
+    assert_eq!((counters.probes, counters.timeouts), (1, 0));
+}
+
+#[test]
+fn nothing_is_kept_behind_another_answer_that_is_missing() {
+    let mut end = End::new();
+    end.ask(1, read_from(0), 2 * MTU);
+    end.ask(2, add(1), 8);
+    end.ask(3, read_from(3 * MTU), 2 * MTU);
+    end.poll();
+    let before = end.host.bytes(LOCAL, 0, 2 * MTU);
+    respond(&mut end, 3);
+    let again: Vec<_> = end.poll().iter().map(|p| p.psn() - OWN_PSN).collect();
+    assert_eq!(again, [0, 2]);
+    assert_eq!(end.host.bytes(LOCAL, 0, 2 * MTU), before);
+}
+
+#[test]
+fn what_has_a_wrong_length_is_not_kept_and_ends_nothing_before_its_turn() {
+    let mut end = reading(4);
+    let wrong = answer(RcReadResponseMiddle, 2, UNLIMITED);
+    end.give(wrong, &[0; MTU - 4]);
+    assert_eq!(asked(&mut end), [(0, 3)]);
+    respond(&mut end, 0);
+    respond(&mut end, 1);
+    end.give(wrong, &[0; MTU - 4]);
+    assert_eq!(end.done(), [(1, WcStatus::BadRespErr)]);
+}
+
+#[test]
+fn what_cannot_be_written_is_not_kept_and_fails_in_its_turn() {
+    let mut end = reading(4);
+    end.host.deregister(LOCAL);
+    respond(&mut end, 2);
+    assert!(end.done().is_empty());
+    respond(&mut end, 0);
+    assert_eq!(end.done(), [(1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn a_lost_response_costs_one_between_two_ends() {
+    let (mut a, mut b) = pair(|_| {});
+    a.ask(1, read_from(0), 40 * MTU);
+    for request in a.poll() {
+        b.give_sent(&request);
+    }
+    let (lost, come): (Vec<_>, Vec<_>) = b.poll().into_iter().partition(|p| p.psn() % 4 == 1);
+    assert!(lost.len() > 1);
+    for response in &come {
+        a.give_sent(response);
+    }
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done(), [(1, Success)]);
+    assert_eq!(a.qp.counters().retransmitted, lost.len() as u64);
+    assert_eq!(b.qp.counters().sent_packets, 40 + lost.len() as u64);
+    let (got, there) = (LOCAL, REMOTE);
+    assert_eq!(
+        a.host.bytes(got, 0, 40 * MTU),
+        b.host.bytes(there, 0, 40 * MTU)
+    );
+}
