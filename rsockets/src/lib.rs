@@ -4,9 +4,9 @@
 //! - [`stream`]: streams. The state machine is `urxe_proto::rsocket`; `link` connects it to a queue
 //!   pair, memory and waiting threads, and `connect` establishes connections.
 //! - [`datagram`][]: datagrams.
-//! - [`service`]: the background thread of the process.
+//! - `service`: the background thread of the process.
 //! - [`settings`]: sizes and options.
-//! - [`wait`]: waiting for one socket. [`watch`]: waking threads that wait for several sockets.
+//! - `wait`: waiting for one socket. [`watch`]: waking threads that wait for several sockets.
 //! - [`data`]: the interface to the program's data.
 #![forbid(unsafe_code)]
 

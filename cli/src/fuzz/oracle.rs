@@ -218,7 +218,7 @@ impl Responder {
         if optional {
             allowed
                 .responses
-                .extend([Response::Ack, Response::ReadResponse(Vec::new())]);
+                .extend([Response::Ack, Response::Read(Vec::new())]);
         }
         // A request that consumes a receive may get an RNR NAK.
         if info.operation == Operation::Send || header.imm.is_some() {
@@ -287,7 +287,7 @@ impl Responder {
     fn data_of(&self, packet: &Packet<'_>, memory: &[u8]) -> Vec<Response> {
         let len = packet.header.reth.map_or(0, |reth| reth.length as usize);
         let data = self.place(packet).and_then(|at| memory.get(at..at + len));
-        data.map(|data| Response::ReadResponse(data.to_vec()))
+        data.map(|data| Response::Read(data.to_vec()))
             .into_iter()
             .collect()
     }
@@ -338,7 +338,7 @@ impl Responder {
             }
             _ => Allowed::responses(
                 Rule::DuplicateOther,
-                [Response::Ack, Response::ReadResponse(Vec::new())],
+                [Response::Ack, Response::Read(Vec::new())],
             )
             .or_silence(),
         }
@@ -552,7 +552,7 @@ mod tests {
         assert!(responder.apply(&allowed, &bytes, &[Response::Ack], &mut memory));
         let bytes = packets::read(&responder, WHOLE);
         let allowed = responder.allowed_responses(&bytes, true, &memory);
-        assert!(allowed.allows(&[Response::ReadResponse(data.to_vec())]));
-        assert!(!allowed.allows(&[Response::ReadResponse(vec![0; data.len()])]));
+        assert!(allowed.allows(&[Response::Read(data.to_vec())]));
+        assert!(!allowed.allows(&[Response::Read(vec![0; data.len()])]));
     }
 }

@@ -482,7 +482,7 @@ impl Collected {
         };
         all.extend(data);
         match position.ends() {
-            true => self.responses.push(Response::ReadResponse(all)),
+            true => self.responses.push(Response::Read(all)),
             false => self.partial = Some(all),
         }
     }

@@ -10,7 +10,7 @@ pub enum Response {
     /// An ACK.
     Ack,
     /// The complete data of a READ.
-    ReadResponse(Vec<u8>),
+    Read(Vec<u8>),
     /// The original value in an atomic response.
     AtomicAck(u64),
     /// A NAK.
@@ -25,7 +25,7 @@ impl fmt::Display for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ack => write!(f, "ACK"),
-            Self::ReadResponse(data) => write!(f, "READ response of {} bytes", data.len()),
+            Self::Read(data) => write!(f, "READ response of {} bytes", data.len()),
             Self::AtomicAck(_) => write!(f, "ATOMIC response"),
             Self::Nak(code) => write!(f, "NAK {code:?}"),
             Self::RnrNak => write!(f, "RNR NAK"),

@@ -1,4 +1,4 @@
-//! Stream sockets: addresses, connection phases and options. A [`link`] is the connection.
+//! Stream sockets: addresses, connection phases and options. A `link::Link` is the connection.
 
 mod connect;
 mod end;

@@ -293,7 +293,10 @@ impl Requester {
         let una = self.una;
         let repeated = &mut self.scoreboard.repeated;
         let mut answered = None;
-        while let Some((end, _)) = repeated.pop_front_if(|(end, _)| !end.after(una)) {
+        while let Some(&(end, _)) = repeated.front()
+            && !end.after(una)
+        {
+            repeated.pop_front();
             answered = Some(end);
         }
         let is_requested = !repeated.is_empty();
