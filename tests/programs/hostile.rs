@@ -9,7 +9,6 @@
 //! beside it.
 
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,7 @@ impl Scene {
             let mut shell = Place::here().command("sh");
             let source = format!("tests/hostile/{program}.c");
             shell.args(["-ec", script]).arg(urxe.get_program());
-            shell.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+            shell.arg(urxe_tests::workspace().join(source));
             shell.arg(directory.path().join(program));
             run("cc", shell, LIMIT).success();
         }
