@@ -1,5 +1,5 @@
-//! The counters of the urxe processes of this user, for `urxe stat` and for the files that `urxe
-//! run` shows as sysfs.
+//! The counters of the urxe processes of this user, for `urxe stat` and for the files that
+//! `urxe run` shows as sysfs.
 //!
 //! A process reports its counters as JSON, so that a command of another version can read them.
 

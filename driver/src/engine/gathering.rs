@@ -74,8 +74,8 @@ impl Alarm for Timer {
 
 impl Engine {
     /// Returns the number of polls so far if sends may be deferred, or else `None`: while a
-    /// completion queue is armed, the program sleeps by means of its own, and makes no call that
-    /// would send them.
+    /// completion queue is armed, the program may sleep outside urxe's calls, so no call would send
+    /// them.
     pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
         (!self.handover.is_armed()).then(|| self.polling.polls())
     }

@@ -53,7 +53,7 @@ impl Handover {
     }
 
     /// Counts an armed completion queue, and returns whether the progress thread must be woken. If
-    /// the program sleeps by means of its own, only the progress thread receives the packet that
+    /// the program sleeps outside urxe's calls, only the progress thread receives the packet that
     /// causes the notification.
     #[must_use]
     pub(super) fn arm(&self) -> bool {

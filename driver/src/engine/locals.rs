@@ -193,7 +193,7 @@ impl Engine {
     /// Waits, for 1 s at most, until packets that `URXE_FAULTS` delays are sent. They count as
     /// sent, and must arrive although their queue pair is destroyed.
     pub(crate) fn wait_for_delayed(&self) {
-        /// Longer than any delay that `URXE_FAULTS` is used with.
+        /// The longest time to wait, for a fault that delays packets by more.
         const PATIENCE: Duration = Duration::from_secs(1);
         let Some(network) = self.network.get() else {
             return;

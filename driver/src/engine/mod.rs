@@ -138,7 +138,7 @@ enum Driver {
     Other,
 }
 
-/// The part of the engine that exists once the first queue pair was made.
+/// The part of the engine that exists once the first object has needed the network.
 struct Network {
     shared: Arc<Shared>,
     locals: Locals,
@@ -378,7 +378,7 @@ impl Engine {
         }
     }
 
-    /// Notes that the program armed a completion queue: it is about to sleep by means of its own.
+    /// Notes that the program armed a completion queue: it may sleep outside urxe's calls.
     pub(crate) fn cq_armed(&self) {
         if self.handover.arm() {
             self.wake();

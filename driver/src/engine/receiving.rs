@@ -189,7 +189,7 @@ fn answer(touched: &mut Vec<Arc<Qp>>, polls: Option<u64>, regions: &RegionTable)
     }
 }
 
-/// Returns the addresses and IP header fields of a datagram. The flow label is not known, and 0.
+/// Returns the addresses and IP header fields of a datagram. The flow label is left 0.
 fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
     NetworkHeader {
         source: Gid::from_ip(datagram.src.ip()),

@@ -20,14 +20,14 @@ const LOOK_SELDOM: u32 = 20;
 /// interrupt, two thread switches, and on a virtual machine the host's share.
 const TRUSTED_LONGER: u32 = 4;
 
-/// Polls within [`PATIENCE`] from which on the program counts as polling all the time. A program
-/// that waits for events polls once or twice for each, and its completion queue is armed while it
-/// waits.
+/// The number of polls within [`PATIENCE`] that make the program count as polling all the time. A
+/// program that waits for events polls once or twice for each, and its completion queue is armed
+/// while it waits.
 const BUSY_POLLS: u64 = 8;
 
 /// Time for which the progress thread receives after it found packets that the program did not
-/// receive. An application that polls memory for its peer's write is such a program. It may well
-/// poll for completions of sends, which are there at once. In each such time one packet had to wait
+/// receive. An application that polls memory for its peer's write is such a program. It may still
+/// poll for completions of sends, which arrive at once. For each such period one packet had to wait
 /// for [`PATIENCE`].
 const WATCHFUL: Duration = Duration::from_millis(100);
 
@@ -47,7 +47,7 @@ const LONGEST_SPIN: Duration = Duration::from_micros(500);
 /// scheduler's next tick.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 
-/// Bytes since the last packet from which on it counts as part of a long message, with more to
+/// Bytes received at once that make a packet count as part of a long message, with more to
 /// follow. The thread then busy-polls and yields even under contention: a program that polls memory
 /// receives the rest faster in its own calls than the two threads do by alternating.
 const LONG_MESSAGE: u64 = 16 << 10;
