@@ -9,11 +9,13 @@
 //! 1. the lock for opening an address;
 //! 2. the list of local addresses, or of multicast groups, for reading;
 //! 3. the receive buffers of a socket;
-//! 4. for raw packets, the list of their queue pairs for reading, then the buffer of one of them;
-//! 5. the table of queue pairs, for reading;
-//! 6. the table of memory regions, for reading;
-//! 7. a queue pair;
-//! 8. the lists of queue pairs with deferred sends, and of those that wait for room in a socket.
+//! 4. the table of queue pairs, for reading;
+//! 5. the table of memory regions, for reading;
+//! 6. a queue pair;
+//! 7. the lists of queue pairs with deferred sends, and of those that wait for room in a socket.
+//!
+//! For raw packets, the list of their queue pairs for reading and the buffer of one of them take
+//! the place of 2 to 4.
 //!
 //! To destroy a queue pair or a region, a thread locks its table for writing. So it waits until the
 //! packets that are being handled are done.
