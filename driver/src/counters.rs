@@ -1,9 +1,9 @@
-//! What is counted of a device in this process, and the names under which the world knows it: those
-//! of Linux's sysfs for a port, those of the kernel's rxe, and those of NIC vendors' diagnostics.
+//! The counters of a device in this process, and their public names: those of Linux's sysfs for a
+//! port, those of the kernel's rxe, and those of NIC vendors' diagnostics.
 //!
-//! Where packets pass, queue pairs count for themselves, under the lock that they hold anyway. Who
-//! reads adds up; a queue pair that is destroyed leaves what it counted with its device. Only what
-//! is rare is counted with the device at once.
+//! On the path of packets, each queue pair has counters of its own, under the lock that it holds
+//! anyway. A reader adds them up. A queue pair that is destroyed adds its counters to those of its
+//! device. Only rare events are counted with the device at once.
 
 use crate::event_queue::lock;
 use std::ops::AddAssign;
@@ -14,16 +14,16 @@ use urxe_proto::qp::Counters;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::WcStatus;
 
-/// Packets and bytes of a queue pair, from the BTH to the ICRC.
+/// The packets and bytes of a queue pair. Bytes are counted from the BTH to the ICRC.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Traffic {
     sent: Amount,
     sent_multicast: u64,
-    /// Packets that the kernel did not take.
+    /// Packets that the kernel did not accept.
     not_sent: u64,
     received: Amount,
     received_multicast: u64,
-    /// Packets to a group that the queue pair is attached to and that it refused.
+    /// Packets that the queue pair refused, to a group that it is attached to.
     bad_multicast: u64,
 }
 
@@ -34,7 +34,7 @@ struct Amount {
 }
 
 impl Traffic {
-    /// What became of a batch.
+    /// Counts a batch that was sent.
     pub(crate) fn sent(&mut self, report: &SendReport, multicast: bool) {
         self.sent.packets += report.packets;
         self.sent.bytes += report.bytes;
@@ -44,12 +44,12 @@ impl Traffic {
         }
     }
 
-    /// Packets that waited too long for room in the socket.
+    /// Counts packets that were dropped after they had waited too long for room in the socket.
     pub(crate) fn gave_up(&mut self, packets: u64) {
         self.not_sent += packets;
     }
 
-    /// A packet came for the queue pair, which took it or not.
+    /// Counts a packet for the queue pair; `taken` is whether it was accepted.
     pub(crate) fn received(&mut self, packet: &Packet<'_>, taken: bool) {
         self.received.packets += 1;
         self.received.bytes += (packet.len() + urxe_proto::icrc::LEN) as u64;
@@ -60,12 +60,12 @@ impl Traffic {
     }
 }
 
-/// All that queue pairs counted.
+/// The counters of queue pairs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct QpTotals {
-    /// By the state machine.
+    /// Those of the protocol state machine.
     pub(crate) transport: Counters,
-    /// On the way to and from the network.
+    /// Those of packets to and from the network.
     pub(crate) traffic: Traffic,
 }
 
@@ -98,35 +98,35 @@ impl Failures {
     }
 }
 
-/// What is counted of one device since the process started, whoever opened it and when.
+/// The counters of one device since the process started, for all contexts that opened it.
 #[derive(Default, Debug)]
 pub(crate) struct DeviceCounters {
-    /// What queue pairs counted that are gone. Whoever adds up holds it the while, and so does a
-    /// queue pair while it goes, so that none is counted twice or not at all.
+    /// The counters of queue pairs that were destroyed. A reader that adds up holds this lock
+    /// meanwhile, and so does a queue pair while it is destroyed: each is counted exactly once.
     pub(crate) past: Mutex<QpTotals>,
     sends_failed: Failures,
     receives_failed: Failures,
-    /// Completions for which their queue had no room.
+    /// Completions that were lost because their queue had no room.
     pub(crate) cq_overruns: Counter,
     /// Times that the interface went down.
     pub(crate) link_downed: Counter,
 }
 
 impl DeviceCounters {
-    /// A send ended in error.
+    /// Counts a send that ended in error.
     #[cold]
     pub(crate) fn send_failed(&self, status: WcStatus) {
         self.sends_failed.add(status);
     }
 
-    /// A receive ended in error.
+    /// Counts a receive that ended in error.
     #[cold]
     pub(crate) fn receive_failed(&self, status: WcStatus) {
         self.receives_failed.add(status);
     }
 
-    /// What queue pairs have counted, those that are gone included. `live` gives what the living
-    /// ones counted, and is called when none can go.
+    /// Returns the sums over all queue pairs, destroyed ones included. `live` returns the sums over
+    /// those that exist, and is called while none can be destroyed.
     pub(crate) fn totals(&self, live: impl FnOnce() -> QpTotals) -> QpTotals {
         let past = lock(&self.past);
         let mut totals = live();
@@ -134,8 +134,9 @@ impl DeviceCounters {
         totals
     }
 
-    /// What is counted now. `live` gives what the living queue pairs counted, and is called when
-    /// none can go; `bad` are datagrams for the device's addresses that were dropped.
+    /// Returns the readings of the device. `live` returns the sums over the queue pairs that exist,
+    /// and is called while none can be destroyed; `bad` is the number of datagrams for the device's
+    /// addresses that were dropped.
     pub(crate) fn read(&self, live: impl FnOnce() -> QpTotals, bad: u64) -> DeviceReadings {
         let totals = self.totals(live);
         DeviceReadings {
@@ -146,10 +147,10 @@ impl DeviceCounters {
         }
     }
 
-    /// The names of `ports/N/counters` in sysfs. What belongs to a cable or a switch is 0: there
-    /// is none.
+    /// Returns the counters below `ports/N/counters` in sysfs. Those of a cable or a switch are 0:
+    /// there is none.
     fn port(&self, traffic: &Traffic, bad: u64) -> Readings {
-        /// Data is counted in words of 4 bytes (16.1.3.5).
+        /// The unit of the data counters: 4 bytes (16.1.3.5).
         const WORD: u64 = 4;
         vec![
             ("VL15_dropped", 0),
@@ -182,7 +183,7 @@ impl DeviceCounters {
         ]
     }
 
-    /// The names of the kernel's rxe in `ports/N/hw_counters`.
+    /// Returns the counters by the names of the kernel's rxe, `ports/N/hw_counters`.
     fn hw(&self, totals: &QpTotals) -> Readings {
         let QpTotals { transport, traffic } = totals;
         let retries =
@@ -206,8 +207,8 @@ impl DeviceCounters {
         ]
     }
 
-    /// The names of NIC vendors' diagnostic counters: of the responder (`rq`) and of the requester
-    /// (`sq`).
+    /// Returns the counters by the names of NIC vendors' diagnostics: of the responder (`rq`) and
+    /// of the requester (`sq`).
     fn diagnostic(&self, totals: &QpTotals) -> Readings {
         use WcStatus as S;
         let QpTotals { transport, traffic } = totals;
@@ -218,9 +219,9 @@ impl DeviceCounters {
             ("rq_num_lqpoe", rq.of(S::LocQpOpErr)),
             ("rq_num_lpe", rq.of(S::LocProtErr)),
             ("rq_num_wrfe", rq.of(S::WrFlushErr)),
-            // Local access errors: of the peer's write with immediate.
+            // Local access errors of the peer's WRITE with immediate.
             ("rq_num_lae", rq.of(S::LocAccessErr)),
-            // NAKs that the responder gave: invalid request, remote access, remote operation.
+            // NAKs that the responder sent: invalid request, remote access, remote operation.
             ("rq_num_rire", transport.invalid_request_naks_sent),
             ("rq_num_rae", transport.remote_access_naks_sent),
             ("rq_num_roe", transport.remote_operation_naks_sent),
@@ -243,7 +244,7 @@ impl DeviceCounters {
             ("sq_num_tree", sq.of(S::RetryExcErr)),
             ("sq_num_rree", sq.of(S::RnrRetryExcErr)),
             ("num_cqovf", self.cq_overruns.get()),
-            // Congestion: what the notification point saw and said, and what the reaction point was told.
+            // Congestion: CNPs and ECN marks at the notification point, CNPs at the reaction point.
             ("np_cnp_sent", transport.cnps_sent),
             ("np_ecn_marked_roce_packets", transport.ecn_marked),
             ("rp_cnp_handled", transport.cnps_received),
@@ -254,7 +255,7 @@ impl DeviceCounters {
 /// Counters by name.
 pub(crate) type Readings = Vec<(&'static str, u64)>;
 
-/// What was counted of a device, by group.
+/// The readings of a device, by group.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceReadings {
     pub(crate) port: Readings,

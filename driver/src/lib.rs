@@ -1,14 +1,16 @@
 //! The RoCEv2 endpoint of a process: sockets, devices, memory, queues and the progress engine.
 //!
-//! - [`engine`]: moves packets between sockets and queue pairs, keeps their timers, and sees to it
-//!   that this happens also when the program does not call in.
+//! - [`engine`]: moves packets between sockets and queue pairs and runs their timers, also while
+//!   the program makes no calls.
 //! - [`cm`]: connections by IP address and port.
-//! - a file an object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`], [`qp`], [`ah`]; [`events`] for what
-//!   happens to them, [`event_queue`] and [`waiting`] for how programs wait.
-//! - [`tables`]: how packets find them.
+//! - One file for each object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`],
+//!   [`qp`], [`ah`].
+//! - [`events`]: asynchronous events of objects. [`event_queue`] and [`waiting`]: how threads wait
+//!   for events.
+//! - [`tables`]: lookup of objects by the keys and numbers in packets.
 //!
-//! Together with the C ABI this is where the unsafe code lives: system calls, and the program's
-//! memory, which only `memory` touches.
+//! Together with the C ABI this crate holds the unsafe code: system calls, and access to the
+//! program's memory, which only `memory` makes.
 
 pub mod ah;
 pub mod cm;

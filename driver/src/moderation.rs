@@ -1,37 +1,37 @@
-//! Moderation of completion events: one event for several completions, so that a program that sleeps
-//! between them wakes less often.
+//! Moderation of completion events: one event for several completions, so that a program that
+//! sleeps between them wakes up less often.
 
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How long an event may be delayed. The first limit that is reached ends the delay; a limit of zero is
-/// none, and without limits there is no delay.
+/// The limits of the delay of an event. The first one that is reached ends the delay. Zero means no
+/// limit; without limits there is no delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moderation {
-    /// After so many completions.
+    /// The number of completions.
     pub count: u16,
-    /// After so many microseconds since the first of them.
+    /// The time since the first of them, in microseconds.
     pub period: u16,
 }
 
-/// What becomes of an event that a completion would cause.
+/// The decision about the event for a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It comes now.
+    /// The event is given now.
     Notify,
-    /// It waits for more completions, and at most until then.
+    /// The event waits for more completions, until this time at most.
     WaitUntil(Time),
-    /// It goes on waiting.
+    /// The event keeps waiting.
     Wait,
 }
 
-/// Delays the events of one completion queue.
+/// The moderation of the events of one completion queue.
 #[derive(Debug)]
 pub(crate) struct Moderator {
     moderation: Moderation,
     /// Completions since the last event.
     pending: u16,
-    /// When the delay under way ends.
+    /// The end of the current delay; [`Time::NEVER`] when there is none.
     until: Time,
 }
 
@@ -50,7 +50,8 @@ impl Moderator {
         self.moderation = moderation;
     }
 
-    /// Counts a completion that the program wants to hear of. `full` is whether no more can come.
+    /// Counts a completion for which an event is requested, and decides about that event. `full` is
+    /// whether the completion queue has no room for more.
     pub(crate) fn judge(&mut self, full: bool, now: impl FnOnce() -> Time) -> Verdict {
         let Moderation { count, period } = self.moderation;
         self.pending = self.pending.saturating_add(1);
@@ -66,12 +67,12 @@ impl Moderator {
         }
     }
 
-    /// Whether an event was delayed until now or earlier.
+    /// Returns whether the delay of an event has ended at `now`.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         self.until <= now
     }
 
-    /// Begins anew after an event.
+    /// Starts over after an event.
     pub(crate) fn reset(&mut self) {
         self.pending = 0;
         self.until = Time::NEVER;

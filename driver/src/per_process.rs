@@ -1,8 +1,8 @@
-//! What there is once in a process, and anew in a forked child.
+//! Values that exist once per process, and are made anew in a forked child.
 //!
-//! A child has its parent's memory but none of its threads: locks that these held stay held, and the
-//! sockets are the parent's, whose packets the child must not take. So it starts with nothing, and
-//! what was there stays where it is, for the objects of the parent that the child still has.
+//! A child has its parent's memory but none of its threads: locks that these held stay held. The
+//! sockets belong to the parent, and the child must not take its packets. So the child starts
+//! without values. The old ones stay in memory, for objects of the parent that the child still has.
 
 use std::fmt::Debug;
 use std::ptr;
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use urxe_net::process_socket;
 use urxe_net::thread;
 
-/// The one value of the process, made when it is first asked for.
+/// A value that exists once per process, made by the first call of [`PerProcess::get`].
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     value: AtomicPtr<T>,
-    /// It is in [`VALUES`].
+    /// The value is on the list [`VALUES`].
     is_listed: AtomicBool,
 }
 
@@ -24,15 +24,15 @@ trait Forget: Debug + Sync {
     fn forget(&self);
 }
 
-/// An element of a list that grows only, so that a child can walk it whatever its parent's threads were
-/// doing.
+/// An element of a list that only grows, so that a forked child can walk it, wherever the parent's
+/// threads were interrupted.
 #[derive(Debug)]
 struct Listed {
     value: &'static dyn Forget,
     next: *const Listed,
 }
 
-/// All values that were ever made.
+/// The list of all values that were ever made.
 static VALUES: AtomicPtr<Listed> = AtomicPtr::new(ptr::null_mut());
 
 impl<T: Debug + Send + Sync> Default for PerProcess<T> {
@@ -42,7 +42,7 @@ impl<T: Debug + Send + Sync> Default for PerProcess<T> {
 }
 
 impl<T: Debug + Send + Sync> PerProcess<T> {
-    /// No value yet.
+    /// Creates a `PerProcess` without a value.
     pub const fn new() -> Self {
         PerProcess {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -50,7 +50,8 @@ impl<T: Debug + Send + Sync> PerProcess<T> {
         }
     }
 
-    /// The value; `make` makes it. When several threads are the first, one of theirs is taken.
+    /// Returns the value, which `make` makes on the first call. If several threads call first, one
+    /// of their values is kept, and the others are dropped.
     pub fn get(&'static self, make: fn() -> T) -> &'static T {
         let current = self.value.load(Ordering::Acquire);
         let current = if current.is_null() {
@@ -58,7 +59,7 @@ impl<T: Debug + Send + Sync> PerProcess<T> {
         } else {
             current
         };
-        // SAFETY: a pointer that was stored came from a box, which is never freed.
+        // SAFETY: `current` is non-null and came from `Box::into_raw`; a stored box is never freed.
         unsafe { &*current }
     }
 
@@ -75,19 +76,20 @@ impl<T: Debug + Send + Sync> PerProcess<T> {
         match stored {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: it came from a box just now, and nobody else has seen it.
+                // SAFETY: `fresh` came from `Box::into_raw` above, and was not stored, so no other
+                // thread has a copy of the pointer.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
         }
     }
 
-    /// The next call of [`PerProcess::get`] makes a new value. The old one stays where it is.
+    /// Makes the next call of [`PerProcess::get`] make a new value. The old one is never freed.
     pub(crate) fn forget(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }
 
-    /// Adds it to [`VALUES`], once.
+    /// Adds the value to [`VALUES`], once.
     fn list(&'static self) {
         forget_in_children();
         if self.is_listed.swap(true, Ordering::AcqRel) {
@@ -116,8 +118,9 @@ impl<T: Debug + Send + Sync> Forget for PerProcess<T> {
 
 fn forget_in_children() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler stores to atomics and puts other descriptors in the place of sockets,
-    // which a child of several threads may do. It stays loaded: the library is never unloaded.
+    // SAFETY: the child of a process with several threads may call only async-signal-safe
+    // functions. `in_child` stores to atomics and replaces descriptors of sockets, which is allowed
+    // there. It stays loaded: the library is never unloaded.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
@@ -128,7 +131,8 @@ unsafe extern "C" fn in_child() {
     thread::without_cancellation(|| {
         process_socket::forget();
         let mut at = VALUES.load(Ordering::Acquire).cast_const();
-        // SAFETY: null, or from a box that is never freed; `next` was set before the element was stored.
+        // SAFETY: `at` is null, or came from a box that is never freed. Its `next` was set before
+        // the element was stored with release ordering.
         while let Some(listed) = unsafe { at.as_ref() } {
             listed.value.forget();
             at = listed.next;
@@ -144,13 +148,14 @@ pub(crate) mod tests {
     /// Runs `act` in a forked child.
     ///
     /// # Panics
-    /// When it does not finish there.
+    /// When `act` panics there, or does not return within 30 s.
     pub(crate) fn child_finishes(act: fn()) {
         /// Seconds after which the child counts as hung.
         const TIMEOUT: u32 = 30;
         let mut status = 0;
-        // SAFETY: the child runs only `act`, which is what is tested, and ends without running the parent's
-        // exit handlers. `status` is valid for writing.
+        // SAFETY: the child calls `act`, whose behavior after fork is under test, and ends by
+        // `_exit`, which runs no exit handlers of the parent. `status` is valid for writes during
+        // `waitpid`.
         unsafe {
             let child = libc::fork();
             assert!(child >= 0, "fork failed");

@@ -1,7 +1,7 @@
-//! What the urxe processes of this user counted, for whoever asks: `urxe stat`, and the files that
+//! The counters of the urxe processes of this user, for `urxe stat` and for the files that
 //! `urxe run` shows as sysfs.
 //!
-//! A process tells it as JSON, so that a command of another version can read it.
+//! A process reports its counters as JSON, so that a command of another version can read them.
 
 use crate::counters::Readings;
 use crate::engine;
@@ -16,37 +16,37 @@ use urxe_net::thread;
 /// Counters by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// What one process counted since it started.
+/// The counters of one process since it started.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 pub struct Report {
     /// The program's name.
     pub program: String,
-    /// A random number of the process. Process numbers do not tell processes of other PID
-    /// namespaces apart: those that cannot be seen are all 0.
+    /// A random number of the process. Process IDs do not distinguish processes of other PID
+    /// namespaces: those that cannot be seen are all 0.
     #[serde(default)]
     pub instance: u64,
-    /// By the name of the device.
+    /// The counters of each device, by its name.
     pub devices: BTreeMap<String, DeviceReport>,
-    /// What belongs to no device: system calls, port sharing, injected faults.
+    /// Counters that belong to no device: system calls, port sharing, injected faults.
     pub process: Counts,
 }
 
-/// What a process counted of one device. A device that it never used is not there.
+/// The counters of one device in one process. A device that the process never used has no entry.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 #[serde(default)]
 pub struct DeviceReport {
-    /// As in sysfs, below `ports/1/counters`.
+    /// The counters below `ports/1/counters` in sysfs.
     pub port: Counts,
-    /// By the names of the kernel's rxe.
+    /// Counters by the names of the kernel's rxe.
     pub hw: Counts,
-    /// By the names of NIC vendors' diagnostics.
+    /// Counters by the names of NIC vendors' diagnostics.
     pub diagnostic: Counts,
-    /// By urxe's own names.
+    /// Counters by urxe's own names.
     pub transport: Counts,
 }
 
 impl DeviceReport {
-    /// The groups, with their names.
+    /// Returns the groups, each with its name.
     pub fn groups(&self) -> [(&'static str, &Counts); 4] {
         [
             ("port", &self.port),
@@ -56,7 +56,7 @@ impl DeviceReport {
         ]
     }
 
-    /// Counts together with another process.
+    /// Adds the counters of another process. Sums wrap around.
     pub fn add(&mut self, other: &DeviceReport) {
         let groups = [
             (&mut self.port, &other.port),
@@ -72,7 +72,7 @@ impl DeviceReport {
         }
     }
 
-    /// That of a device of which nobody has counted anything.
+    /// Returns the report of a device for which nothing was counted: all counters are 0.
     pub fn zero() -> DeviceReport {
         crate::counters::DeviceCounters::default()
             .read(Default::default, 0)
@@ -91,30 +91,31 @@ impl From<crate::counters::DeviceReadings> for DeviceReport {
     }
 }
 
-/// A process that told what it counted.
+/// A process that reported its counters.
 #[derive(Clone, PartialEq, Eq, Serialize, Debug)]
 pub struct Process {
-    /// Its number; 0 if it is in a PID namespace that cannot be seen from here.
+    /// The process ID; 0 if the process is in a PID namespace that cannot be seen from here.
     pub pid: u32,
-    /// What it told.
+    /// The report of the process.
     #[serde(flatten)]
     pub report: Report,
 }
 
-/// What came of asking all processes.
+/// The answers of all processes to one request for their counters.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Debug)]
 pub struct Survey {
-    /// Those that answered, by their numbers.
+    /// The processes that answered, ordered by process ID.
     pub processes: Vec<Process>,
-    /// How many did not: they are another user's, stopped, or of a urxe that cannot.
+    /// The number of processes that did not answer: those of another user, stopped ones, or those
+    /// with a version of urxe that cannot answer.
     pub silent: usize,
 }
 
-/// Asks all urxe processes of this user in this network namespace. Those that have not answered
-/// after `patience` are not waited for.
+/// Requests the counters of all urxe processes of this user in this network namespace. Waits for
+/// answers for `patience` at most.
 ///
 /// # Errors
-/// When no Unix socket can be had.
+/// The system's error when a Unix socket cannot be created.
 pub fn survey(patience: Duration) -> io::Result<Survey> {
     let answers = urxe_net::ask(patience)?;
     let mut survey = Survey {
@@ -137,25 +138,25 @@ pub fn survey(patience: Duration) -> io::Result<Survey> {
     Ok(survey)
 }
 
-/// Hears what processes of this user counted that end.
+/// Receives the counters of processes of this user when they end.
 #[derive(Debug)]
 pub struct Farewells(urxe_net::Listener);
 
 impl Farewells {
-    /// Begins to listen. `None` when too many do.
+    /// Creates a receiver. `None` when too many exist.
     ///
     /// # Errors
-    /// When no Unix socket can be had.
+    /// The system's error when a Unix socket cannot be created.
     pub fn listen() -> io::Result<Option<Farewells>> {
         Ok(urxe_net::Listener::new()?.map(Farewells))
     }
 
-    /// Readable when one has ended.
+    /// Returns a descriptor that is readable when a process has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 
-    /// Processes that have ended, and what they counted; there may be more.
+    /// Returns processes that have ended, with their counters; more may be pending.
     pub fn take(&self) -> Vec<Process> {
         let told = self.0.take().unwrap_or_default().into_iter();
         told.filter_map(|answer| {
@@ -167,10 +168,10 @@ impl Farewells {
     }
 }
 
-/// This process ends: tells who listens what it counted.
+/// Sends the counters of this process, which is about to end, to all [`Farewells`].
 ///
-/// It may end in the handler of a signal that interrupted a thread with our locks. So another
-/// thread adds up, for which this one does not wait long.
+/// The process may end in the handler of a signal that interrupted a thread with locks of urxe. So
+/// another thread adds the counters up, and this one waits for it for 100 ms at most.
 pub(crate) fn say_farewell() {
     const PATIENCE: Duration = Duration::from_millis(100);
     let from_another_thread = || {
@@ -187,7 +188,7 @@ pub(crate) fn say_farewell() {
     }
 }
 
-/// What this process counted.
+/// Returns the counters of this process.
 pub fn report() -> Report {
     let engine = engine::get();
     let devices = engine.read_devices().into_iter();
@@ -201,7 +202,7 @@ pub fn report() -> Report {
     }
 }
 
-/// The answer to who asks this process.
+/// Returns the counters of this process as JSON, the answer to a request of another process.
 pub(crate) fn answer() -> Vec<u8> {
     serde_json::to_vec(&report()).expect("names and numbers are JSON")
 }
@@ -211,7 +212,7 @@ fn counts(readings: Readings) -> Counts {
     readings.into_iter().map(own).collect()
 }
 
-/// The name under which this program was started.
+/// Returns the name under which this program was started.
 fn program() -> String {
     let path = std::env::args_os().next().unwrap_or_default();
     let name = std::path::Path::new(&path).file_name().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Where packets look for what they name: memory by its key, queue pairs by their number. However much
-//! there is, one look finds it.
+//! Tables of the objects that packets name: memory by key, queue pairs by number. A lookup takes
+//! constant time.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
 
-/// The low byte of a key belongs to the program where memory windows are concerned (10.6.7.2.6), and changes
-/// with every bind (`ibv_inc_rkey`), so what a key names, it names by the other three.
+/// The bits of a key that a lookup ignores: the low byte, which belongs to the program for memory
+/// windows (10.6.7.2.6), and changes with every bind (`ibv_inc_rkey`).
 pub const KEY_VARIANT: u32 = 0xff;
 
-/// Something for each key, whatever the key's low byte.
+/// A map by key, which ignores the key's low byte.
 #[derive(Debug)]
 pub struct ByKey<T>(HashMap<u32, T, BuildHasherDefault<KeyHasher>>);
 
@@ -22,33 +22,33 @@ impl<T> Default for ByKey<T> {
 }
 
 impl<T> ByKey<T> {
-    /// What the key names.
+    /// Returns the value of `key`.
     pub fn get(&self, key: u32) -> Option<&T> {
         self.0.get(&(key & !KEY_VARIANT))
     }
 
-    /// The same, to be changed.
+    /// Returns the value of `key`, for changing it.
     pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
         self.0.get_mut(&(key & !KEY_VARIANT))
     }
 
-    /// Lets the key name something else than before, if anything.
+    /// Sets the value of `key`, and replaces any earlier one.
     pub fn insert(&mut self, key: u32, named: T) {
         self.0.insert(key & !KEY_VARIANT, named);
     }
 
-    /// Lets the key name nothing any more.
+    /// Removes the value of `key`, and returns it.
     pub fn remove(&mut self, key: u32) -> Option<T> {
         self.0.remove(&(key & !KEY_VARIANT))
     }
 
-    /// All that has a key.
+    /// Returns all values.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.values()
     }
 }
 
-/// Keys are random already.
+/// A weak hash: keys are random already.
 #[derive(Default, Clone, Copy, Debug)]
 struct KeyHasher(u64);
 
@@ -64,15 +64,15 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u32(&mut self, key: u32) {
-        // The hash table looks at the top bits too: spread them there.
+        // The hash table uses the top bits too, so the key is spread over them.
         self.0 = (self.0.rotate_left(32) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
-/// Something for each number of a process's.
+/// A map by number, for the numbers of one process.
 #[derive(Debug)]
 pub struct ByNumber<T> {
-    /// By the low bits of the number, those that are the process's own.
+    /// By the low bits of the number, those that the process chooses.
     slots: Vec<Option<Arc<T>>>,
     first: u32,
     count: usize,
@@ -89,16 +89,17 @@ impl<T> Default for ByNumber<T> {
 }
 
 impl<T> ByNumber<T> {
-    /// What has the number.
+    /// Returns the object with this number.
     pub fn get(&self, number: Qpn) -> Option<&Arc<T>> {
         self.slots.get(self.place(number)?)?.as_ref()
     }
 
-    /// Adds what `make` makes of a free number in `range`, which is the same each time. It is chosen at random, so
-    /// that nobody can guess it. `None` when there is none.
+    /// Adds the object that `make` makes for a free number in `range`, which must be the same in
+    /// every call. The number is random, so that it cannot be guessed. `None` when no number is
+    /// free.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The error of `make`; the number stays free.
     pub fn add<E>(
         &mut self,
         range: RangeInclusive<u32>,
@@ -123,7 +124,7 @@ impl<T> ByNumber<T> {
         Ok(Some(made))
     }
 
-    /// Takes out what has the number, which is free again.
+    /// Removes the object with this number, which is then free, and returns it.
     pub fn remove(&mut self, number: Qpn) -> Option<Arc<T>> {
         let at = self.place(number)?;
         let removed = self.slots.get_mut(at)?.take();
@@ -133,7 +134,7 @@ impl<T> ByNumber<T> {
         removed
     }
 
-    /// All that there is.
+    /// Returns all objects.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.slots.iter().flatten()
     }

@@ -1,8 +1,8 @@
-//! How a thread waits for an event: in steps between which it sleeps.
+//! The wait of a thread for an event, in steps between which it sleeps.
 //!
-//! The caller of a step does the sleeping. So the C ABI can sleep at a cancellation point, in a frame that has
-//! nothing to drop (pthread_cancel(3) unwinds the stack by force), while everything else runs with
-//! cancellation disabled.
+//! The caller of a step does the sleeping. So the C ABI can sleep at a cancellation point, in a
+//! frame that has nothing to drop: pthread_cancel(3) unwinds the stack by force, which a frame with
+//! destructors does not survive. All other code runs with cancellation disabled.
 
 use crate::engine::Waiter;
 use rustix::io::Errno;
@@ -13,26 +13,26 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The wait of one thread, from its first step to the event.
 #[derive(Debug)]
 pub struct Waiting {
-    /// While the thread receives for the process.
+    /// Present while the thread receives for the process.
     pub(crate) waiter: Option<Waiter<'static>>,
-    /// An event may have come since the queue was last found empty.
+    /// An event may have arrived since the queue was last found empty.
     pub(crate) may_have_event: bool,
-    /// The network's work was done once, for a descriptor that does not block.
+    /// The engine was driven once, for a descriptor that does not block.
     pub(crate) has_driven: bool,
     sleep: Sleep,
 }
 
-/// What a thread sleeps on: the arguments of poll(2).
+/// The arguments of poll(2) for a thread that sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Sleep {
-    /// The first is the queue's own.
+    /// The first one is the descriptor of the queue.
     fds: [libc::pollfd; 2],
     count: usize,
     timeout: libc::c_int,
 }
 
 impl Sleep {
-    /// Until `fd` is readable.
+    /// Sleeps until `fd` is readable.
     fn on(fd: BorrowedFd<'_>) -> Self {
         Sleep {
             fds: [reads(fd.as_raw_fd()), reads(-1)],
@@ -41,7 +41,7 @@ impl Sleep {
         }
     }
 
-    /// Until `time` has passed.
+    /// Sleeps for `time` milliseconds.
     pub fn for_milliseconds(time: libc::c_int) -> Self {
         Sleep {
             fds: [reads(-1); 2],
@@ -50,7 +50,7 @@ impl Sleep {
         }
     }
 
-    /// What to poll, and for how many milliseconds at most; -1 is for ever.
+    /// Returns the descriptors to poll, and the timeout in milliseconds; -1 means none.
     pub fn arguments(&mut self) -> (&mut [libc::pollfd], libc::c_int) {
         (&mut self.fds[..self.count], self.timeout)
     }
@@ -71,7 +71,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The wait of a thread that has not looked for an event yet.
+    /// Creates the wait of a thread that has not checked for an event yet.
     pub fn new() -> Self {
         Waiting {
             waiter: None,
@@ -81,18 +81,18 @@ impl Waiting {
         }
     }
 
-    /// What the thread sleeps on before its next step.
+    /// Returns how the thread sleeps before its next step.
     pub fn sleep(&self) -> Sleep {
         self.sleep
     }
 
-    /// The next sleep takes this long, whatever comes.
+    /// Makes the next sleep take this long, whether or not an event arrives.
     pub fn sleep_for(&mut self, milliseconds: libc::c_int) {
         self.sleep = Sleep::for_milliseconds(milliseconds);
     }
 
-    /// The next sleep is until `fd` is readable, or, where the thread receives, until a packet comes.
-    /// `has_worked` says that there may be more packets: then it does not sleep.
+    /// Makes the next sleep end when `fd` is readable or, if the thread receives, when a packet
+    /// arrives. `has_worked` says that more packets may be pending: then the thread does not sleep.
     pub(crate) fn sleep_on(&mut self, fd: BorrowedFd<'_>, has_worked: bool) {
         self.sleep = Sleep::on(fd);
         if let Some(waiter) = &self.waiter {
@@ -104,11 +104,12 @@ impl Waiting {
         }
     }
 
-    /// Notes how the sleep ended: what poll(2) returned, and wrote into `slept`.
+    /// Records how the sleep ended: the result of poll(2), and the descriptors in `slept` that it
+    /// wrote.
     ///
     /// # Errors
-    /// `Interrupted` when a signal ended a sleep that it would also end if it were a read(2); other errors of
-    /// poll(2).
+    /// `Interrupted` when a signal ended a sleep that it would also end if it were a read(2); other
+    /// errors of poll(2).
     pub fn woke(&mut self, polled: io::Result<()>, slept: &Sleep) -> io::Result<()> {
         match polled {
             Ok(()) => {
@@ -119,21 +120,22 @@ impl Waiting {
                     waiter.lost_sockets();
                 }
             }
-            // The queue is looked at again: the program may have made its descriptor non-blocking.
+            // The queue is checked again: the program may have made its descriptor non-blocking.
             Err(error) if goes_on_after(&error) => self.may_have_event = true,
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Sleeps, in a thread that is not cancelled.
+    /// Sleeps with poll(2), in a thread that is not cancelled.
     ///
     /// # Errors
     /// See [`Waiting::woke`].
     pub fn sleep_here(&mut self) -> io::Result<()> {
         let mut sleep = self.sleep;
         let (fds, timeout) = sleep.arguments();
-        // SAFETY: the pointer and the length are those of a slice, which lives through the call.
+        // SAFETY: poll(2) needs `fds.len()` writable `pollfd`s: `fds` is a mutable slice of that
+        // length, and lives through the call.
         let polled = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         let polled = match polled {
             -1 => Err(io::Error::last_os_error()),
@@ -143,16 +145,18 @@ impl Waiting {
     }
 }
 
-/// Whether a wait that a signal interrupted goes on, as read(2) would by `SA_RESTART`. poll(2) never
-/// does; which signal it was is unknown, so the wait goes on unless the program handles some signal
-/// without that flag.
+/// Returns whether a wait that a signal interrupted continues, as read(2) would by `SA_RESTART`.
+///
+/// poll(2) never does. The signal is not known here, so the wait continues unless the program
+/// handles some signal without that flag.
 fn goes_on_after(error: &io::Error) -> bool {
     if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
         return false;
     }
     (1..=libc::SIGRTMAX()).all(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: a null action only asks; sigaction initializes `action` where it succeeds.
+        // SAFETY: sigaction(2) accepts a null new action, and then only writes the current one to
+        // `action`, which is valid for writes. It has initialized `action` where it returns 0.
         let action = unsafe {
             if libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) != 0 {
                 return true;

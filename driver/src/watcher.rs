@@ -1,5 +1,5 @@
-//! Notices that interfaces and addresses come, go and change, from the first opened device on: a
-//! program may wait for events of a device without ever making a queue pair.
+//! The thread that watches interfaces and addresses for changes. It starts with the first opened
+//! device: a program may wait for events of a device without ever creating a queue pair.
 
 use crate::device;
 use crate::per_process::PerProcess;
@@ -12,7 +12,7 @@ use urxe_net::thread;
 
 static WATCHER: PerProcess<Once> = PerProcess::new();
 
-/// Starts the thread that watches, if there is none yet.
+/// Starts the thread if it is not running.
 pub(crate) fn start() {
     WATCHER.get(Once::new).call_once(|| {
         let started = Monitor::new()
@@ -26,15 +26,15 @@ pub(crate) fn start() {
 fn watch(monitor: Monitor) {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(monitor.fd(), PollFlags::IN)];
-        // An interrupted or failed poll is one more look.
+        // After an interrupted or failed poll, the check below is made once more than needed.
         let _ = poll(&mut fds, None);
         if fds[0].revents().contains(PollFlags::NVAL) {
-            // The program has closed the descriptor, whose number may be another file's soon. The next one to open
-            // a device starts another thread.
+            // The program has closed the descriptor, whose number may soon belong to another file.
+            // The next thread that opens a device starts this one again.
             WATCHER.forget();
             return mem::forget(monitor);
         }
-        // A panic is a bug in urxe; its message has been printed. The next change is noticed again.
+        // A panic is a bug in urxe; its message has been printed. Later changes are still noticed.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             if monitor.changed() {
                 device::refresh();

@@ -1,4 +1,4 @@
-//! What the engine counts, and the adding up when somebody asks.
+//! The counters of the engine, and the sums over the queue pairs of a device.
 
 use super::Engine;
 use crate::counters::{DeviceCounters, DeviceReadings, QpTotals};
@@ -7,42 +7,43 @@ use crate::event_queue::lock;
 use std::sync::Arc;
 use urxe_net::Counter;
 
-/// What the engine counts, beside [`urxe_net::NetCounters`] and those of each queue pair.
+/// The engine's counters, beside [`urxe_net::NetCounters`] and those of each queue pair.
 #[derive(Debug, Default)]
 pub struct EngineCounters {
-    /// Packets that broke a rule of the wire format.
+    /// Packets that violate the wire format.
     pub malformed: Counter,
     /// Packets for a queue pair that does not exist.
     pub unknown_qp: Counter,
     /// Times that the progress thread woke up.
     pub wakeups: Counter,
-    /// Sends that waited for those that followed, and went out with them.
+    /// Sends that were deferred, and sent in one batch with later ones.
     pub gathered_sends: Counter,
-    /// Queue pairs whose sends waited in vain, until the progress thread sent them.
+    /// Times that the flush timer expired for the deferred sends of a queue pair.
     pub gathered_late: Counter,
-    /// Acknowledgements that waited for the program's answer.
+    /// Acknowledgements that were held for the program's answer.
     pub held_acks: Counter,
-    /// Polls that received, for a program that spins on memory, what it would have spun for.
+    /// Awaited writes that arrived before a completion was returned to an application that polls
+    /// memory.
     pub writes_awaited: Counter,
-    /// Times that a connection waited for its turn to send to a process of this host.
+    /// Times that a connection waited for room to send to a process of this host.
     pub turns_awaited: Counter,
     /// Times that all queue pairs failed after a panic.
     pub panics: Counter,
 }
 
 impl Engine {
-    /// The counters of a device, which stay when it is closed.
+    /// Returns the counters of a device, which remain when it is closed.
     pub(crate) fn counters_of(&self, device: &str) -> Arc<DeviceCounters> {
         let mut counted = lock(&self.counted);
         Arc::clone(counted.entry(device.to_owned()).or_default())
     }
 
-    /// What the queue pairs of a device have counted.
+    /// Returns the sums over the queue pairs of a device, destroyed ones included.
     pub(crate) fn totals_of(&self, device: &str) -> QpTotals {
         self.counters_of(device).totals(|| self.live_totals(device))
     }
 
-    /// What was counted of each device, by its name.
+    /// Returns the readings of each device, by its name.
     pub(crate) fn read_devices(&self) -> Vec<(String, DeviceReadings)> {
         let counted: Vec<_> = lock(&self.counted)
             .iter()
@@ -55,7 +56,7 @@ impl Engine {
         counted.into_iter().map(read).collect()
     }
 
-    /// What was counted of the process.
+    /// Returns the readings that belong to the process and to no device.
     pub(crate) fn read_process(&self) -> Vec<(&'static str, u64)> {
         let mut readings = vec![
             ("malformed_packets", self.counters.malformed.get()),
@@ -74,7 +75,7 @@ impl Engine {
         readings
     }
 
-    /// What the queue pairs of a device counted that are there now.
+    /// Returns the sums over the queue pairs of a device that exist now.
     fn live_totals(&self, device: &str) -> QpTotals {
         let mut totals = QpTotals::default();
         for qp in self.qps().iter() {
@@ -85,7 +86,8 @@ impl Engine {
         totals
     }
 
-    /// Datagrams that came to a device's addresses and were dropped for what they were.
+    /// Returns the number of datagrams for a device that were dropped: malformed, or with a wrong
+    /// ICRC.
     fn bad_datagrams(&self, device: &str) -> u64 {
         let Some(network) = self.network.get() else {
             return 0;

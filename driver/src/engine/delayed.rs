@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::time::Time;
 
-/// When whose delay ends. There are few: a queue is in the list once for each event.
+/// The completion queues, each with the end of its delay. There are few: a queue is on the list
+/// once for each event.
 #[derive(Debug)]
 pub(super) struct Delayed {
     list: Mutex<Vec<(Time, Weak<Cq>)>>,
-    /// The earliest, to be read without a lock.
+    /// The earliest end, to be read without a lock.
     next: AtomicU64,
 }
 
@@ -22,19 +23,19 @@ impl Delayed {
         }
     }
 
-    /// The earliest end.
+    /// Returns the earliest end of a delay, or [`Time::NEVER`].
     pub(super) fn next(&self) -> Time {
         Time(self.next.load(Ordering::Acquire))
     }
 
-    /// Adds one.
+    /// Adds a completion queue whose notification is delayed until `until`.
     pub(super) fn add(&self, cq: &Arc<Cq>, until: Time) {
         let mut list = lock(&self.list);
         list.push((until, Arc::downgrade(cq)));
         self.note_next(&list);
     }
 
-    /// Takes out those whose delay has ended.
+    /// Removes the completion queues whose delay has ended, and returns them.
     pub(super) fn take_due(&self, now: Time) -> Vec<Arc<Cq>> {
         if self.next() > now {
             return Vec::new();

@@ -1,12 +1,15 @@
-//! Queue pairs with sends that wait for more, see `qp::gathered`, and with acknowledgements that wait for an
-//! answer, see `qp::answering`.
+//! Queue pairs with deferred sends (`qp::gathered`) and with held acknowledgements
+//! (`qp::answering`).
 //!
-//! The program's next poll sends the former, its next poll in vain the latter, its next wait both; a post that makes
-//! enough of them, or an end of the queue pair, does too. Acknowledgements wait only while the progress thread looks in
-//! every millisecond. With sends left lying, a program that does none of these is helped out by the progress thread, which an alarm wakes. A timer that
-//! the kernel keeps can be set from any thread without waking the one that waits for it, and while a
-//! program goes on posting it is put off again and again before it goes off: a system call in 100 us, and
-//! no wakeup.
+//! The program's next poll sends the deferred sends. Its next poll that finds no completion sends
+//! the held acknowledgements, and its next blocking wait sends both. So does a post that fills the
+//! batch, or the end of the queue pair. Acknowledgements are held only while the progress thread
+//! checks every few milliseconds.
+//!
+//! If the program makes no such call, a flush timer wakes the progress thread, which sends the
+//! deferred sends. It is a kernel timer (timerfd_create(2)): any thread can set it without waking
+//! the thread that watches it. While the program keeps posting, the timer is moved before it
+//! expires. That costs a system call in 100 us, and no wake-up.
 
 use super::Engine;
 use super::waiting::{Alarm, Waiting};
@@ -21,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
-/// The queue pairs, and the alarm.
+/// The queue pairs with deferred sends or held acknowledgements, and the flush timer.
 pub(super) type Gathering = Waiting<Arc<Qp>, Timer>;
 
 impl Gathering {
@@ -32,11 +35,11 @@ impl Gathering {
     }
 }
 
-/// A timer of the kernel's.
+/// A timer of the kernel, timerfd_create(2).
 #[derive(Debug)]
 pub(super) struct Timer(OwnedFd);
 
-/// Readable when it has gone off.
+/// Readable when the timer has expired.
 impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -54,30 +57,31 @@ impl Alarm for Timer {
         };
         if let Err(error) = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &setting) {
             tracing::warn!(%error, "a timer could not be set");
-            // The setting is valid: the descriptor is closed, or is no timer's any more.
+            // The setting is valid, so the descriptor is closed, or is no timer any more.
             super::get().lost_descriptors();
         }
     }
 
     fn silence(&self) {
-        // Where the program has closed the descriptor, the number may be that of another file, whose contents
-        // are not the library's to read.
+        // If the program has closed the descriptor, the number may belong to another file, which
+        // the library must not read.
         if timerfd_gettime(&self.0).is_ok() {
-            // Nothing is there to read if it was put off at this moment.
+            // There is nothing to read if the timer was moved at the same time.
             let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
         }
     }
 }
 
 impl Engine {
-    /// How often the program has polled, if sends may wait for more: not while it waits for a
-    /// completion in its own way, of which nobody here hears.
+    /// Returns the number of polls so far if sends may be deferred, or else `None`: while a
+    /// completion queue is armed, the program may sleep outside urxe's calls, so no call would send
+    /// them.
     pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
         (!self.handover.is_armed()).then(|| self.polling.polls())
     }
 
-    /// A queue pair's sends have begun to wait at `now`. `is_listed` says whether this was called for it
-    /// before, and [`Qp::send_gathered`] not since.
+    /// Notes that sends of a queue pair are deferred from `now` on. `is_listed` says that the queue
+    /// pair is on the list: this was called for it, and [`Qp::send_gathered`] not since.
     pub(crate) fn gather(&self, qp: &Arc<Qp>, is_listed: bool, now: Time) {
         if let Some(network) = self.network.get() {
             let new = (!is_listed).then(|| Arc::clone(qp));
@@ -85,13 +89,14 @@ impl Engine {
         }
     }
 
-    /// Whether acknowledgements may wait: the progress thread sleeps for a moment only.
+    /// Returns whether acknowledgements may be held: the progress thread checks every few
+    /// milliseconds.
     pub(crate) fn may_hold_acks(&self) -> bool {
         self.handover.may_wait_for_look()
     }
 
-    /// A queue pair's acknowledgement begins to wait. False if it may not any more: the progress thread looks at the
-    /// list after it has said that it will sleep for longer.
+    /// Adds a queue pair with a held acknowledgement. Returns false if it may no longer be held:
+    /// the progress thread reads the list after it has stored that it sleeps for longer.
     pub(crate) fn hold_ack(&self, qp: &Arc<Qp>) -> bool {
         if let Some(network) = self.network.get() {
             network.gathering.add_ack(Arc::clone(qp));
@@ -99,13 +104,14 @@ impl Engine {
         self.may_hold_acks()
     }
 
-    /// The program has come back, for a while: all that waits goes out. No lock may be held.
+    /// Sends all deferred sends and held acknowledgements. The caller must hold no lock.
     pub(crate) fn send_gathered(&self) {
         self.send_acks();
         self.send_posted();
     }
 
-    /// The program has come back, and may answer messages yet: what it has posted goes out. No lock may be held.
+    /// Sends the deferred sends only: the program has come back, and may still answer messages. The
+    /// caller must hold no lock.
     pub(super) fn send_posted(&self) {
         if let Some(network) = self.network.get() {
             let send = |qp: Arc<Qp>| qp.send_gathered(false, regions().table());
@@ -114,14 +120,15 @@ impl Engine {
         }
     }
 
-    /// The program answers no message any more that it has: the acknowledgements go out. No lock may be held.
+    /// Sends the held acknowledgements: the program has answered what it will answer. The caller
+    /// must hold no lock.
     pub(super) fn send_acks(&self) {
         if let Some(network) = self.network.get() {
             network.gathering.take_acks(send_ack);
         }
     }
 
-    /// The program has not come back in time, and the alarm has gone off.
+    /// Sends the deferred sends after the flush timer has expired.
     pub(super) fn send_left_lying(&self) {
         if let Some(network) = self.network.get() {
             let send = |qp: Arc<Qp>| qp.send_gathered(true, regions().table());
@@ -140,7 +147,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use urxe_net::now;
 
-    /// Whether the alarm goes off within so many milliseconds.
+    /// Returns whether the flush timer expires within `milliseconds`.
     fn rings(gathering: &Gathering, milliseconds: i64) -> bool {
         let mut fds = [PollFd::new(gathering.alarm(), PollFlags::IN)];
         let timeout = Timespec {

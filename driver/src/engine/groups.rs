@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use urxe_net::{Group, LocalAddress, OpenError};
 
-/// A group that is joined, and what it is received with.
+/// A group that is joined, with its socket and receive buffers.
 pub(super) struct Joined {
     pub(super) group: Group,
     pub(super) receiver: Mutex<Receiver>,
 }
 
-/// All of them. Whoever changes the list also changes who is attached: the list is locked first.
+/// All joined groups. A thread that changes them also changes the attached queue pairs, and locks
+/// this list first.
 #[derive(Default)]
 pub(super) struct Groups {
     list: RwLock<Vec<Arc<Joined>>>,
-    /// Whether there are any, to be read without a lock.
+    /// Whether the list has entries; read without a lock.
     any: AtomicBool,
 }
 
@@ -33,8 +34,8 @@ impl Groups {
 }
 
 impl Engine {
-    /// Attaches a queue pair to a group on an interface, which is joined by way of the local address
-    /// `from` unless it is already.
+    /// Attaches a queue pair to a group on an interface. The first queue pair joins the group
+    /// through the local address `from`.
     pub(crate) fn attach(
         &self,
         qp: &Arc<Qp>,
@@ -70,8 +71,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Detaches a queue pair. When this returns, it gets nothing more from the group, and the group
-    /// is left if nobody else is attached. False when it was not attached.
+    /// Detaches a queue pair. When this returns, it receives nothing more from the group, and the
+    /// group is left if no queue pair is attached. False when it was not attached.
     pub(crate) fn detach(&self, qp: &Qp, (ip, interface): (IpAddr, u32)) -> bool {
         let Some(network) = self.network.get() else {
             return false;
@@ -94,7 +95,8 @@ impl Engine {
         found
     }
 
-    /// Receives one batch from a group, unless another thread is at it.
+    /// Receives one batch from a group, unless another thread is receiving from it. True when there
+    /// were packets.
     pub(super) fn receive_group(&self, joined: &Joined) -> bool {
         let mut receiver = match joined.receiver.try_lock() {
             Ok(receiver) => receiver,

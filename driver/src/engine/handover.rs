@@ -1,40 +1,43 @@
-//! Who looks after the network: the progress thread, or threads of the program.
+//! The hand-off: either the progress thread or threads of the program receive.
 //!
-//! The progress thread sleeps through packets while the program is at it, and everybody sleeps until a deadline
-//! that may be moved meanwhile. Nobody is woken without need, so one side looks at what the other has said. Each
-//! *says first, and looks then*, with a fence between: the thread says how it sleeps and looks whether that is right
-//! still; who changes something looks at how the thread sleeps, and wakes it. Of two that do
-//! so at the same time, at least one sees the other. Which is all there is here: descriptors and sleeping are the caller's.
+//! The progress thread sleeps through packets while the program receives, and each sleeping thread
+//! has a deadline that another thread may move. To avoid needless wake-ups, a thread wakes the
+//! progress thread only if its state requires that.
+//!
+//! Each side stores, fences (SeqCst), then loads. The progress thread stores how it sleeps, and
+//! checks whether that is still right. A thread that changes a condition stores it, reads how the
+//! progress thread sleeps, and wakes it. At least one of them sees the other's store, so no wake-up
+//! is lost. This module holds only that protocol: descriptors and sleeping belong to the caller.
 
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use urxe_proto::time::Time;
 
-/// How the thread sleeps.
+/// The way in which the progress thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Mode {
-    /// Until a packet comes.
+    /// Until a packet arrives.
     Watching,
-    /// The program polls.
+    /// For a bounded time, while the program polls.
     YieldingToPolls,
-    /// Threads of the program wait, and come and go.
+    /// For a bounded time, while threads of the program enter and leave blocking calls.
     YieldingToWaiters,
-    /// Threads of the program wait, and have done so for a while.
+    /// Until it is woken: threads of the program wait, and none has returned since the last choice.
     Parked,
 }
 
-/// What the two sides say.
+/// The state that both sides share.
 #[derive(Debug)]
 pub(super) struct Handover {
     mode: AtomicU8,
-    /// When the thread wakes by itself; 0 while it is awake.
+    /// When the thread wakes by itself, in nanoseconds; 0 while it is awake.
     asleep_until: AtomicU64,
-    /// Threads of the program that wait in one of our calls.
+    /// Threads of the program that are in a blocking call.
     waiters: CachePadded<AtomicUsize>,
-    /// How often one has come back.
+    /// Blocking calls that have ended so far.
     returns: AtomicU64,
-    /// Completion queues that a program waits for.
+    /// Completion queues that are armed for a notification.
     armed: CachePadded<AtomicUsize>,
 }
 
@@ -49,8 +52,9 @@ impl Handover {
         }
     }
 
-    /// The program is about to wait for a notification. If it does so in its own way, nobody but
-    /// the thread will receive what brings it about. Whether the thread must be woken.
+    /// Counts an armed completion queue, and returns whether the progress thread must be woken. If
+    /// the program sleeps outside urxe's calls, only the progress thread receives the packet that
+    /// causes the notification.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.armed.fetch_add(1, Ordering::Relaxed);
@@ -58,22 +62,22 @@ impl Handover {
         self.is(Mode::YieldingToPolls)
     }
 
-    /// The notification was given, or is not wanted any more.
+    /// Counts an armed completion queue off: the notification was given, or is not wanted any more.
     pub(super) fn disarm(&self) {
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a program waits for a notification.
+    /// Returns whether any completion queue is armed.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) > 0
     }
 
-    /// A thread of the program waits, and receives meanwhile.
+    /// Counts a thread of the program that begins to wait, and receives meanwhile.
     pub(super) fn enter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It goes back to the program. Whether the progress thread must be woken.
+    /// Counts such a thread off, and returns whether the progress thread must be woken.
     #[must_use]
     pub(super) fn leave(&self) -> bool {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -82,7 +86,8 @@ impl Handover {
         self.is(Mode::Parked)
     }
 
-    /// There is something to do at `at`, which others can see already. Whether the thread must be woken.
+    /// Returns whether the progress thread must be woken for work at `at`, which is already visible
+    /// to it.
     #[must_use]
     pub(super) fn deadline_moved(&self, at: Time) -> bool {
         at != Time::NEVER && {
@@ -91,8 +96,8 @@ impl Handover {
         }
     }
 
-    /// How the thread sleeps next, where `polls` says that the program does so all the time, and `returns` is
-    /// kept from one choice to the next.
+    /// Chooses the mode of the next sleep. `polls` says that the program polls all the time;
+    /// `returns` is the caller's state, kept from one choice to the next.
     pub(super) fn choose(&self, polls: bool, returns: &mut u64) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
         let returned = std::mem::replace(returns, now) != now;
@@ -107,7 +112,7 @@ impl Handover {
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Somebody who left, or armed, before the store did not know to wake us.
+        // A thread that left, or armed, before the store did not know to wake the progress thread.
         let mode = match mode {
             Mode::Parked if !self.has_waiters() => Mode::YieldingToWaiters,
             Mode::YieldingToPolls if self.is_armed() => Mode::Watching,
@@ -118,23 +123,25 @@ impl Handover {
         mode
     }
 
-    /// Whether what waits already, for all to see, may wait on: the thread leaves packets to the program, and
-    /// looks at what waits within a moment. In other modes it has looked after it had chosen them.
+    /// Returns whether work that is already visible may wait until the progress thread's next
+    /// check: it leaves packets to the polling program, and checks every few milliseconds. In the
+    /// other modes it has checked after it stored the mode.
     pub(super) fn may_wait_for_look(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is(Mode::YieldingToPolls)
     }
 
-    /// The thread is about to sleep, until `deadline` at most, which is when `next` said that there is
-    /// something to do, or earlier. Until when it may sleep.
+    /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it
+    /// may sleep. `next` returns the time of the next work; `deadline` is that time as read before,
+    /// or earlier.
     pub(super) fn fall_asleep(&self, deadline: Time, next: impl FnOnce() -> Time) -> Time {
         self.asleep_until.store(deadline.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Who moved a deadline before the store did not know to wake us.
+        // A thread that moved a deadline before the store did not know to wake the progress thread.
         deadline.min(next())
     }
 
-    /// The thread has woken, and looks at deadlines before it sleeps again.
+    /// Stores that the thread is awake; it reads the deadlines before it sleeps again.
     pub(super) fn wake_up(&self) {
         self.asleep_until.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The end of the process.
+//! The orderly end of the process.
 
 use super::get;
 use crate::stat;
@@ -7,18 +7,18 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use urxe_net::thread;
 
-/// Whether that has begun.
+/// Set when the process has begun to end.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process is ending: whatever its other threads are told now may make one of them end it in
-/// another way.
+/// Returns whether the process is ending. An event that is delivered to another thread now may make
+/// that thread end the process in another way.
 pub fn is_leaving() -> bool {
     LEAVING.load(Ordering::Acquire)
 }
 
-/// The process ends in an orderly way: its neighbours on the port shall not notice.
+/// Ends this process's use of the network, for atexit(3), so that same-host peers lose no packets.
 pub(super) extern "C" fn leave() {
-    // Neither a panic nor a pending cancellation may keep the process from ending as it wanted to.
+    // Neither a panic nor a pending cancellation may change the way in which the process ends.
     thread::without_cancellation(|| {
         let _ = std::panic::catch_unwind(leave_endpoints);
     });
@@ -26,7 +26,7 @@ pub(super) extern "C" fn leave() {
 
 fn leave_endpoints() {
     if let Some(network) = get().network.get()
-        // A forked child ends too, and the sockets are its parent's.
+        // A forked child ends too, and the sockets belong to its parent.
         && network.shared.is_ours()
         && let Some(locals) = network.locals.try_list()
     {
@@ -39,7 +39,8 @@ fn leave_endpoints() {
     }
 }
 
-/// Queue pairs that the program leaves to its end may owe their peers answers still.
+/// Sends the answers that queue pairs still owe their peers, where the program did not destroy
+/// them.
 fn take_leave_of_peers() {
     const PATIENCE: Duration = Duration::from_millis(100);
     elsewhere(PATIENCE, || {
@@ -53,8 +54,8 @@ fn take_leave_of_peers() {
     });
 }
 
-/// The peers of connections shall know that these end, though a DREQ or its answer is lost: the kernel's CM
-/// repeats it for processes that have ended.
+/// Ends the connections, and repeats DREQs that are not answered: a DREQ or its answer may be lost.
+/// The kernel's CM does the same for processes that have ended.
 fn end_connections() {
     const PATIENCE: Duration = Duration::from_millis(100);
     const INTERVAL: Duration = Duration::from_millis(20);
@@ -78,7 +79,7 @@ fn end_connections() {
     });
 }
 
-/// The neighbours shall lose nothing by this process's end.
+/// Leaves port 4791 so that packets for other processes are not lost.
 fn leave_the_port() {
     const PATIENCE: Duration = Duration::from_millis(500);
     elsewhere(PATIENCE, || {
@@ -90,13 +91,13 @@ fn leave_the_port() {
     });
 }
 
-/// Has another thread do something, and waits for it, but not for ever: the one that ends the process may be
-/// at anything, and have any lock.
+/// Runs `act` in another thread, and waits for it for a limited time: the thread that ends the
+/// process may have been interrupted at any point, and may hold any lock.
 fn elsewhere(patience: Duration, act: impl FnOnce() + Send + 'static) {
     let (tell, hear) = mpsc::channel();
     let started = thread::spawn("urxe-farewell", move || {
         act();
-        // Nobody hears it when it took too long.
+        // The receiver is gone if this took too long.
         let _ = tell.send(());
     });
     if started.is_ok() {

@@ -1,4 +1,4 @@
-//! The local addresses that are open.
+//! The local addresses that this process has opened.
 
 use super::progress::Progress;
 use super::{Engine, Network, Receiver};
@@ -10,11 +10,11 @@ use urxe_net::{Endpoint, LocalAddress, OpenError};
 use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
 
-/// A local address with its sockets and what it is received with.
+/// A local address with its sockets and receive buffers.
 pub struct Local {
     pub(super) endpoint: Endpoint,
     pub(super) receiver: Mutex<Receiver>,
-    /// The address of the engine that it belongs to, to compare.
+    /// The address in memory of the engine that it belongs to, for comparison only.
     engine: usize,
 }
 
@@ -31,8 +31,9 @@ impl Local {
         &self.endpoint
     }
 
-    /// Sending failed in a way that says that a descriptor is closed. Nothing happens where the address belongs to
-    /// another engine than the one in use: that of a parent, or one whose loss is known.
+    /// Reports a send error that says that a descriptor is closed. It is ignored if the address
+    /// belongs to an engine that is not in use: that of a parent process, or one whose loss is
+    /// known.
     pub(crate) fn lost_descriptors(&self) {
         let engine = super::get();
         if self.engine == ptr::from_ref(engine).addr() {
@@ -41,15 +42,15 @@ impl Local {
     }
 }
 
-/// The addresses that are open.
+/// The open addresses.
 ///
-/// To open one takes up to 20 ms, and every poll reads the list. So `opening` is held while an
-/// address is opened, which delays only other threads that open one, and the list is locked for
+/// Opening an address takes up to 20 ms, and every poll reads the list. So `opening` is held while
+/// an address is opened, which delays only other threads that open one. The list is locked for
 /// writing only to add the result.
 #[derive(Default)]
 pub(super) struct Locals {
     list: RwLock<Vec<Arc<Local>>>,
-    /// Comes before all other locks.
+    /// Is taken before all other locks.
     opening: Mutex<()>,
 }
 
@@ -58,7 +59,7 @@ impl Locals {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, unless another thread is changing the list.
+    /// [`Locals::list`], or `None` while another thread changes the list.
     pub(super) fn try_list(&self) -> Option<RwLockReadGuard<'_, Vec<Arc<Local>>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),
@@ -74,8 +75,8 @@ impl Locals {
         found.map(Arc::clone)
     }
 
-    /// The local address that is open at `address`, or else what `open` makes, once `progress`
-    /// watches it. `engine` is the address of the engine that it belongs to.
+    /// Returns the local address that is open at `address`. If there is none, opens it with `open`,
+    /// and has `progress` watch it. `engine` is the address in memory of its engine.
     fn find_or_open(
         &self,
         address: LocalAddress,
@@ -117,7 +118,7 @@ impl Network {
 }
 
 impl Engine {
-    /// The sockets of an address; opened by the first who asks.
+    /// Returns the sockets of an address; the first call opens them.
     pub(crate) fn local(&self, address: LocalAddress) -> Result<Arc<Local>, OpenError> {
         let network = self.network()?;
         let open = || network.shared.open(address);
@@ -127,12 +128,12 @@ impl Engine {
             ptr::from_ref(self).addr(),
             open,
         )?;
-        // Something may have come already.
+        // Packets may have arrived already.
         self.deadline_moved(local.endpoint.next_deadline());
         Ok(local)
     }
 
-    /// The sockets of an address that are open.
+    /// Returns the sockets of an address if they are open.
     pub(crate) fn local_of(&self, gid: Gid) -> Option<Arc<Local>> {
         let ip = gid.to_ip();
         let locals = self.network.get()?.locals();
@@ -142,17 +143,17 @@ impl Engine {
         found.map(Arc::clone)
     }
 
-    /// Until when `URXE_FAULTS` holds packets of an address back.
+    /// Returns the time until which `URXE_FAULTS` delays packets of an address, or [`Time::NEVER`].
     pub(crate) fn held_until(&self, gid: Gid) -> Time {
         self.local_of(gid)
             .map_or(Time::NEVER, |local| local.endpoint.held_until())
     }
 
-    /// Opens one of these addresses, if none is open yet, so that a port that is taken is known
-    /// before a connection is made.
+    /// Opens one of these addresses, if none is open yet, so that a port in use is reported before
+    /// a connection is made.
     ///
     /// # Errors
-    /// That of the first, when none can be opened.
+    /// The error of the first address, when none can be opened.
     pub(crate) fn open_any(
         &self,
         addresses: impl Iterator<Item = LocalAddress>,
@@ -170,10 +171,10 @@ impl Engine {
         first.map_or(Ok(()), Err)
     }
 
-    /// Opens all of these addresses: whoever takes datagrams takes them at each.
+    /// Opens all of these addresses, for receivers of datagrams, which receive at each of them.
     ///
     /// # Errors
-    /// That of the first, when none can be opened.
+    /// The error of the first address, when none can be opened.
     pub(crate) fn open_all(
         &self,
         addresses: impl Iterator<Item = LocalAddress>,
@@ -189,10 +190,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Packets that `URXE_FAULTS` delays count as sent, and are to arrive though their queue pair is
-    /// destroyed: waits until they are out.
+    /// Waits, for 1 s at most, until packets that `URXE_FAULTS` delays are sent. They count as
+    /// sent, and must arrive although their queue pair is destroyed.
     pub(crate) fn wait_for_delayed(&self) {
-        /// No fault delays for longer than a person would wait.
+        /// The longest time to wait, for a fault that delays packets by more.
         const PATIENCE: Duration = Duration::from_secs(1);
         let Some(network) = self.network.get() else {
             return;

@@ -1,8 +1,8 @@
-//! Descriptors of the library that the program has closed, as with closefrom(3).
+//! The loss of the library's descriptors: the program has closed them, as with closefrom(3).
 //!
-//! The numbers may be the program's own files by the time at which that is noticed. So the engine leaves them alone: it
-//! neither reads nor closes them. Its queue pairs fail with `IBV_EVENT_QP_FATAL`, and what the program makes
-//! afterwards gets an engine of its own, as in a forked child.
+//! When that is noticed, the numbers may already belong to files of the program. So the engine
+//! neither reads nor closes them. Its queue pairs fail with `IBV_EVENT_QP_FATAL`, and objects that
+//! the program creates afterwards belong to a new engine, as in a forked child.
 
 use super::{ENGINE, Engine};
 use std::io;
@@ -12,21 +12,24 @@ use urxe_net::thread;
 /// Whether any engine of this process has lost its descriptors.
 static HAS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has closed descriptors of the library: then a number must be looked at before it is used.
+/// Returns whether the program has closed descriptors of the library. If so, a number must be
+/// checked before it is used.
 pub(crate) fn has_lost_descriptors() -> bool {
     HAS_LOST.load(Ordering::Acquire)
 }
 
-/// Whether an error of a system call says that a descriptor is closed, or is of another kind now.
+/// Returns whether an error of a system call says that a descriptor is closed, or of another kind
+/// now.
 pub(crate) fn is_loss(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK))
 }
 
 impl Engine {
-    /// A descriptor of the engine's is not valid any more. The caller may hold any lock.
+    /// Reports that a descriptor of this engine is not valid any more. The caller may hold any
+    /// lock.
     pub(crate) fn lost_descriptors(&self) {
         let current = super::get();
-        // Another thread has noticed it, and there is a new engine.
+        // Another thread may have reported it, and there is a new engine.
         if !std::ptr::eq(self, current) || self.has_lost.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -41,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Whether the descriptors are lost, and nothing can be received or sent.
+    /// Returns whether the descriptors are lost, so that nothing can be received or sent.
     pub(super) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Acquire)
     }

@@ -1,14 +1,24 @@
 //! The engine: moves packets between the sockets and the queue pairs.
 //!
-//! Whoever calls in does the work: posting sends at once, or with what follows closely (`gathering`); polling
-//! and waiting receive. The progress thread (`progress`) does it while nobody calls.
+//! The calling thread does the work: a post sends at once or is coalesced with the posts that
+//! follow (`gathering`); a poll and a blocking wait receive. The progress thread (`progress`) does
+//! it while no thread of the program calls.
 //!
-//! Locks, in the order in which they are taken: the one for opening an address, the list of local
-//! addresses or of multicast groups for reading, a socket's receive buffers, the table of queue pairs for reading, the table of memory
-//! regions for reading, a queue pair. For raw packets, the list of their queue pairs for reading and the
-//! buffer of one come before the last two. The lists of those with sends that wait, and of those that wait for room in a
-//! socket, come last. Destroying a queue pair or a region takes its table for
-//! writing, and so waits for what is being handled.
+//! Locks, in the order in which they are taken:
+//!
+//! 1. the lock for opening an address;
+//! 2. the list of local addresses, or of multicast groups, for reading;
+//! 3. the receive buffers of a socket;
+//! 4. the table of queue pairs, for reading;
+//! 5. the table of memory regions, for reading;
+//! 6. a queue pair;
+//! 7. the lists of queue pairs with deferred sends, and of those that wait for room in a socket.
+//!
+//! For raw packets, the list of their queue pairs for reading and the buffer of one of them take
+//! the place of 2 to 4.
+//!
+//! To destroy a queue pair or a region, a thread locks its table for writing. So it waits until the
+//! packets that are being handled are done.
 
 mod counting;
 mod delayed;
@@ -72,11 +82,11 @@ use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 pub(crate) use waiter::Waiter;
 
-/// The most bytes in the out-of-order queues of all connections: the windows of 64 connections that recover
-/// from a loss at the same time.
+/// The limit of bytes in the out-of-order queues of all connections: the windows of 64 connections
+/// that recover from a loss at the same time.
 const OUT_OF_ORDER_BYTES: usize = 32 << 20;
 
-/// Batches for sending that are kept; as many as threads send at once.
+/// The number of send batches that are kept for reuse: as many as threads send at once.
 const SPARE_BATCHES: usize = 4;
 
 static ENGINE: PerProcess<Engine> = PerProcess::new();
@@ -86,58 +96,58 @@ pub fn get() -> &'static Engine {
     ENGINE.get(Engine::new)
 }
 
-/// What moves packets.
+/// The engine of one process: its sockets, queue pairs, timers and progress thread.
 #[derive(Debug)]
 pub struct Engine {
-    /// A random number by which reports of this process are told from others'.
+    /// A random number that distinguishes the reports of this process from those of others.
     instance: u64,
     network: OnceLock<Network>,
     opening: Mutex<()>,
     qps: RwLock<QpTable>,
-    /// Queue pairs for raw packets, which receive their frames themselves.
+    /// Queue pairs for raw packets, each of which receives from a socket of its own.
     raw: RwLock<Vec<Weak<Qp>>>,
     timers: Timers,
     delayed: Delayed,
-    /// How connections to processes of this host take turns.
+    /// The limits of bytes in flight to each process of this host.
     passages: Passages,
-    /// Queue pairs that have more to send than their turn allowed.
+    /// Queue pairs that have more to send than one send quantum.
     ready: Mutex<Vec<Arc<Qp>>>,
-    /// Whether there may be any in `ready` or `overran`, to be read without a lock.
+    /// Set when `ready` or `overran` may have entries; read without a lock.
     has_turns: AtomicBool,
-    /// Completion queues that overran, and whose queue pairs go to error.
+    /// Completion queues that overran; their queue pairs go to the error state.
     overran: Mutex<Vec<Arc<Cq>>>,
     batches: Mutex<Vec<SendBatch>>,
-    /// The memory for out-of-order queues.
+    /// The memory that is left for out-of-order queues.
     out_of_order: Arc<OutOfOrderBudget>,
-    /// What the progress thread and the program's threads tell each other.
+    /// The hand-off between the progress thread and the program's threads.
     handover: Handover,
     polling: Polling,
     counters: EngineCounters,
-    /// A thread panicked, and the queue pairs have not failed yet.
+    /// A thread panicked, and the queue pairs are not yet in the error state.
     has_panicked: AtomicBool,
-    /// The program has closed its descriptors.
+    /// The program has closed descriptors of this engine.
     has_lost: AtomicBool,
-    /// What is counted of each device, by its name.
+    /// The counters of each device, by its name.
     counted: Mutex<BTreeMap<String, Arc<DeviceCounters>>>,
 }
 
-/// Who does the work of the network.
+/// The kind of thread that receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
-    /// The program, which polls, and may answer what it gets.
+    /// A thread of the program that polls, and may answer the messages that it gets.
     Poll,
-    /// The progress thread, or one of the program's that waits.
+    /// The progress thread, or a thread of the program in a blocking call.
     Other,
 }
 
-/// What is there once the first queue pair was made.
+/// The part of the engine that exists once the first object has needed the network.
 struct Network {
     shared: Arc<Shared>,
     locals: Locals,
     groups: Groups,
     /// Queue pair 1.
     gsi: Gsi,
-    /// For datagrams that other processes passed on.
+    /// Receive buffers for datagrams that other processes forwarded.
     forwarded: Mutex<Receiver>,
     gathering: Gathering,
     /// Queue pairs that wait for a socket to have room.
@@ -178,29 +188,30 @@ impl Engine {
         }
     }
 
-    /// A random number of this process.
+    /// Returns the random number of this process, which its reports carry.
     pub(crate) fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// What it counts.
+    /// Returns the counters of the engine.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters
     }
 
-    /// The memory that the out-of-order queues of all connections share.
+    /// Returns the memory budget that the out-of-order queues of all connections share.
     pub(crate) fn out_of_order(&self) -> &Arc<OutOfOrderBudget> {
         &self.out_of_order
     }
 
-    /// What the network part counts, once there is one.
+    /// Returns the counters of the network part, or `None` before it is opened.
     pub fn net_counters(&self) -> Option<&NetCounters> {
         self.network
             .get()
             .map(|network| &**network.shared.counters())
     }
 
-    /// Takes this process's slot of port 4791 and starts the progress thread, the first time.
+    /// Returns the network part. The first call takes this process's slot of port 4791 and starts
+    /// the progress thread.
     fn network(&self) -> Result<&Network, OpenError> {
         if let Some(network) = self.network.get() {
             return Ok(network);
@@ -219,8 +230,9 @@ impl Engine {
         let progress = Progress::start(shared.fd()).map_err(failed)?;
         progress.watch_control(rooms.as_fd()).map_err(failed)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
-        // SAFETY: the function takes nothing and may be called at any time. Should it not be
-        // registered, neighbours find out by themselves that this process is gone.
+        // SAFETY: `atexit` takes an `extern "C"` function that does not unwind: `leave` catches
+        // panics. It stays loaded, since the library is never unloaded. If the registration fails,
+        // same-host peers notice the end of this process by its liveness socket.
         unsafe { libc::atexit(leaving::leave) };
         let gsi = Gsi::new(shared.slot(), shared.options().patience);
         Ok(self.network.get_or_init(|| Network {
@@ -235,26 +247,26 @@ impl Engine {
         }))
     }
 
-    /// Queue pair 1, with which connections are made.
+    /// Returns queue pair 1, which carries the connection manager's messages.
     ///
     /// # Errors
-    /// When the network part cannot be opened.
+    /// [`OpenError`] when the network part cannot be opened.
     pub fn gsi(&self) -> Result<&Gsi, OpenError> {
         Ok(&self.network()?.gsi)
     }
 
-    /// What governs how much of a connection is under way.
+    /// Returns the congestion control algorithm of new connections.
     pub(crate) fn congestion(&self) -> Algorithm {
         let network = self.network.get();
         network.map_or_else(Algorithm::default, |n| n.shared.options().congestion)
     }
 
-    /// Whether it is this engine's.
+    /// Returns whether `gsi` belongs to this engine.
     pub(crate) fn has_gsi(&self, gsi: &Gsi) -> bool {
         (self.network.get()).is_some_and(|network| std::ptr::eq(&network.gsi, gsi))
     }
 
-    /// Looks at queue pair 1 when `fd`, which sees the end of another process, hangs up.
+    /// Has the progress thread serve queue pair 1 when `fd`, a socket to another process, hangs up.
     pub(crate) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self.network.get() {
             Some(network) => network.progress.watch_end(fd),
@@ -262,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// There is something to do at `at`, which the progress thread may not know.
+    /// Wakes the progress thread if it would sleep past `at`, when there is work to do.
     pub(crate) fn deadline_moved(&self, at: Time) {
         if self.handover.deadline_moved(at) {
             self.wake();
@@ -278,17 +290,17 @@ impl Engine {
         qps.add(range, make)
     }
 
-    /// The numbers that queue pairs, and other numbered objects, of this process may have.
+    /// Returns the range of numbers for queue pairs and other numbered objects of this process.
     pub(crate) fn numbers(&self) -> Result<RangeInclusive<u32>, OpenError> {
         Ok(self.network()?.shared.qpns())
     }
 
-    /// The queue pair of this number.
+    /// Returns the queue pair with this number.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         self.qps().get(qpn).map(Arc::clone)
     }
 
-    /// When this returns, nobody handles packets for it any more.
+    /// Removes a queue pair from the table. When this returns, no thread handles packets for it.
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         let removed = qps.remove(qpn);
@@ -300,7 +312,7 @@ impl Engine {
         self.qps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for the frames of a queue pair for raw packets, which come by `fd`.
+    /// Starts to receive the frames of a queue pair for raw packets, which arrive at `fd`.
     pub(crate) fn add_raw(&self, qp: &Arc<Qp>, fd: BorrowedFd<'_>) -> io::Result<()> {
         if let Some(network) = self.network.get() {
             network.progress.watch_packets(fd)?;
@@ -310,18 +322,18 @@ impl Engine {
         Ok(())
     }
 
-    /// When this returns, nobody receives frames for it any more.
+    /// Removes a queue pair for raw packets. When this returns, no thread receives frames for it.
     pub(crate) fn remove_raw(&self, qp: &Qp) {
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
     }
 
-    /// A batch for sending.
+    /// Takes a batch for sending: a kept one, or a new one.
     pub(crate) fn take_batch(&self) -> SendBatch {
         lock(&self.batches).pop().unwrap_or_default()
     }
 
-    /// Gives it back.
+    /// Returns a batch, for reuse.
     pub(crate) fn return_batch(&self, batch: SendBatch) {
         let mut batches = lock(&self.batches);
         if batches.len() < SPARE_BATCHES {
@@ -329,36 +341,36 @@ impl Engine {
         }
     }
 
-    /// A queue pair has more to send, after others had their turn.
+    /// Notes that a queue pair has more to send than one send quantum; others are served first.
     pub(crate) fn ready(&self, qp: Arc<Qp>) {
         lock(&self.ready).push(qp);
         self.has_turns.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// A queue pair wants to look at the clock at `at`.
+    /// Sets a timer for a queue pair, which fires at `at` or later.
     pub(crate) fn arm_timer(&self, qpn: Qpn, at: Time) {
         let is_first = self.timers.add(qpn, at);
-        // A program that polls looks at the timers as well.
+        // While the program polls, its polls run the timers.
         if is_first && !self.handover.may_wait_for_look() {
             self.deadline_moved(at);
         }
     }
 
-    /// A completion queue's notification is delayed, at most until then.
+    /// Notes that the notification of a completion queue is delayed until `until` at most.
     pub(crate) fn delay_notification(&self, cq: &Arc<Cq>, until: Time) {
         self.delayed.add(cq, until);
         self.deadline_moved(until);
     }
 
-    /// A completion queue overran.
+    /// Notes that a completion queue overran.
     pub(crate) fn cq_overran(&self, cq: Arc<Cq>) {
         lock(&self.overran).push(cq);
         self.has_turns.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// There is something to do at once.
+    /// Wakes the progress thread, which has work to do at once.
     pub(crate) fn wake(&self) {
         if let Some(network) = self.network.get()
             && !self.has_lost()
@@ -368,24 +380,25 @@ impl Engine {
         }
     }
 
-    /// A program asked for a notification: it is about to wait in its own way.
+    /// Notes that the program armed a completion queue: it may sleep outside urxe's calls.
     pub(crate) fn cq_armed(&self) {
         if self.handover.arm() {
             self.wake();
         }
     }
 
-    /// The notification was given, or is not wanted any more.
+    /// Notes that a notification was given, or is not wanted any more.
     pub(crate) fn cq_disarmed(&self) {
         self.handover.disarm();
     }
 
-    /// Does what there is to do, once. True when there was something.
+    /// Receives one batch from each socket, and runs timers and pending work, once. True when there
+    /// was any.
     pub fn drive(&self) -> bool {
         self.drive_for(Driver::Other, urxe_net::now())
     }
 
-    /// The same at `now`, or a moment later.
+    /// [`Engine::drive`] for one kind of thread, with `now` already read.
     fn drive_for(&self, driver: Driver, now: Time) -> bool {
         let Some(network) = self.network.get() else {
             return false;
@@ -408,7 +421,8 @@ impl Engine {
         worked | self.run_leftovers(now)
     }
 
-    /// Lets the queue pairs and completion queues whose time has come look at the clock.
+    /// Runs the timers that are due, of queue pairs and of completion queues. True when there were
+    /// any.
     fn run_timers(&self, now: Time) -> bool {
         if self.next_timer() > now {
             return false;
@@ -426,8 +440,8 @@ impl Engine {
         true
     }
 
-    /// Queue pairs that wait for their next turn, completion queues that overran, and what waits at
-    /// queue pair 1. No lock may be held.
+    /// Serves queue pairs with more to send, waiting connections, completion queues that overran,
+    /// and queue pair 1. The caller must hold no lock.
     fn run_leftovers(&self, now: Time) -> bool {
         let Some(network) = self.network.get() else {
             return false;
@@ -446,7 +460,8 @@ impl Engine {
         for cq in &overran {
             for qp in cq.users() {
                 let qps = self.qps();
-                // One that is being destroyed completes nothing any more.
+                // A queue pair that is being destroyed is no longer in the table, and completes
+                // nothing.
                 if qps
                     .get(qp.qpn())
                     .is_some_and(|known| Arc::ptr_eq(known, &qp))
@@ -459,19 +474,19 @@ impl Engine {
         managed || granted || !ready.is_empty() || !overran.is_empty()
     }
 
-    /// Whether a turn waits to be taken.
+    /// Returns whether [`Engine::run_leftovers`] has work to do.
     fn has_leftovers(&self) -> bool {
         self.has_turns.load(Ordering::Acquire)
             || self.passage_calls()
             || (self.network.get()).is_some_and(|network| network.gsi.has_work())
     }
 
-    /// When there is something to do though nothing arrives.
+    /// Returns the time of the next work that no packet brings about.
     fn next_deadline(&self, network: &Network) -> Time {
         self.next_timer().min(self.next_service(network))
     }
 
-    /// When there is something to do that polls do not see to.
+    /// Returns the time of the next work that the program's polls do not do.
     fn next_service(&self, network: &Network) -> Time {
         let locals = network.locals();
         let services = locals.iter().map(|local| local.endpoint.next_deadline());

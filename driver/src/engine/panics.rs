@@ -1,15 +1,16 @@
-//! Panics while packets are handled: faults of urxe itself.
+//! Panics while packets are handled, which are faults of urxe itself.
 //!
-//! A panic may leave any queue pair half changed, and a queue pair that went on from there could deliver wrong data. So
-//! all queue pairs of the process go to error with `IBV_EVENT_QP_FATAL`, as after a catastrophic error of a device
-//! (11.6.3.2); the process and what it makes afterwards go on.
+//! A panic may leave any queue pair half changed, and such a queue pair could deliver wrong data.
+//! So all queue pairs of the process go to the error state with `IBV_EVENT_QP_FATAL`, as after a
+//! catastrophic error of a device (11.6.3.2). The process goes on, and objects that it creates
+//! afterwards work.
 
 use super::Engine;
 use crate::regions::regions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-/// Tells the engine of a panic that unwinds the frame which this lives in.
+/// Reports a panic that unwinds the frame in which this value exists.
 pub(super) struct PanicGuard<'a>(pub(super) &'a Engine);
 
 impl Drop for PanicGuard<'_> {
@@ -21,7 +22,8 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Engine {
-    /// A thread panicked; the same panic may be reported by several frames. The progress thread sees to the queue pairs: the one that panicked may hold locks.
+    /// Records a panic; several frames may report the same one. The progress thread fails the queue
+    /// pairs, since the thread that panicked may hold locks.
     pub(super) fn panicked(&self) {
         if !self.has_panicked.swap(true, Ordering::AcqRel) {
             self.counters.panics.add(1);
@@ -30,16 +32,16 @@ impl Engine {
         }
     }
 
-    /// Whether a thread has panicked since this was last called.
+    /// Returns whether a thread has panicked since the last call.
     pub(super) fn take_panicked(&self) -> bool {
         self.has_panicked.load(Ordering::Relaxed) && self.has_panicked.swap(false, Ordering::AcqRel)
     }
 
-    /// Takes all queue pairs to error. No lock may be held.
+    /// Moves all queue pairs to the error state. The caller must hold no lock.
     pub(super) fn fail_all(&self) {
         let qps: Vec<_> = self.qps().iter().cloned().collect();
         for qp in qps {
-            // What a panic left behind may be the cause of the next.
+            // The state that a panic left behind may cause another one.
             let failed = catch_unwind(AssertUnwindSafe(|| {
                 qp.fail(urxe_net::now(), regions().table())
             }));

@@ -1,9 +1,11 @@
-//! Passages: the ways to processes of this host, which reliable connections take in turns.
+//! Per-destination in-flight limits for reliable connections to processes of this host.
 //!
-//! All connections to a process fill one buffer, that of its socket, and there is no wire that would hold anybody back: 256
-//! connections with a window of 256 KiB each have 64 MiB under way. What does not fit is lost and goes again; what fits is in no
-//! cache any more when it is read. So each connection is granted a stretch at a time, and waits for its next turn while
-//! much is under way to that process. Whoever has the place to itself, or shares it with a few, never waits.
+//! All connections to a process share the receive buffer of its socket, and no wire slows a sender
+//! down: 256 connections with a window of 256 KiB each have 64 MiB in flight. Packets that do not
+//! fit are lost and retransmitted; those that fit are in no cache any more when they are read. So
+//! each connection sends one quantum at a time, and joins a FIFO while the bytes in flight to that
+//! process reach the limit. A connection that has the destination to itself, or shares it with a
+//! few, never waits.
 
 use super::Engine;
 use crate::event_queue::lock;
@@ -13,27 +15,27 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How many bytes are granted at a time: some batches, and enough for a READ request.
+/// The quantum in bytes: several batches, and enough for a READ request.
 pub(crate) const GRANT: u32 = 64 << 10;
 
-/// Bytes that may be under way to a process: what a processor's cache holds beside other things.
+/// The limit of bytes in flight to a process: a part of a processor's cache.
 const MOST: u32 = 512 << 10;
 
-/// The same to one with the smallest buffer: the window of one connection.
+/// The limit for a process with the smallest receive buffer: the window of one connection.
 const LEAST: u32 = 256 << 10;
 
-/// The way to one process of this host.
+/// The in-flight limit of one process of this host, and the FIFO of waiting connections.
 #[derive(Debug)]
 pub(crate) struct Passage {
-    /// The top bits of its queue pairs' numbers.
+    /// The slot of the process: the top bits of its queue pair numbers.
     slot: u8,
-    /// How many bytes may be under way.
+    /// The limit of bytes in flight.
     limit: u32,
     under_way: AtomicU32,
     waiting: Mutex<VecDeque<Arc<Qp>>>,
-    /// How many wait, to be read without a lock.
+    /// The length of `waiting`, to be read without a lock.
     count: AtomicUsize,
-    /// How many wait for any passage.
+    /// The number of connections that wait for any destination.
     total: Arc<AtomicUsize>,
 }
 
@@ -41,7 +43,8 @@ impl Passage {
     fn new(slot: u8, receive_buffer: u32, total: &Arc<AtomicUsize>) -> Self {
         Passage {
             slot,
-            // The kernel counts memory, of which data that comes in batches takes most (`docs/DECISIONS.md`).
+            // The kernel limits memory, most of which is data where packets arrive in batches
+            // (`docs/DECISIONS.md`).
             limit: (receive_buffer / 4 * 3).clamp(LEAST, MOST),
             under_way: AtomicU32::new(0),
             waiting: Mutex::default(),
@@ -50,10 +53,10 @@ impl Passage {
         }
     }
 
-    /// A connection that had `before` bytes under way has `now`.
+    /// Records that a connection with `before` bytes in flight now has `now`.
     pub(crate) fn changed(&self, before: u32, now: u32) {
-        // In one order with the count of those that wait: who begins to wait looks here afterwards, and who
-        // makes room looks there.
+        // In one total order (SeqCst) with the count of waiting connections: a connection that
+        // begins to wait loads this count afterwards, and one that makes room loads that one.
         if now > before {
             self.under_way.fetch_add(now - before, Ordering::SeqCst);
         } else if now < before {
@@ -61,7 +64,7 @@ impl Passage {
         }
     }
 
-    /// Whether a connection may have a grant without waiting.
+    /// Returns whether a connection may send a quantum without waiting.
     pub(crate) fn is_free(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0 && self.has_room()
     }
@@ -70,7 +73,7 @@ impl Passage {
         self.under_way.load(Ordering::SeqCst) < self.limit
     }
 
-    /// Whether somebody waits who need not.
+    /// Returns whether a connection waits although there is room.
     fn calls(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.has_room()
     }
@@ -93,22 +96,22 @@ impl Passage {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        // Queue pairs that ended, and the last others that took this way, too.
+        // Queue pairs that were destroyed while they waited may be left in the FIFO.
         let left = lock(&self.waiting).len();
         self.total.fetch_sub(left, Ordering::SeqCst);
     }
 }
 
-/// All passages that connections take.
+/// The limits of all destinations that connections use.
 #[derive(Debug, Default)]
 pub(super) struct Passages {
     all: Mutex<Vec<Weak<Passage>>>,
-    /// How many connections wait for any of them.
+    /// The number of connections that wait for any of them.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Passages {
-    /// One where somebody waits who need not.
+    /// Returns a destination where a connection waits although there is room.
     fn calling(&self) -> Option<Arc<Passage>> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return None;
@@ -120,7 +123,8 @@ impl Passages {
 }
 
 impl Engine {
-    /// The passage to the process in `slot`, whose buffer is as large as our own.
+    /// Returns the limit of the process in `slot`, whose receive buffer is as large as this
+    /// process's.
     pub(crate) fn passage(&self, slot: u8, receive_buffer: u32) -> Arc<Passage> {
         let mut all = lock(&self.passages.all);
         all.retain(|passage| passage.strong_count() > 0);
@@ -136,31 +140,33 @@ impl Engine {
         })
     }
 
-    /// A connection waits for a grant, behind those that wait already. Whoever lets queue pairs send without doing the work of
-    /// the network calls [`Engine::passage_cleared`] afterwards.
+    /// Adds a connection to the FIFO. A caller that lets queue pairs send without driving the
+    /// network calls [`Engine::passage_cleared`] afterwards.
     pub(crate) fn wait_for_passage(&self, passage: &Passage, qp: Arc<Qp>) {
         passage.add(qp);
         self.counters.turns_awaited.add(1);
     }
 
-    /// Somebody may wait on a passage that has room, and this thread is not about to do the work of the network.
+    /// Wakes the progress thread if a connection waits although there is room. For threads that are
+    /// not about to drive the network.
     pub(crate) fn passage_cleared(&self) {
         if self.passage_calls() {
             self.wake();
         }
     }
 
-    /// How many connections wait for their turn to send to a process of this host.
+    /// Returns the number of connections that wait for room to send to a process of this host.
     pub fn connections_awaiting_turns(&self) -> usize {
         self.passages.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody waits who need not.
+    /// Returns whether a connection waits although there is room.
     pub(super) fn passage_calls(&self) -> bool {
         self.passages.calling().is_some()
     }
 
-    /// Lets those go on who wait and need not any more. No lock may be held.
+    /// Lets waiting connections send while there is room. True when there were any. The caller must
+    /// hold no lock.
     pub(super) fn grant_passage(&self) -> bool {
         let mut granted = false;
         while let Some(passage) = self.passages.calling() {
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_small_buffer_takes_the_window_of_one_connection() {
-        // What `net.core.rmem_max` allows by default, doubled by the kernel.
+        // The default of `net.core.rmem_max`, doubled by the kernel.
         let total = Arc::default();
         let passage = Passage::new(3, 2 * 212_992, &total);
         assert!((LEAST..2 * LEAST).contains(&passage.limit));

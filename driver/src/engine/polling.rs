@@ -1,4 +1,4 @@
-//! What the program's polls do, and what the progress thread sees of them.
+//! The program's polls: receiving in them, and their record for the progress thread.
 
 use super::{Driver, Engine};
 use crossbeam_utils::CachePadded;
@@ -6,32 +6,32 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How many polls in vain are made in a row before each gives way to whoever else wants the
-/// processor: the peer may be waiting for it. On an idle processor that costs a system call.
+/// Consecutive empty polls before each further one yields the processor: the peer may be waiting
+/// for it. On an idle processor a yield costs a system call.
 const SPINS: u32 = 64;
 
-/// How often in a row to look in vain for the peer's write before a completion is handed to a program that spins on memory
-/// afterwards. In polls, since the peer needs longer for its answer where they take longer.
+/// Consecutive empty polls before a completion is returned to an application that polls memory. The
+/// unit is polls, since the peer's answer takes longer where polls take longer.
 const LOOKS: u32 = 64;
 
-/// For how long to look at most, however much comes.
+/// The longest time to wait for the peer's write, even while packets keep arriving.
 const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
-/// After how many times in a row that no write came a program is not taken for one that spins on memory
-/// any more.
+/// Consecutive misses (no write arrived) after which an application no longer counts as one that
+/// polls memory.
 const MISSES: u32 = 8;
 
-/// What the program's polls have left behind.
+/// The record of the program's polls.
 #[derive(Debug, Default)]
 pub(super) struct Polling {
-    /// How often the program polled.
+    /// Polls of the program so far.
     polls: CachePadded<AtomicU64>,
-    /// Its threads that post or poll at this moment.
+    /// Threads of the program that are in a post or a poll.
     calls: CachePadded<AtomicU32>,
-    /// How often one has begun to.
+    /// Posts and polls that have begun so far.
     begun: AtomicU64,
     in_vain: CachePadded<InVain>,
-    /// How often a peer has written to the program's memory without a completion.
+    /// Writes of peers to the program's memory that gave no completion, so far.
     written: CachePadded<AtomicU64>,
     spinner: CachePadded<Spinner>,
 }
@@ -40,44 +40,45 @@ pub(super) struct Polling {
 #[derive(Debug, Default)]
 struct InVain {
     count: AtomicU64,
-    /// How many of them in a row received nothing either.
+    /// The length of the current run of those that received nothing either.
     idle: AtomicU32,
-    /// When the one that goes on has begun; 0 when none does.
+    /// The time at which the current one began; 0 when there is none.
     since: AtomicU64,
-    /// How many nanoseconds they have taken altogether.
+    /// The sum of their durations, in nanoseconds.
     spent: AtomicU64,
 }
 
-/// A program that spins on memory when it has what it polled for.
+/// The detector of an application that polls memory after it has received a completion.
 #[derive(Debug, Default)]
 struct Spinner {
-    /// How many misses are left before it is none any more.
+    /// Misses that are left before the application no longer counts as one that polls memory.
     misses: AtomicU32,
-    /// How often looking for the write has paid.
+    /// Times that the awaited write arrived.
     paid: AtomicU64,
-    /// How many writes there were when it posted last, or was found to be given one: those it has seen.
+    /// The value of `written` at the last post, or when a write was last taken: the writes that the
+    /// program has seen.
     seen: AtomicU64,
-    /// Looking has not paid, and the program looks at memory now.
+    /// The awaited write did not arrive, and the program polls memory now.
     is_alone: AtomicBool,
 }
 
 impl Polling {
-    /// How often the program has polled.
+    /// Returns the number of polls so far.
     pub(super) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// How often it found no completion and received, as only such polls do.
+    /// Returns the number of polls that found no completion, and received.
     pub(super) fn receives(&self) -> u64 {
         self.in_vain.count.load(Ordering::Relaxed)
     }
 
-    /// How often it has posted or polled.
+    /// Returns the number of posts and polls so far.
     pub(super) fn calls(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// For how long it has received so far.
+    /// Returns the time that the program's polls have spent on receiving so far.
     pub(super) fn spent(&self, now: Time) -> Duration {
         let spent = Duration::from_nanos(self.in_vain.spent.load(Ordering::Relaxed));
         match self.in_vain.since.load(Ordering::Relaxed) {
@@ -86,19 +87,20 @@ impl Polling {
         }
     }
 
-    /// Whether it is in one of our calls at this moment, or would be, had it the processor.
+    /// Returns whether a thread of the program is in a post or a poll, running or preempted.
     pub(super) fn is_called(&self) -> bool {
         self.calls.load(Ordering::Relaxed) > 0
     }
 
-    /// A peer has written to the program's memory. The first time that is taken for what the program will look at.
+    /// Counts a write of a peer to the program's memory. The first one makes the program count as
+    /// one that polls memory.
     pub(super) fn wrote(&self) {
         if self.written.fetch_add(1, Ordering::Relaxed) == 0 {
             self.program_spins();
         }
     }
 
-    /// Whether a write came that the program has not seen; then it has.
+    /// Returns whether a write arrived that the program has not seen, and marks it as seen.
     fn take_written(&self) -> bool {
         let (written, seen) = (&*self.written, &self.spinner.seen);
         let now = written.load(Ordering::Relaxed);
@@ -109,35 +111,38 @@ impl Polling {
         is_new
     }
 
-    /// The program was found to wait for a packet without receiving it.
+    /// Notes that the program was found to wait for a packet without receiving.
     pub(super) fn program_spins(&self) {
         self.spinner.misses.store(MISSES, Ordering::Relaxed);
     }
 
-    /// The program posts. What it looked for before, it has found.
+    /// Notes a post. The program has seen the writes before it.
     fn posts(&self) {
         if self.spinner.misses.load(Ordering::Relaxed) > 0 {
             self.take_written();
         }
     }
 
-    /// Whether the program has gone to look at memory for what it was not given, which is forgotten.
+    /// Returns whether the program polls memory for a write that did not arrive in time, and clears
+    /// that.
     pub(super) fn take_alone(&self) -> bool {
         self.spinner.is_alone.swap(false, Ordering::Relaxed)
     }
 
-    /// How often the program's poll received what it would have spun for.
+    /// Returns how often an awaited write arrived before the completion was returned.
     pub(super) fn paid(&self) -> u64 {
         self.spinner.paid.load(Ordering::Relaxed)
     }
 
-    /// A poll in vain does `work`, of which it returns what that does.
+    /// Runs `work` as a poll that found no completion, records its duration, and returns its
+    /// result.
     fn receiving<T>(&self, work: impl FnOnce(Time) -> T) -> T {
         let since = urxe_net::now();
         add(&self.in_vain.count, 1);
         self.in_vain.since.store(since.0, Ordering::Relaxed);
         let done = work(since);
-        // Of several threads that poll one may end the time of another; it is a measure of whether any does.
+        // With several polling threads, one may clear the time of another. The value only has to
+        // show whether any of them polls.
         self.in_vain.since.store(0, Ordering::Relaxed);
         let nanos = urxe_net::now().since(since).as_nanos() as u64;
         add(&self.in_vain.spent, nanos);
@@ -145,8 +150,8 @@ impl Polling {
     }
 }
 
-/// Adds to what tells whether the program polls all the time. Of two threads that do so at once one may be forgotten: that
-/// is no matter, and a poll in vain should cost little.
+/// Adds without an atomic read-modify-write. Of two concurrent additions one may be lost. The sums
+/// only decide whether the program polls all the time, and an empty poll should cost little.
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(
         sum.load(Ordering::Relaxed).wrapping_add(more),
@@ -154,7 +159,7 @@ fn add(sum: &AtomicU64, more: u64) {
     );
 }
 
-/// The program posts or polls, as long as this lives.
+/// A post or poll of the program, for as long as this value exists.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a AtomicU32);
 
@@ -165,31 +170,31 @@ impl Drop for Call<'_> {
 }
 
 impl Engine {
-    /// A thread of the program posts or polls.
+    /// Begins a post or a poll of a thread of the program.
     pub(crate) fn call(&self) -> Call<'_> {
         self.polling.calls.fetch_add(1, Ordering::Relaxed);
         add(&self.polling.begun, 1);
         Call(&self.polling.calls)
     }
 
-    /// A thread of the program posts.
+    /// Begins a post of a thread of the program.
     pub(crate) fn call_to_post(&self) -> Call<'_> {
         self.polling.posts();
         self.call()
     }
 
-    /// How often the program has polled in vain.
+    /// Returns the number of polls that found no completion.
     pub(crate) fn polls_in_vain(&self) -> u64 {
         self.polling.receives()
     }
 
-    /// The program polls.
+    /// Counts a poll, and sends the deferred sends.
     pub(crate) fn polled(&self) {
         add(&self.polling.polls, 1);
         self.send_posted();
     }
 
-    /// The program found nothing: does the work of the network. True when there was something.
+    /// Receives and runs timers in a poll that found no completion. True when there was any work.
     pub(crate) fn poll(&self) -> bool {
         let idle = &self.polling.in_vain.idle;
         self.send_acks();
@@ -207,8 +212,11 @@ impl Engine {
         })
     }
 
-    /// The program found a completion. If it is one that now spins on memory until its peer writes there, nobody
-    /// but the progress thread would receive that: it is looked for here, as long as this pays.
+    /// Receives before a completion is returned to an application that polls memory.
+    ///
+    /// Such an application makes no further call until its peer's write arrives, so only the
+    /// progress thread would receive that write. This waits for it, at most [`LOOKS`] consecutive
+    /// empty polls and [`LONGEST_LOOK`], unless the last [`MISSES`] waits were misses.
     pub(crate) fn linger(&self) {
         let Spinner {
             misses,
@@ -231,7 +239,7 @@ impl Engine {
             }
             in_vain += 1;
             if self.poll() {
-                // A message of many packets may be coming.
+                // More packets of the same message may follow.
                 in_vain = 0;
                 if urxe_net::now().since(begun) >= LONGEST_LOOK {
                     break;
@@ -239,7 +247,8 @@ impl Engine {
             }
         }
         misses.store(left - 1, Ordering::Relaxed);
-        // The progress thread receives for it then, and had better not find that out by itself.
+        // The progress thread now receives for the program. Without this flag it would notice that
+        // only after packets had waited.
         is_alone.store(true, Ordering::Relaxed);
         self.wake();
     }

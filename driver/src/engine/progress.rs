@@ -1,18 +1,20 @@
-//! The progress thread: does the work of the network while the program does not.
+//! The progress thread: receives, sends and runs timers while the program does not.
 //!
-//! A program that polls, or waits in one of our calls, receives its packets itself, and must not feel
-//! this thread; one that computes, or that is only the target of one-sided operations, must not
-//! notice that it would have to receive. So the thread has three ways of sleeping:
+//! A program that polls, or waits in a blocking call, receives its packets itself, and this thread
+//! must not slow it down. A program that computes, or that is only the target of one-sided
+//! operations, makes no calls, and this thread receives for it. So the thread sleeps in one of
+//! these ways:
 //!
-//! - *watching*: until a packet comes. Nobody else is at it. Where packets follow each other closely it looks for more
-//!   a while before it sleeps.
-//! - *yielding*: for a millisecond, to see whether the program still polls. Packets do not wake it, and timers only
-//!   where the program waits.
-//! - *parked*: until told. A thread of the program sleeps in one of our calls and watches itself; it
-//!   wakes this one when it leaves, since nobody knows for how long.
+//! - *watching*: until a packet arrives, since no other thread receives. Where packets follow each
+//!   other closely it busy-polls for a bounded time before it sleeps.
+//! - *yielding*: for 1 to 8 ms, then it checks whether the program still polls. Packets do not wake
+//!   it, and timers of queue pairs only where the program waits in blocking calls.
+//! - *parked*: until it is woken. A thread of the program sleeps in a blocking call and watches the
+//!   sockets itself. That thread wakes this one when its call ends, since its next call may be far
+//!   off.
 //!
-//! In all three it wakes for sends that the program left lying (`gathering`), and for what processes
-//! tell each other about the port. `seen` is how it chooses.
+//! In each of them the thread wakes for the flush timeout of deferred sends (`gathering`), for
+//! messages of other processes about the port, and for room in a socket. `seen` chooses the way.
 
 use super::handover::Mode;
 use super::seen::{Moment, Seen};
@@ -26,24 +28,24 @@ use std::time::Duration;
 use urxe_net::thread;
 use urxe_proto::time::Time;
 
-/// How long the thread rests after a panic, which may repeat itself.
+/// The pause after a panic, which may recur.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
-/// What ended a sleep, beside packets and the clock.
+/// The events that ended a sleep, other than packets and the deadline.
 #[derive(Default)]
 struct Woken {
-    /// `control` has something.
+    /// `control` is readable.
     control: bool,
-    /// Sends were left lying.
+    /// The flush timeout of deferred sends has expired.
     alarm: bool,
 }
 
-/// What the thread and the program's threads tell each other.
+/// The descriptors that the thread sleeps on.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Readable when the thread has something to do whatever its mode.
+    /// Readable when the thread has work to do in every mode.
     control: OwnedFd,
-    /// Readable when a packet has come.
+    /// Readable when a packet has arrived.
     sockets: OwnedFd,
     wake: OwnedFd,
 }
@@ -52,14 +54,14 @@ impl Progress {
     /// Starts the thread, see [`Progress::new`].
     pub(super) fn start(forwarded: BorrowedFd<'_>) -> io::Result<Arc<Progress>> {
         let progress = Arc::new(Progress::new(forwarded)?);
-        // By the time that the thread runs there may be another engine.
+        // `get` is called here: when the thread runs, it may already return another engine.
         let (shared, engine) = (Arc::clone(&progress), get());
         thread::spawn("urxe-progress", move || shared.run(engine))?;
         Ok(progress)
     }
 
-    /// What the thread waits for. `forwarded` is readable when another process has connected, or
-    /// passed a packet on.
+    /// Creates the descriptors of the thread. `forwarded` is readable when another process has
+    /// connected, or has forwarded a packet.
     pub(super) fn new(forwarded: BorrowedFd<'_>) -> io::Result<Progress> {
         let progress = Progress {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -71,30 +73,30 @@ impl Progress {
         Ok(progress)
     }
 
-    /// Watches the sockets of an address too.
+    /// Adds the sockets of an address: `packets` for packets, `service` for port sharing.
     pub(super) fn watch(&self, packets: BorrowedFd<'_>, service: BorrowedFd<'_>) -> io::Result<()> {
         self.watch_packets(packets)?;
         add(&self.control, service)
     }
 
-    /// Watches one more descriptor that makes [`Engine::serve`] necessary when it is readable.
+    /// Adds a descriptor that requires [`Engine::serve`] when it is readable.
     pub(super) fn watch_control(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.control, fd)
     }
 
-    /// Watches one more connection to another process, for its end only.
+    /// Adds a connection to another process, and watches it for its end only.
     pub(super) fn watch_end(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let none = epoll::EventFlags::empty();
         epoll::add(&self.control, fd, epoll::EventData::new_u64(0), none)?;
         Ok(())
     }
 
-    /// Watches one more socket that packets arrive on.
+    /// Adds a socket on which packets arrive.
     pub(super) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.sockets, packets)
     }
 
-    /// Readable when a packet has come.
+    /// Returns a descriptor that is readable when a packet has arrived.
     pub(super) fn sockets(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()
     }
@@ -109,7 +111,8 @@ impl Progress {
     }
 
     fn run(&self, engine: &'static Engine) {
-        // The engine has us before it has its network; whoever opens it is about to finish.
+        // The thread starts before the network part is stored; the thread that opens it stores it
+        // soon.
         let network = loop {
             if let Some(network) = engine.network.get() {
                 break network;
@@ -128,7 +131,7 @@ impl Progress {
         }
     }
 
-    /// Sleeps once, and does what there is to do then.
+    /// Sleeps once, then does the work that is pending.
     fn turn(&self, engine: &Engine, network: &Network, seen: &mut Seen) {
         if engine.take_panicked() {
             engine.fail_all();
@@ -167,19 +170,20 @@ impl Progress {
         }
     }
 
-    /// Whether the numbers of `control` and `wake` are still theirs: only then does the one watch the other.
+    /// Returns whether the numbers of `control` and `wake` still belong to the engine: only then
+    /// does `control` watch `wake`.
     fn is_control_ours(&self) -> bool {
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::modify(&self.control, &self.wake, data, flags).is_ok()
     }
 
-    /// Whether packets have come that nobody has received.
+    /// Returns whether packets have arrived that no thread has received.
     fn packets_wait(&self) -> bool {
         let mut fds = [PollFd::new(&self.sockets, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Sleeps. `None` when the program has closed the descriptors.
+    /// Sleeps once. Returns `None` when the program has closed the descriptors.
     fn sleep(
         &self,
         engine: &Engine,
@@ -195,7 +199,7 @@ impl Progress {
         if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
             deadline = deadline.min(urxe_net::now() + moment.patience);
         }
-        // Packets that follow closely are looked for without sleeping.
+        // While packets follow closely, or work is pending, the thread polls without sleeping.
         let is_urgent = || moment.spins || engine.has_leftovers();
         let next = || if is_urgent() { Time(0) } else { next() };
         let until = engine.handover.fall_asleep(deadline, next);
@@ -216,7 +220,7 @@ impl Progress {
             return None;
         }
         let control = !fds[0].revents().is_empty();
-        // The number may be that of another file by now, whose contents are not the thread's to read.
+        // The number may belong to a file of the program by now, which the thread must not read.
         if control && !self.is_control_ours() {
             return None;
         }
@@ -227,7 +231,7 @@ impl Progress {
     }
 }
 
-/// How long to sleep; `None` for ever.
+/// Returns the time until `deadline`; `None` if there is none.
 fn timeout_until(deadline: Time) -> Option<Timespec> {
     if deadline == Time::NEVER {
         return None;

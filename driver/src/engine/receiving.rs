@@ -1,4 +1,4 @@
-//! What comes in: a batch at a time, handed to the queue pairs that it is for.
+//! The receive path: takes a batch from a socket, and hands each packet to its queue pair.
 
 use super::locals::Local;
 use super::table::QpTable;
@@ -15,11 +15,11 @@ use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 
-/// Bytes of a batch after which those that it is for may answer: a sender whose window was full goes on
+/// Bytes of a batch after which its queue pairs may send: a peer whose window was full continues
 /// while the rest of the batch is handled.
 const STRETCH: usize = 96 << 10;
 
-/// Buffers for receiving, and the queue pairs that what was received is for.
+/// Buffers for receiving, and the queue pairs that received packets.
 #[derive(Default)]
 pub(super) struct Receiver {
     batch: RecvBatch,
@@ -27,15 +27,15 @@ pub(super) struct Receiver {
 }
 
 impl Engine {
-    /// Receives a batch of frames for each queue pair of raw packets.
+    /// Receives a batch of frames for each queue pair for raw packets. True when there were any.
     pub(super) fn receive_frames(&self) -> bool {
         let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
         let pairs = raw.iter().filter_map(Weak::upgrade);
         pairs.fold(false, |worked, qp| worked | qp.receive_frames())
     }
 
-    /// What only the progress thread looks at: datagrams from other processes, and what processes
-    /// tell each other about the port.
+    /// Does the work of the progress thread alone: datagrams that other processes forwarded, and
+    /// messages between processes about the port.
     pub(super) fn serve(&self, network: &Network) {
         network.gsi.look_for_ends();
         let mut receiver = lock(&network.forwarded);
@@ -59,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Receives one batch from an address, unless another thread is at it.
+    /// Receives one batch from an address, unless another thread is receiving from it. True when
+    /// there were packets.
     pub(super) fn receive(&self, local: &Local, driver: Driver) -> bool {
         let mut receiver = match local.receiver.try_lock() {
             Ok(receiver) => receiver,
@@ -79,13 +80,13 @@ impl Engine {
             }
         });
         if worked {
-            // What is to be passed on may have to wait, and only the progress thread serves that.
+            // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
             self.deadline_moved(local.endpoint.next_deadline());
         }
         worked
     }
 
-    /// Hands a batch to its queue pairs, and lets each send after a stretch of it.
+    /// Hands a batch to its queue pairs, and lets each send after every [`STRETCH`] bytes.
     pub(super) fn handle_batch(
         &self,
         receiver: &mut Receiver,
@@ -93,7 +94,7 @@ impl Engine {
         receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
     ) -> bool {
         let Receiver { batch, touched } = receiver;
-        // Most polls receive nothing, and need none of it.
+        // Most polls receive nothing, and need no locks.
         let tables = LazyCell::new(|| (urxe_net::now(), self.qps(), regions()));
         let polls = (driver == Driver::Poll).then(|| self.polls_in_vain());
         let mut unanswered = 0;
@@ -115,8 +116,8 @@ impl Engine {
         worked
     }
 
-    /// Hands a datagram to the queue pair that it is for, which stays locked in `current`: no other may be locked
-    /// before that is let go.
+    /// Hands a datagram to its queue pair, which stays locked in `current`. The caller must release
+    /// that lock before it locks another queue pair.
     fn handle<'a>(
         &self,
         qps: &'a QpTable,
@@ -173,7 +174,7 @@ impl Engine {
     }
 }
 
-/// Locks `qp` in the place of whichever was locked.
+/// Locks `qp`, and releases the queue pair that was locked before.
 fn turn_to<'c, 'a>(current: &'c mut Option<Incoming<'a>>, qp: &'a Arc<Qp>) -> &'c mut Incoming<'a> {
     if !current.as_ref().is_some_and(|current| current.is_for(qp)) {
         *current = None;
@@ -181,14 +182,14 @@ fn turn_to<'c, 'a>(current: &'c mut Option<Incoming<'a>>, qp: &'a Arc<Qp>) -> &'
     current.get_or_insert_with(|| Incoming::of(qp))
 }
 
-/// Lets each queue pair that something came for send once.
+/// Lets each queue pair that received packets send once.
 fn answer(touched: &mut Vec<Arc<Qp>>, polls: Option<u64>, regions: &RegionTable) {
     for qp in touched.drain(..) {
         qp.go_on(polls, regions);
     }
 }
 
-/// What is known of a datagram below UDP. The flow label is not asked for.
+/// Returns the addresses and IP header fields of a datagram. The flow label is left 0.
 fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
     NetworkHeader {
         source: Gid::from_ip(datagram.src.ip()),

@@ -1,11 +1,13 @@
-//! Queue pairs that wait for room in the buffer of a socket.
+//! Queue pairs that wait for room in the send buffer of a socket.
 //!
-//! A queue pair meets a full socket with its lock held, and mostly with the table of memory regions
+//! A queue pair finds a socket full with its lock held, and mostly with the table of memory regions
 //! held for reading, so it must not sleep. It adds itself to the list here, then asks the kernel to
 //! report room. The report wakes the progress thread, in all of its modes, which takes the list and
-//! lets each queue pair send. A queue pair that is added after the list was taken asks after that,
-//! and the kernel reports at once if there is room by then, so no wake-up is lost. A queue pair is
-//! on the list once; if the socket is full again when its turn comes, it goes back.
+//! lets each queue pair send.
+//!
+//! A queue pair that is added after the list was taken asks after that, and the kernel reports at
+//! once if there is room by then, so no wake-up is lost. A queue pair is on the list once; if the
+//! socket is full again when it is served, it goes back.
 
 use super::Engine;
 use crate::event_queue::lock;
@@ -19,14 +21,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_net::{Path, TxSocket};
 
-/// How many reports are taken at a time. A process has few sockets that send.
+/// The number of reports that are taken at a time. A process has few sockets that send.
 const REPORTS: usize = 32;
 
 /// The queue pairs, and the sockets that they wait for.
 #[derive(Debug)]
 pub(super) struct Rooms {
     waiting: Mutex<Vec<(Weak<Qp>, Arc<TxSocket>)>>,
-    /// Readable when a socket has room of which no report was taken.
+    /// Readable when a socket has room and its report has not been taken.
     reports: OwnedFd,
 }
 
@@ -39,7 +41,7 @@ impl Rooms {
     }
 
     fn add(&self, qp: &Arc<Qp>, socket: &Arc<TxSocket>) {
-        // Under the lock, so that the first two who ask for a socket do not both add it.
+        // With the lock held, so that the first two queue pairs of a socket do not both add it.
         let mut waiting = lock(&self.waiting);
         waiting.push((Arc::downgrade(qp), Arc::clone(socket)));
         if let Err(error) = self.ask(socket.fd()) {
@@ -48,7 +50,7 @@ impl Rooms {
         }
     }
 
-    /// Has the kernel report once that the socket has room.
+    /// Has the kernel report once when the socket has room.
     fn ask(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
         let once = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
         let data = epoll::EventData::new_u64(0);
@@ -58,7 +60,7 @@ impl Rooms {
         }
     }
 
-    /// Takes the reports that are there. False when there are none.
+    /// Takes the pending reports. False when there are none.
     fn take_reports(&self) -> bool {
         let mut events = Vec::with_capacity(REPORTS);
         let timeout = Timespec::default();
@@ -67,7 +69,7 @@ impl Rooms {
     }
 }
 
-/// Readable when queue pairs that wait may send.
+/// Readable when waiting queue pairs may send.
 impl AsFd for Rooms {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reports.as_fd()
@@ -75,15 +77,15 @@ impl AsFd for Rooms {
 }
 
 impl Engine {
-    /// The socket of `path` has no room for what `qp` has to send: [`Qp::room_found`] is called when
-    /// there is.
+    /// Adds `qp` to the queue pairs that wait for room in the socket of `path`. [`Qp::room_found`]
+    /// is called when there is room.
     pub(crate) fn wait_for_room(&self, qp: &Arc<Qp>, path: &Path) {
         if let Some(network) = self.network.get() {
             network.rooms.add(qp, path.socket());
         }
     }
 
-    /// Lets queue pairs go on for which there is room now. No lock may be held.
+    /// Lets queue pairs send whose sockets have room. The caller must hold no lock.
     pub(super) fn use_rooms(&self) {
         let Some(network) = self.network.get() else {
             return;
@@ -96,7 +98,7 @@ impl Engine {
             socket.set_full(false);
         }
         for (qp, socket) in waiting {
-            // One before it may have filled the socket again.
+            // A queue pair before this one may have filled the socket again.
             if let Some(qp) = qp.upgrade() {
                 match socket.is_full() {
                     true => network.rooms.add(&qp, &socket),

@@ -1,4 +1,4 @@
-//! What the progress thread sees of the program, and how it sleeps by that.
+//! Adaptive polling: the progress thread observes the program, and chooses how it sleeps.
 
 use super::Engine;
 use super::handover::Mode;
@@ -6,66 +6,69 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How long the program may be silent before its packets are looked after.
+/// Time without a call of the program after which the progress thread receives its packets.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The same where a look takes long.
+/// The upper bound of that time where a check is expensive.
 const LONGEST_PATIENCE: Duration = Duration::from_millis(8);
 
-/// How many times longer than a look the time between two is at least.
+/// The least ratio of the interval between two checks to the cost of one.
 const LOOK_SELDOM: u32 = 20;
 
-/// How much longer the program may be silent that was found polling at each of the last looks. A look costs the program
-/// more than it costs the thread: an interrupt, twice a change of threads, and on a virtual machine what its host makes of it.
+/// The longest interval between two checks of a program that was polling at each of the last
+/// checks, in units of [`PATIENCE`]. A check costs the program more than it costs this thread: an
+/// interrupt, two thread switches, and on a virtual machine the host's share.
 const TRUSTED_LONGER: u32 = 4;
 
-/// How many polls within [`PATIENCE`] say that the program polls all the time. One that waits for
-/// events polls once or twice for each, and its completion queue is armed while it waits.
+/// The number of polls within [`PATIENCE`] that make the program count as polling all the time. A
+/// program that waits for events polls once or twice for each, and its completion queue is armed
+/// while it waits.
 const BUSY_POLLS: u64 = 8;
 
-/// How long packets are watched for after a program was found to wait for one without receiving, as
-/// one does that spins on memory until its peer has written there. It may well poll, for completions
-/// of sends that are there at once. For each such time there is one
-/// packet that had to wait for [`PATIENCE`].
+/// Time for which the progress thread receives after it found packets that the program did not
+/// receive. An application that polls memory for its peer's write is such a program. It may still
+/// poll for completions of sends, which arrive at once. For each such period one packet had to wait
+/// for [`PATIENCE`].
 const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// How long to look for packets before sleeping, where the last one came within that time: to be woken takes a
-/// large part of it. So a thread that sleeps a lot never does.
+/// Busy-poll time before the thread sleeps, if the gap between the last two packets was shorter: a
+/// wake-up takes a large part of it. A thread with longer gaps never busy-polls.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The same in looks, where a look takes long, as on an emulated machine: so does the peer's answer there.
+/// The busy-poll time in empty polls, where a poll takes long, as on an emulated machine: there the
+/// peer's answer takes longer as well.
 const SPIN_LOOKS: u32 = 20;
 
-/// But no longer than this.
+/// The upper bound of the busy-poll time.
 const LONGEST_SPIN: Duration = Duration::from_micros(500);
 
-/// A `sched_yield` that takes this long has given the processor to a thread that keeps it. Where the
-/// kernel lets a thread that yields forfeit its slice, the next chance to run may come with the
-/// scheduler's tick.
+/// A `sched_yield` of at least this duration has given the processor to a thread that keeps it.
+/// Where a thread that yields forfeits its time slice, its next chance to run may be the
+/// scheduler's next tick.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 
-/// So many bytes since the last packet are part of a long message, of which more is coming. The
-/// thread spins and yields then as if no other thread wanted the processor: a program that polls
-/// memory receives the rest faster in its own calls than the two do in turns.
+/// Bytes received at once that make a packet count as part of a long message, with more to
+/// follow. The thread then busy-polls and yields even under contention: a program that polls memory
+/// receives the rest faster in its own calls than the two threads do by alternating.
 const LONG_MESSAGE: u64 = 16 << 10;
 
-/// How long the thread leaves packets to a thread of the program that is in one of our calls. It
-/// sleeps, since that thread may poll memory when its call ends, and would not return the processor
-/// to a thread that has yielded.
+/// Time for which the thread leaves packets to a thread of the program that is in a post or a poll.
+/// It sleeps instead of yielding: that thread may poll memory when its call ends, and would then
+/// not give the processor back.
 const GIVE_WAY: Duration = Duration::from_micros(20);
 
-/// How long the thread sleeps between packets instead of spinning after a long yield. A packet that
-/// wakes a sleeping thread lets it preempt, which no packet does for a thread that has yielded. The
-/// time doubles with each long yield, since finding out anew costs one more of them.
+/// Time after a long yield in which the thread sleeps between packets instead of busy-polling. A
+/// packet that wakes a sleeping thread lets it preempt; no packet does that for a thread that has
+/// yielded. The time doubles with each long yield, since each new trial costs one more of them.
 const CONTENDED: Duration = Duration::from_millis(100);
 const LONGEST_CONTENDED: Duration = Duration::from_millis(1600);
 
-/// Whether other threads want the processor that the progress thread runs on.
+/// The contention for the processor that the progress thread runs on.
 #[derive(Default)]
 struct Contention {
-    /// Until when they are expected to.
+    /// The time until which contention is expected.
     until: Time,
-    /// For how long that was expected last.
+    /// The length of the last such period.
     period: Duration,
 }
 
@@ -74,7 +77,7 @@ impl Contention {
         now < self.until
     }
 
-    /// A `sched_yield` that returned at `now` took this long.
+    /// Records a `sched_yield` that returned at `now` after `took`.
     fn yielded(&mut self, now: Time, took: Duration) {
         if took < LONG_YIELD {
             self.period = Duration::ZERO;
@@ -85,69 +88,71 @@ impl Contention {
     }
 }
 
-/// What the thread saw of the program so far.
+/// The state of adaptive polling.
 #[derive(Default)]
 pub(super) struct Seen {
     polls: u64,
-    /// The time that the program spent receiving.
+    /// The time that the program had spent on receiving.
     spent: Duration,
-    /// When it looked at both.
+    /// The time at which `polls` and `spent` were read.
     polls_at: Time,
-    /// How often the program's polls received what it would have spun for.
+    /// The number of awaited writes that the program's polls have received, see [`Polling::paid`].
+    ///
+    /// [`Polling::paid`]: super::polling::Polling::paid
     paid: u64,
     returns: u64,
-    /// Until when not to rely on the program's polling.
+    /// The time until which the program's polls are not relied on.
     watchful_until: Time,
-    /// When packets were there last, in watching.
+    /// The time at which the thread last received packets while watching.
     received_at: Time,
-    /// The last pause between packets was short.
+    /// The gap between the last two packets was short.
     spins: bool,
     contention: Contention,
-    /// What the process received last was part of a long message.
+    /// The last packets were part of a long message.
     is_long: bool,
     /// The bytes that the process had received by then.
     bytes: u64,
-    /// How long a look in watching takes that finds nothing, about.
+    /// The smoothed duration of an empty poll while watching.
     look: Duration,
-    /// How long a look takes, about.
+    /// The smoothed processor time of one check.
     cost: Duration,
-    /// The time that the thread had spent at the last, if that was just before.
+    /// The thread's processor time at the last check, if the thread has been yielding since.
     own_time: Option<Duration>,
-    /// How many times longer than [`PATIENCE`] the program is relied on.
+    /// The interval between checks, in units of [`PATIENCE`].
     trust: u32,
 }
 
-/// A moment in which the thread sleeps.
+/// One sleep of the thread.
 pub(super) struct Moment {
-    /// For how long, if the program may still be at it then.
+    /// Its longest duration in the yielding modes.
     pub(super) patience: Duration,
-    /// Whether not to sleep at all, since more packets are expected.
+    /// Whether the thread polls instead of sleeping, since more packets are expected.
     pub(super) spins: bool,
-    /// What was when it began, if the program is relied on.
+    /// The state when it began, if the program is relied on to receive.
     relied_on: Option<Start>,
 }
 
 struct Start {
     at: Time,
     calls: u64,
-    /// The process's time.
+    /// The processor time of the process.
     spent: Duration,
 }
 
 impl Seen {
-    /// How to sleep, by what happened since the last time.
+    /// Chooses how to sleep, from the calls of the program since the last choice.
     pub(super) fn choose(&mut self, engine: &Engine) -> Mode {
         let now = urxe_net::now();
         let polls = self.look_at_polls(engine, now) && now >= self.watchful_until;
         engine.handover.choose(polls, &mut self.returns)
     }
 
-    /// Whether the program polls all the time.
+    /// Returns whether the program polls all the time.
     fn look_at_polls(&mut self, engine: &Engine, now: Time) -> bool {
         let (polls, spent) = (engine.polling.polls(), engine.polling.spent(now));
         let polled = polls.wrapping_sub(self.polls);
         let elapsed = now.since(self.polls_at);
-        // Where each poll takes long there are few of them.
+        // Where each poll takes long, there are few of them.
         let for_long = spent.saturating_sub(self.spent) >= elapsed / 2;
         let is_over = elapsed >= PATIENCE;
         if polled >= BUSY_POLLS || is_over {
@@ -163,7 +168,7 @@ impl Seen {
         polled >= BUSY_POLLS || (is_over && for_long)
     }
 
-    /// The thread is about to sleep in this way.
+    /// Begins a sleep in `mode`.
     pub(super) fn moment(&mut self, engine: &Engine, mode: Mode) -> Moment {
         if mode != Mode::YieldingToPolls {
             self.own_time = None;
@@ -185,8 +190,8 @@ impl Seen {
         }
     }
 
-    /// How long to let the program poll before the next look: no more than a twentieth of a processor's time goes
-    /// for looking.
+    /// Returns the time until the next check of a program that polls: checks take at most a
+    /// twentieth of a processor's time.
     fn patience(&mut self) -> Duration {
         let own_time = time_of(ClockId::ThreadCPUTime);
         if let Some(before) = self.own_time.replace(own_time) {
@@ -197,25 +202,27 @@ impl Seen {
         (self.cost * LOOK_SELDOM).clamp(PATIENCE * self.trust, LONGEST_PATIENCE)
     }
 
-    /// Packets wait for the program, which was relied on and does not receive them at this moment.
+    /// Records that packets are waiting although the program was relied on to receive them.
     pub(super) fn found_waiting(&mut self, engine: &Engine, moment: &Moment) {
         if moment.program_computed(engine) {
             self.watchful_until = urxe_net::now() + WATCHFUL;
             engine.polling.program_spins();
         } else {
-            // It may have begun to look at memory a while ago.
+            // It may have begun to poll memory during the last interval.
             self.trust = 0;
         }
     }
 
-    /// Receives what is there, and what follows closely; but others have their turn after a while.
+    /// Receives the packets that have arrived and those that follow closely, for at most
+    /// [`PATIENCE`].
     pub(super) fn watch(&mut self, engine: &Engine) {
         let (start, polls) = (urxe_net::now(), engine.polling.polls());
         let mut now = start;
         let mut found = false;
         if self.is_contended(now) && engine.polling.is_called() {
-            // A thread that polls receives by itself, and would end its call and poll memory if it
-            // found this thread receiving. One that posts does not, so this is done once.
+            // A thread in a poll receives by itself, and would end its call and poll memory if it
+            // found this thread receiving. A thread in a post does not receive, so this is done
+            // only once.
             std::thread::sleep(GIVE_WAY);
             now = urxe_net::now();
         }
@@ -228,7 +235,7 @@ impl Seen {
                 let bytes = engine.net_counters().map_or(0, |net| net.bytes_in.get());
                 self.is_long = bytes.wrapping_sub(self.bytes) >= LONG_MESSAGE;
                 self.bytes = bytes;
-                // A program that polls, however seldom, looks for itself.
+                // A program that polls, however seldom, receives by itself.
                 let alone = engine.polling.polls() == polls;
                 self.spins = alone && before.since(self.received_at) < self.spin();
                 self.received_at = now;
@@ -236,8 +243,8 @@ impl Seen {
             }
             self.look = (self.look * 7 + now.since(before)) / 8;
             let spins = self.spins_still();
-            // Others may need this very processor: a thread of the peer's, or one of the program's that
-            // receives where nothing was found.
+            // Another thread may need this processor: one of the peer, or one of the program that
+            // receives in its call when this thread received nothing.
             let gives_way = !found && engine.polling.is_called();
             if gives_way && self.is_contended(now) {
                 std::thread::sleep(GIVE_WAY);
@@ -253,34 +260,35 @@ impl Seen {
         }
     }
 
-    /// Whether packets were there within the time of [`Seen::spin`], and follow each other closely, and
-    /// no other thread is expected to keep the processor.
+    /// Returns whether packets follow each other closely, the last one arrived within
+    /// [`Seen::spin`], and no other thread is expected to keep the processor.
     fn spins_still(&self) -> bool {
         let now = urxe_net::now();
         let is_close = self.spins && now.since(self.received_at) < self.spin();
         is_close && !self.is_contended(now)
     }
 
-    /// Whether to sleep rather than to yield.
+    /// Returns whether to sleep instead of yielding.
     fn is_contended(&self, now: Time) -> bool {
         self.contention.is_expected(now) && !self.is_long
     }
 
-    /// What counts as closely.
+    /// Returns the busy-poll time, which is also the largest gap between packets that counts as
+    /// short.
     fn spin(&self) -> Duration {
         (self.look * SPIN_LOOKS).clamp(SPIN, LONGEST_SPIN)
     }
 }
 
 impl Moment {
-    /// Whether the program was relied on, and is in none of our calls.
+    /// Returns whether the program was relied on, and is in no post or poll.
     pub(super) fn program_is_elsewhere(&self, engine: &Engine) -> bool {
         self.relied_on.is_some() && !engine.polling.is_called()
     }
 
-    /// Whether the program, which was relied on, had a processor and was in none of our calls: one that was
-    /// preempted could not poll, and is none that looks at memory. Nor is one that was left alone for a moment only, until
-    /// an alarm went off.
+    /// Returns whether the program, which was relied on, ran without a post or a poll. A program
+    /// that was preempted could not poll, and is no application that polls memory. A sleep shorter
+    /// than [`PATIENCE`], which a flush timeout ended, shows nothing.
     fn program_computed(&self, engine: &Engine) -> bool {
         let Some(start) = &self.relied_on else {
             return false;
@@ -292,7 +300,7 @@ impl Moment {
     }
 }
 
-/// What a clock of the process's, or of this thread's, shows.
+/// Returns the time of a clock of the process or of this thread.
 fn time_of(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -13,7 +13,7 @@ use urxe_proto::queue::NoMemory;
 #[derive(Debug, Default)]
 pub(super) struct QpTable {
     by_number: ByNumber<Qp>,
-    /// Who is attached to each multicast group.
+    /// The queue pairs that are attached to each multicast group.
     groups: HashMap<LocalAddress, Vec<Arc<Qp>>>,
 }
 
@@ -22,7 +22,7 @@ impl QpTable {
         self.by_number.get(qpn)
     }
 
-    /// Those attached to a multicast group.
+    /// Returns the queue pairs that are attached to a multicast group.
     pub(super) fn members(&self, group: LocalAddress) -> &[Arc<Qp>] {
         self.groups.get(&group).map_or(&[], Vec::as_slice)
     }
@@ -35,7 +35,7 @@ impl QpTable {
         }
     }
 
-    /// Detaches it. False when it was not attached.
+    /// Detaches a queue pair from a group. False when it was not attached.
     pub(super) fn detach(&mut self, group: LocalAddress, qp: &Qp) -> bool {
         let Some(members) = self.groups.get_mut(&group) else {
             return false;
@@ -49,8 +49,8 @@ impl QpTable {
         found
     }
 
-    /// Adds what `make` makes of a free number in `range`, chosen at random so that nobody can
-    /// guess it.
+    /// Adds the queue pair that `make` makes for a free number in `range`. The number is random, so
+    /// that it cannot be guessed.
     pub(super) fn add(
         &mut self,
         range: RangeInclusive<u32>,
@@ -61,7 +61,7 @@ impl QpTable {
             .ok_or(CreateError::NoNumber)
     }
 
-    /// All of them.
+    /// Returns all queue pairs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Qp>> {
         self.by_number.iter()
     }

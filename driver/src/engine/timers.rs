@@ -1,8 +1,8 @@
-//! When queue pairs want to look at the clock.
+//! Timers of queue pairs.
 //!
-//! A deadline that moves later, as it does with every acknowledgement, is left where it is: the timer
-//! fires early, and the queue pair sets it anew. So a busy connection costs one entry now and then
-//! instead of one a packet.
+//! A deadline that moves later, as it does with every acknowledgement, keeps its entry: the timer
+//! fires early, and the queue pair sets it again. So a busy connection costs one entry per timeout
+//! instead of one per packet.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use std::cmp::Reverse;
@@ -14,7 +14,7 @@ use urxe_proto::time::Time;
 #[derive(Debug)]
 pub(super) struct Timers {
     heap: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
-    /// The earliest, to be read without a lock.
+    /// The earliest deadline, to be read without a lock.
     next: AtomicU64,
 }
 
@@ -26,12 +26,12 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline, or [`Time::NEVER`].
     pub(super) fn next(&self) -> Time {
         Time(self.next.load(Ordering::Acquire))
     }
 
-    /// Adds a deadline. True when it is the earliest now.
+    /// Adds a deadline. True when it is now the earliest.
     pub(super) fn add(&self, qpn: Qpn, at: Time) -> bool {
         let mut heap = lock(&self.heap);
         heap.push(Reverse((at, qpn.get())));
@@ -42,7 +42,7 @@ impl Timers {
         earliest
     }
 
-    /// Takes out one deadline that has come.
+    /// Removes one deadline that is due, and returns it.
     pub(super) fn take_due(&self, now: Time) -> Option<(Time, Qpn)> {
         if self.next() > now {
             return None;

@@ -1,10 +1,12 @@
-//! A thread of the program that waits in a blocking call, and receives meanwhile.
+//! A thread of the program in a blocking call, which receives meanwhile.
 
 use super::{Engine, Network};
 use std::os::fd::BorrowedFd;
 
-/// While this lives, the thread counts as one that waits: the progress thread may leave the sockets to it.
-/// Dropping it ends that, however the wait ends: an event, an error, a panic, the thread's cancellation.
+/// A thread in a blocking call. While this exists, the progress thread may leave the sockets to it.
+///
+/// Dropping it ends that, in whichever way the wait ends: an event, an error, a panic, or the
+/// thread's cancellation.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     engine: &'a Engine,
@@ -12,17 +14,17 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Does the work of the network, once. True when there was something.
+    /// Does the work of the network once. True when there was any.
     pub(crate) fn drive(&self) -> bool {
         self.engine.drive()
     }
 
-    /// [`Waiter::sockets`] is not a valid descriptor any more.
+    /// Reports that [`Waiter::sockets`] is not a valid descriptor any more.
     pub(crate) fn lost_sockets(&self) {
         self.engine.lost_descriptors();
     }
 
-    /// Readable when a packet has come.
+    /// Returns a descriptor that is readable when a packet has arrived.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
         self.network.progress.sockets()
     }
@@ -37,7 +39,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Engine {
-    /// The calling thread waits from now on. `None` while there is no network to receive from.
+    /// Begins a wait of the calling thread. `None` while there is no network part to receive from.
     pub(crate) fn wait(&self) -> Option<Waiter<'_>> {
         let network = self.network.get()?;
         self.handover.enter();

@@ -1,8 +1,11 @@
-//! The lists of those who wait for the program to come back, and the alarm for when it does not.
+//! The lists of queue pairs with deferred sends or held acknowledgements, and the flush timer.
 //!
-//! Whoever is on a list is taken off by the program's next call, or by the progress thread: sends once the alarm has
-//! gone off, which is set, or has gone off and was not heard yet, while any of them wait; acknowledgements when it looks
-//! in, as it does often while any of them may wait ([`Handover::may_wait_for_look`]).
+//! The program's next call takes a queue pair off its list; otherwise the progress thread does.
+//! Invariants:
+//!
+//! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
+//! - Acknowledgements are held only while the progress thread checks every few milliseconds
+//!   ([`Handover::may_wait_for_look`]); its check sends them.
 //!
 //! [`Handover::may_wait_for_look`]: super::handover::Handover::may_wait_for_look
 
@@ -12,36 +15,36 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// For how long they wait at least, and twice that at most, for a program that does not come back.
+/// The least time until the flush timer expires. The longest is twice that.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// Goes off once each time that it is set. The progress thread watches it.
+/// A one-shot timer, which the progress thread watches.
 pub(super) trait Alarm {
-    /// Sets it, or puts it off.
+    /// Arms it for `at`, or moves it there.
     fn set(&self, at: Time);
 
-    /// It has gone off, unless it was put off at this moment.
+    /// Clears its expiry, if it was not moved at the same time.
     fn silence(&self);
 }
 
-/// The lists and the alarm.
+/// The lists and the flush timer.
 #[derive(Debug)]
 pub(super) struct Waiting<T, A> {
     lists: Mutex<Lists<T>>,
-    /// Whether there are any with sends, to be read without a lock.
+    /// Whether the list of deferred sends has entries; read without a lock.
     any_sends: CachePadded<AtomicBool>,
-    /// The same of acknowledgements.
+    /// Whether the list of held acknowledgements has entries; read without a lock.
     any_acks: CachePadded<AtomicBool>,
     alarm: A,
 }
 
 #[derive(Debug)]
 struct Lists<T> {
-    /// Those with sends.
+    /// Those with deferred sends.
     sends: VecDeque<T>,
-    /// Those with acknowledgements.
+    /// Those with held acknowledgements.
     acks: Vec<T>,
-    /// When the alarm goes off; 0 when it is not known to.
+    /// When the flush timer expires; 0 when it is not known to be armed.
     alarm_at: Time,
 }
 
@@ -63,29 +66,29 @@ impl<T, A: Alarm> Waiting<T, A> {
         &self.alarm
     }
 
-    /// Sends have begun to wait at `now`: those of `new`, or of one that is on the list already.
+    /// Notes that sends are deferred from `now` on: those of `new`, or of an entry of the list.
     pub(super) fn add(&self, new: Option<T>, now: Time) {
         let mut lists = lock(&self.lists);
         if let Some(new) = new {
             lists.sends.push_back(new);
             self.any_sends.store(true, Ordering::Release);
         }
-        // Under the lock, so that what is noted is what the alarm has.
+        // With the lock held, so that `alarm_at` and the timer agree.
         if lists.alarm_at < now + PATIENCE {
             lists.alarm_at = now + 2 * PATIENCE;
             self.alarm.set(lists.alarm_at);
         }
     }
 
-    /// An acknowledgement has begun to wait, without an alarm.
+    /// Adds one with a held acknowledgement, without arming the timer.
     pub(super) fn add_ack(&self, new: T) {
         lock(&self.lists).acks.push(new);
         self.any_acks.store(true, Ordering::Release);
     }
 
-    /// Takes those with sends off their list, and hands each to `send` with no lock held.
+    /// Takes those with deferred sends off their list, and passes each to `send` with no lock held.
     pub(super) fn take_all(&self, mut send: impl FnMut(T)) {
-        // Others may go on adding: no more than there are now.
+        // Other threads may keep adding entries; this takes no more than there are now.
         for _ in 0..self.len() {
             let Some(taken) = self.take() else {
                 return;
@@ -94,7 +97,7 @@ impl<T, A: Alarm> Waiting<T, A> {
         }
     }
 
-    /// The same of those with acknowledgements.
+    /// Takes those with held acknowledgements off their list, and passes each to `send` likewise.
     pub(super) fn take_acks(&self, send: impl FnMut(T)) {
         if !self.any_acks.load(Ordering::Acquire) {
             return;
@@ -106,10 +109,10 @@ impl<T, A: Alarm> Waiting<T, A> {
         acks.into_iter().for_each(send);
     }
 
-    /// The same of those with sends when the alarm has gone off, which is silenced.
+    /// Handles an expiry of the flush timer: clears it, and takes those with deferred sends.
     pub(super) fn take_left_lying(&self, send: impl FnMut(T)) {
         self.alarm.silence();
-        // Whoever is added from now on sets it anew; who was before is on a list.
+        // An entry that is added from now on arms the timer again; earlier ones are on the list.
         lock(&self.lists).alarm_at = Time::default();
         self.take_all(send);
     }
