@@ -81,7 +81,8 @@ impl Context {
         Srq::create(&self.events, pd, attr)
     }
 
-    /// Opens an XRC domain, and creates it if `flags` allow.
+    /// Opens the XRC domain of `file`, or creates it, as `flags` say. Without a file, creates a
+    /// domain that no other call can open.
     ///
     /// # Errors
     /// See [`XrcdError`].
