@@ -12,8 +12,8 @@ pub(super) struct Passenger {
     passage: Arc<Passage>,
     /// Bytes in flight that the limiter counts for this connection.
     counted: u32,
-    /// The response timeout expired and nothing has arrived since. Its packets may be lost, so they
-    /// count as 0 bytes in flight.
+    /// A transport timer has expired and no packet has been accepted since. The packets sent may be
+    /// lost, so they count as 0 bytes in flight.
     is_unheard: bool,
     /// The connection is in the limiter's FIFO.
     waits: bool,
@@ -48,7 +48,7 @@ impl Passenger {
         }
     }
 
-    /// Sets whether the peer has failed to respond within the timeout.
+    /// Sets whether a transport timer has expired with no packet accepted since.
     pub(super) fn set_unheard(&mut self, is_unheard: bool) {
         self.is_unheard = is_unheard;
     }
