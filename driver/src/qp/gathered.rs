@@ -10,7 +10,7 @@
 //!   for its completion is not delayed;
 //! - it follows the last post within `CLOSELY`: an application that polls memory for its peer's
 //!   answer needs longer;
-//! - no back-off is in force: the flush timeout has not expired within it.
+//! - no back-off after a flush timeout is in force.
 
 use std::time::Duration;
 use urxe_proto::time::Time;
@@ -21,8 +21,8 @@ const AT_ONCE: u32 = 2;
 /// Batch limit, in sends.
 const MOST_SENDS: u32 = 32;
 
-/// Batch limit, in bytes of data: about what the kernel takes as one segmented datagram. A message
-/// of that size is never deferred.
+/// Batch limit, in bytes of data: about what the kernel takes in one UDP GSO send. A message of
+/// that size is never deferred.
 const MOST_BYTES: u64 = 60_000;
 
 /// Longest time that the first deferred send waits while the application keeps posting.

@@ -21,8 +21,8 @@ pub(super) const TURN: u64 = 1 << 20;
 /// destinations need one flush each.
 const FLUSH_COSTS: u64 = 16 << 10;
 
-/// How long a batch waits for room in the socket. Then it is dropped, and the transport recovers
-/// its packets as lost ones.
+/// How long a batch waits for room in the socket. Then it is dropped, and the transport treats its
+/// packets like any that the network lost.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(16);
 
 /// A batch for which the socket has no room. The queue pair sends nothing else until the batch is
@@ -53,7 +53,8 @@ impl From<SendBatch> for Unsent {
 }
 
 impl Unsent {
-    /// Sends the responses, and sleeps until the socket has room. The caller must hold no lock.
+    /// Sends the responses, and sleeps up to `ROOM_TIMEOUT` for room in the socket. Drops what is
+    /// left then. The caller must hold no lock.
     pub(super) fn send(self) {
         let Some(mut batch) = self.0 else {
             return;
