@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go (11.2.2).
+//! Address handles: the destinations of datagrams (11.2.2).
 
 use crate::device::Device;
 use crate::pd::Pd;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::qp::AddressVector;
 
-/// An address handle. Datagrams that wait to be sent keep theirs alive, so a program may destroy it
+/// An address handle. Queued datagrams hold a reference to theirs, so an application may destroy it
 /// as soon as it has posted them.
 #[derive(Debug)]
 pub struct AddressHandle {
@@ -33,17 +33,17 @@ impl AddressHandle {
         }))
     }
 
-    /// Its number, which no other handle of the process has or will have.
+    /// The handle's number, unique in the process and never reused.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The protection domain that it belongs to.
+    /// The protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// What it was made from.
+    /// The address vector from which the handle was created.
     pub fn address(&self) -> &AddressVector {
         &self.av
     }
@@ -53,19 +53,20 @@ impl AddressHandle {
     }
 }
 
-/// Where one datagram goes (11.4.1.1).
+/// The destination of one datagram (11.4.1.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// Along which way.
+    /// The address handle.
     pub handle: &'a Arc<AddressHandle>,
-    /// The queue pair there; [`Qpn::MULTICAST`] for a group's.
+    /// The destination queue pair; [`Qpn::MULTICAST`] for a multicast group.
     pub qpn: Qpn,
-    /// The key that it must have. With bit 31 set, the sending queue pair's own goes out in its
-    /// place (10.2.5).
+    /// The Q_Key of the destination queue pair. If bit 31 is set, the Q_Key of the sending queue
+    /// pair is sent instead (10.2.5).
     pub qkey: QKey,
 }
 
-/// Datagrams to one peer make one flow, so that they stay in order.
+/// Returns the flow key of a peer. Datagrams to one peer share a UDP source port, so they stay in
+/// order.
 fn flow_key(dgid: &Gid) -> u32 {
     let words = dgid.0.chunks_exact(4);
     words.fold(0, |key, word| {

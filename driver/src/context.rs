@@ -1,4 +1,4 @@
-//! An opened device: what its objects have in common.
+//! An opened device: the state that its objects share.
 
 use crate::ah::AddressHandle;
 use crate::cq::{Channel, Cq, CqError, CqInit};
@@ -24,10 +24,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device. It binds no socket: the first queue pair that needs one does.
+    /// Opens a device. No socket is bound yet; the first queue pair that needs one binds it.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// The process has no file descriptor left.
     pub fn open(device: &Arc<Device>) -> io::Result<Context> {
         let events = Arc::new(EventQueue::of_rare_events()?);
         device.listen(&events);
@@ -43,12 +43,13 @@ impl Context {
         &self.device
     }
 
-    /// Its asynchronous events.
+    /// The asynchronous events of the device.
     pub fn events(&self) -> &Arc<AsyncEvents> {
         &self.events
     }
 
-    /// Makes a completion queue of at least `capacity` entries, which notifies `channel`.
+    /// Creates a completion queue of at least `capacity` entries, with `channel` as its completion
+    /// channel.
     ///
     /// # Errors
     /// See [`CqError`].
@@ -64,7 +65,7 @@ impl Context {
         })
     }
 
-    /// Makes a completion queue with all that can be asked for.
+    /// Creates a completion queue from all attributes.
     ///
     /// # Errors
     /// See [`CqError`].
@@ -72,7 +73,7 @@ impl Context {
         Cq::new(init, Arc::clone(&self.events))
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// See [`SrqError`].
@@ -80,7 +81,8 @@ impl Context {
         Srq::create(&self.events, pd, attr)
     }
 
-    /// Opens, or makes, a domain of extended reliable connections.
+    /// Opens the XRC domain of `file`, or creates it, as `flags` say. Without a file, creates a
+    /// domain that no other call can open.
     ///
     /// # Errors
     /// See [`XrcdError`].
@@ -92,7 +94,7 @@ impl Context {
         Xrcd::open(&self.device, file, flags)
     }
 
-    /// Makes a shared receive queue of a domain of extended reliable connections.
+    /// Creates a shared receive queue of an XRC domain.
     ///
     /// # Errors
     /// See [`SrqError`].
@@ -106,7 +108,7 @@ impl Context {
         Srq::create_in(domain, cq, &self.events, pd, attr)
     }
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
     /// See [`CreateError`].
@@ -114,7 +116,7 @@ impl Context {
         Qp::create(&self.device, &self.events, pd, init)
     }
 
-    /// Makes an address handle. It opens the local address that it names.
+    /// Creates an address handle. Opens the sockets of the local address that it names.
     ///
     /// # Errors
     /// See [`RouteError`].

@@ -1,28 +1,28 @@
-//! A queue, and outside of it a count of what is in it, by which readers wait for more.
+//! A queue with a counter of its entries outside the lock, on which readers wait.
 
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 
-/// Counts what is in a queue, for those who wait until there is something.
+/// A counter of queued entries, on which readers wait.
 pub(crate) trait Count {
-    /// One more.
+    /// Adds one.
     fn up(&self);
 
-    /// One less. It must not wait.
+    /// Subtracts one. Must not block.
     fn down(&self);
 }
 
-/// The oldest first.
+/// A queue of entries, oldest first, with a counter.
 #[derive(Debug)]
 pub(crate) struct Counted<T, C> {
-    /// It changes only while the queue is locked: so nobody who reads it is stopped because another one was
-    /// quicker.
+    /// Changes only while the queue is locked. So a reader never blocks because another one took
+    /// the entry first.
     count: C,
     queue: Mutex<VecDeque<T>>,
 }
 
 impl<T, C: Count> Counted<T, C> {
-    /// An empty queue, of which nothing is counted yet.
+    /// Creates an empty queue; `count` must be 0.
     pub(crate) fn with(count: C) -> Self {
         Counted {
             count,
@@ -40,7 +40,8 @@ impl<T, C: Count> Counted<T, C> {
         self.count.up();
     }
 
-    /// Gives the oldest one to `take` while the queue is held; where it returns `None`, the next one.
+    /// Takes the oldest entry and passes it to `take` while the queue is locked. If `take` returns
+    /// `None`, continues with the next one.
     pub(crate) fn take<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> Option<R> {
         let mut queue = lock(&self.queue);
         while let Some(oldest) = queue.pop_front() {
@@ -52,7 +53,7 @@ impl<T, C: Count> Counted<T, C> {
         None
     }
 
-    /// Takes back those that `gone` names, in their order.
+    /// Removes and returns the entries that `gone` selects, in their order.
     pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
         let mut taken = Vec::new();

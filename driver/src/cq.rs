@@ -18,29 +18,30 @@ use urxe_proto::work::{Completion, WcStatus};
 /// The most entries a completion queue may have.
 pub const MAX_CQE: u32 = 4_194_303;
 
-/// Completion queues whose completions have come; each at most once for each time it was armed.
+/// A completion channel: completion queues with a notification. A queue appears once for each time
+/// it was armed.
 pub type Channel = EventQueue<Arc<Cq>>;
 
-/// What a completion queue is created with (11.2.8.1).
+/// Attributes for the creation of a completion queue (11.2.8.1).
 #[derive(Clone, Debug, Default)]
 pub struct CqInit {
-    /// How many entries it holds at least, 1 to [`MAX_CQE`].
+    /// The least number of entries, 1 to [`MAX_CQE`].
     pub capacity: u32,
-    /// What it notifies, if anything.
+    /// The completion channel, if any.
     pub channel: Option<Arc<Channel>>,
-    /// Whether it notes when each completion was made.
+    /// Whether completions carry timestamps.
     pub stamps: bool,
-    /// Whether the oldest entry gives way to one for which there is no room, instead of the whole
-    /// queue being of no more use.
+    /// Whether a new completion replaces the oldest one when the queue is full. Otherwise the queue
+    /// is unusable after an overrun.
     pub ignores_overrun: bool,
 }
 
-/// When a completion was made; zeros where the queue does not note it.
+/// The time of a completion; zeros if the queue records no timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stamp {
-    /// By the device's clock: nanoseconds since the machine started.
+    /// The device's clock: nanoseconds since the machine started.
     pub device: u64,
-    /// By the calendar: nanoseconds since 1970.
+    /// The wall clock: nanoseconds since 1970.
     pub wall: u64,
 }
 
@@ -61,32 +62,32 @@ pub struct Cq {
     stamps: bool,
     ignores_overrun: bool,
     events: Arc<AsyncEvents>,
-    /// The queue pairs that complete here, for when it overruns.
+    /// The queue pairs that use this queue; they fail when it overruns.
     users: Mutex<Vec<Weak<Qp>>>,
-    /// Events from the channel that the program has not acknowledged.
+    /// Events of the channel that the application has not acknowledged.
     pub channel_acks: AckCount,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the application has not acknowledged.
     pub async_acks: AckCount,
-    /// A number for whoever made this queue, to find its own object by.
+    /// An opaque value that the creator of the queue sets, to find its own object.
     pub tag: AtomicUsize,
 }
 
-/// Why a completion queue cannot be made, or made larger.
+/// An error in the creation of a completion queue, or in its resizing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CqError {
-    /// No entries, or too many: EINVAL.
+    /// The number of entries is 0, or exceeds [`MAX_CQE`]: EINVAL.
     #[error("a completion queue has 1 to {MAX_CQE} entries")]
     Size,
-    /// More completions wait than the new size holds: EINVAL.
+    /// The queue holds more completions than the new size: EINVAL.
     #[error("more completions wait than the new size holds")]
     InUse,
-    /// The entries cannot be had: ENOMEM.
+    /// The entries cannot be allocated: ENOMEM.
     #[error("not enough memory for the entries of the completion queue: ask for fewer")]
     NoMemory,
 }
 
 impl CqError {
-    /// What verbs programs get.
+    /// The errno that verbs return.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Size | Self::InUse => libc::EINVAL,
@@ -95,12 +96,12 @@ impl CqError {
     }
 }
 
-/// The queue is full: a completion was lost, and the queue is of no more use (11.6.3.1).
+/// The queue is full: a completion was lost, and the queue is unusable (11.6.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overrun;
 
 impl Cq {
-    /// A new queue. Its errors go to `events`.
+    /// Creates a completion queue. Its errors are reported to `events`.
     ///
     /// # Errors
     /// [`CqError::Size`] and [`CqError::NoMemory`].
@@ -120,18 +121,18 @@ impl Cq {
         }))
     }
 
-    /// How many entries it holds.
+    /// The number of entries that the queue holds at most.
     pub fn capacity(&self) -> u32 {
         self.entries.capacity() as u32
     }
 
-    /// The channel that it notifies.
+    /// The completion channel.
     pub fn channel(&self) -> Option<&Arc<Channel>> {
         self.channel.as_ref()
     }
 
-    /// Takes the oldest completions, up to the length of `into`, and returns how many. When there
-    /// are none, does the work of the network first.
+    /// Takes the oldest completions, up to the length of `into`, and returns their number. If there
+    /// are none, receives packets first.
     pub fn poll(&self, into: &mut [Option<Completion>]) -> usize {
         if into.is_empty() {
             return 0;
@@ -147,14 +148,14 @@ impl Cq {
         taken.unwrap_or(0)
     }
 
-    /// Takes the oldest completion with its stamp. When there is none, does the work of the network
-    /// first.
+    /// Takes the oldest completion with its timestamp. If there is none, receives packets first.
     pub fn poll_stamped(&self) -> Option<(Completion, Stamp)> {
         polled(|| self.entries.take())
     }
 
-    /// Asks for one notification on the channel, of the next completion, or of the next that is
-    /// solicited or an error (11.4.2.2). Asking for the former overrides the latter.
+    /// Requests one notification on the channel: for the next completion, or with `solicited_only`
+    /// for the next that is solicited or an error (11.4.2.2). A request for any completion
+    /// overrides one for solicited ones.
     pub fn arm(&self, solicited_only: bool) {
         engine::get().send_gathered();
         if self.entries.arm(solicited_only) {
@@ -162,7 +163,7 @@ impl Cq {
         }
     }
 
-    /// Changes the number of entries. The completions that wait stay.
+    /// Changes the number of entries. Completions in the queue stay.
     ///
     /// # Errors
     /// See [`CqError`].
@@ -174,13 +175,13 @@ impl Cq {
         }
     }
 
-    /// Sets how long notifications may be delayed. One that is delayed now comes by the new rule
-    /// with the next completion, or at the time that was set for it.
+    /// Sets how long notifications may be delayed. A notification that is delayed already is
+    /// delivered by the new rule with the next completion, or at the time that was set for it.
     pub fn moderate(&self, moderation: Moderation) {
         self.entries.moderate(moderation);
     }
 
-    /// Adds a completion, and notifies if that was asked for.
+    /// Adds a completion, and delivers a notification if one was requested.
     pub(crate) fn push(
         self: &Arc<Self>,
         completion: Completion,
@@ -218,14 +219,14 @@ impl Cq {
         engine::get().cq_overran(Arc::clone(self));
     }
 
-    /// The time that was set for a delayed notification has come.
+    /// Delivers a delayed notification whose time has come.
     pub(crate) fn delay_ended(self: &Arc<Self>, now: Time) {
         if self.entries.delay_ended(now) {
             self.notify();
         }
     }
 
-    /// Gives the notification that was asked for.
+    /// Delivers the notification that was requested.
     fn notify(self: &Arc<Self>) {
         engine::get().cq_disarmed();
         if let Some(channel) = &self.channel {
@@ -233,8 +234,8 @@ impl Cq {
         }
     }
 
-    /// Removes, and returns, the completions of a queue pair that is being destroyed or reset, which
-    /// the program must not see any more (11.2.4.5).
+    /// Removes and returns the completions of a queue pair that is being destroyed or reset. The
+    /// application must not see them any more (11.2.4.5).
     pub fn purge(&self, qpn: Qpn) -> Vec<Completion> {
         let purged = self.entries.purge(|(completion, _)| completion.qpn == qpn);
         purged.iter().map(|(completion, _)| *completion).collect()
@@ -242,7 +243,8 @@ impl Cq {
 
     pub(crate) fn attach(&self, qp: &Arc<Qp>) {
         let mut users = lock(&self.users);
-        // Looking for those that are gone as seldom as the list doubles keeps the cost of each low.
+        // The list is searched for dropped queue pairs only when it is full, so the cost of each
+        // attachment stays constant on average.
         if users.len() == users.capacity() {
             users.retain(|user| user.strong_count() > 0);
             let live = users.len();
@@ -251,13 +253,13 @@ impl Cq {
         users.push(Arc::downgrade(qp));
     }
 
-    /// The queue pairs that complete here.
+    /// The queue pairs that use this queue.
     pub(crate) fn users(&self) -> Vec<Arc<Qp>> {
         lock(&self.users).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends its notifications and events, and waits until the program is done with those that it
-    /// has. To be called before the last reference goes.
+    /// Withdraws the queue's notifications and events, and waits until the application has
+    /// acknowledged those that it has taken. Must be called before the last reference is dropped.
     pub fn retire(&self) {
         if self.entries.disarm() {
             engine::get().cq_disarmed();
@@ -270,13 +272,13 @@ impl Cq {
         self.async_acks.wait();
     }
 
-    /// The number that whoever made it has set, see [`Cq::tag`].
+    /// The value that the creator has set, see [`Cq::tag`].
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
 }
 
-/// What `take` finds, at once or after doing the work of the network.
+/// Returns what `take` finds, at once or after receiving packets.
 fn polled<T>(mut take: impl FnMut() -> Option<T>) -> Option<T> {
     let engine = engine::get();
     let _call = engine.call();

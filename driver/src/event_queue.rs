@@ -1,7 +1,7 @@
-//! Queues that a program waits on through a file descriptor.
+//! Event queues that the application waits for through a file descriptor.
 //!
-//! The descriptor is an eventfd that counts as a semaphore: readable while events wait, one readable
-//! edge a notification, blocking or not as the program sets it with `O_NONBLOCK`.
+//! The descriptor is an eventfd in semaphore mode. It is readable while events are queued, and each
+//! event makes one readable edge. It blocks unless the application sets `O_NONBLOCK`.
 
 use crate::counted::{Count, Counted};
 use crate::engine::{self, Waiter};
@@ -18,21 +18,21 @@ pub(crate) use crate::sync::lock;
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meanwhile {
-    /// It does the work of the network, as what it waits for comes with a packet: no other thread
-    /// has to be woken then.
+    /// It receives packets, since the event comes with a packet: so no other thread has to be
+    /// woken.
     Receive,
-    /// It sleeps, as what it waits for is rare: it must not wake for every packet.
+    /// It sleeps, since the event is rare: the thread must not wake for every packet.
     Sleep,
 }
 
-/// Events in the order in which they happened.
+/// A queue of events, oldest first, with a file descriptor that is readable while it holds any.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     events: Counted<T, Semaphore>,
     meanwhile: Meanwhile,
 }
 
-/// The descriptor.
+/// The eventfd, whose value is the number of queued events.
 #[derive(Debug)]
 struct Semaphore(OwnedFd);
 
@@ -52,7 +52,7 @@ impl Count for Semaphore {
         if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
-        // It could fail only if 2^64 events were waiting.
+        // The write fails only if 2^64 events are queued.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
@@ -60,33 +60,35 @@ impl Count for Semaphore {
         if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
-        // The descriptor is the program's too: should it have read from it, there is nothing.
+        // The application shares the descriptor, and may have read from it itself.
         if matches!(self.is_readable(), Ok(true)) {
             let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
         }
     }
 }
 
-/// Whether the number is that of an eventfd: the program may have closed ours, and have opened a file of its own.
+/// Returns whether the descriptor is an eventfd. The application may have closed it and opened a
+/// file with the same number.
 fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
     link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue with a descriptor of its own, for events that packets bring: whoever waits for
-    /// one receives meanwhile.
+    /// Creates an empty queue for events that packets cause. A thread that waits for an event
+    /// receives packets meanwhile.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         Self::with(Meanwhile::Receive)
     }
 
-    /// The same for events so rare that whoever waits for one must not wake for every packet.
+    /// Creates an empty queue for rare events. A thread that waits for an event sleeps, and packets
+    /// do not wake it.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The process has no file descriptor left.
     pub fn of_rare_events() -> io::Result<Self> {
         Self::with(Meanwhile::Sleep)
     }
@@ -99,7 +101,7 @@ impl<T> EventQueue<T> {
         })
     }
 
-    /// The descriptor: readable while there are events.
+    /// The file descriptor, readable while events are queued.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.count().0.as_fd()
     }
@@ -109,17 +111,19 @@ impl<T> EventQueue<T> {
         self.events.push(event);
     }
 
-    /// Takes the oldest event, waiting for one unless the descriptor has `O_NONBLOCK`.
+    /// Takes the oldest event. If there is none, waits for one unless the descriptor has
+    /// `O_NONBLOCK`.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none and the descriptor does not block; `Interrupted` when a
-    /// signal came.
+    /// `WouldBlock` when there is none and the descriptor has `O_NONBLOCK`; `Interrupted` when a
+    /// signal arrived.
     pub fn next(&self) -> io::Result<T> {
         self.next_with(Some)
     }
 
-    /// The same, but gives the event to `take` while the queue is locked: a thread that retracts events
-    /// afterwards sees what `take` noted. Where `take` returns `None`, the next event is waited for.
+    /// Takes the oldest event and passes it to `take` while the queue is locked, so a thread that
+    /// retracts events afterwards sees the effects of `take`. If `take` returns `None`, the event
+    /// is discarded and the next one is awaited.
     ///
     /// # Errors
     /// See [`EventQueue::next`].
@@ -133,8 +137,9 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// One step of [`EventQueue::next_with`]. `None` when there is no event yet: then the thread sleeps on
-    /// [`Waiting::sleep`], tells [`Waiting::woke`], and takes the next step.
+    /// Executes one step of [`EventQueue::next_with`]. Returns `None` when there is no event yet:
+    /// the thread then sleeps in [`Waiting::sleep`], calls [`Waiting::woke`], and takes the next
+    /// step.
     ///
     /// # Errors
     /// See [`EventQueue::next`].
@@ -161,25 +166,27 @@ impl<T> EventQueue<T> {
                 waiting.waiter = engine::get().wait();
             }
         }
-        // After each batch the thread looks at its own descriptor: packets for others may never stop.
+        // After each batch the thread polls its own descriptor, since packets for other objects may
+        // never stop.
         let has_worked = waiting.waiter.as_ref().is_some_and(Waiter::drive);
         waiting.sleep_on(self.fd(), has_worked);
         Ok(None)
     }
 
-    /// Takes the oldest event if there is one, whatever the descriptor has, and does nothing else.
+    /// Takes the oldest event, if there is one. Does not wait, receive packets, or read
+    /// `O_NONBLOCK`.
     pub fn take(&self) -> Option<T> {
         self.events.take(Some)
     }
 
-    /// Takes back the events that `gone` names, in their order.
+    /// Removes and returns the events that `gone` selects, in their order.
     pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         self.events.retract(gone)
     }
 }
 
-/// How many events of an object were handed out and acknowledged: an object is destroyed only when
-/// the two are equal, as the program may be looking at it until then.
+/// Counts an object's events that were delivered and not yet acknowledged. The object is destroyed
+/// only when the count is 0, since the application may use it until then.
 #[derive(Debug, Default)]
 pub struct AckCount {
     counts: Mutex<Unacknowledged>,
@@ -190,19 +197,19 @@ pub struct AckCount {
 struct Unacknowledged(u64);
 
 impl AckCount {
-    /// An event was handed out.
+    /// Counts one delivered event.
     pub fn delivered(&self) {
         lock(&self.counts).0 += 1;
     }
 
-    /// The program is done with `n` of them. More than were handed out count as all.
+    /// Acknowledges `n` events. A larger number than was delivered acknowledges all.
     pub fn acknowledge(&self, n: u32) {
         let mut counts = lock(&self.counts);
         counts.0 = counts.0.saturating_sub(u64::from(n));
         self.changed.notify_all();
     }
 
-    /// Waits until all are acknowledged.
+    /// Waits until all delivered events are acknowledged.
     pub fn wait(&self) {
         let mut counts = lock(&self.counts);
         while counts.0 > 0 {
@@ -275,7 +282,7 @@ mod tests {
 
     #[test]
     fn taking_events_back_never_waits_for_the_next_one() {
-        /// Often enough that readers and whoever takes back meet between a look and a read.
+        /// Often enough that a retraction meets a reader between its poll and its read.
         const ROUNDS: u32 = 20_000;
         const LAST: u32 = u32::MAX;
         let queue = EventQueue::of_rare_events().unwrap();

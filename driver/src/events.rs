@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to objects outside of any completion (11.6.3).
+//! Asynchronous events: state changes of objects that no completion reports (11.6.3).
 
 use crate::cq::Cq;
 use crate::event_queue::EventQueue;
@@ -7,25 +7,25 @@ use crate::srq::Srq;
 use std::sync::Arc;
 use urxe_proto::host::QpEvent;
 
-/// What happened; the numbers of `enum ibv_event_type`.
+/// The kind of an event, with the numbers of `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum EventType {
     /// A completion queue overran.
     CqErr = 0,
-    /// A queue pair went to error for a reason that no completion tells.
+    /// A queue pair entered the error state for a reason that no completion reports.
     QpFatal = 1,
-    /// The peer sent a request that made no sense.
+    /// The peer sent an invalid request.
     QpReqErr = 2,
-    /// The peer lacked the right to memory.
+    /// The peer violated the access rights of memory.
     QpAccessErr = 3,
-    /// A packet arrived before RTS.
+    /// A packet arrived before the queue pair was in RTS.
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// A connection went over to its alternate path.
+    /// A connection has migrated to its alternate path.
     PathMig = 6,
-    /// The peer asked to migrate to a path that is not the alternate one.
+    /// The peer requested a migration to a path that is not the alternate path.
     PathMigErr = 7,
     /// The device's interface was removed.
     DeviceFatal = 8,
@@ -33,11 +33,11 @@ pub enum EventType {
     PortActive = 9,
     /// The port's interface went down.
     PortErr = 10,
-    /// Fewer receives wait in a shared queue than its limit says.
+    /// A shared receive queue holds fewer receives than its limit.
     SrqLimitReached = 15,
-    /// No more completions of receives from a shared queue will come.
+    /// The queue pair consumes no more receives of its shared receive queue.
     QpLastWqeReached = 16,
-    /// The port's table of GIDs changed.
+    /// The port's GID table changed.
     GidChange = 18,
 }
 
@@ -56,12 +56,12 @@ impl From<QpEvent> for EventType {
     }
 }
 
-/// Whom it happened to.
+/// The object of an event.
 #[derive(Clone, Debug)]
 pub enum EventObject {
     /// A queue pair.
     Qp(Arc<Qp>),
-    /// A queue pair, for one who opened it by its number.
+    /// A queue pair, for an owner that opened it by its number.
     Share(Arc<Share>),
     /// A completion queue.
     Cq(Arc<Cq>),
@@ -76,9 +76,9 @@ pub enum EventObject {
 /// An asynchronous event.
 #[derive(Clone, Debug)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventType,
-    /// Whom it happened to.
+    /// The object that the event concerns.
     pub object: EventObject,
 }
 
@@ -86,25 +86,25 @@ pub struct AsyncEvent {
 pub type AsyncEvents = EventQueue<AsyncEvent>;
 
 impl AsyncEvents {
-    /// Takes back what is there of a queue pair that is being destroyed.
+    /// Removes the events of a queue pair that is being destroyed.
     pub(crate) fn retract_qp(&self, qp: &Qp) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Qp(other) if std::ptr::eq(&**other, qp));
         self.retract(is_it);
     }
 
-    /// Takes back what is there for one who closes a queue pair.
+    /// Removes the events of a share that is being closed.
     pub(crate) fn retract_share(&self, share: &Share) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Share(other) if std::ptr::eq(&**other, share));
         self.retract(is_it);
     }
 
-    /// Takes back what is there of a completion queue that is being destroyed.
+    /// Removes the events of a completion queue that is being destroyed.
     pub(crate) fn retract_cq(&self, cq: &Cq) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Cq(other) if std::ptr::eq(&**other, cq));
         self.retract(is_it);
     }
 
-    /// Takes back what is there of a shared receive queue that is being destroyed.
+    /// Removes the events of a shared receive queue that is being destroyed.
     pub(crate) fn retract_srq(&self, srq: &Srq) {
         let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Srq(other) if std::ptr::eq(&**other, srq));
         self.retract(is_it);

@@ -1,16 +1,16 @@
-//! Protection domains: what ties queue pairs to the memory that they may use (10.2.3).
+//! Protection domains: they associate queue pairs with the memory that these may use (10.2.3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A protection domain. Everything that belongs to it keeps it alive.
+/// A protection domain. Every object that belongs to it holds a reference.
 #[derive(Debug)]
 pub struct Pd {
     id: u64,
 }
 
 impl Pd {
-    /// A new one, unlike all others of the process.
+    /// Creates a protection domain with a number that is unique in the process.
     pub fn new() -> Arc<Pd> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Pd {
@@ -18,7 +18,7 @@ impl Pd {
         })
     }
 
-    /// Its number, never used again.
+    /// The number, never reused.
     pub fn id(&self) -> u64 {
         self.id
     }

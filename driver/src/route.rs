@@ -1,4 +1,5 @@
-//! The way to a peer that an address vector names: for connected queue pairs and address handles.
+//! Routes: how packets reach the peer that an address vector names. Connected queue pairs and
+//! address handles have one.
 
 use crate::device::Device;
 use crate::engine::{self, Local};
@@ -6,37 +7,37 @@ use std::sync::Arc;
 use urxe_net::{OpenError, Path, PathOptions};
 use urxe_proto::qp::AddressVector;
 
-/// A path, and the local address that it begins at.
+/// A network path, and the local address that it starts at.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) local: Arc<Local>,
     pub(crate) path: Path,
 }
 
-/// Why there is no way to a peer.
+/// An error in the resolution of an address vector.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// The address vector has no GID of the peer, which RoCE needs (A17.4): EINVAL.
+    /// The address vector has no GID of the peer, which RoCE requires (A17.4): EINVAL.
     #[error(
         "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
          which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
     )]
     NoPeerGid,
-    /// The port has no such GID: EINVAL.
+    /// The port has no GID with this index: EINVAL.
     #[error("{device} has no GID with index {index}: `urxe devices` lists them")]
     NoSuchGid {
         /// The device.
         device: String,
-        /// The index asked for.
+        /// The requested index.
         index: u8,
     },
-    /// The network part cannot be opened.
+    /// The device's sockets cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl RouteError {
-    /// What verbs programs get.
+    /// The errno that verbs return.
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoPeerGid | Self::NoSuchGid { .. } => libc::EINVAL,
@@ -46,7 +47,7 @@ impl RouteError {
 }
 
 impl Route {
-    /// The way that `av` names. Flows with equal keys leave from the same UDP port.
+    /// Resolves `av` to a route. Flows with equal keys have the same UDP source port.
     pub(crate) fn new(
         device: &Device,
         av: &AddressVector,

@@ -1,4 +1,4 @@
-//! Acknowledgements that wait for the program's answer (`driver/src/qp/answering.rs`), over real sockets.
+//! Delayed ACKs (`driver/src/qp/answering.rs`), over real sockets.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use urxe_driver::engine;
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// One test at a time: a poll of any thread sends what waits in the process.
+/// Serializes the tests: a poll of any thread sends all deferred packets of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -19,11 +19,11 @@ fn held_acks() -> u64 {
     engine::get().counters().held_acks.get()
 }
 
-/// Two ends that answer each other.
+/// Two ends that exchange messages in turn.
 struct PingPong {
     ends: [End; 2],
     buffers: [Buffer; 2],
-    /// How many messages each has sent, and been told that they arrived.
+    /// Messages that each end has sent, and those that have completed.
     sent: [Cell<u32>; 2],
     confirmed: [Cell<u32>; 2],
 }
@@ -50,7 +50,7 @@ impl PingPong {
         self.ends[at].qp.post_receive(2, &[sge]).unwrap();
     }
 
-    /// Waits for the next message at an end; the end of a send may come before.
+    /// Waits for the next message at an end. Completions of its sends may come first.
     fn await_message(&self, at: usize) {
         loop {
             let completion = self.ends[at].completion();
@@ -62,7 +62,7 @@ impl PingPong {
         }
     }
 
-    /// Messages back and forth, until an acknowledgement waits at `at`, who has the message and has not
+    /// Exchanges messages until an ACK is delayed at `at`, which has received the message and not
     /// answered it.
     fn until_held(&self, at: usize) {
         let (start, before) = (Instant::now(), held_acks());
@@ -100,7 +100,7 @@ fn a_program_that_does_not_answer_is_acknowledged_all_the_same() {
         pair.until_held(1);
         let (start, sent) = (Instant::now(), || pair.ends[1].qp.counters().sent_packets);
         let before = sent();
-        // The thread that polls does not: nobody but the progress thread is there.
+        // This thread makes no calls, so only the progress thread can send the ACK.
         while sent() == before {
             assert!(start.elapsed() < PATIENCE, "it was not acknowledged");
             std::thread::sleep(Duration::from_micros(100));

@@ -1,4 +1,4 @@
-//! Marks in IP headers and congestion notifications, over real sockets.
+//! ECN marks in IP headers and congestion notification packets, over real sockets.
 
 mod common;
 
@@ -8,12 +8,12 @@ use urxe_driver::{engine, stat};
 use urxe_proto::ids::RKey;
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// The traffic class of a packet that a router has marked (RFC 3168).
+/// CE: the traffic class of a packet that met congestion (RFC 3168).
 const CE: u8 = 0b11;
 
 #[test]
 fn a_marked_packet_comes_back_as_a_notification_that_is_heeded() {
-    // A program sets the whole traffic class, so its packets may look as if a router had marked them.
+    // An application may set the whole traffic class, so its packets can carry CE from the start.
     let (a, b) = pair(|attr| attr.av.traffic_class = CE);
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);

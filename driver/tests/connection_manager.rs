@@ -1,4 +1,4 @@
-//! Connections between identifiers of this process, as the program meets them.
+//! Connections between identifiers of this process, through the connection manager's API.
 
 use rustix::event::{PollFd, PollFlags, poll};
 #[path = "../../tests/common/own_network.rs"]
@@ -24,7 +24,7 @@ fn loopback() -> SocketAddr {
     LOOPBACK.parse().unwrap()
 }
 
-/// A listener at `address`, and where it is.
+/// Returns a listener, and the address at which it listens.
 fn listener(
     channel: &Arc<EventChannel>,
     space: PortSpace,
@@ -46,7 +46,7 @@ fn service(space: PortSpace) -> Service {
     }
 }
 
-/// An identifier that is ready to connect.
+/// Returns an identifier with a resolved route, ready to connect.
 fn resolved(channel: &Arc<EventChannel>, space: PortSpace, to: SocketAddr) -> Arc<Id> {
     let id = Id::new(channel, space, service(space));
     id.resolve_address(None, to).unwrap();
@@ -79,8 +79,8 @@ fn datagram(event: &Event) -> &DatagramDetails {
     }
 }
 
-/// Offers the number of a queue pair. A peer takes one for stale that is in use already, so that no two
-/// connections of these tests, which run side by side, have the same.
+/// Returns an offer with the queue pair number `qpn`. A peer rejects a number that is in use as
+/// stale, and the tests run in parallel, so no two connections of these tests have the same number.
 fn offer(text: &str, qpn: u32) -> Offer {
     Offer {
         private_data: text.as_bytes().to_vec(),
@@ -113,7 +113,7 @@ fn a_connection_is_made_used_and_ended() {
     let asked = connection(&request);
     assert_eq!(asked.private_data.len(), 56);
     assert_eq!(&asked.private_data[..6], b"hello\0");
-    // What the client sends, the server serves.
+    // The client's initiator depth is the server's responder resources, and the reverse.
     assert_eq!((asked.responder_resources, asked.initiator_depth), (5, 3));
     assert_eq!((asked.retry_count, asked.rnr_retry_count), (6, 7));
     assert_eq!(asked.qpn, Qpn::new(0x101));
@@ -181,7 +181,7 @@ fn a_listener_of_all_addresses_and_its_rejection() {
 fn where_nobody_listens_a_request_is_rejected() {
     let ours = channel();
     let mut to = loopback();
-    // Nobody of this test has the lowest port.
+    // No test listens at the lowest port.
     to.set_port(1);
     let client = resolved(&ours, PortSpace::Tcp, to);
     client.connect(&offer("", 0x121)).unwrap();
@@ -199,7 +199,7 @@ fn a_listener_that_ends_rejects_who_waits() {
     let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
     client.connect(&offer("", 0x131)).unwrap();
-    // The request has come, and nobody has taken it.
+    // Wait until the request has arrived; it is not accepted.
     let mut waiting = [PollFd::from_borrowed_fd(theirs.fd(), PollFlags::IN)];
     poll(&mut waiting, None).unwrap();
     server.close();

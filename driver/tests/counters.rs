@@ -1,5 +1,5 @@
-//! Counters are true: what went over the wire is what they say. One test, since all queue pairs of
-//! the process count for the same device.
+//! Counters agree with the traffic. There is one test, since all queue pairs of the process count
+//! for the same device.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn diagnostic(report: &Report) -> &Counts {
     &report.devices["urxe_lo"].diagnostic
 }
 
-/// What was counted, once nothing is under way: a busy machine has packets repeated.
+/// Returns the counters when no packet is in flight. A busy machine causes retransmissions.
 fn quiet_report() -> Report {
     let start = Instant::now();
     loop {
@@ -60,7 +60,7 @@ fn counters_say_what_went_over_the_wire() {
     let (hw_, port_) = (hw(&report), port(&report));
     assert_eq!((hw_["rdma_sends"], hw_["rdma_recvs"]), (1, 1));
     let sent = hw_["sent_pkts"];
-    // At least one acknowledgement, and anything that had to be said again.
+    // At least one acknowledgement, and retransmissions if any.
     assert!(sent > PACKETS, "{report:?}");
     assert_eq!(port_["port_xmit_packets"], sent);
     assert_eq!(port_["port_rcv_packets"], sent);
@@ -71,7 +71,7 @@ fn counters_say_what_went_over_the_wire() {
     assert_eq!(port_["port_rcv_data"], bytes / 4);
     assert_eq!(report.process["bytes_out"], bytes);
 
-    // The peer refuses a WRITE without the right to the memory; its NAK and our completion count.
+    // The peer refuses a WRITE with an invalid R_Key. Its NAK and the error completion are counted.
     let (addr, rkey) = (to.mr.addr(), RKey(to.mr.rkey().0 ^ 0xff));
     a.post(3, SendOp::Write { addr, rkey }, &[from.sge(0, 8)]);
     a.post(4, SendOp::Send, &[from.sge(0, 8)]);
@@ -84,12 +84,13 @@ fn counters_say_what_went_over_the_wire() {
     assert_eq!((counts["rq_num_rae"], counts["sq_num_rae"]), (1, 1));
     assert_eq!((counts["sq_num_wrfe"], counts["rq_num_wrfe"]), (1, 1));
 
-    // What queue pairs counted stays with the device when they and it are gone.
+    // The device keeps the counts of queue pairs that were destroyed.
     drop((a, b));
     let after = stat::report();
     assert_eq!(after.devices, report.devices);
 
-    // A process asks itself like any other, and another kind of error is told from silence.
+    // A process also answers its own query. An error of the query itself is returned, not counted
+    // as silence.
     let survey = stat::survey(Duration::from_secs(20)).unwrap();
     let own = survey
         .processes

@@ -1,4 +1,4 @@
-//! Asynchronous events of queue pairs, each brought about as a program would meet it.
+//! Asynchronous events of queue pairs, each caused through the API.
 
 mod common;
 
@@ -8,7 +8,7 @@ use urxe_driver::events::{AsyncEvent, EventObject, EventType};
 use urxe_proto::qp::{AddressVector, AttrMask, PathMigState, QpAttr, QpState};
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// The next event of an end, which is about its queue pair.
+/// Returns the kind of an end's next event, which must concern its queue pair.
 fn event(end: &End) -> EventType {
     let AsyncEvent { kind, object } = end.context.events().next().unwrap();
     assert!(matches!(object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, &end.qp)));
@@ -30,7 +30,7 @@ fn first_packet_before_rts_establishes_communication() {
     }
     assert_eq!(event(&b), EventType::CommEst);
     b.ready_to_send(attr);
-    // It was told once: the next event is another.
+    // The event is delivered once: the next one is another.
     drain(&b);
     assert_eq!(event(&b), EventType::SqDrained);
 }
@@ -59,7 +59,7 @@ fn draining_is_told_when_what_was_begun_has_completed() {
     assert!(!a.qp.attributes().sq_draining);
 }
 
-/// The requester learns by its completion, the responder by the event (11.6.3.2).
+/// The requester gets a completion, the responder an event (11.6.3.2).
 #[test]
 fn request_that_makes_no_sense_is_an_event_of_the_responder() {
     let (a, b) = pair(|_| {});
@@ -96,7 +96,7 @@ fn overrun_of_its_completion_queue_is_fatal_to_a_queue_pair() {
 fn a_connection_migrates_when_the_program_says_so_and_its_peer_follows() {
     let (a, b) = pair(|_| {});
     let path = a.qp.attributes().av;
-    // The same addresses: what tells the paths apart is the traffic class.
+    // Both paths have the same addresses; only the traffic class differs.
     let alternate = AddressVector {
         traffic_class: 0x20,
         ..path

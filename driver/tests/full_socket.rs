@@ -1,4 +1,4 @@
-//! Sends to a socket that has no room, as a slow interface leaves it.
+//! Sends to a socket that has no room, as with a slow interface.
 
 mod common;
 #[path = "../../tests/common/own_network.rs"]
@@ -18,11 +18,11 @@ use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr};
 const QKEY: QKey = QKey(0x1111_1111);
 const LEN: u32 = 4096;
 
-/// More datagrams than the largest buffer that a socket gets has room for.
+/// More datagrams than the largest socket buffer has room for.
 const MOST: usize = 20_000;
 
-/// Of so many posts to a full socket, fewer than one in each sleeps: another thread may have a lock now
-/// and then.
+/// Posts to a full socket. On average less than one sleep per post is allowed, since another thread
+/// may hold a lock.
 const POSTS: i64 = 100;
 
 fn tc(arguments: &str) {
@@ -30,7 +30,7 @@ fn tc(arguments: &str) {
     assert!(status.expect("tc of iproute2").success(), "tc {arguments}");
 }
 
-/// A datagram queue pair, and how to send from it to itself.
+/// A UD queue pair that sends to its own address.
 struct Sender {
     end: End,
     buffer: Buffer,
@@ -71,7 +71,7 @@ impl Sender {
         };
         let to = Destination {
             handle: &self.handle,
-            // None has it: what arrives is dropped.
+            // No queue pair has this number, so the datagrams are dropped on arrival.
             qpn: Qpn::new(0xff_fffe),
             qkey: QKEY,
         };
@@ -80,7 +80,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Posts until the send queue is full, which it becomes only when the socket takes nothing.
+    /// Posts until the send queue is full, which happens only when the socket accepts nothing.
     fn fill(&mut self) {
         let before = sleeps();
         for _ in 0..MOST {
@@ -127,10 +127,11 @@ fn make_ready(qp: &Arc<Qp>) {
     }
 }
 
-/// How often this thread has gone to sleep.
+/// Returns how often this thread has gone to sleep (voluntary context switches).
 fn sleeps() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the call writes a whole `rusage` on success, which is asserted.
+    // SAFETY: `usage` has room for one `rusage`. The call fills it on success, which is asserted
+    // before `assume_init`.
     let usage = unsafe {
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
         usage.assume_init()
@@ -138,9 +139,9 @@ fn sleeps() -> i64 {
     usage.ru_nvcsw
 }
 
-/// A post holds the table of memory regions, so one that slept for room would keep other threads from
-/// registering memory. A second queue pair has nothing staged and no timeout: only the kernel's report
-/// that there is room lets it go on.
+/// A post holds the table of memory regions, so a post that sleeps would block other threads that
+/// register memory. The second queue pair has nothing staged and no timeout, so only the kernel's
+/// report of room resumes it.
 #[test]
 fn posting_to_a_full_socket_does_not_sleep_and_goes_on_when_there_is_room() {
     tc("qdisc add dev lo root tbf rate 8kbit burst 128kb limit 1gb");
@@ -148,7 +149,7 @@ fn posting_to_a_full_socket_does_not_sleep_and_goes_on_when_there_is_room() {
     first.fill();
     let before = sleeps();
     for _ in 0..POSTS {
-        // There may be room in the queue after a batch was given up.
+        // A post succeeds when a dropped batch has freed entries of the send queue.
         let _ = first.post();
         first.take_completions();
     }

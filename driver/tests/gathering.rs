@@ -1,4 +1,4 @@
-//! Sends that wait for those that follow closely (`driver/src/qp/gathered.rs`), over real sockets.
+//! Send coalescing (`driver/src/qp/gathered.rs`), over real sockets.
 
 mod common;
 
@@ -9,16 +9,16 @@ use urxe_driver::engine;
 use urxe_proto::ids::RKey;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, WcStatus};
 
-/// So many words are written, each by a work request of its own.
+/// Number of words to write, each with one work request.
 const WORDS: u64 = 100;
 
-/// One test at a time: a poll of any thread sends all that waits in the process.
+/// Serializes the tests: a poll of any thread sends all deferred packets of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Two ends with words to write from one to the other.
+/// Two ends, with words to write from one to the other.
 struct Words {
     a: End,
     b: End,
@@ -35,7 +35,7 @@ impl Words {
         Words { a, b, from, to }
     }
 
-    /// Writes all words, one by one and in a row. Only the last makes a completion.
+    /// Writes all words, one by one and in a row. Only the last one is signaled.
     fn write(&self) {
         for word in 0..WORDS {
             let (addr, rkey) = (self.to.mr.addr() + 8 * word, RKey(self.to.mr.rkey().0));
@@ -55,7 +55,7 @@ impl Words {
         }
     }
 
-    /// Waits until all words have come, without calling anything.
+    /// Waits until all words have arrived, without a call of the library.
     fn await_memory(&self) {
         let start = Instant::now();
         while self.to.now() != self.from.data {
@@ -72,7 +72,7 @@ fn sends_posted_one_by_one_in_a_row_go_out_together() {
     let gathered = || engine::get().counters().gathered_sends.get();
     let before = gathered();
     let start = Instant::now();
-    // A busy machine may interrupt whoever posts: what comes later goes by itself.
+    // A busy machine may preempt the posting thread. Posts that follow later are sent at once.
     while gathered() - before < WORDS / 2 {
         assert!(start.elapsed() < PATIENCE, "hardly any send waited");
         words.write();
@@ -91,7 +91,7 @@ fn a_program_that_posts_and_then_looks_at_memory_is_served() {
         let words = Words::new();
         words.write();
         words.await_memory();
-        // Trust comes back.
+        // Wait until the back-off is over.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -101,7 +101,7 @@ fn what_waits_goes_out_before_its_queue_pair_is_destroyed() {
     let _alone = alone();
     for _ in 0..20 {
         let Words { a, b, from, to } = Words::new();
-        // No more than the window has room for at once.
+        // No more than the congestion window allows at once.
         for word in 0..8 {
             let (addr, rkey) = (to.mr.addr() + 8 * word, RKey(to.mr.rkey().0));
             a.post(word, SendOp::Write { addr, rkey }, &[from.sge(8 * word, 8)]);

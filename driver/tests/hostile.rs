@@ -1,4 +1,4 @@
-//! What a peer, or anybody who can send datagrams, must not be able to do.
+//! Attacks by a peer, or by any host that can send datagrams.
 
 mod common;
 
@@ -19,20 +19,21 @@ use urxe_proto::work::{SendOp, WcStatus};
 
 /// Bytes of a message that takes many packets.
 const LONG: usize = 1 << 20;
-/// Of one that takes a queue pair several turns.
+/// Bytes of a message that takes several send quanta.
 const LONGER: usize = 8 << 20;
 
-/// How many messages are to be interrupted.
+/// Number of messages to interrupt.
 const INTERRUPTED: u32 = 12;
 
-/// How long a burst of garbage lasts.
+/// Duration of a burst of garbage.
 const FLOOD: Duration = Duration::from_millis(5);
 
-/// Set in a process that has a network of its own.
+/// Set in a test process that runs in its own network namespace.
 const ALONE: &str = "URXE_TEST_ALONE";
 
-/// Whether to go on here. If not, `test` has run already, by a process in a network namespace of its own,
-/// where what it floods is nobody else's. Without leave to make one it goes on with the host's network.
+/// Returns whether the test must run in this process. If not, a child process has run `test` in its
+/// own network namespace, where a flood disturbs no other test. Without the right to create a
+/// namespace, the test runs in the host's network.
 fn is_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -72,7 +73,7 @@ fn no_write_lands_after_deregistration_has_returned() {
     let begun = Instant::now();
     let mut interrupted = 0;
     let mut round = 0;
-    // Some messages are over before anybody gets to interrupt them.
+    // Some messages complete before they can be interrupted.
     while interrupted < INTERRUPTED {
         assert!(
             begun.elapsed() < common::PATIENCE,
@@ -84,7 +85,8 @@ fn no_write_lands_after_deregistration_has_returned() {
         from.fill(round);
         let mut target = vec![0_u64; LONGER / 8];
         let addr = target.as_mut_ptr() as u64;
-        // SAFETY: the vector is dropped after the region, and is looked at by volatile reads.
+        // SAFETY: the vector is dropped after the region, and is accessed only by volatile reads
+        // while the region exists.
         let region = unsafe { Mr::register(&b.pd, addr, LONGER as u64, addr, ALL) }.unwrap();
         let rkey = region.rkey();
         a.post(
@@ -93,9 +95,9 @@ fn no_write_lands_after_deregistration_has_returned() {
             &[from.sge(0, LONGER as u32)],
         );
         let first = target.as_ptr();
-        // SAFETY: each is an element of the vector.
+        // SAFETY: `at` is an index of the vector, so `first.add(at)` is inside it.
         let word = |at: usize| unsafe { first.add(at).read_volatile() };
-        // Somewhere in the middle of the message, another place each time.
+        // A position in the middle of the message that varies with the round.
         let wanted = (LONGER / 8) * (round as usize % 4 + 1) / 10;
         let started = Instant::now();
         let over = AtomicBool::new(false);
@@ -157,13 +159,14 @@ fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
             let mut packet = [0_u8; 1024];
             let mut begun = Instant::now();
             while !over.load(Ordering::Relaxed) {
-                // It can be faster than a busy machine sorts it out, and what loses everything ends the connection.
+                // The flood may exceed what a busy machine can drop, and losing every packet ends
+                // the connection.
                 if begun.elapsed() >= FLOOD {
                     thread::sleep(2 * FLOOD);
                     begun = Instant::now();
                 }
-                // Of any length, to queue pairs that exist, some that do not, and queue pair 1; the
-                // ICRC is wrong.
+                // Datagrams of random length with an invalid ICRC, to existing and missing queue
+                // pairs and to queue pair 1.
                 let mut x = sent.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 for byte in &mut packet[..64] {
                     x = x.rotate_left(9).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -172,7 +175,7 @@ fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
                 let qpn = [qpns[0], qpns[1], 1, x as u32][sent as usize % 4];
                 packet[4..8].copy_from_slice(&(qpn & 0xff_ffff).to_be_bytes());
                 let len = x as usize % packet.len();
-                // What the kernel has no room for is lost, which is all right.
+                // The kernel may drop what it has no room for.
                 let _ = socket.send_to(&packet[..len], target);
                 sent += 1;
             }
@@ -180,7 +183,7 @@ fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
         });
         let end = Instant::now() + Duration::from_secs(4);
         let mut seed = 10;
-        // The flood ends when this does, in whatever way.
+        // Stops the flood when this scope ends, also by a panic.
         let until_here = Ends(&over);
         while Instant::now() < end || seed < 14 {
             transfer(seed, &mut from);
@@ -197,7 +200,7 @@ fn a_flood_of_garbage_neither_stops_transfers_nor_grows_memory() {
     );
 }
 
-/// Somebody who sends from the address of a peer, by another UDP port.
+/// An attacker that sends from a peer's address, with another UDP source port.
 struct Forger {
     socket: UdpSocket,
     target: SocketAddr,
@@ -234,7 +237,7 @@ impl Forger {
     }
 }
 
-/// Lets `end` receive until its counters are so.
+/// Receives at `end` until its counters satisfy `reached`.
 fn receive_until(end: &End, reached: impl Fn(&Counters) -> bool) {
     let start = Instant::now();
     while !reached(&end.qp.counters()) {
@@ -289,7 +292,7 @@ fn requests_after_gaps_take_bounded_memory_in_all_connections_together() {
         .map(|_| {
             let end = End::new(None, 16);
             end.init();
-            // None of it is dropped before the test is over.
+            // A long timeout keeps every request in the queue until the test ends.
             end.connect(&peer, |attr| attr.timeout = 20);
             end
         })
@@ -300,7 +303,7 @@ fn requests_after_gaps_take_bounded_memory_in_all_connections_together() {
         let expected = end.qp.attributes().rq_psn;
         for ahead in 1..=REQUESTS {
             forger.write(end.qp.qpn(), expected + ahead, 0, RKey(1), &[0xee; 4096]);
-            // What the socket has no room for would be lost.
+            // Drain the socket regularly, since it drops what it has no room for.
             if ahead % 10 == 0 {
                 receive_until(end, |counters| counters.out_of_sequence >= u64::from(ahead));
             }
@@ -309,11 +312,11 @@ fn requests_after_gaps_take_bounded_memory_in_all_connections_together() {
     let grown = resident().saturating_sub(before);
     let sent = CONNECTIONS as u64 * u64::from(REQUESTS) * 4096;
     assert!(sent > 2 * BOUND);
-    // The other half of the bound is for what the allocator and the socket take.
+    // Half of the bound again is allowed for the allocator and the socket.
     assert!(grown < BOUND + BOUND / 2, "{grown} bytes more");
 }
 
-/// Says that something is over when it is dropped.
+/// Sets the flag when it is dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -322,7 +325,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Bytes of memory that this process has now.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();

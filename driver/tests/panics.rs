@@ -1,5 +1,5 @@
-//! Panics while packets are handled. A subscriber of the library's own trace events raises them: it panics where a
-//! packet has been received and its queue pair is locked.
+//! Panics during the handling of packets. A subscriber of the library's trace events raises them:
+//! it panics after the reception of a packet, while its queue pair is locked.
 
 mod common;
 
@@ -16,14 +16,14 @@ use urxe_proto::ids::RKey;
 use urxe_proto::qp::QpState;
 use urxe_proto::work::SendOp;
 
-/// The name of the thread that is to panic with the next packet; the test is over when it has done so.
+/// The name of the thread that panics with the next packet. It is cleared by the panic.
 static PANICS: Mutex<Option<&str>> = Mutex::new(None);
 static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// WRITEs whose completions find room.
+/// Number of WRITEs whose completions the completion queue can hold.
 const MOST_WRITES: u64 = 100;
 
-/// Between two WRITEs, so that the progress thread notices that a thread waits.
+/// Pause between two WRITEs, so that the progress thread notices the waiting thread.
 const PAUSE: Duration = Duration::from_millis(5);
 
 struct Panicker;
@@ -57,7 +57,7 @@ impl Subscriber for Panicker {
     fn exit(&self, _: &Id) {}
 }
 
-/// One test at a time: all queue pairs of the process fail.
+/// Serializes the tests: all queue pairs of the process fail.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     static SUBSCRIBER: Once = Once::new();
@@ -71,7 +71,7 @@ fn panic_in(thread: &'static str) {
     *PANICS.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
 }
 
-/// Two ends, and memory of the second.
+/// Two ends, and memory of each.
 struct Ends {
     a: End,
     b: End,
@@ -103,7 +103,7 @@ fn wait_until(what: &str, test: impl Fn() -> bool) {
     }
 }
 
-/// Both queue pairs fail, with an event each.
+/// Waits until both queue pairs have failed, with one event each.
 fn have_failed(ends: &Ends) {
     for end in [&ends.a, &ends.b] {
         wait_until("a queue pair goes on", || end.qp.state() == QpState::Err);
@@ -116,7 +116,7 @@ fn have_failed(ends: &Ends) {
     }
 }
 
-/// Nobody calls while a WRITE comes: the progress thread carries it out.
+/// Checks that the progress thread executes a WRITE while no thread calls the library.
 fn others_are_served() {
     let ends = Ends::new();
     ends.write();
@@ -147,8 +147,8 @@ fn thread_that_waits_is_no_waiter_any_more_after_a_panic() {
     let waits = Arc::clone(&channel);
     let waiter = thread::Builder::new().name("waiter".into());
     let waiter = waiter.spawn(move || drop(waits.next())).unwrap();
-    // The progress thread may receive as well: then the next WRITE is tried. Completions are not polled, as
-    // this thread would receive then.
+    // The progress thread may receive the WRITE; then the next one is tried. Completions are not
+    // polled, since this thread would receive in the poll.
     let has_panicked = || HAS_PANICKED.load(Ordering::Acquire);
     for seed in 1.. {
         assert!(seed < MOST_WRITES, "the waiter has received nothing");

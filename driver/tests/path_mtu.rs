@@ -1,6 +1,7 @@
-//! Packets as they leave an interface, and forged ICMP errors about them.
+//! IP identification and fragmentation of packets as they leave an interface, and forged ICMP
+//! errors.
 //!
-//! The test program is alone in a network namespace, where it may open raw sockets.
+//! The test program runs in its own network namespace, where it may open raw sockets.
 
 #[path = "../../tests/common/left_out.rs"]
 mod left_out;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use urxe_net::{Endpoint, LocalAddress, Options, PathOptions, ROCE_PORT, SendBatch, Shared};
 use urxe_proto::host::Transmit;
 
-/// The end of a veth pair that the packets leave by, and the end that captures them.
+/// The end of a veth pair from which packets are sent, and the end that captures them.
 const NEAR: &str = "near";
 const FAR: &CStr = c"far";
 
@@ -42,12 +43,12 @@ fn ip(words: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A UDP packet as captured.
+/// A captured UDP packet.
 #[derive(PartialEq, Eq, Debug)]
 struct Packet {
-    /// The IPv4 identification and whether «don't fragment» is set; `None` over IPv6.
+    /// The IPv4 identification and the DF bit; `None` over IPv6.
     id: Option<(u16, bool)>,
-    /// From the start of the IP header on.
+    /// The bytes from the start of the IP header.
     bytes: Vec<u8>,
     source_port: u16,
     /// Bytes of UDP payload.
@@ -55,7 +56,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// The UDP packet in an IP packet, if it goes to port 4791.
+    /// Parses an IP packet. Returns `None` unless it is a UDP packet to port 4791.
     fn parse(bytes: &[u8]) -> Option<Packet> {
         let (id, udp) = match bytes.first()? >> 4 {
             4 if bytes.get(9) == Some(&17) => {
@@ -76,20 +77,21 @@ impl Packet {
     }
 }
 
-/// Captures what reaches an interface.
+/// Captures the packets that arrive at an interface.
 struct Capture(OwnedFd);
 
 impl Capture {
     fn open(interface: &CStr) -> Capture {
         let protocol = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: numbers; the descriptor is new and owned by nothing else.
+        // SAFETY: `socket` takes integers only. `fd` is valid, as asserted, and owned by nothing
+        // else.
         let socket = unsafe {
             let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let fd = libc::socket(libc::AF_PACKET, kind, i32::from(protocol));
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
             OwnedFd::from_raw_fd(fd)
         };
-        // SAFETY: `interface` is a C string, and all zeros is a valid address of this family.
+        // SAFETY: `interface` is NUL-terminated, and all zeros is a valid `sockaddr_ll`.
         let address = unsafe {
             let mut address: libc::sockaddr_ll = std::mem::zeroed();
             address.sll_family = libc::AF_PACKET as u16;
@@ -97,7 +99,8 @@ impl Capture {
             address.sll_ifindex = libc::if_nametoindex(interface.as_ptr()).cast_signed();
             address
         };
-        // SAFETY: the pointer and the length describe `address`, which the call reads.
+        // SAFETY: the pointer and the length describe `address`, which lives until the call
+        // returns.
         let bound = unsafe {
             let len = size_of_val(&address) as u32;
             libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len)
@@ -106,7 +109,7 @@ impl Capture {
         Capture(socket)
     }
 
-    /// The next `count` packets to port 4791.
+    /// Returns the next `count` packets to port 4791.
     fn take(&self, count: usize) -> Vec<Packet> {
         let deadline = Instant::now() + LIMIT;
         let mut packets = Vec::new();
@@ -136,7 +139,7 @@ struct Scene {
 impl Scene {
     fn new(local: IpAddr, peer: IpAddr) -> Scene {
         let shared: Arc<Shared> = Shared::new(Options::default()).expect("a slot");
-        // SAFETY: a C string.
+        // SAFETY: the argument is a NUL-terminated string literal.
         let index = unsafe { libc::if_nametoindex(c"near".as_ptr()) };
         let endpoint = shared.open(LocalAddress::new(local, index));
         Scene {
@@ -148,7 +151,7 @@ impl Scene {
         }
     }
 
-    /// Sends `count` packets of `len` bytes in one batch, and returns them as they left.
+    /// Sends `count` packets of `len` bytes in one batch, and returns them as captured.
     fn send(&mut self, count: usize, len: usize) -> Vec<Packet> {
         let path = self.endpoint.path(self.peer, PathOptions::default());
         self.batch.begin(&path.expect("a source port"));
@@ -164,8 +167,8 @@ impl Scene {
         packets
     }
 
-    /// Sends this host the ICMP error that a router sends for a packet that is too long, in answer
-    /// to `packet`. The kernel believes it.
+    /// Sends this host the ICMP error of a router for which `packet` is too long. The kernel
+    /// accepts it.
     fn forge_too_big(&self, packet: &Packet, mtu: u16) {
         let (domain, protocol) = match self.local {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
@@ -181,7 +184,7 @@ impl Scene {
         message[6..8].copy_from_slice(&mtu.to_be_bytes());
         message.extend_from_slice(&packet.bytes[..48]);
         if self.local.is_ipv4() {
-            // The kernel computes the checksum of ICMPv6 only.
+            // For a raw ICMP socket the kernel computes the checksum of ICMPv6 only.
             let sum = checksum(&message);
             message[2..4].copy_from_slice(&sum.to_be_bytes());
         }
@@ -211,8 +214,8 @@ fn ids(packets: &[Packet]) -> Vec<Option<(u16, bool)>> {
     packets.iter().map(|packet| packet.id).collect()
 }
 
-/// The identifications that the ICRC of a batch of five is computed with: the position in it, and
-/// «don't fragment».
+/// Returns the identification and DF bit with which the ICRC of a batch of five is computed. The
+/// identification is the packet's position in the batch.
 fn expected_ids(local: IpAddr) -> Vec<Option<(u16, bool)>> {
     (0..5)
         .map(|id| local.is_ipv4().then_some((id, true)))
@@ -227,7 +230,7 @@ fn forged_errors_change_nothing(local: &str, peer: &str, mtu: u16) {
         let single = scene.send(1, len);
         assert_eq!(ids(&single), expected_ids(local)[..1]);
         assert_eq!(ids(&scene.send(5, len)), expected_ids(local));
-        // The second round sends with the error believed by the kernel.
+        // In the second round the kernel has accepted the error.
         scene.forge_too_big(&single[0], mtu);
     }
 }
@@ -239,10 +242,10 @@ fn a_forged_icmp_error_neither_stops_packets_nor_changes_their_identification() 
     }
     for words in [
         format!("link add {NEAR} type veth peer name far"),
-        // Without waiting for duplicate address detection.
+        // `nodad`: no wait for duplicate address detection.
         format!("addr add 192.0.2.1/24 dev {NEAR}"),
         format!("addr add 2001:db8::1/64 dev {NEAR} nodad"),
-        // The kernel cuts batches before they leave, as a NIC would.
+        // The kernel segments batches before they leave, as a NIC does.
         format!("link set {NEAR} gso_max_segs 1 up"),
         "link set far up".to_owned(),
         format!("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev {NEAR}"),

@@ -1,5 +1,5 @@
-//! Queue pair 1: connections over real sockets, within this process and with others, of this very
-//! program.
+//! Queue pair 1: connections over real sockets, within this process and with child processes of
+//! this test program.
 
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
@@ -23,16 +23,16 @@ use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 
-/// Nothing takes that long.
+/// Timeout of each wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Notes events.
+/// A handler that forwards events to a channel.
 #[derive(Debug)]
 struct Notes(Mutex<mpsc::Sender<Event>>);
 
 impl Handler for Notes {
     fn handle(&self, _gsi: &Gsi, event: Event) {
-        // Nobody may be listening any more.
+        // The receiver may have been dropped.
         let _ = self
             .0
             .lock()
@@ -50,14 +50,14 @@ fn gsi() -> &'static Gsi {
     engine::get().gsi().unwrap()
 }
 
-/// A number that nobody else has, in whatever process of these tests.
+/// Returns a number that is unique among all processes of these tests.
 fn number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let low = NEXT.fetch_add(1, Ordering::Relaxed) & 0xfff;
     std::process::id() << 12 | low
 }
 
-/// An address of this host that no other test has.
+/// Returns a loopback address that no other test uses.
 fn address() -> LocalAddress {
     let [_, a, b, c] = number().to_be_bytes();
     LocalAddress::new(Ipv4Addr::new(127, 64 | a, b, c).into(), 1)
@@ -71,7 +71,7 @@ fn gid(address: LocalAddress) -> Gid {
     Gid::from_ip(address.ip())
 }
 
-/// To itself.
+/// Returns the path from an address to itself.
 fn way(local: LocalAddress) -> Address {
     Address {
         local: gid(local),
@@ -103,7 +103,7 @@ fn wanted(local: LocalAddress, service: ServiceId) -> Connect {
         sl: 0,
         packet_life_time: 4,
         ack_delay: 4,
-        // 268 ms: what is lost is lost to a neighbour that just died.
+        // 268 ms: packets are lost only to a process that has just been killed.
         remote_response_timeout: 16,
         local_response_timeout: 16,
         max_cm_retries: 15,
@@ -132,7 +132,7 @@ fn next(events: &mpsc::Receiver<Event>) -> Event {
     events.recv_timeout(LIMIT).expect("an event")
 }
 
-/// Says that it got an event, and can do nothing with it.
+/// A handler that reports an event and then panics.
 #[derive(Debug)]
 struct Panics(Mutex<mpsc::Sender<()>>);
 
@@ -140,7 +140,7 @@ impl Handler for Panics {
     fn handle(&self, _gsi: &Gsi, _event: Event) {
         let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.send(()).unwrap();
-        // As a panic, but without a word, which would take a while to write.
+        // Unwinds as a panic does, but prints no message, which is slow.
         std::panic::resume_unwind(Box::new("as this test has it"));
     }
 }
@@ -201,7 +201,7 @@ fn a_process_connects_to_itself_and_disconnects() {
     assert!(matches!(next(&server_events), Event::TimeWaitExit { .. }));
     assert_eq!(gsi.state(client), State::Idle);
     assert_eq!(gsi.state(server), State::Idle);
-    // No handler is kept of what is over.
+    // The handlers of ended connections have been dropped.
     assert!(client_events.recv_timeout(LIMIT).is_err());
     assert!(server_events.recv_timeout(LIMIT).is_err());
     drop(listener);
@@ -223,7 +223,7 @@ fn a_request_that_nobody_listens_for_is_rejected() {
 #[test]
 fn a_request_waits_a_moment_for_who_is_about_to_listen() {
     let (gsi, address) = (gsi(), address());
-    // A test that is kept from running for that moment is not to fail.
+    // Up to 20 attempts, since a busy machine may not schedule the test within the wait.
     for _ in 0..20 {
         let service = service();
         let (handler, _events) = notes();
@@ -309,13 +309,13 @@ fn a_service_has_one_listener_on_a_host() {
     assert_eq!(again.unwrap_err().errno(), libc::EADDRINUSE);
 }
 
-/// Tells a process that it is a child, its address and its service.
+/// The environment variable with the address and the service of a child process.
 const CHILD: &str = "URXE_TEST_CM_CHILD";
 
-/// The test that is one where it is told so.
+/// The test that acts as a child process when `CHILD` is set.
 const ROLE: &str = "a_process_that_ends_tells_its_peers";
 
-/// Accepts whatever comes, and agrees to every end.
+/// A handler that accepts every connection, and confirms every disconnection.
 #[derive(Debug)]
 struct Willing;
 
@@ -335,7 +335,7 @@ impl Handler for Willing {
     }
 }
 
-/// Listens, until nobody holds the standard input any more.
+/// Listens until the standard input is closed.
 fn listen_as(told: &str) {
     let (address, service) = told.split_once(' ').unwrap();
     let address = LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1);
@@ -348,12 +348,12 @@ fn listen_as(told: &str) {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// A process that listens.
+/// A child process that listens.
 struct Server {
     process: Child,
-    /// Held open as long as it is to live.
+    /// Open as long as the child is to live.
     input: Option<ChildStdin>,
-    /// Held open so that it can write as long as it lives.
+    /// Open so that the child can write as long as it lives.
     _output: BufReader<ChildStdout>,
     service: ServiceId,
 }
@@ -381,13 +381,13 @@ impl Server {
         }
     }
 
-    /// As `kill -9` does.
+    /// Kills the process with SIGKILL.
     fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// It ends by itself.
+    /// Lets the process exit by itself.
     fn stop(&mut self) {
         self.input = None;
         assert!(self.process.wait().unwrap().success());
@@ -401,7 +401,7 @@ impl Drop for Server {
     }
 }
 
-/// Connects to a process.
+/// Connects to a child process.
 #[track_caller]
 fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<Event>) {
     let (handler, events) = notes();
@@ -413,7 +413,7 @@ fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<
     (id, events)
 }
 
-/// More than the backlog holds, and than the socket takes at once.
+/// The clients exceed the backlog, and what the socket holds at once.
 #[test]
 fn a_listener_that_500_clients_hit_at_once_serves_all() {
     let (gsi, address, service) = (gsi(), address(), service());
@@ -424,7 +424,8 @@ fn a_listener_that_500_clients_hit_at_once_serves_all() {
     let clients: Vec<_> = (0..500)
         .map(|_| {
             let handler = Arc::clone(&handler);
-            // What is dropped is asked again after a second, 15 times: a busy machine needs them.
+            // Dropped requests are repeated after a second, up to 15 times; a busy machine needs
+            // that.
             let wanted = Connect {
                 remote_response_timeout: 18,
                 local_response_timeout: 18,
@@ -448,7 +449,7 @@ fn a_listener_that_500_clients_hit_at_once_serves_all() {
     }
 }
 
-/// Whichever of them has queue pair 1.
+/// Connections succeed whichever process owns queue pair 1.
 #[test]
 fn processes_that_share_an_address_find_each_other_s_listeners() {
     let address = address();
@@ -464,14 +465,14 @@ fn processes_that_share_an_address_find_each_other_s_listeners() {
 fn a_process_that_was_killed_is_answered_for_by_its_neighbours() {
     let address = address();
     let mut servers: Vec<_> = (0..4).map(|_| Server::start(address)).collect();
-    // Another test's process may take the slot of one that was killed, and answers for nobody.
+    // A process of another test may take the slot of a killed one, and does not answer for it.
     while !answered_for(address, servers.remove(0)) {
         assert!(servers.len() > 1, "nobody answers");
     }
     connected(address, &servers[0]);
 }
 
-/// Kills a process that we have a connection with. Whether somebody answered for it.
+/// Kills a process with an open connection. Returns whether another process answered for it.
 fn answered_for(address: LocalAddress, mut server: Server) -> bool {
     let (id, events) = connected(address, &server);
     server.kill();
@@ -484,7 +485,7 @@ fn answered_for(address: LocalAddress, mut server: Server) -> bool {
         } => false,
         other => panic!("{other:?}"),
     };
-    // Its listener is gone.
+    // The listener ended with its process.
     let (handler, events) = notes();
     let wanted = wanted(address, server.service);
     gsi().connect(address, &wanted, handler).unwrap();
@@ -504,7 +505,7 @@ fn a_process_that_ends_tells_its_peers() {
     let mut server = Server::start(address);
     let (_, events) = connected(address, &server);
     server.stop();
-    // It may not have had the RTU.
+    // The RTU may not have arrived before the process ended; then the peer rejects.
     let event = next(&events);
     let told = matches!(
         event,

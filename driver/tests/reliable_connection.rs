@@ -1,4 +1,4 @@
-//! Reliable connections over the loopback interface: every operation, through real sockets.
+//! Reliable connections over the loopback interface: every operation, over real sockets.
 
 mod common;
 
@@ -170,7 +170,7 @@ fn a_completion_queue_that_overruns_takes_its_queue_pairs_to_error() {
     }
 }
 
-/// Two ends that are ready to send; the channel tells of the second one's completions.
+/// Returns two connected ends. The channel notifies of the second one's completions.
 fn notified() -> (Arc<Channel>, End, End) {
     let channel = Arc::new(Channel::new().unwrap());
     let second = End::new(Some(Arc::clone(&channel)), 16);
@@ -188,7 +188,7 @@ fn a_waiting_program_is_notified_and_its_descriptor_can_be_polled() {
         b.qp.post_receive(round, &[to.sge(0, 64)]).unwrap();
         a.post(round, SendOp::Send, &[from.sge(0, 64)]);
         if round % 2 == 0 {
-            // The program waits in its own way: nobody but the progress thread can receive.
+            // The thread sleeps in poll(2), so only the progress thread can receive.
             let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
             let timeout = rustix::time::Timespec {
                 tv_sec: 20,
@@ -220,7 +220,7 @@ fn solicited_notifications_leave_out_the_others() {
     assert_eq!(poll(&mut fds, Some(&none)).unwrap(), 0);
 }
 
-/// A program that is only a target calls nothing, and its memory is written and read all the same.
+/// An application that is only a target makes no calls, and its memory is still written and read.
 #[test]
 fn a_target_that_never_calls_in_is_served() {
     let (a, b) = pair(|_| {});

@@ -1,4 +1,4 @@
-//! Queue pairs that share receives, over the loopback interface.
+//! Queue pairs with a shared receive queue, over the loopback interface.
 
 mod common;
 
@@ -12,7 +12,7 @@ use urxe_proto::qp::{AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// A pair, of which the second end receives from a shared queue of 8 receives.
+/// Returns a connected pair; the second end uses a shared receive queue of 8 receives.
 fn pair() -> (End, End, Arc<Srq>) {
     let mut shared = None;
     let receiver = End::sharing(QpType::Rc, None, 256, |context| {

@@ -1,4 +1,5 @@
-//! Connections to a process of this host take turns, rather than fill its socket's buffer all at once.
+//! The in-flight limit of a destination: reliable connections to a process of this host share its
+//! socket's receive buffer.
 
 mod common;
 
@@ -11,16 +12,17 @@ use urxe_proto::ids::RKey;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// More connections than have room together, with the few packets that each begins with.
+/// More connections than the limit admits at once, with the few packets that each one sends first.
 const MANY: usize = 80;
 
-/// More than have room together with one packet each, which is what those send that are not answered.
+/// More connections than the limit admits with one packet each, which is what an unanswered
+/// connection sends.
 const DEAD: usize = 160;
 
-/// More than a connection is granted at a time.
+/// Bytes of a message; more than one send quantum.
 const LENGTH: usize = 256 << 10;
 
-/// They wait for each other: one test at a time.
+/// Serializes the tests: their connections share one limit.
 static ONE: Mutex<()> = Mutex::new(());
 
 struct Connection {
@@ -80,7 +82,7 @@ fn each_of_many_connections_gets_its_turn() {
 #[test]
 fn who_is_not_answered_keeps_nobody_waiting() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // 4.1 us x 2^20, or about four seconds, and that seven times and more.
+    // 4.1 us x 2^20, or about four seconds, and at least seven retries.
     let patient = |attr: &mut QpAttr| attr.timeout = 20;
     let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(patient)).collect();
     let reset = QpAttr {
@@ -105,7 +107,7 @@ fn a_connection_that_ends_makes_room() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     all.iter().for_each(Connection::post_write);
-    // One that waits, and whoever made it wait.
+    // The last connection waits for the limit; the others are destroyed.
     let last = all.pop().unwrap();
     all.clear();
     assert_eq!(last.a.completion().status, WcStatus::Success);
@@ -119,7 +121,7 @@ fn connections_that_end_while_they_wait_leave_nothing() {
     all.iter().for_each(Connection::post_write);
     assert!(turns_awaited() > before, "nobody had to wait");
     drop(all);
-    // A thread may be about to call one of them, or to find that none is left to be called.
+    // A thread may be about to resume one of them, or to find the FIFO empty.
     let begun = Instant::now();
     while engine::get().connections_awaiting_turns() > 0 {
         assert!(begun.elapsed() < PATIENCE, "they are still waited for");

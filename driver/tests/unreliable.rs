@@ -1,4 +1,4 @@
-//! Unreliable connections and datagrams over the loopback interface, through real sockets.
+//! Unreliable connections and datagrams over the loopback interface, over real sockets.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn to_state(qp: &Arc<Qp>, state: QpState) {
     qp.modify(&attr, AttrMask::STATE).unwrap();
 }
 
-/// A datagram queue pair that is ready to send.
+/// Returns a UD queue pair in RTS.
 fn datagrams() -> End {
     let end = End::of(QpType::Ud, None, 256);
     make_ready(&end.qp);
@@ -85,7 +85,7 @@ fn post_to(
     from.qp.start_posting().post_to(&wr, to)
 }
 
-/// The bytes that the memory holds now.
+/// Returns the current contents of the memory.
 fn bytes(buffer: &Buffer) -> Vec<u8> {
     let words = buffer.now();
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -158,7 +158,7 @@ fn sends_that_wait_for_more_leave_the_whole_queue_to_a_list() {
             payload: Payload::Sges(&[from.sge(0, 8)]),
             dest: None,
         };
-        // Not so often that the peer would have to say how much of it has come.
+        // So few that no flow-control probe is sent.
         for _ in 0..3 {
             for _ in 0..20 {
                 a.qp.start_posting().post(&wr).unwrap();
@@ -197,7 +197,7 @@ fn datagram_brings_its_header_sender_and_immediate_data() {
         assert_eq!(received.extra, Extra::Imm(0xabcd));
         assert_eq!(received.grh, Some(IpVersion::V4));
         let data = bytes(&to);
-        // An IPv4 header of UDP between loopback addresses, with the handle's type of service.
+        // An IPv4 header of UDP between loopback addresses, with the handle's traffic class.
         assert_eq!(data[20..22], [0x45, 0x20]);
         assert_eq!(data[29], 17);
         assert_eq!(data[32..40], [127, 0, 0, 1, 127, 0, 0, 1]);
@@ -226,7 +226,7 @@ fn datagrams_to_different_addresses_leave_in_their_order() {
         }
         let mut posting = a.qp.start_posting();
         for i in 0..count {
-            // Each address twice, and all of them in one go.
+            // Two datagrams to each address, all in one batch of posts.
             let dest = Destination {
                 handle: &handles[i as usize / 2],
                 qpn: b.qp.qpn(),
@@ -272,7 +272,7 @@ fn queued_datagrams_go_to_a_handle_that_was_destroyed() {
     to_state(&a.qp, QpState::Rts);
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.completion().wr_id, 1);
-    // Nothing holds it any more once the queue has been looked at again.
+    // The queue pair releases the handle when the send queue is processed again.
     to_state(&a.qp, QpState::Err);
     assert!(weak.upgrade().is_none());
 }
@@ -313,7 +313,7 @@ fn queue_key_with_bit_31_stands_for_the_sender_s_own() {
     assert_eq!(b.completion().status, WcStatus::Success);
 }
 
-/// C10-93.1.1: nothing is sent, and no error is made of it.
+/// C10-93.1.1: the datagram is not sent, and completes without an error.
 #[test]
 fn datagram_beyond_the_mtu_is_not_sent() {
     let (a, b) = (datagrams(), datagrams());
@@ -379,7 +379,7 @@ fn send_to_group(from: &End, group: Gid, imm: u32) {
     let wr = SendWr {
         wr_id: 0,
         op: SendOp::SendImm(imm),
-        // The sender's own copy comes to the same completion queue.
+        // Unsignaled: the sender's own copy arrives in the same completion queue.
         flags: SendFlags::empty(),
         payload: Payload::Sges(&[data.sge(0, 8)]),
         dest: None,
@@ -387,7 +387,7 @@ fn send_to_group(from: &End, group: Gid, imm: u32) {
     from.qp.start_posting().post_to(&wr, &dest).unwrap();
 }
 
-/// 10.5.2.2: each queue pair that is attached gets a copy, the sender's own too.
+/// 10.5.2.2: each attached queue pair gets a copy, also of its own datagrams.
 #[test]
 fn each_attached_queue_pair_gets_each_datagram_of_its_groups() {
     let ends = [datagrams(), datagrams(), datagrams()];
@@ -400,7 +400,7 @@ fn each_attached_queue_pair_gets_each_datagram_of_its_groups() {
     }
     for end in &ends[..2] {
         end.qp.attach(group).unwrap();
-        // Once more is not twice.
+        // A second attachment has no effect.
         end.qp.attach(group).unwrap();
     }
     ends[2].qp.attach(other).unwrap();
@@ -411,7 +411,7 @@ fn each_attached_queue_pair_gets_each_datagram_of_its_groups() {
         assert_eq!(received.extra, Extra::Imm(imm));
         assert_eq!(received.src_qp, ends[0].qp.qpn());
     }
-    // The header tells the group.
+    // The GRH area contains the group's address.
     assert_eq!(bytes(&buffers[2])[36..40], [239, 47, 91, 2]);
 
     ends[1].qp.detach(group).unwrap();
@@ -438,7 +438,7 @@ fn datagram_to_a_group_needs_the_queue_key_of_each_member() {
         ..QpAttr::default()
     };
     b.qp.modify(&attr, AttrMask::QKEY).unwrap();
-    // In this order they are handed the datagram.
+    // The datagram is delivered in the order of attachment.
     b.qp.attach(group).unwrap();
     a.qp.attach(group).unwrap();
     let here = Buffer::new(&a.pd, 64, ALL);
@@ -461,7 +461,7 @@ fn attaching_what_cannot_be_attached_is_refused() {
     assert_eq!(refused(ud.qp.detach(group)), libc::EINVAL);
 }
 
-/// More than goes in the first turn: each datagram goes another way than the one before.
+/// More datagrams than one send quantum: each goes to another destination than the one before.
 #[test]
 fn a_queue_pair_of_datagrams_that_is_destroyed_sends_nothing_more() {
     let peer = datagrams();

@@ -1,26 +1,26 @@
-//! The completions of a queue, and which of them the program wants to hear of.
+//! The entries of a completion queue, and the notification that the application has requested.
 
 use crate::moderation::{Moderation, Moderator, Verdict};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::{TryReserveError, VecDeque};
 use urxe_proto::time::Time;
 
-/// What a program waits for.
+/// The notification that the application has requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Armed {
     #[default]
     No,
-    /// A receive whose sender asked for an event, or an error.
+    /// For a completion of a solicited receive, or an error.
     Solicited,
-    /// Any completion.
+    /// For any completion.
     Any,
 }
 
-/// The oldest first.
+/// The entries of a completion queue, oldest first.
 #[derive(Debug)]
 pub(super) struct Entries<E> {
     ring: Mutex<Ring<E>>,
-    /// How many there are, for a poll that finds none not to take the lock.
+    /// A copy of the number of entries, so that an empty poll takes no lock.
     count: AtomicUsize,
 }
 
@@ -33,18 +33,18 @@ struct Ring<E> {
     overrun: bool,
 }
 
-/// What comes of a new entry.
+/// The result of adding an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// The notification that was asked for is to be given: nobody asks for one any more.
+    /// The requested notification must be delivered now; the request is consumed.
     Notify,
-    /// It is delayed, at most until then.
+    /// The notification is delayed until this time at the latest.
     NotifyAt(Time),
-    /// Nobody wants to hear of it, or not yet.
+    /// No notification is requested, or it is delayed already.
     Quiet,
-    /// There was no room: the entry is lost.
+    /// The queue was full, and the entry is lost.
     Overran {
-        /// None was lost before.
+        /// Whether this is the first overrun of the queue.
         first: bool,
     },
 }
@@ -79,7 +79,8 @@ impl<E: Copy> Entries<E> {
         taken
     }
 
-    /// Who has asked for a notification sees all that were added before.
+    /// The count is stored with Release while the ring is locked, and `arm` takes that lock. So a
+    /// poll after `arm` sees every entry that was added before it.
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
@@ -88,7 +89,7 @@ impl<E: Copy> Entries<E> {
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
-    /// Gives as many as there are to `each`, up to `most`. Returns how many.
+    /// Passes up to `most` of the oldest entries to `each`, with their index. Returns their number.
     pub(super) fn take_many(&self, most: usize, mut each: impl FnMut(usize, E)) -> usize {
         if self.is_empty() {
             return 0;
@@ -102,7 +103,7 @@ impl<E: Copy> Entries<E> {
         taken
     }
 
-    /// Asks for one notification. True if none was asked for before.
+    /// Requests one notification. Returns true if none was requested before.
     pub(super) fn arm(&self, solicited_only: bool) -> bool {
         let mut ring = lock(&self.ring);
         let before = ring.armed;
@@ -113,12 +114,13 @@ impl<E: Copy> Entries<E> {
         before == Armed::No
     }
 
-    /// No notification is wanted any more. True if one was asked for.
+    /// Cancels the requested notification. Returns true if one was requested.
     pub(super) fn disarm(&self) -> bool {
         std::mem::take(&mut lock(&self.ring).armed) != Armed::No
     }
 
-    /// Adds one. Where there is no room, the oldest gives way if `gives_way`.
+    /// Adds an entry. If the queue is full, the entry replaces the oldest one if `gives_way` is
+    /// true, and is lost otherwise.
     pub(super) fn add(
         &self,
         new: E,
@@ -144,7 +146,7 @@ impl<E: Copy> Entries<E> {
         if !wanted {
             return Added::Quiet;
         }
-        // With no room left there is nothing that another completion could add.
+        // A full queue notifies at once: further completions cannot be added to the batch.
         let full = ring.entries.len() >= ring.capacity;
         match ring.moderator.judge(full, now) {
             Verdict::Notify => {
@@ -156,8 +158,7 @@ impl<E: Copy> Entries<E> {
         }
     }
 
-    /// The time that was set for a delayed notification has come. Whether it is to be given: nobody asks for one
-    /// any more then.
+    /// Returns whether the delayed notification is due at `now`. If so, the request is consumed.
     pub(super) fn delay_ended(&self, now: Time) -> bool {
         let mut ring = lock(&self.ring);
         let is_due = ring.moderator.is_due(now) && ring.armed != Armed::No;
@@ -172,7 +173,7 @@ impl<E: Copy> Entries<E> {
         lock(&self.ring).moderator.set(moderation);
     }
 
-    /// Changes how many there may be. `None` if there are more.
+    /// Changes the largest number of entries. Returns `None` if the queue holds more.
     pub(super) fn resize(&self, capacity: usize) -> Option<Result<(), TryReserveError>> {
         let mut ring = lock(&self.ring);
         let more = capacity.checked_sub(ring.entries.len())?;
@@ -181,7 +182,7 @@ impl<E: Copy> Entries<E> {
         }))
     }
 
-    /// Takes out those that `goes` names, in their order.
+    /// Removes and returns the entries that `goes` selects, in their order.
     pub(super) fn purge(&self, goes: impl Fn(&E) -> bool) -> Vec<E> {
         let mut purged = Vec::new();
         let mut ring = lock(&self.ring);

@@ -1,34 +1,36 @@
-//! Which acknowledgements wait a moment for the program's answer, to go to the kernel with it.
+//! Delayed ACK: which acknowledgements wait for the application's answer, to be sent in the same
+//! batch (piggybacked ACK).
 //!
-//! A program that has polled for a message, and answers it at once, would otherwise wait until the acknowledgement
-//! has gone its way through the kernel, which takes as long as the answer itself. So it waits, if the
-//! program has answered the messages before before it polled in vain again; its next such poll, or its next
-//! wait, sends it as well.
+//! An application that polls a message and answers at once would otherwise wait until the kernel
+//! has sent the ACK, which takes as long as the answer itself. The ACK is delayed only if the
+//! application has answered the last messages promptly, before its next empty poll. An empty poll
+//! or a wait of the application sends a delayed ACK.
 
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How soon an answer has to be posted.
+/// Longest time from a message to the post that answers it promptly.
 const SOON: Duration = Duration::from_micros(20);
 
-/// How many messages in a row have to be answered so.
+/// Consecutive messages with a prompt answer before an ACK is delayed.
 const TRUSTED: u32 = 2;
 
-/// What is known of how the program answers, and whether an acknowledgement waits.
+/// Whether the application answers promptly, and whether an ACK is delayed now.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// How many messages the program has answered soon, in a row.
+    /// Consecutive messages that the application has answered promptly.
     answered: u32,
-    /// When the last message came that it has not answered, and how often it had polled in vain then.
+    /// The arrival of the last unanswered message, and the number of empty polls at that time.
     open: Option<(Time, u64)>,
     held: bool,
-    /// The engine has the queue pair on its list of those with an acknowledgement that waits.
+    /// The engine lists the queue pair among those with a delayed ACK.
     listed: bool,
 }
 
 impl Answering {
-    /// A message has come to a program that polls, and its acknowledgement is all that there is to send: whether it waits.
-    /// `polls` is how often the program has polled in vain so far.
+    /// Decides whether the ACK for a message is delayed. The application's poll received the
+    /// message, and the ACK is all that there is to send. `polls` is the process's number of empty
+    /// polls.
     pub(super) fn holds(&mut self, now: Time, polls: u64) -> bool {
         if self.open.replace((now, polls)).is_some() {
             self.answered = 0;
@@ -37,7 +39,7 @@ impl Answering {
         self.held
     }
 
-    /// The program posts.
+    /// Records a post: it answers the last message, if one is unanswered.
     pub(super) fn posted(&mut self, now: Time, polls: u64) {
         if let Some((at, before)) = self.open.take() {
             let soon = polls == before && now.since(at) < SOON;
@@ -49,18 +51,19 @@ impl Answering {
         }
     }
 
-    /// The engine has to know of what waits: whether it has the queue pair on its list already.
+    /// Notes that the queue pair is registered with the engine. Returns whether it was already.
     pub(super) fn list(&mut self) -> bool {
         std::mem::replace(&mut self.listed, true)
     }
 
-    /// The engine has taken the queue pair off its list. Whether an acknowledgement waits.
+    /// Notes that the engine has taken the queue pair off its list. Returns whether an ACK is
+    /// delayed.
     pub(super) fn unlist(&mut self) -> bool {
         self.listed = false;
         self.held
     }
 
-    /// What waited goes out. False when nothing did.
+    /// Notes that the ACK is being sent. Returns whether one was delayed.
     pub(super) fn release(&mut self) -> bool {
         std::mem::take(&mut self.held)
     }
@@ -72,7 +75,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_nanos(100);
 
-    /// A program that has answered so many messages soon.
+    /// Returns the state, the time and the empty polls after `count` prompt answers.
     fn answering(count: u32) -> (Answering, Time, u64) {
         let (mut answering, mut now, mut polls) = (Answering::default(), Time(1_000_000), 0);
         for _ in 0..count {

@@ -1,16 +1,17 @@
-//! The address handles of datagrams that wait to be sent.
+//! The address handles of the datagrams in a send queue.
 
 use crate::ah::AddressHandle;
 use crate::route::Route;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The handles in the order in which the queue needs them, one for each run of datagrams to the same.
+/// Address handles in the order of the send queue, one for each run of datagrams with the same
+/// handle.
 #[derive(Debug, Default)]
 pub(super) struct Destinations(VecDeque<Arc<AddressHandle>>);
 
 impl Destinations {
-    /// A datagram to `handle` was posted.
+    /// Records that a datagram to `handle` was posted.
     pub(super) fn posted(&mut self, handle: &Arc<AddressHandle>) {
         if self
             .0
@@ -21,8 +22,8 @@ impl Destinations {
         }
     }
 
-    /// The way of the next datagram, which goes to the handle with this number. Those before have
-    /// been sent, and their handles are done.
+    /// Returns the route of the next datagram, whose handle has this number. Releases the handles
+    /// before it, whose datagrams have been sent.
     pub(super) fn way_to(&mut self, number: u64) -> Option<&Route> {
         while self.0.front().is_some_and(|first| first.number() != number) {
             self.0.pop_front();
@@ -30,7 +31,7 @@ impl Destinations {
         self.0.front().map(|handle| handle.route())
     }
 
-    /// Nothing is to be sent any more.
+    /// Releases all handles: the send queue is empty.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,4 +1,4 @@
-//! Why queue pairs cannot be made or modified, and the errno that programs get for it.
+//! Errors of the creation and modification of queue pairs, and their errno.
 
 use super::init::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::route::RouteError;
@@ -7,10 +7,10 @@ use urxe_net::OpenError;
 use urxe_proto::qp::{QpType, TransitionError};
 use urxe_proto::queue::NoMemory;
 
-/// Why a queue pair cannot be made.
+/// An error in the creation of a queue pair.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// Beyond the device's limits: EINVAL.
+    /// The capacities exceed the device's limits: EINVAL.
     #[error(
         "a queue has at most {MAX_QP_WR} work requests of {MAX_SGE} elements, and {MAX_INLINE} \
          bytes of inline data"
@@ -22,13 +22,13 @@ pub enum CreateError {
          an XRC domain only, and all others a completion queue for sends and one for receives"
     )]
     Queues(QpType),
-    /// The queues cannot be had: ENOMEM.
+    /// The queues cannot be allocated: ENOMEM.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// All numbers are taken: ENOMEM.
+    /// All queue pair numbers are in use: ENOMEM.
     #[error("all queue pair numbers of this process are taken")]
     NoNumber,
-    /// The frames of the interface cannot be had: EPERM, or what the system says.
+    /// The packet socket cannot be opened: EPERM, or the system's error.
     #[error(
         "{device}: raw packets need the capability CAP_NET_RAW: run as root, or \
          `setcap cap_net_raw+ep` the program ({source})"
@@ -36,16 +36,16 @@ pub enum CreateError {
     Frames {
         /// The device.
         device: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The network part cannot be opened.
+    /// The device's sockets cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl CreateError {
-    /// What verbs programs get.
+    /// The errno that verbs return.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Capacity | Self::Queues(_) => libc::EINVAL,
@@ -56,35 +56,35 @@ impl CreateError {
     }
 }
 
-/// Why a queue pair cannot be modified.
+/// An error in the modification of a queue pair.
 #[derive(Debug, thiserror::Error)]
 pub enum ModifyError {
-    /// Not this way, or not with these attributes: EINVAL.
+    /// The transition or the attributes are not allowed: EINVAL.
     #[error(transparent)]
     Transition(#[from] TransitionError),
-    /// The interface is too small for the packets: EINVAL.
+    /// The path MTU exceeds the interface's MTU: EINVAL.
     #[error("{device} carries packets of at most {active} bytes, not {asked}: lower the path MTU")]
     PathMtu {
         /// The device.
         device: String,
-        /// What it carries.
+        /// The active MTU in bytes.
         active: usize,
-        /// What was asked for.
+        /// The requested MTU in bytes.
         asked: usize,
     },
-    /// Frames go when they are posted: EOPNOTSUPP.
+    /// Raw packets are sent when they are posted, so they have no rate limit: EOPNOTSUPP.
     #[error("the rate of raw packets cannot be limited")]
     Pacing,
-    /// There is no way to the peer.
+    /// The address vector leads to no route.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// The network part cannot be opened.
+    /// The device's sockets cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl ModifyError {
-    /// What verbs programs get.
+    /// The errno that verbs return.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Transition(_) | Self::PathMtu { .. } => libc::EINVAL,

@@ -1,10 +1,12 @@
-//! The ends of connections.
+//! The end of connections: peer probes, and the final ACK flush.
 //!
-//! Whether a silent peer is still there is found out by asking it, when the connection manager wants to know
-//! (`cm::gsi::liveness`). How the peer sees our own end:
-//! a completion may be seen by the program before the acknowledgement of the same packet has gone out:
-//! a batch is handled first, and answered then. A program that has what it waited for may end its
-//! queue pair, or itself, in between, and the peer would ask a queue pair that is gone.
+//! Whether a silent peer still exists is found out by a probe, at the request of the connection
+//! manager (`cm::gsi::liveness`).
+//!
+//! At the local end, the application may see a completion before the ACK of the same packet has
+//! been sent, since a batch is handled first and answered afterwards. An application that has
+//! received its last message may then destroy the queue pair, or exit, and the peer would
+//! retransmit to a queue pair that is gone. So the last responses are sent before the end.
 
 use super::sending::{Blocked, TURN, Unsent, send_batch};
 use super::{Inner, Qp};
@@ -15,7 +17,7 @@ use crate::route::Route;
 use urxe_net::now;
 
 impl Qp {
-    /// The process is about to end: sends what its peer is owed.
+    /// Sends the final responses before the process exits.
     pub(crate) fn take_leave(&self) {
         let held = regions();
         let unsent = self.say_farewell(&mut lock(&self.inner), held.table());
@@ -23,7 +25,7 @@ impl Qp {
         unsent.send();
     }
 
-    /// Asks the peer for a sign of life. False when there is nothing to ask.
+    /// Sends a probe to the peer. Returns false when no probe is possible.
     pub(crate) fn probe(&self) -> bool {
         let mut inner = lock(&self.inner);
         let Inner {
@@ -38,7 +40,7 @@ impl Qp {
         let mut batch = engine::get().take_batch();
         batch.begin(path);
         let asked = machine.poll_probe(now(), &mut batch);
-        // A probe for which there is no room is lost like any other, and asked again.
+        // A probe for which the socket has no room is lost like any other, and repeated later.
         if let Err(Blocked) = send_batch(&mut batch, path, local, traffic) {
             batch.discard();
         }
@@ -46,7 +48,7 @@ impl Qp {
         asked
     }
 
-    /// Its peer is gone: it goes to error.
+    /// Moves the queue pair to the error state because its peer is gone.
     pub(crate) fn peer_is_gone(&self) {
         let held = regions();
         let mut inner = lock(&self.inner);
@@ -56,8 +58,8 @@ impl Qp {
         self.settle(&mut inner, held.table());
     }
 
-    /// It will handle no packets any more: sends the answers that its peer is owed. Those that the
-    /// socket has no room for are for the caller to send once it holds no lock.
+    /// Sends the final responses of a queue pair that handles no more packets. Returns those for
+    /// which the socket has no room; the caller sends them once it holds no lock.
     pub(super) fn say_farewell(&self, inner: &mut Inner, regions: &RegionTable) -> Unsent {
         inner.follow_migration();
         let mut batch = inner.take_stalled_batch();

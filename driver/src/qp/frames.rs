@@ -1,4 +1,4 @@
-//! Queue pairs for raw packets: how they send and receive the frames of their interface.
+//! Raw packet queue pairs: sending and receiving the frames of an interface.
 
 use super::machine::Machine;
 use super::{CreateError, Inner, Qp, QpInit, ReceivesFrom};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::qp::QpType;
 
-/// The frames of the device's interface, for the service that needs them.
+/// Opens the packet socket of the device's interface; `None` for other services.
 pub(super) fn open(device: &Device, init: &QpInit) -> Result<Option<Frames>, CreateError> {
     if init.service != QpType::RawPacket {
         return Ok(None);
@@ -31,7 +31,7 @@ pub(super) fn open(device: &Device, init: &QpInit) -> Result<Option<Frames>, Cre
 }
 
 impl Qp {
-    /// Has the engine look for its frames.
+    /// Registers the packet socket with the engine, which receives from it.
     pub(super) fn watch_frames(self: &Arc<Self>) -> Result<(), CreateError> {
         let Some(frames) = &self.frames else {
             return Ok(());
@@ -45,18 +45,19 @@ impl Qp {
             })
     }
 
-    /// When this returns, nobody receives frames for it any more.
+    /// Removes the packet socket from the engine. After the return no thread receives from it.
     pub(super) fn unwatch_frames(&self) {
         if self.frames.is_some() {
             engine::get().remove_raw(self);
         }
     }
 
-    /// Receives the frames that `flow` is about, until [`Qp::remove_flow`] is called with the number
-    /// that this returns.
+    /// Receives the frames that match `flow`, until [`Qp::remove_flow`] is called with the returned
+    /// number.
     ///
     /// # Errors
-    /// `Unsupported` for a queue pair of another service; what the system says of the interface.
+    /// `Unsupported` for a queue pair of another service; otherwise the system's error for the
+    /// interface.
     pub fn add_flow(&self, flow: Flow) -> io::Result<u64> {
         match &self.frames {
             Some(frames) => frames.add_flow(flow),
@@ -64,14 +65,14 @@ impl Qp {
         }
     }
 
-    /// Ends a flow.
+    /// Removes the flow with this number.
     pub fn remove_flow(&self, number: u64) {
         if let Some(frames) = &self.frames {
             frames.remove_flow(number);
         }
     }
 
-    /// Receives the frames that have come. True when there were any.
+    /// Receives the frames that have arrived. Returns whether there were any.
     pub(crate) fn receive_frames(&self) -> bool {
         let Some(frames) = &self.frames else {
             return false;
@@ -93,7 +94,7 @@ impl Qp {
         regions: &RegionTable,
     ) {
         let mut sink = FrameSink::new(frames);
-        // A sink for frames is never full.
+        // A frame sink is never full, so one call sends everything.
         inner
             .machine
             .poll_transmit(now(), &mut self.host(regions), &mut sink);

@@ -1,62 +1,67 @@
-//! Which sends go out at once, and which wait a moment for those that follow.
+//! Send coalescing: which sends are transmitted at once, and which are deferred for those that
+//! follow.
 //!
-//! A send by itself costs a system call, and its way through the kernel costs several times what is done
-//! for it here. A program that posts many small ones in a row, each with a call of its own, gets the same as one that
-//! posts a list: they go to the kernel together. What it must not feel is the wait, so a send waits only if
+//! A send that is transmitted alone costs a system call and a pass through the kernel's network
+//! stack, several times the cost of its handling here. An application that posts many small sends
+//! in a row, each with a call of its own, gets the same batches as one that posts a list. To add no
+//! noticeable delay, a send is deferred only if
 //!
-//! - it is not among the first after a poll: who posts one and polls for its end waits for nothing;
-//! - it follows the one before closely: a program that looks at memory for the answer of its peer is slower;
-//! - nobody had to send for the program lately what it left lying.
+//! - it is not among the first `AT_ONCE` after a poll: an application that posts one send and polls
+//!   for its completion is not delayed;
+//! - it follows the last post within `CLOSELY`: an application that polls memory for its peer's
+//!   answer needs longer;
+//! - no back-off after a flush timeout is in force.
 
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How many posts after each poll go out at once.
+/// Posts after each poll whose sends are transmitted at once.
 const AT_ONCE: u32 = 2;
 
-/// How many sends go together at most.
+/// Batch limit, in sends.
 const MOST_SENDS: u32 = 32;
 
-/// How many bytes of data go together at most: about what the kernel takes in one piece. So a message of
-/// that size never waits.
+/// Batch limit, in bytes of data: about what the kernel takes in one UDP GSO send. A message of
+/// that size is never deferred.
 const MOST_BYTES: u64 = 60_000;
 
-/// How long the first waits at most while the program posts.
+/// Longest time that the first deferred send waits while the application keeps posting.
 const LONGEST: Duration = Duration::from_micros(20);
 
-/// What is posted later than this after the program came back from its last post does not follow closely.
-/// The answer of a peer takes longer.
+/// A post follows closely if it begins within this time after the last post returned. A peer's
+/// answer takes longer.
 const CLOSELY: Duration = Duration::from_micros(5);
 
-/// For how long nothing waits, at first and at most, after the program left sends lying.
+/// First and longest back-off, for which nothing is deferred after a flush timeout.
 const FIRST_PENANCE: Duration = Duration::from_millis(1);
 const LONGEST_PENANCE: Duration = Duration::from_millis(128);
 
-/// What waits in the send queue of one queue pair, and by what it is decided whether more does.
+/// The deferred sends of one queue pair, and the state by which the policy decides.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// How often the program had polled when it posted last.
+    /// The process's number of polls at the last post.
     polls: u64,
-    /// How often it has posted since it polled.
+    /// Posts since the last poll.
     posts: u32,
-    /// When it came back from its last post.
+    /// The time at which the last post returned.
     posted_at: Time,
-    /// What waits, and since when.
+    /// The deferred sends, their bytes, and the time of the first.
     sends: u32,
     bytes: u64,
     since: Time,
-    /// How long nothing waits if sends are left lying again.
+    /// The last back-off. It doubles with each flush timeout.
     penance: Duration,
-    /// Nothing waits before.
+    /// The end of the back-off.
     trusted_from: Time,
-    /// The engine has the queue pair on its list of those with something that waits.
+    /// The engine lists the queue pair among those with deferred sends.
     listed: bool,
 }
 
 impl Gathered {
-    /// Whether sends that have just been posted wait for more. If not, all that waits goes out with
-    /// them. `polls` is how often the program has polled so far. Where nothing waited before, the engine has to know:
-    /// `list` is told whether the queue pair is on its list already.
+    /// Decides whether sends that have just been posted are deferred. If not, the caller transmits
+    /// them with all that is deferred. `polls` is the process's number of polls. With the first
+    /// deferred send, `list` is called to register the queue pair with the engine; its argument is
+    /// whether it is registered already.
     pub(super) fn wait(
         &mut self,
         now: Time,
@@ -72,7 +77,8 @@ impl Gathered {
         waits
     }
 
-    /// The engine has taken the queue pair off its list. Whether something waits.
+    /// Notes that the engine has taken the queue pair off its list. Returns whether sends are
+    /// deferred.
     pub(super) fn unlist(&mut self) -> bool {
         self.listed = false;
         !self.is_empty()
@@ -100,29 +106,29 @@ impl Gathered {
         true
     }
 
-    /// The program comes back from a post whose sends went out at once.
+    /// Notes that a post has returned whose sends were transmitted at once.
     pub(super) fn posted(&mut self, now: Time) {
         self.posted_at = now;
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing is deferred.
     pub(super) fn is_empty(&self) -> bool {
         self.sends == 0
     }
 
-    /// What waited goes out. Returns how many sends that are.
+    /// Notes that the deferred sends are being transmitted. Returns how many there are.
     pub(super) fn release(&mut self) -> u32 {
         self.bytes = 0;
         std::mem::take(&mut self.sends)
     }
 
-    /// The program has come back for what waited.
+    /// Resets the back-off: a call of the application flushes the deferred sends.
     pub(super) fn collected(&mut self) {
         self.penance = Duration::ZERO;
     }
 
-    /// The program has not come back for what waited: it may be looking at memory. It is trusted again
-    /// later, and later still if that happens time and again.
+    /// Starts a back-off: the flush timeout has expired, so the application may be polling memory.
+    /// Each one in a row is twice as long, up to `LONGEST_PENANCE`.
     pub(super) fn left_lying(&mut self, now: Time) {
         self.penance = (self.penance * 2).clamp(FIRST_PENANCE, LONGEST_PENANCE);
         self.trusted_from = now + self.penance;
@@ -135,7 +141,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_nanos(100);
 
-    /// A program that posts sends of 64 bytes, one by one and in a row, from a time on.
+    /// An application that posts sends of 64 bytes, one by one and in a row.
     struct Program {
         gathered: Gathered,
         now: Time,
@@ -165,7 +171,7 @@ mod tests {
             self.post_bytes(64)
         }
 
-        /// One that has posted enough for the next to wait.
+        /// Returns an application that has posted enough for its next send to be deferred.
         fn busy() -> Self {
             let mut program = Program::new();
             for _ in 0..AT_ONCE {

@@ -1,12 +1,11 @@
-//! Who has a queue pair: its maker, and, of the target of an extended reliable connection, all who
-//! opened it.
+//! The owners of a queue pair: its creator, and those that opened an XRC target.
 
 use super::share::Share;
 use crate::event_queue::lock;
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Who has a queue pair.
+/// The owners of a queue pair.
 #[derive(Debug)]
 pub(super) struct Holders(Mutex<List>);
 
@@ -17,7 +16,7 @@ struct List {
 }
 
 impl Holders {
-    /// The maker alone.
+    /// Returns a list with the creator as the only owner.
     pub(super) fn new() -> Self {
         Holders(Mutex::new(List {
             maker: true,
@@ -25,14 +24,14 @@ impl Holders {
         }))
     }
 
-    /// Whether the maker has it still, and the others who do.
+    /// Returns whether the creator is still an owner, and the other owners.
     pub(super) fn all(&self) -> (bool, Vec<Arc<Share>>) {
         let list = lock(&self.0);
         let shares = list.shares.iter().filter_map(Weak::upgrade).collect();
         (list.maker, shares)
     }
 
-    /// One more, unless nobody has it any more.
+    /// Adds an owner. Returns false if the last owner has left already.
     pub(super) fn join(&self, share: &Arc<Share>) -> bool {
         let mut list = lock(&self.0);
         let alive = list.maker || !list.shares.is_empty();
@@ -42,14 +41,14 @@ impl Holders {
         alive
     }
 
-    /// The maker leaves. True when nobody is left.
+    /// Removes the creator. Returns true if no owner is left.
     pub(super) fn leave_maker(&self) -> bool {
         let mut list = lock(&self.0);
         list.maker = false;
         list.shares.is_empty()
     }
 
-    /// Another one leaves. True when nobody is left.
+    /// Removes an owner other than the creator. Returns true if no owner is left.
     pub(super) fn leave(&self, share: &Share) -> bool {
         let mut list = lock(&self.0);
         list.shares.retain(|other| !ptr::eq(other.as_ptr(), share));

@@ -1,5 +1,4 @@
-//! A queue pair's surroundings, as its state machine sees them: memory, receives, completions and
-//! events.
+//! The host of a queue pair's state machine: memory, receives, completions and events.
 
 use super::Qp;
 use crate::cq::Overrun;
@@ -13,14 +12,14 @@ use urxe_proto::host::{
 use urxe_proto::ids::{Qpn, RKey, Srqn};
 use urxe_proto::work::{Completion, Sge, WcStatus};
 
-/// A queue pair's surroundings, as its state machine sees them.
+/// Implements the state machine's host traits for one queue pair.
 pub(super) struct QpHost<'a> {
     pub(super) qp: &'a Qp,
     pub(super) regions: &'a RegionTable,
 }
 
 impl QpHost<'_> {
-    /// An overrun takes the queue pair to error by way of the engine.
+    /// Counts a completion queue overrun. The engine moves the queue pair to the error state.
     fn count_overrun(&self, pushed: Result<(), Overrun>) {
         if pushed.is_err() {
             self.qp.counters.cq_overruns.add(1);
@@ -29,7 +28,7 @@ impl QpHost<'_> {
 }
 
 impl QpHost<'_> {
-    /// Accesses memory for the peer, in the protection domain that its key is of.
+    /// Accesses memory for the peer, in the protection domain that `key` selects.
     fn remotely<T>(
         &self,
         key: RemoteKey,

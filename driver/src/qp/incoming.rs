@@ -1,4 +1,4 @@
-//! Packets that come for a queue pair.
+//! Reception of packets by a queue pair.
 
 use super::{Inner, Qp};
 use crate::event_queue::lock;
@@ -8,11 +8,12 @@ use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 
-/// The bits of a traffic class that say that the packet met congestion (RFC 3168).
+/// The ECN bits of a packet that has met congestion: CE (RFC 3168).
 const CE: u8 = 0b11;
 
-/// A queue pair that packets come for. It is locked from the first of them to the last of those that follow in a row:
-/// to unlock it after each would have the processor wait until the packet's data is where it belongs.
+/// A locked queue pair that receives packets. The lock is held from the first to the last of
+/// consecutive packets for it: the atomic write of an unlock after each would have the processor
+/// wait until the packet's data is stored.
 pub(crate) struct Incoming<'a> {
     qp: &'a Arc<Qp>,
     inner: MutexGuard<'a, Inner>,
@@ -30,13 +31,13 @@ impl<'a> Incoming<'a> {
         Arc::ptr_eq(self.qp, qp)
     }
 
-    /// How many WRITEs have been carried out of which nothing tells the program.
+    /// The number of WRITEs that were executed without a completion for the application.
     pub(crate) fn writes(&self) -> u64 {
         self.inner.machine.counters().writes_done
     }
 
-    /// Handles a packet from this UDP port. True when the queue pair has to be given a chance to send, and was not on the caller's
-    /// list yet.
+    /// Handles a packet from this UDP source port. Returns true when the caller must add the queue
+    /// pair to its list of those that may have to send.
     pub(crate) fn handle(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What a queue pair is created with, and the limits.
+//! Attributes for the creation of a queue pair, and their limits.
 
 use crate::cq::Cq;
 use crate::raw::Spread;
@@ -8,50 +8,50 @@ use std::sync::Arc;
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::SendQueueSize;
 
-/// The most work requests a queue may have.
+/// The largest number of work requests in a queue.
 pub const MAX_QP_WR: u32 = 32_768;
-/// The most scatter/gather elements a work request may have.
+/// The largest number of scatter/gather elements in a work request.
 pub const MAX_SGE: u32 = 32;
-/// The most inline data a work request may have, in bytes.
+/// The largest inline data of a work request, in bytes.
 pub const MAX_INLINE: u32 = 1024;
-/// What an element of a work request takes: address, length and key.
+/// Size of a scatter/gather element in bytes: address, length and key.
 const ELEMENT_BYTES: u32 = 16;
 
-/// What a queue pair is created with (11.2.4.1).
+/// Attributes for the creation of a queue pair (11.2.4.1).
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// The service that it gives.
+    /// The transport service.
     pub service: QpType,
-    /// Where sends complete; `None` for one that sends nothing.
+    /// The completion queue of sends; `None` for a queue pair that sends no requests.
     pub send_cq: Option<Arc<Cq>>,
-    /// Where its messages find receives, and where these complete.
+    /// The source of receives, and their completion queue.
     pub receives: ReceivesFrom,
-    /// Capacities of the queues. Those of receives mean nothing with a shared queue.
+    /// Capacities of the queues. Those for receives are ignored with a shared receive queue.
     pub cap: QpCap,
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub signal_all: bool,
-    /// Whether what it sends to a multicast group that it is attached to does not come back to it. Only for datagrams.
+    /// Whether the queue pair does not receive its own datagrams to a multicast group that it is
+    /// attached to. Only for UD.
     pub block_own_multicast: bool,
 }
 
-/// Where the messages of a queue pair find receives.
+/// The source of receives for the messages of a queue pair.
 #[derive(Clone, Debug)]
 pub enum ReceivesFrom {
-    /// It receives nothing: the initiator of an extended reliable connection.
+    /// None: an XRC initiator.
     Nowhere,
-    /// A queue of its own.
+    /// A receive queue of its own.
     Own(Arc<Cq>),
-    /// A shared queue.
+    /// A shared receive queue.
     Shared(Arc<Srq>, Arc<Cq>),
-    /// The shared queues of this domain, whichever each message names: the target of an extended
-    /// reliable connection.
+    /// The shared receive queues of this domain, as each message names one: an XRC target.
     Domain(Arc<Xrcd>),
-    /// Work queues that have its frames spread over them, for raw packets.
+    /// Work queues over which the frames are distributed, for raw packets.
     Spread(Spread),
 }
 
 impl QpInit {
-    /// Whether the service has these queues, and what else is asked for.
+    /// Returns whether the service supports these queues and options.
     pub(super) fn is_possible(&self) -> bool {
         let has_queues = match (self.service, &self.send_cq, &self.receives) {
             (QpType::Rc | QpType::Uc | QpType::Ud, send_cq, receives) => {
@@ -67,7 +67,7 @@ impl QpInit {
         has_queues && (self.service == QpType::Ud || !self.block_own_multicast)
     }
 
-    /// The capacities of the queues that there are.
+    /// The capacities, with those of missing queues set to 0.
     pub(super) fn actual_cap(&self) -> QpCap {
         let mut cap = self.cap;
         if !matches!(self.receives, ReceivesFrom::Own(_)) {
@@ -76,8 +76,8 @@ impl QpInit {
         if self.send_cq.is_none() {
             (cap.max_send_wr, cap.max_send_sge, cap.max_inline) = (0, 0, 0);
         }
-        // Inline data takes the place of elements, so there is room for as much as these would take.
-        // Programs count on it: `rdma_xclient` asks for none and sends 16 bytes.
+        // Inline data takes the space of the elements, so at least their size is available.
+        // Applications rely on it: `rdma_xclient` requests none and sends 16 bytes.
         let free = cap.max_send_sge.min(MAX_SGE) * ELEMENT_BYTES;
         cap.max_inline = cap.max_inline.max(free);
         cap
@@ -87,20 +87,20 @@ impl QpInit {
 /// The capacities of a queue pair's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpCap {
-    /// Sends outstanding, at most [`MAX_QP_WR`].
+    /// Outstanding sends, at most [`MAX_QP_WR`].
     pub max_send_wr: u32,
-    /// Receives outstanding, at most [`MAX_QP_WR`].
+    /// Outstanding receives, at most [`MAX_QP_WR`].
     pub max_recv_wr: u32,
-    /// Elements of a send, at most [`MAX_SGE`].
+    /// Scatter/gather elements of a send, at most [`MAX_SGE`].
     pub max_send_sge: u32,
-    /// Elements of a receive, at most [`MAX_SGE`].
+    /// Scatter/gather elements of a receive, at most [`MAX_SGE`].
     pub max_recv_sge: u32,
-    /// Inline data of a send in bytes, at most [`MAX_INLINE`].
+    /// Inline data of a send, in bytes, at most [`MAX_INLINE`].
     pub max_inline: u32,
 }
 
 impl QpCap {
-    /// Its send queue.
+    /// The size of the send queue.
     pub fn send_queue_size(&self) -> SendQueueSize {
         SendQueueSize {
             max_wr: self.max_send_wr,

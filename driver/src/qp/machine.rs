@@ -1,4 +1,4 @@
-//! The protocol's state machine of a queue pair, whichever its service is.
+//! The transport's state machine of a queue pair, for each service.
 
 use super::host::QpHost;
 use super::init::{QpCap, QpInit};
@@ -17,15 +17,15 @@ use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
 use urxe_proto::wire::Packet;
 use urxe_proto::work::SendWr;
 
-/// How many bytes of a connection may be under way: what fits a receive buffer of the usual
+/// Most bytes that a connection has in flight: what fits a receive buffer of the default
 /// `rmem_max`, 212,992 bytes, which the kernel doubles.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// The most bytes in the out-of-order queue of a connection: all that a peer like this one has outstanding,
-/// with room for what is kept of each packet beside its data.
+/// Most bytes in the out-of-order queue of a connection: a whole window of a peer with the same
+/// limit, with room for the overhead of each packet.
 const HOLD_BYTES: u32 = 512 * 1024;
 
-/// A state machine for each service (9.7, 9.8).
+/// The state machine of each service (9.7, 9.8).
 #[expect(
     clippy::large_enum_variant,
     reason = "most are the largest; what the others waste is less than their queues"
@@ -38,19 +38,20 @@ pub(super) enum Machine {
     Raw(RawQp),
 }
 
-/// Where a queue pair's next packet goes.
+/// The destination of a queue pair's next packet.
 pub(super) enum Next {
-    /// To the peer that it is connected to, if there is a packet.
+    /// The connected peer, if there is a packet to send.
     Peer,
-    /// To the address handle with this number.
+    /// The address handle with this number.
     Handle(u64),
-    /// Nowhere: the send queue is empty.
+    /// None: the send queue is empty.
     Nothing,
-    /// Nowhere yet: what is in the send queue may not go now.
+    /// None yet: the send queue holds datagrams that may not be sent now.
     Waits,
 }
 
-/// Asks the state machine that there is: their methods have the same names and shapes.
+/// Dispatches to the state machine of the service. Their methods have the same names and
+/// signatures.
 macro_rules! each {
     ($machine:expr, $qp:ident => $ask:expr) => {
         match $machine {
@@ -63,9 +64,10 @@ macro_rules! each {
 }
 
 impl Machine {
-    /// The one for the service that `init` asks for, in RESET. `mtu` is the port's, `max_frame` that
-    /// of its frames, `congestion` governs the window of a connection, whose out-of-order queue takes its
-    /// memory from `out_of_order`.
+    /// Creates the state machine for `init.service`, in RESET. `mtu` is the port's MTU and
+    /// `max_frame` its largest frame, both in bytes. `congestion` is the algorithm that governs a
+    /// connection's window. The out-of-order queue of a connection takes its memory from the budget
+    /// `out_of_order`.
     pub(super) fn new(
         qpn: Qpn,
         init: &QpInit,
@@ -168,26 +170,26 @@ impl Machine {
             }
             Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
             Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
-            // It has no number that a packet could name: its frames come another way.
+            // Raw packet queue pairs receive frames from a packet socket, not packets by number.
             Self::Raw(_) => {}
         }
     }
 
-    /// See [`RcQp::congestion_met`]; the other services tell nobody.
+    /// See [`RcQp::congestion_met`]; the other services send no CNP.
     pub(super) fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
         if let Self::Rc(qp) = self {
             qp.congestion_met(now, packet);
         }
     }
 
-    /// See [`UcQp::set_probe_interval`]; the other services send no marks.
+    /// See [`UcQp::set_probe_interval`]; the other services send no flow-control probes.
     pub(super) fn mark_every(&mut self, bytes: u32) {
         if let Self::Uc(qp) = self {
             qp.set_probe_interval(bytes);
         }
     }
 
-    /// See [`RcQp::require_grants`]; what the other services send is not granted.
+    /// See [`RcQp::require_grants`]; the other services have no send quanta.
     pub(super) fn require_grants(&mut self, required: bool) {
         if let Self::Rc(qp) = self {
             qp.require_grants(required);
@@ -206,7 +208,7 @@ impl Machine {
         matches!(self, Self::Rc(qp) if qp.wants_grant())
     }
 
-    /// See [`RcQp::under_way`]; the other services await no answers.
+    /// See [`RcQp::under_way`]; the other services get no acknowledgements.
     pub(super) fn under_way(&self) -> u32 {
         match self {
             Self::Rc(qp) => qp.under_way(),
@@ -214,7 +216,7 @@ impl Machine {
         }
     }
 
-    /// When the clock is to be looked at. Only connections await anything.
+    /// The time at which `handle_timeout` must be called. Only connections have timers.
     pub(super) fn deadline(&self) -> Time {
         match self {
             Self::Rc(qp) => qp.deadline(),
@@ -259,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::poll_answers`]; the other services owe nobody an answer.
+    /// See [`RcQp::poll_answers`]; the other services send no responses.
     pub(super) fn poll_answers(
         &mut self,
         now: Time,
@@ -272,7 +274,7 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::poll_probe`]; peers of the other services answer nothing.
+    /// See [`RcQp::poll_probe`]; peers of the other services send no responses.
     pub(super) fn poll_probe(&mut self, now: Time, out: &mut impl Transmit) -> bool {
         match self {
             Self::Rc(qp) => qp.poll_probe(now, out),
@@ -294,7 +296,7 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::take_migrated`]; only connections have paths to migrate to.
+    /// See [`RcQp::take_migrated`]; only connections have alternate paths.
     pub(super) fn take_migrated(&mut self) -> bool {
         match self {
             Self::Rc(qp) => qp.take_migrated(),

@@ -1,9 +1,9 @@
-//! Queue pairs: the protocol's state machine (`machine`) joined with memory and completion queues
-//! (`host`) and the network.
+//! Queue pairs: the transport's state machine (`machine`), its memory and completion queues
+//! (`host`), and the network.
 //!
-//! A queue pair has three locks, always taken in this order: the table of memory regions for reading,
-//! `inner` with the state machine, then those of its receive queue (for the target of an extended reliable connection: of its
-//! domain, and of the shared queue) and completion queues.
+//! Lock order of a queue pair: the table of memory regions (for reading), then `inner` with the
+//! state machine, then the receive queue and the completion queues. For an XRC target the receive
+//! queue's locks are that of its domain and that of the shared receive queue.
 
 mod answering;
 mod destinations;
@@ -81,49 +81,51 @@ pub struct Qp {
     holders: Holders,
     receives: Source,
     inner: Mutex<Inner>,
-    /// The multicast groups that it is attached to.
+    /// The multicast groups that the queue pair is attached to.
     groups: Mutex<Vec<Gid>>,
-    /// The interface's frames, for raw packets.
+    /// The interface's packet socket, for raw packet queue pairs.
     frames: Option<Frames>,
-    /// The state, to be read without a lock.
+    /// A copy of the state that is readable without a lock.
     state: AtomicU32,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the application has not acknowledged.
     pub async_acks: AckCount,
-    /// A number for whoever made this queue pair, to find its own object by.
+    /// An opaque value that the creator of the queue pair sets, to find its own object.
     pub tag: AtomicUsize,
 }
 
 struct Inner {
     machine: Machine,
-    /// What went over the network.
+    /// Counters of bytes and packets sent and received.
     traffic: Traffic,
-    /// A connected queue pair's way to its peer, from RTR on.
+    /// The route of a connected queue pair to its peer, from RTR on.
     route: Option<Route>,
-    /// The one that it may migrate to.
+    /// The alternate route, for path migration.
     alternate: Option<Route>,
-    /// Whether it is an unreliable connection to a process of this host, which it must not overrun.
+    /// Set for an unreliable connection to a process of this host, whose receive buffer it must not
+    /// overrun.
     neighbour: Option<Neighbour>,
-    /// Whether it is a reliable one, which takes turns with the others.
+    /// Set for a reliable connection to a process of this host, which a destination limiter
+    /// governs.
     passenger: Option<Passenger>,
-    /// Where the datagrams go that a datagram queue pair has to send.
+    /// The address handles of the datagrams in the send queue.
     destinations: Destinations,
-    /// What limits its rate, if anything does.
+    /// The rate limiter, if a rate limit is set.
     pacer: Option<Pacer>,
-    /// Until when it holds back what it has to send.
+    /// The time at which the rate limiter lets the next burst go.
     paced_until: Time,
-    /// What the socket has no room for.
+    /// A batch for which the socket has no room.
     stalled: Option<Stalled>,
-    /// The engine has it on its list of those that wait for room in a socket.
+    /// The engine lists the queue pair among those that wait for room in a socket.
     awaits_room: bool,
-    /// The deadline that the engine's timers know of.
+    /// The earliest deadline that the engine's timers hold for this queue pair.
     armed: Time,
-    /// Packets came, and it has not sent since.
+    /// Packets have been received since the last transmission.
     touched: bool,
-    /// It waits for its next turn to send: the engine has it on its list.
+    /// The engine lists the queue pair among those with more to send.
     queued: bool,
-    /// What waits for more to be posted.
+    /// State of send coalescing.
     gathered: Gathered,
-    /// Whether an acknowledgement waits for an answer to be posted.
+    /// State of the delayed ACK.
     answering: Answering,
 }
 
@@ -137,7 +139,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Inner {
-    /// From now on packets go this way.
+    /// Sets the route that packets take from now on.
     fn set_route(&mut self, route: Option<Route>) {
         let is_unreliable = matches!(self.machine, Machine::Uc(_));
         let connection = route.as_ref().filter(|_| is_unreliable);
@@ -148,7 +150,7 @@ impl Inner {
         self.route = route;
     }
 
-    /// If the connection has migrated, packets go by the alternate path from now on (17.2.8).
+    /// Switches to the alternate route if the connection has migrated (17.2.8).
     fn follow_migration(&mut self) {
         if self.machine.take_migrated() {
             let alternate = self.alternate.take();
@@ -158,7 +160,7 @@ impl Inner {
 }
 
 impl Qp {
-    /// Creates one in RESET (11.2.4.1).
+    /// Creates a queue pair in RESET (11.2.4.1).
     ///
     /// # Errors
     /// See [`CreateError`].
@@ -236,70 +238,71 @@ impl Qp {
         Ok(qp)
     }
 
-    /// The completion queues that it alone decides on, each once.
+    /// The completion queues that the queue pair itself names, each once.
     fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         let send = self.send_cq.as_ref();
         let other = |cq: &&Arc<Cq>| send.is_none_or(|send| !Arc::ptr_eq(send, cq));
         send.into_iter().chain(self.receives.cq().filter(other))
     }
 
-    /// The domain whose shared queues it receives into, as the target of an extended reliable
-    /// connection.
+    /// The XRC domain into whose shared receive queues the queue pair receives, if it is an XRC
+    /// target.
     pub fn domain(&self) -> Option<&Arc<Xrcd>> {
         self.receives.domain()
     }
 
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// The protection domain that it belongs to.
+    /// The protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The service that it gives.
+    /// The transport service.
     pub fn service(&self) -> QpType {
         self.service
     }
 
-    /// Its capacities.
+    /// The capacities of the queues.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub fn signals_all(&self) -> bool {
         self.signal_all
     }
 
-    /// Its state: that of an error, once its completion is there.
+    /// The current state. When it reads as an error state, the completion of that error is in the
+    /// completion queue.
     pub fn state(&self) -> QpState {
         lock(&self.inner).machine.state()
     }
 
-    /// The state that it had at the end of the last change, without waiting for one that goes on.
+    /// The state after the last change, read without the lock.
     fn last_state(&self) -> QpState {
         QpState::from_number(self.state.load(Ordering::Acquire)).unwrap_or_default()
     }
 
-    /// Its attributes.
+    /// The current attributes.
     pub fn attributes(&self) -> QpAttr {
         lock(&self.inner).machine.attributes()
     }
 
-    /// What happened on it.
+    /// The transport's counters.
     pub fn counters(&self) -> Counters {
         *lock(&self.inner).machine.counters()
     }
 
-    /// The device that it belongs to.
+    /// The device that the queue pair belongs to.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// All that is counted on it.
+    /// All counters of the queue pair: the transport's and the network's.
     pub(crate) fn totals(&self) -> QpTotals {
         let inner = lock(&self.inner);
         QpTotals {
@@ -308,20 +311,20 @@ impl Qp {
         }
     }
 
-    /// The number that whoever made it has set, see [`Qp::tag`].
+    /// The value that the creator has set, see [`Qp::tag`].
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
 
-    /// Takes back its completions.
+    /// Removes the queue pair's completions from its completion queues.
     fn purge(&self) {
         for cq in self.cqs() {
             cq.purge(self.qpn);
         }
     }
 
-    /// Starts posting sends; they go out together when the [`Posting`] is dropped, or a moment later
-    /// with those that follow.
+    /// Starts to post sends. They are transmitted when the [`Posting`] is dropped, or later,
+    /// together with the posts that follow (send coalescing).
     pub fn start_posting(self: &Arc<Self>) -> Posting<'_> {
         let held = regions();
         let inner = lock(&self.inner);
@@ -351,15 +354,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends receives that were posted while, or just before, it went to error.
+    /// Flushes receives that were posted while the queue pair entered the error state.
     fn flush_posted(&self) {
         let held = regions();
         let mut inner = lock(&self.inner);
         inner.machine.receive_posted(&mut self.host(held.table()));
     }
 
-    /// Sends what packets, or the lack of them, have brought about. `polls` says how often the program has polled
-    /// in vain, if it does so now: then an acknowledgement may wait for what the program posts.
+    /// Transmits after packets were received. `polls` is the process's number of empty polls, if a
+    /// poll of the application received these packets; in that case the ACK may be delayed, to be
+    /// sent with the next post.
     pub(crate) fn go_on(self: &Arc<Self>, polls: Option<u64>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.touched = false;
@@ -376,7 +380,7 @@ impl Qp {
         }
     }
 
-    /// Sends the acknowledgement that waits for an answer, if it still does.
+    /// Sends the delayed ACK, unless it has been sent already.
     pub(crate) fn send_held(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         if inner.answering.unlist() {
@@ -384,8 +388,8 @@ impl Qp {
         }
     }
 
-    /// Sends what waits for more to be posted. `was_left_lying` says that the program has not come
-    /// back for it in time.
+    /// Sends the deferred sends. `was_left_lying` is true when the flush timeout expired, and false
+    /// when a call of the application triggers the flush.
     pub(crate) fn send_gathered(self: &Arc<Self>, was_left_lying: bool, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         if !inner.gathered.unlist() {
@@ -400,14 +404,15 @@ impl Qp {
         self.transmit(&mut inner, regions);
     }
 
-    /// Its next turn to send has come.
+    /// Transmits when the queue pair's turn on the engine's list of senders comes.
     pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.queued = false;
         self.transmit(&mut inner, regions);
     }
 
-    /// It has waited for its turn on a [`Passage`](engine::Passage), which has come.
+    /// Transmits after a [`Passage`](engine::Passage), the limiter of its destination, has granted
+    /// a quantum.
     pub(crate) fn take_passage(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         let Inner {
@@ -419,11 +424,11 @@ impl Qp {
         self.transmit(&mut inner, regions);
     }
 
-    /// A deadline that the timers were given has come.
+    /// Handles the expiry of the timer that was armed for `at`.
     pub(crate) fn timer_fired(self: &Arc<Self>, at: Time, now: Time, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         if inner.armed != at {
-            // An earlier deadline took its place.
+            // A timer for an earlier deadline has replaced this one.
             return;
         }
         inner.armed = Time::NEVER;
@@ -452,25 +457,26 @@ impl Qp {
         }
     }
 
-    /// Its completion queue overran.
+    /// Moves the queue pair to the error state after its completion queue overran.
     pub(crate) fn fail(&self, now: Time, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.machine.fail(now, &mut self.host(regions));
         self.settle(&mut inner, regions);
     }
 
-    /// Takes it off the network, unless others have opened it, takes back its events and
-    /// completions, and waits until the program is done with those events that it has. To be called
-    /// before the last reference goes.
+    /// Releases the creator's ownership, removes the queue pair's events, and waits until the
+    /// application has acknowledged those that it has taken. The last owner's release takes the
+    /// queue pair off the network and removes its completions. Must be called before the last
+    /// reference is dropped.
     pub fn destroy(self: &Arc<Self>) {
         self.left_by(Holders::leave_maker);
         self.events.retract_qp(self);
         self.async_acks.wait();
     }
 
-    /// Someone who had it leaves; `leave` says whether that was the last.
+    /// Releases one ownership with `leave`, which returns whether it was the last.
     fn left_by(self: &Arc<Self>, leave: impl FnOnce(&Holders) -> bool) {
-        // Whoever tells its holders of an event does so with this lock.
+        // Events are delivered to the owners under this lock.
         let inner = lock(&self.inner);
         let last = leave(&self.holders);
         drop(inner);
@@ -479,18 +485,19 @@ impl Qp {
         }
     }
 
-    /// Takes it off the network, and takes back its completions.
+    /// Takes the queue pair off the network, and removes its completions.
     fn end(self: &Arc<Self>) {
         let engine = engine::get();
         engine.send_gathered();
         let held = regions();
         let mut inner = lock(&self.inner);
-        // Another thread may be about to send what has waited, and would come too late.
+        // Another thread may have taken the queue pair off the list of deferred sends, and would
+        // send after the removal.
         if !inner.gathered.is_empty() {
             self.transmit(&mut inner, held.table());
         }
         let unsent = self.say_farewell(&mut inner, held.table());
-        // Without a way to anybody it carries out no work request any more, and binds no window.
+        // Without a route the queue pair executes no work request and binds no memory window.
         inner.set_route(None);
         inner.alternate = None;
         inner.destinations.clear();
@@ -512,7 +519,7 @@ impl Qp {
         QpHost { qp: self, regions }
     }
 
-    /// Keeps what others see of the state machine in step with it.
+    /// Publishes the state machine's state: in-flight bytes, timer and state copy.
     fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
         if let Some(passenger) = &mut inner.passenger {
             passenger.count(&inner.machine);
@@ -531,7 +538,7 @@ impl Qp {
         let state = inner.machine.state();
         let before = self.state.swap(state as u32, Ordering::AcqRel);
         if state.flushes_receives() && before != state as u32 {
-            // One that was posted before the others could see the new state.
+            // Flush receives that were posted before the new state was published.
             inner.machine.receive_posted(&mut self.host(regions));
         }
     }

@@ -1,4 +1,4 @@
-//! Changing a queue pair: its states, its attributes, and the way to its peer.
+//! Modification of a queue pair: its state, its attributes, and the route to its peer.
 
 use super::pace::Pacer;
 use super::sending::Unsent;
@@ -11,13 +11,14 @@ use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
 
-/// The bits of a traffic class that belong to routers, to mark what meets congestion (RFC 3168).
+/// The ECN bits of a traffic class (RFC 3168).
 const ECN: u8 = 0b11;
-/// What they are in packets whose sender heeds marks. The ICRC leaves the traffic class out (A17.3.3).
+/// ECT(0): the sender responds to congestion marks. The ICRC does not cover the traffic class
+/// (A17.3.3), so routers may mark it.
 const ECT_0: u8 = 0b10;
 
 impl Qp {
-    /// Changes attributes and state (11.2.4.2).
+    /// Modifies attributes and state (11.2.4.2).
     ///
     /// # Errors
     /// See [`ModifyError`]; nothing has changed then.
@@ -25,12 +26,13 @@ impl Qp {
         self.modify_with_burst(attr, mask, 0)
     }
 
-    /// Limits the rate at which it sends, in kbit/s, with bursts of about so many bytes; 0 is for no
-    /// limit, and for the usual bursts. What it answers to its peer counts, but short answers are not
-    /// held back.
+    /// Limits the send rate to `rate` kbit/s, in bursts of about `burst` bytes. A rate of 0 removes
+    /// the limit; a burst of 0 selects the default. Responses count against the rate, but short
+    /// ones such as acknowledgements are not delayed.
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] unless it is in RTS; [`ModifyError::Pacing`] for raw packets.
+    /// [`ModifyError::Transition`] unless the queue pair is in RTS; [`ModifyError::Pacing`] for raw
+    /// packets.
     pub fn limit_rate(self: &Arc<Self>, rate: u32, burst: u32) -> Result<(), ModifyError> {
         if self.state() != QpState::Rts {
             return Err(TransitionError::Unexpected(AttrMask::RATE_LIMIT).into());
@@ -58,14 +60,15 @@ impl Qp {
         let opens = mask.contains(AttrMask::STATE) && attr.state == QpState::Init;
         if opens && self.frames.is_none() {
             match self.service {
-                // No path says which address its datagrams come to.
+                // No path determines the local address at which datagrams arrive.
                 QpType::Ud => self.device.open_everywhere()?,
                 _ => engine::get().open_any(self.device.sources())?,
             }
         }
-        // What was posted before goes out by what held then.
+        // Sends that are already posted use the attributes from before the change.
         engine::get().send_gathered();
-        // Opening sockets comes before the locks: whoever receives holds the list of sockets.
+        // Sockets are opened before any lock is taken: a receiving thread holds the list of
+        // sockets.
         let way = |bit, av| match mask.contains(bit) {
             true => self.route(attr, mask, av).map(Some),
             false => Ok(None),
@@ -82,7 +85,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Changes it with its lock held. `unsent` gets the last answers for which the socket has no room.
+    /// Applies the change under the queue pair's lock. `unsent` receives the final responses for
+    /// which the socket has no room.
     fn change(
         self: &Arc<Self>,
         attr: &QpAttr,
@@ -135,7 +139,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A way to the peer.
+    /// Returns the route to the peer that `av` names.
     fn route(
         &self,
         attr: &QpAttr,

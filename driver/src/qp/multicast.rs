@@ -1,7 +1,7 @@
-//! Multicast: a datagram queue pair may be attached to any number of groups (10.5).
+//! Multicast: a UD queue pair may be attached to any number of groups (10.5).
 //!
-//! Each queue pair that is attached to a group gets every datagram for it, that of the queue pair
-//! itself included (10.5.2.2), unless it was made not to.
+//! Every attached queue pair receives each datagram for the group, its own included (10.5.2.2),
+//! unless it was created with `block_own_multicast`.
 
 use super::Qp;
 use crate::device::Device;
@@ -15,35 +15,35 @@ use urxe_proto::qp::QpType;
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 
-/// Why a queue pair cannot be attached to a group, or detached.
+/// An error in attaching a queue pair to a group, or detaching it.
 #[derive(Debug, thiserror::Error)]
 pub enum MulticastError {
-    /// Only datagrams are multicast: EINVAL.
+    /// Only UD queue pairs support multicast: EINVAL.
     #[error("only datagram queue pairs (UD) can be in multicast groups")]
     Service,
-    /// The GID names no group: EINVAL.
+    /// The GID is not a multicast GID: EINVAL.
     #[error(
         "{0} is no multicast GID: those are ff00::/8, and ::ffff:a.b.c.d with a from 224 to 239"
     )]
     NotMulticast(Gid),
-    /// It is not attached to this group: EINVAL.
+    /// The queue pair is not attached to this group: EINVAL.
     #[error("the queue pair is not attached to {0}")]
     NotAttached(Gid),
-    /// The device has no address of the group's kind: EADDRNOTAVAIL.
+    /// The device has no address of the group's IP version: EADDRNOTAVAIL.
     #[error("{device} has no {kind} address, which a group of that kind needs")]
     NoAddress {
         /// The device.
         device: String,
-        /// IPv4 or IPv6.
+        /// "IPv4" or "IPv6".
         kind: &'static str,
     },
-    /// The network part cannot be opened.
+    /// The device's sockets cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl MulticastError {
-    /// What verbs programs get.
+    /// The errno that verbs return.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Service | Self::NotMulticast(_) | Self::NotAttached(_) => libc::EINVAL,
@@ -54,7 +54,8 @@ impl MulticastError {
 }
 
 impl Qp {
-    /// Attaches it to a multicast group (11.3.1). Attaching it once more does nothing.
+    /// Attaches the queue pair to a multicast group (11.3.1). A second attachment to the same group
+    /// does nothing.
     ///
     /// # Errors
     /// See [`MulticastError`].
@@ -70,7 +71,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Detaches it from a multicast group (11.3.2): when this returns, it gets nothing more from there.
+    /// Detaches the queue pair from a multicast group (11.3.2). After the return it receives
+    /// nothing more for the group.
     ///
     /// # Errors
     /// See [`MulticastError`].
@@ -85,20 +87,21 @@ impl Qp {
         Ok(())
     }
 
-    /// The multicast groups that it is attached to.
+    /// The multicast groups that the queue pair is attached to.
     pub fn groups(&self) -> Vec<Gid> {
         lock(&self.groups).clone()
     }
 
-    /// Detaches it from all groups.
+    /// Detaches the queue pair from all groups.
     pub(super) fn leave_groups(&self) {
         for group in lock(&self.groups).drain(..) {
             engine::get().detach(self, (group.to_ip(), self.device.interface_index()));
         }
     }
 
-    /// Whether a datagram for a group that it is attached to is its own, and it was made not to get these. Other
-    /// hosts have queue pairs of the same number, so the address must be this host's, too.
+    /// Returns whether the queue pair must not receive this multicast datagram: it is its own, and
+    /// it was created with `block_own_multicast`. Other hosts have queue pairs of the same number,
+    /// so the source address must be this host's.
     pub(crate) fn blocks(&self, network: &NetworkHeader, packet: &Packet<'_>) -> bool {
         let is_from_here = |qpn| {
             qpn == self.qpn
@@ -121,7 +124,7 @@ impl Qp {
     }
 }
 
-/// An address of the device of the group's kind.
+/// Returns an address of the device with the group's IP version.
 fn source(device: &Device, group: IpAddr) -> Result<LocalAddress, MulticastError> {
     let found = device
         .sources()

@@ -1,24 +1,25 @@
-//! Unreliable connections to processes of this host: what they may send before the receiver has read it.
+//! Flow control of unreliable connections to same-host peers: how much is sent before the receiver
+//! has read it.
 
 use crate::route::Route;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that all of a process's unreliable connections within a host may have under way: what fits a receive buffer
-/// of the usual `rmem_max`, with room for others.
+/// Most bytes in flight of all such connections of the process: what fits a receive buffer of the
+/// default `rmem_max`, with room for other traffic.
 const UNDER_WAY: u32 = 192 * 1024;
 
-/// Between two marks there are at least a few packets, however many connections there are.
+/// Shortest probe interval in bytes: a few packets, however many connections there are.
 const LEAST: u32 = 8 * 1024;
 
-/// How many such connections this process has.
+/// The number of such connections of this process.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 
-/// An unreliable connection within this host, counted while it is one.
+/// Counts an unreliable connection to a same-host peer, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Neighbour(());
 
 impl Neighbour {
-    /// One, if the way leads to this very address.
+    /// Counts a connection whose route leads to its own address; `None` for others.
     pub(super) fn at_the_end_of(route: &Route) -> Option<Self> {
         let here = route.local.endpoint().address().ip();
         (route.path.peer().ip() == here).then(|| {
@@ -27,7 +28,7 @@ impl Neighbour {
         })
     }
 
-    /// How many bytes it sends between two marks, of which two may be unanswered while the next stretch goes out.
+    /// The probe interval in bytes. Two probes may be unanswered while the next interval is sent.
     pub(super) fn mark_every() -> u32 {
         let share = UNDER_WAY / CONNECTIONS.load(Ordering::Relaxed).max(1);
         (share / 3).max(LEAST)

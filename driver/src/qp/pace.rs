@@ -1,18 +1,18 @@
-//! Limiting the rate at which a queue pair sends.
+//! The rate limiter of a queue pair.
 
 use std::time::Duration;
 use urxe_net::SendBatch;
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 
-/// How many bytes go at once where the program does not say.
+/// Default burst in bytes.
 const BURST: u32 = 16 << 10;
 
-/// What is no longer than this - acknowledgements and the like - is not held back, as it is an answer
-/// to what the peer sends.
+/// Packets up to this many bytes - acknowledgements and the like - are never delayed, since they
+/// respond to what the peer sends.
 const SMALL: usize = 64;
 
-/// Keeps a rate: after a burst nothing goes until the burst has had its time.
+/// A rate limiter: after a burst nothing is sent for the time that the burst takes at the rate.
 #[derive(Debug)]
 pub(super) struct Pacer {
     /// In kbit/s; not 0.
@@ -23,8 +23,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// One for `rate` kbit/s in bursts of about `burst` bytes, 0 standing for the usual ones. `None`
-    /// for the rate 0, which is no limit.
+    /// Creates a limiter of `rate` kbit/s in bursts of about `burst` bytes; a burst of 0 selects
+    /// the default. Returns `None` for the rate 0, which is no limit.
     pub(super) fn new(rate: u32, burst: u32) -> Option<Self> {
         (rate > 0).then_some(Pacer {
             rate,
@@ -33,12 +33,12 @@ impl Pacer {
         })
     }
 
-    /// When more may go.
+    /// The time of the next burst.
     pub(super) fn next(&self) -> Time {
         self.next
     }
 
-    /// A sink that takes what may go now.
+    /// Wraps `batch` so that it takes what the limit allows at `now`.
     pub(super) fn limit<'a>(&self, now: Time, batch: &'a mut SendBatch) -> Limited<'a> {
         let left = if now < self.next { 0 } else { self.burst };
         Limited {
@@ -49,15 +49,15 @@ impl Pacer {
         }
     }
 
-    /// So many bytes have gone.
+    /// Charges `bytes` that were sent at `now`.
     pub(super) fn spend(&mut self, now: Time, bytes: u64) {
-        // A kbit/s is a bit in a million nanoseconds.
+        // One kbit/s is one bit in 1,000,000 ns.
         let took = bytes.saturating_mul(8_000_000) / u64::from(self.rate);
         self.next = self.next.max(now) + Duration::from_nanos(took);
     }
 }
 
-/// A sink that takes a burst. The packet that exceeds it is the last.
+/// A sink that takes one burst. The packet that exceeds the burst is the last.
 pub(super) struct Limited<'a> {
     batch: &'a mut SendBatch,
     left: u64,
@@ -66,7 +66,7 @@ pub(super) struct Limited<'a> {
 }
 
 impl Limited<'_> {
-    /// How many bytes it has taken.
+    /// The number of bytes that the sink has taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_followed_by_as_long_a_pause() {
-        // A megabyte in a second.
+        // 8,000 kbit/s are one megabyte per second.
         let mut pacer = Pacer::new(8_000, 0).unwrap();
         let now = Time(5_000_000_000);
         assert!(pacer.next() <= now);

@@ -1,4 +1,4 @@
-//! Reliable connections to processes of this host, which take turns ([`Passage`]).
+//! Reliable connections to processes of this host, whose bytes in flight a [`Passage`] limits.
 
 use super::Qp;
 use super::machine::Machine;
@@ -6,20 +6,22 @@ use crate::engine::{self, GRANT, Passage};
 use crate::route::Route;
 use std::sync::Arc;
 
-/// A connection that takes a passage.
+/// The share of one connection in the limiter of its destination.
 #[derive(Debug)]
 pub(super) struct Passenger {
     passage: Arc<Passage>,
-    /// What the passage knows to be under way.
+    /// Bytes in flight that the limiter counts for this connection.
     counted: u32,
-    /// Its peer was waited for in vain: nobody knows that anything of it is under way.
+    /// A transport timer has expired and no packet has been accepted since. The packets sent may be
+    /// lost, so they count as 0 bytes in flight.
     is_unheard: bool,
-    /// It is on the list of those that wait.
+    /// The connection is in the limiter's FIFO.
     waits: bool,
 }
 
 impl Passenger {
-    /// One, if `machine` is a reliable connection's and the way leads to this very address.
+    /// Returns the share of a reliable connection whose route leads to its own address; `None` for
+    /// others.
     pub(super) fn on(route: &Route, machine: &Machine) -> Option<Self> {
         let endpoint = route.local.endpoint();
         if !matches!(machine, Machine::Rc(_)) || route.path.peer().ip() != endpoint.address().ip() {
@@ -34,7 +36,7 @@ impl Passenger {
         })
     }
 
-    /// Tells the passage what is under way.
+    /// Reports the connection's bytes in flight to the limiter.
     pub(super) fn count(&mut self, machine: &Machine) {
         let under_way = match self.is_unheard {
             true => 0,
@@ -46,18 +48,19 @@ impl Passenger {
         }
     }
 
-    /// The peer was waited for in vain, or not.
+    /// Sets whether a transport timer has expired with no packet accepted since.
     pub(super) fn set_unheard(&mut self, is_unheard: bool) {
         self.is_unheard = is_unheard;
     }
 
-    /// Its turn has come.
+    /// Grants a quantum: the connection has reached the head of the FIFO.
     pub(super) fn called(&mut self, machine: &mut Machine) {
         self.waits = false;
         machine.grant(GRANT);
     }
 
-    /// Wants to send more than it was granted: whether it may, at once. Otherwise `qp` will be called.
+    /// Requests a quantum for a connection that has used its last. Returns true if it is granted at
+    /// once. Otherwise `qp` joins the FIFO and is resumed later.
     pub(super) fn ask(&mut self, qp: &Arc<Qp>, machine: &mut Machine) -> bool {
         self.count(machine);
         if self.waits {

@@ -1,4 +1,4 @@
-//! Posting sends: several at once go out together.
+//! Posting of sends: the sends of one call are transmitted together.
 
 use super::init::MAX_INLINE;
 use super::{Inner, Qp};
@@ -13,40 +13,41 @@ use urxe_proto::queue::PostError;
 use urxe_proto::time::Time;
 use urxe_proto::work::{self, Payload, SendFlags, SendOp, SendWr, Sge, UdDestination};
 
-/// Sends that are being posted. They go out together when this is dropped, or wait for those that follow closely
-/// (`gathered`).
+/// Sends that are being posted. When this is dropped they are transmitted together, or deferred for
+/// those that follow closely (`gathered`).
 pub struct Posting<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) inner: MutexGuard<'a, Inner>,
     pub(super) held: Regions,
     pub(super) now: Time,
-    /// How many there are, and of how much data.
+    /// The number of sends, and the bytes of their data.
     pub(super) sends: u32,
     pub(super) bytes: u64,
-    /// The program is not taken for one that looks at memory meanwhile.
+    /// Marks the thread as inside a call of the library, so the poll detector does not count it as
+    /// polling memory.
     pub(super) _call: Call<'static>,
 }
 
-/// Where a send goes.
+/// The destination of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum To<'a> {
-    /// To the peer that the queue pair is connected to.
+    /// The peer that the queue pair is connected to.
     Peer,
-    /// A datagram: where it says.
+    /// The destination of a datagram.
     Datagram(Destination<'a>),
-    /// Over an extended reliable connection: to the owner of a shared receive queue there.
+    /// The owner of a shared receive queue, over XRC.
     Shared(Srqn),
 }
 
 impl Posting<'_> {
-    /// The queue pair's service.
+    /// The transport service of the queue pair.
     pub fn service(&self) -> QpType {
         self.qp.service
     }
 
-    /// Checks that `count` sends can be posted as far as the state and the queue's room go. Nothing
-    /// else posts meanwhile, so whoever has checked this and the requests themselves posts all or
-    /// none.
+    /// Checks that the state and the queue's free space allow `count` sends. No other thread posts
+    /// while this `Posting` lives. A caller that has also checked the requests therefore posts all
+    /// or none.
     ///
     /// # Errors
     /// [`PostError::State`] and [`PostError::Full`].
@@ -60,8 +61,8 @@ impl Posting<'_> {
         }
     }
 
-    /// Whether there is room for `count` more sends. Those that wait for more go out first if need be: of an
-    /// unreliable service they are done then, and leave the queue.
+    /// Returns whether there is room for `count` more sends. If not, deferred sends are transmitted
+    /// first: those of an unreliable service complete then and leave the queue.
     fn has_room(&mut self, count: usize) -> bool {
         let fits = |inner: &Inner| count <= inner.machine.send_queue_room() as usize;
         if !fits(&self.inner) && !self.inner.gathered.is_empty() {
@@ -73,16 +74,16 @@ impl Posting<'_> {
     /// Posts a send (11.4.1.1) of a connected queue pair.
     ///
     /// # Errors
-    /// See [`PostError`]; those posted before stay posted.
+    /// See [`PostError`]; sends posted before stay posted.
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.push(&SendWr { dest: None, ..*wr })
     }
 
-    /// Posts a datagram (11.4.1.1); what `wr` itself says of its destination does not count.
+    /// Posts a datagram (11.4.1.1) to `to`; the destination in `wr` is ignored.
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Destination`] also when the address handle is of another
-    /// protection domain (10.2.3). Those posted before stay posted.
+    /// See [`PostError`]; [`PostError::Destination`] also when the address handle belongs to
+    /// another protection domain (10.2.3). Sends posted before stay posted.
     pub fn post_to(&mut self, wr: &SendWr<'_>, to: &Destination<'_>) -> Result<(), PostError> {
         let service = self.qp.service;
         if service == QpType::Ud && !Arc::ptr_eq(to.handle.pd(), &self.qp.pd) {
@@ -103,10 +104,10 @@ impl Posting<'_> {
         Ok(())
     }
 
-    /// Posts a send of an extended reliable connection to the owner of a shared receive queue (A14).
+    /// Posts a send over XRC to the owner of a shared receive queue (A14).
     ///
     /// # Errors
-    /// See [`PostError`]; those posted before stay posted.
+    /// See [`PostError`]; sends posted before stay posted.
     pub fn post_to_srq(&mut self, wr: &SendWr<'_>, srq: Srqn) -> Result<(), PostError> {
         self.push(&SendWr {
             dest: Some(work::Destination::Shared(srq)),
@@ -114,10 +115,10 @@ impl Posting<'_> {
         })
     }
 
-    /// Posts a send wherever it goes.
+    /// Posts a send to any kind of destination.
     ///
     /// # Errors
-    /// Those of the functions for each service.
+    /// See [`Posting::post`], [`Posting::post_to`] and [`Posting::post_to_srq`].
     pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &To<'_>) -> Result<(), PostError> {
         match to {
             To::Peer => self.post(wr),
@@ -127,7 +128,7 @@ impl Posting<'_> {
     }
 
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // If there is none, that is for the state machine to say.
+        // If there is no room, `post_send` returns the error.
         self.has_room(1);
         let mut host = self.qp.host(self.held.table());
         self.inner.machine.post_send(wr, self.now, &mut host)?;
@@ -139,10 +140,10 @@ impl Posting<'_> {
         Ok(())
     }
 
-    /// Whether the sends wait for more.
+    /// Decides whether the sends are deferred.
     fn wait(&mut self) -> bool {
         let inner = &mut *self.inner;
-        // Who posted nothing has found the queue full, and wants it to go on.
+        // A `Posting` without sends has found the queue full, so the queue must be transmitted.
         let may_wait = self.sends > 0
             && self.qp.frames.is_none()
             && inner.pacer.is_none()
@@ -160,10 +161,10 @@ impl Posting<'_> {
         })
     }
 
-    /// Posts a send whose data is taken now, from memory that needs no key.
+    /// Posts a send and copies its data now, from memory that needs no key.
     ///
     /// # Safety
-    /// The elements' memory is mapped.
+    /// Each element of `sges` must describe `length` readable bytes at `addr`.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -180,7 +181,8 @@ impl Posting<'_> {
         for sge in sges {
             let room = data[used..].get_mut(..sge.length as usize);
             let room = room.ok_or(PostError::TooMuchInline)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: `sge.addr` points to `sge.length` readable bytes, and `room` has that length:
+            // the contract of `post_inline`, section Safety.
             unsafe { crate::memory::copy_out(sge.addr, room) };
             used += sge.length as usize;
         }

@@ -1,5 +1,5 @@
-//! Where the messages of a queue pair find receives: in its own queue, in a shared one, or in those
-//! that they name.
+//! The source of a queue pair's receives: its own queue, a shared receive queue, or those that the
+//! messages name (XRC).
 
 use super::init::{QpInit, ReceivesFrom};
 use crate::cq::{Cq, Overrun};
@@ -14,21 +14,21 @@ use urxe_proto::ids::Srqn;
 use urxe_proto::queue::{NoMemory, PostError, RecvQueue};
 use urxe_proto::work::{Completion, Sge};
 
-/// Where the messages of a queue pair find receives, and where these complete.
+/// The source of a queue pair's receives, and their completion queue.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// It receives no messages.
+    /// The queue pair receives no messages.
     Nowhere,
     Own(Mutex<RecvQueue>, Arc<Cq>),
     Shared(Arc<Srq>, Arc<Cq>),
-    /// Each message names a shared queue of the domain, which has a completion queue of its own.
+    /// Each message names a shared receive queue of the domain, which has its own completion queue.
     Domain(Arc<Xrcd>),
 }
 
 impl Source {
     pub(super) fn new(init: &QpInit) -> Result<Self, NoMemory> {
         Ok(match &init.receives {
-            // Whoever spreads frames knows where they go.
+            // Distributed frames go to work queues with receives of their own.
             ReceivesFrom::Nowhere | ReceivesFrom::Spread(_) => Self::Nowhere,
             ReceivesFrom::Own(cq) => {
                 let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge)?;
@@ -39,7 +39,7 @@ impl Source {
         })
     }
 
-    /// The completion queue that all its receives have.
+    /// The completion queue of all receives; `None` where each shared receive queue has its own.
     pub(super) fn cq(&self) -> Option<&Arc<Cq>> {
         match self {
             Self::Own(_, cq) | Self::Shared(_, cq) => Some(cq),
@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// The domain that messages name shared queues of.
+    /// The XRC domain whose shared receive queues the messages name.
     pub(super) fn domain(&self) -> Option<&Arc<Xrcd>> {
         match self {
             Self::Domain(domain) => Some(domain),
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Adds a receive, if they are the queue pair's own.
+    /// Posts a receive to the queue pair's own receive queue.
     pub(super) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
@@ -91,7 +91,8 @@ impl Source {
         }
     }
 
-    /// See [`urxe_proto::host::Receives::fill_receive`]. `pd` is the queue pair's.
+    /// See [`urxe_proto::host::Receives::fill_receive`]. `pd` is the queue pair's protection
+    /// domain.
     pub(super) fn fill(
         &self,
         regions: &RegionTable,
@@ -109,8 +110,8 @@ impl Source {
         }
     }
 
-    /// Accesses memory of the protection domain of the shared queue that a message names; without
-    /// one, of `pd`.
+    /// Accesses memory in the protection domain of the shared receive queue `srq` that a message
+    /// names; without one, in `pd`.
     pub(super) fn with_pd<T>(
         &self,
         srq: Option<Srqn>,
@@ -125,7 +126,7 @@ impl Source {
         }
     }
 
-    /// Adds the completion of a receive.
+    /// Adds the completion of a receive to its completion queue.
     pub(super) fn complete(
         &self,
         receive: &Receive,
@@ -135,7 +136,7 @@ impl Source {
         match self {
             Self::Nowhere => Ok(()),
             Self::Own(_, cq) | Self::Shared(_, cq) => cq.push(completion, solicited),
-            // That of a queue which was destroyed meanwhile, nobody waits for.
+            // If the shared receive queue has been destroyed meanwhile, its completion is dropped.
             Self::Domain(_) => self
                 .with_named(receive.srq, |srq| match srq.cq() {
                     Some(cq) => cq.push(completion, solicited),
@@ -145,7 +146,7 @@ impl Source {
         }
     }
 
-    /// Does something with the shared queue of the domain that a message names.
+    /// Calls `act` with the domain's shared receive queue of this number; `None` if there is none.
     fn with_named<T>(&self, srqn: Option<Srqn>, act: impl FnOnce(&Srq) -> T) -> Option<T> {
         match self {
             Self::Domain(domain) => domain.with(srqn?, act),

@@ -1,4 +1,4 @@
-//! How a queue pair sends: in turns, batch by batch, along the way of what comes next.
+//! Transmission: a queue pair sends up to a quantum, in batches, each to one destination.
 
 use super::destinations::Destinations;
 use super::machine::{Machine, Next};
@@ -14,31 +14,31 @@ use std::time::Duration;
 use urxe_net::{Path, SendBatch, now};
 use urxe_proto::time::Time;
 
-/// How many bytes a queue pair sends before others have their turn.
+/// Send quantum in bytes: what a queue pair sends before the next one is served.
 pub(super) const TURN: u64 = 1 << 20;
 
-/// What giving a batch to the kernel counts for, however little is in it, as when datagrams go to
-/// many destinations.
+/// Least charge in bytes for one flush to the kernel, however small the batch: datagrams to many
+/// destinations need one flush each.
 const FLUSH_COSTS: u64 = 16 << 10;
 
 /// How long a batch waits for room in the socket. Then it is dropped, and the transport treats its
 /// packets like any that the network lost.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(16);
 
-/// A batch for which the socket has no room. The caller sends nothing else until it has gone out or
-/// was dropped, so packets keep their order. The kernel reports room (`engine::rooms`); no thread
-/// sleeps for it, since every sender holds at least the lock of its queue pair.
+/// A batch for which the socket has no room. The queue pair sends nothing else until the batch is
+/// sent or dropped, so packets keep their order. The kernel reports room (`engine::rooms`). No
+/// thread sleeps for it, since every sender holds at least the lock of its queue pair.
 pub(super) struct Stalled {
     batch: SendBatch,
     route: Route,
-    /// When the batch is dropped.
+    /// The time at which the batch is dropped.
     pub(super) until: Time,
 }
 
 /// The socket has no room for the rest of a batch.
 pub(super) struct Blocked;
 
-/// Answers for which the socket has no room, from a queue pair that is about to end.
+/// Responses of a queue pair at its end for which the socket has no room.
 #[must_use]
 pub(super) struct Unsent(Option<SendBatch>);
 
@@ -53,7 +53,8 @@ impl From<SendBatch> for Unsent {
 }
 
 impl Unsent {
-    /// Sends them, and sleeps for room if need be. No lock may be held.
+    /// Sends the responses, and sleeps up to `ROOM_TIMEOUT` for room in the socket. Drops what is
+    /// left then. The caller must hold no lock.
     pub(super) fn send(self) {
         let Some(mut batch) = self.0 else {
             return;
@@ -66,7 +67,8 @@ impl Unsent {
 }
 
 impl Qp {
-    /// Sends all that may go now, but lets others have their turn.
+    /// Sends what may be sent now, up to the send quantum. If more remains, the queue pair joins
+    /// the engine's list of senders.
     pub(super) fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
         if let Some(frames) = &self.frames {
             self.transmit_frames(inner, frames, regions);
@@ -111,7 +113,8 @@ impl Qp {
             };
             let Route { local, path } = way;
             if path.socket().is_full() {
-                // Nothing is staged, so few batches exist however many queue pairs wait.
+                // Nothing is staged, so the number of batches stays small however many queue pairs
+                // wait.
                 self.wait_for_room(awaits_room, path);
                 more = false;
                 break;
@@ -126,7 +129,7 @@ impl Qp {
                     let more = machine.poll_transmit(now, &mut host, &mut sink);
                     let taken = sink.taken();
                     pacer.spend(now, taken);
-                    // The timer goes on with it.
+                    // The rate limiter's timer resumes transmission.
                     *paced_until = if more { pacer.next() } else { Time::NEVER };
                     false
                 }
@@ -153,7 +156,7 @@ impl Qp {
         if let Some(batch) = batch {
             engine::get().return_batch(batch);
         }
-        // Whoever is on the list already gets one turn all the same.
+        // A queue pair that is on the list already keeps its one entry.
         if more && !std::mem::replace(queued, true) {
             engine::get().ready(Arc::clone(self));
         }
@@ -162,22 +165,21 @@ impl Qp {
 }
 
 impl Qp {
-    /// Has the engine let it go on when the socket of `path` has room.
+    /// Registers the queue pair to be resumed when the socket of `path` has room.
     fn wait_for_room(self: &Arc<Self>, awaits_room: &mut bool, path: &Path) {
         if !std::mem::replace(awaits_room, true) {
             engine::get().wait_for_room(self, path);
         }
     }
 
-    /// The socket that it waits for has room.
+    /// Resumes transmission: the socket has room again.
     pub(crate) fn room_found(self: &Arc<Self>, regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         inner.awaits_room = false;
         self.transmit(&mut inner, regions);
     }
 
-    /// Sends the batch that waits for room, or drops it when it has waited too long. False while it
-    /// waits on.
+    /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.
     fn send_stalled(self: &Arc<Self>, inner: &mut Inner) -> bool {
         let Some(mut stalled) = inner.stalled.take() else {
             return true;
@@ -197,14 +199,14 @@ impl Qp {
 }
 
 impl Inner {
-    /// Gives up a batch for which the socket has no room.
+    /// Drops a batch for which the socket has no room, and counts its packets.
     fn drop_batch(&mut self, batch: &mut SendBatch) {
         self.traffic.gave_up(batch.packets() as u64);
         batch.discard();
     }
 
-    /// Takes the batch that waits for room, so that it goes out before what its new owner stages, or
-    /// else an empty one.
+    /// Takes the stalled batch, so that its packets precede those staged next; without one, an
+    /// empty batch.
     pub(super) fn take_stalled_batch(&mut self) -> SendBatch {
         match self.stalled.take() {
             Some(stalled) => stalled.batch,
@@ -213,7 +215,7 @@ impl Inner {
     }
 }
 
-/// Where the next packet goes; `None` when there is nothing to send, or nowhere to.
+/// Returns the route of the next packet; `None` when nothing can be sent, or no route is known.
 fn next_way<'a>(
     machine: &Machine,
     route: &'a Option<Route>,
@@ -230,8 +232,8 @@ fn next_way<'a>(
     }
 }
 
-/// Gives a batch to the kernel. Returns how much of a turn that was; what the socket has no room for
-/// stays in the batch.
+/// Passes a batch to the kernel. Returns its charge against the send quantum, in bytes. Packets for
+/// which the socket has no room stay in the batch.
 pub(super) fn send_batch(
     batch: &mut SendBatch,
     path: &Path,

@@ -1,5 +1,5 @@
-//! The target of an extended reliable connection, as each who opens it has it (annex A14): one queue
-//! pair, whose events go to all, and which lives until the last of them closes it.
+//! Shared ownership of an XRC target queue pair (annex A14). Its events go to all owners, and it
+//! lives until the last one closes it.
 
 use super::Qp;
 use crate::event_queue::AckCount;
@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use urxe_proto::ids::Qpn;
 
-/// A target queue pair that was opened by its number, beside whoever made it.
+/// An XRC target queue pair that was opened by its number. Its creator owns it beside this.
 #[derive(Debug)]
 pub struct Share {
     qp: Arc<Qp>,
     events: Arc<AsyncEvents>,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the application has not acknowledged.
     pub async_acks: AckCount,
-    /// A number for whoever opened it, to find its own object by.
+    /// An opaque value that the opener sets, to find its own object.
     pub tag: AtomicUsize,
 }
 
 impl Share {
-    /// Opens the target of this number, if the domain has one. Its events go to `events` too.
+    /// Opens the XRC target with this number; `None` if the domain has none. Its events go to
+    /// `events` too.
     pub fn open(domain: &Xrcd, qpn: Qpn, events: &Arc<AsyncEvents>) -> Option<Arc<Share>> {
         let qp = domain.find_target(qpn)?;
         let share = Arc::new(Share {
@@ -45,15 +46,16 @@ impl Share {
         });
     }
 
-    /// Closes it, and destroys the queue pair if nobody else has it. Waits until the program is done
-    /// with the events that it has. To be called before the last reference goes.
+    /// Closes this share. The last owner destroys the queue pair. Waits until the application has
+    /// acknowledged the events that it has taken. Must be called before the last reference is
+    /// dropped.
     pub fn close(&self) {
         self.qp.left_by(|holders| holders.leave(self));
         self.events.retract_share(self);
         self.async_acks.wait();
     }
 
-    /// The number that whoever opened it has set, see [`Share::tag`].
+    /// The value that the opener has set, see [`Share::tag`].
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }

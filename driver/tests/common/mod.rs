@@ -18,7 +18,7 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// How long anything here may take before it counts as hung.
+/// Timeout of each wait: a test that exceeds it counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end of a connection.
@@ -31,7 +31,8 @@ pub struct End {
 
 /// Registered memory that the test owns.
 pub struct Buffer {
-    // The region goes before the memory: until it does, a peer's packets may still arrive there.
+    // Fields drop in order: the region is deregistered before the memory is freed, since a peer's
+    // packets may arrive until then.
     pub mr: Mr,
     pub data: Vec<u64>,
 }
@@ -40,7 +41,8 @@ impl Buffer {
     pub fn new(pd: &Arc<Pd>, len: usize, access: Access) -> Buffer {
         let mut data = vec![0_u64; len.div_ceil(8).max(1)];
         let addr = data.as_mut_ptr() as u64;
-        // SAFETY: the vector is dropped after the region, and only looked at between transfers.
+        // SAFETY: the vector is dropped after the region, and is accessed by references only while
+        // no transfer is in progress.
         let mr = unsafe { Mr::register(pd, addr, (data.len() * 8) as u64, addr, access) }.unwrap();
         Buffer { mr, data }
     }
@@ -55,10 +57,10 @@ impl Buffer {
         }
     }
 
-    /// What the memory holds now, though a peer may be writing to it.
+    /// Returns a copy of the memory's contents, which a peer may be writing to.
     pub fn now(&self) -> Vec<u64> {
         let first = self.data.as_ptr();
-        // SAFETY: each is an element of the vector.
+        // SAFETY: `i` is less than the vector's length, so `first.add(i)` is inside it.
         let read = |i| unsafe { first.add(i).read_volatile() };
         (0..self.data.len()).map(read).collect()
     }
@@ -81,7 +83,7 @@ impl End {
         Self::sharing(service, channel, cqe, |_| None)
     }
 
-    /// One that receives from the shared queue that `srq` returns.
+    /// Creates an end that receives from the shared receive queue that `srq` returns.
     pub fn sharing(
         service: QpType,
         channel: Option<Arc<Channel>>,
@@ -141,7 +143,7 @@ impl End {
         self.ready_to_send(attr);
     }
 
-    /// Takes it to RTR. Returns the attributes for [`End::ready_to_send`].
+    /// Moves the queue pair to RTR. Returns the attributes for [`End::ready_to_send`].
     pub fn ready_to_receive(&self, peer: &End, tune: impl Fn(&mut QpAttr)) -> QpAttr {
         let mut attr = QpAttr {
             state: QpState::Rtr,
@@ -190,7 +192,7 @@ impl End {
             .unwrap();
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     pub fn completion(&self) -> Completion {
         let start = Instant::now();
         let mut one = [None];
@@ -208,7 +210,7 @@ impl Drop for End {
     }
 }
 
-/// Two ends that are ready to send.
+/// Returns two connected ends in RTS.
 pub fn pair(tune: impl Fn(&mut QpAttr)) -> (End, End) {
     join(End::new(None, 256), End::new(None, 256), tune)
 }
