@@ -300,9 +300,9 @@ impl RegionTable {
         data: &[u8],
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        // SAFETY: `remote` has checked that the range is within a region, and for remote write access.
-        // Registrations and binds grant that only for regions with local write access. The caller holds
-        // the table's lock, so the region stays registered.
+        // SAFETY: `remote` has checked that the range is within a region, and for remote write
+        // access. Registrations and binds grant that only for regions with local write access. The
+        // caller holds the table's lock, so the region stays registered.
         unsafe { at.place.write(data) }
     }
 
