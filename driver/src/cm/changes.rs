@@ -29,8 +29,8 @@ impl Inner {
 }
 
 impl DeviceUser for Id {
-    /// Makes the identifier unusable, as in the kernel. Its connection, if any, ends through its
-    /// own timers.
+    /// Makes the identifier unusable, as in the kernel. Its connection, if any, is not ended
+    /// here.
     fn device_removed(&self) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, State::Closed | State::WithoutDevice) {
