@@ -145,9 +145,9 @@ impl Mr {
     /// that has a [`crate::qp::Posting`] must do neither.
     ///
     /// # Safety
-    /// Without [`Access::ON_DEMAND`], the `len` bytes at `addr` must stay mapped until the region is
-    /// dropped. Any other user of these addresses must expect them to be read, and to change, at any
-    /// time.
+    /// Without [`Access::ON_DEMAND`], the `len` bytes at `addr` must stay mapped until the region
+    /// is dropped. Any other user of these addresses must expect them to be read, and to change, at
+    /// any time.
     ///
     /// # Errors
     /// See [`RegisterError`].

@@ -221,7 +221,7 @@ mod tests {
     fn addresses_of_others_and_of_no_device_are_told_apart() {
         let elsewhere = device_of(address("192.0.2.1")).unwrap_err();
         assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
-        // The whole of 127.0.0.0/8 is this host, but only what an interface has makes a GID.
+        // All of 127.0.0.0/8 is local, but only the addresses of an interface have GIDs.
         let nowhere = device_of(address("127.9.9.9")).unwrap_err();
         assert_eq!(nowhere.errno(), libc::ENODEV);
     }

@@ -116,7 +116,7 @@ fn zero_based_regions_are_named_from_0() {
     assert_eq!(data, [0, u64::from_ne_bytes([2; 8])]);
 }
 
-/// Reads through the region's local key.
+/// Reads `len` bytes at `addr` by the region's local key.
 fn read(pd: &Pd, mr: &Mr, addr: u64, len: u32) -> Result<Vec<u8>, MemoryError> {
     let mut out = vec![0xee; len as usize];
     let sge = Sge {

@@ -80,7 +80,7 @@ fn a_window_opens_its_range_with_its_own_rights() {
     let add = AtomicOp::FetchAdd(1);
     let atomic = held.table().remote_atomic(&fixture.pd, QPN, key, addr, add);
     assert_eq!((read, atomic), (Err(Permission), Err(Permission)));
-    // The region's own key grants nothing that the region does not.
+    // The region's own key grants only the access of the region.
     assert_eq!(
         held.table()
             .remote_write(&fixture.pd, QPN, fixture.mr.rkey(), addr, &[1; 8]),
