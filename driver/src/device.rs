@@ -1,4 +1,4 @@
-//! Devices: one for each network interface that is up (see ARCHITECTURE.md).
+//! Devices: one for each usable network interface (see ARCHITECTURE.md).
 
 use crate::cm;
 use crate::engine;
@@ -15,26 +15,26 @@ use urxe_net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
-/// What device names start with; the interface's name follows.
+/// The prefix of device names; the name of the interface follows.
 pub const NAME_PREFIX: &str = "urxe_";
 
-/// The number of the one port that a device has.
+/// The number of a device's only port.
 pub const PORT: u8 = 1;
 
-/// How many GIDs a port has room for.
+/// The number of entries of a port's GID table.
 pub const GID_TABLE_LEN: usize = 256;
 
-/// Whether a port carries packets; the numbers of `enum ibv_port_state`.
+/// The state of a port; the values of `enum ibv_port_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum PortState {
     /// The interface is down.
     Down = 1,
-    /// It is up.
+    /// The interface is up.
     Active = 4,
 }
 
-/// A device: what programs see of a network interface.
+/// A device: a network interface as verbs applications see it.
 #[derive(Debug)]
 pub struct Device {
     name: String,
@@ -45,22 +45,22 @@ pub struct Device {
     port: RwLock<Port>,
     /// Whether the interface is gone.
     gone: AtomicBool,
-    /// Where changes are told: the events of those who have it open.
+    /// The event queues of the contexts that have the device open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
-    /// Whether its link has another address, which its users were not told.
+    /// Whether the link address has changed and the users have not been notified.
     moved: AtomicBool,
-    /// Who is told what a program's identifiers of the connection manager are told, by where it is.
+    /// The connection manager identifiers to notify, by their address in memory.
     users: Mutex<HashMap<usize, Weak<dyn DeviceUser>>>,
-    /// Whether datagrams are taken at all of its addresses, those to come included.
+    /// Whether datagrams are received at all of its addresses, including future ones.
     open_everywhere: AtomicBool,
 }
 
-/// Who uses a device and is told what becomes of it, by a thread that holds no lock.
+/// A user of a device that is notified of changes, by a thread that holds no lock.
 pub(crate) trait DeviceUser: Send + Sync + fmt::Debug {
-    /// The interface is gone.
+    /// Called after the interface is gone.
     fn device_removed(&self);
 
-    /// The interface has another link address.
+    /// Called after the link address of the interface has changed.
     fn link_address_changed(&self);
 }
 
@@ -69,15 +69,15 @@ struct Port {
     state: PortState,
     interface_mtu: u32,
     mac: Option<[u8; 6]>,
-    /// The GID table. An address keeps its index as long as it is there; index 0 is an IPv4 address
-    /// where there was one when the device was found.
+    /// The GID table. An address keeps its index as long as the interface has it. Index 0 is an
+    /// IPv4 address if the interface had one when the device was created.
     gids: Vec<Option<IpAddr>>,
 }
 
-/// The devices of this host, the one with the default route first, the loopback last.
+/// Returns the devices of this host, the one with the default route first, the loopback last.
 ///
 /// # Errors
-/// When the kernel does not tell the interfaces.
+/// The error of the system call if the kernel does not list the interfaces.
 pub fn devices() -> io::Result<Vec<Arc<Device>>> {
     let interfaces = list_interfaces()?;
     let usable = interfaces
@@ -86,17 +86,17 @@ pub fn devices() -> io::Result<Vec<Arc<Device>>> {
     Ok(usable.map(known_or_new).collect())
 }
 
-/// The interfaces that make no device, and why.
+/// Returns the interfaces that have no device, each with the reason.
 ///
 /// # Errors
-/// When the kernel does not tell the interfaces.
+/// The error of the system call if the kernel does not list the interfaces.
 pub fn unusable_interfaces() -> io::Result<Vec<(String, &'static str)>> {
     let interfaces = list_interfaces()?;
     let why = |interface: &Interface| Some((interface.name.clone(), unusable(interface)?));
     Ok(interfaces.iter().filter_map(why).collect())
 }
 
-/// Why an interface makes no device.
+/// Returns why an interface has no device; `None` if it has one.
 fn unusable(interface: &Interface) -> Option<&'static str> {
     if !interface.up {
         return Some("it is down (`ip link set dev NAME up`)");
@@ -110,7 +110,7 @@ fn unusable(interface: &Interface) -> Option<&'static str> {
     None
 }
 
-/// The devices that are in use. All users share one object for each, so that all see its changes.
+/// The devices in use. All users of a device share one object, so that all see its changes.
 static KNOWN: PerProcess<Mutex<Vec<Weak<Device>>>> = PerProcess::new();
 
 fn known() -> MutexGuard<'static, Vec<Weak<Device>>> {
@@ -133,7 +133,7 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
     device
 }
 
-/// The local addresses of the device of this name, if somebody has it.
+/// Returns the local addresses of the device with this name, if it is in use.
 pub(crate) fn addresses_of(name: &str) -> Vec<LocalAddress> {
     let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     let devices = known.iter().filter(|device| device.name == name);
@@ -164,54 +164,56 @@ impl Device {
         }
     }
 
-    /// Its name: `urxe_` and the interface's name.
+    /// Returns its name: `urxe_` and the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interface's name.
+    /// Returns the name of the interface.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// The interface's number.
+    /// Returns the index of the interface.
     pub fn interface_index(&self) -> u32 {
         self.index
     }
 
-    /// Whether it is the loopback interface.
+    /// Returns whether the interface is the loopback.
     pub fn is_loopback(&self) -> bool {
         self.loopback
     }
 
-    /// The node GUID, in network order: the EUI-64 of the interface's MAC address, so it stays.
+    /// Returns the node GUID in network order: the EUI-64 of the interface's MAC address, so it is
+    /// stable.
     pub fn guid(&self) -> [u8; 8] {
         self.guid
     }
 
-    /// Whether the port carries packets.
+    /// Returns the state of the port.
     pub fn port_state(&self) -> PortState {
         self.port().state
     }
 
-    /// The interface's MTU, in bytes.
+    /// Returns the MTU of the interface, in bytes.
     pub fn interface_mtu(&self) -> u32 {
         self.port().interface_mtu
     }
 
-    /// The largest path MTU whose packets fit the interface.
+    /// Returns the largest path MTU whose packets fit the MTU of the interface.
     pub fn active_mtu(&self) -> Mtu {
         Mtu::for_interface(self.port().interface_mtu).unwrap_or(Mtu::B256)
     }
 
-    /// Packets for queue pairs of this process that had a partition key or a queue key that is not
-    /// theirs (`P_KeyViolations` and `Q_KeyViolations` of 14.2.5.6, beyond whose 16 bits they count).
+    /// Returns the numbers of received packets with a wrong partition key and with a wrong queue
+    /// key, for queue pairs of this process (`P_KeyViolations` and `Q_KeyViolations` of 14.2.5.6;
+    /// these counters are wider than the 16 bits there).
     pub fn key_violations(&self) -> (u64, u64) {
         let counted = engine::get().totals_of(&self.name).transport;
         (counted.bad_pkey, counted.bad_qkey)
     }
 
-    /// The GID with this index; `None` where the table has an empty entry or ends.
+    /// Returns the GID with this index; `None` for an empty entry, and beyond the end of the table.
     pub fn gid(&self, index: usize) -> Option<Gid> {
         self.port()
             .gids
@@ -221,7 +223,7 @@ impl Device {
             .map(Gid::from_ip)
     }
 
-    /// The GID table: index and address.
+    /// Returns the index and the address of each GID.
     pub fn gids(&self) -> Vec<(usize, IpAddr)> {
         let port = self.port();
         port.gids
@@ -231,7 +233,7 @@ impl Device {
             .collect()
     }
 
-    /// The local address that packets with this source GID come from.
+    /// Returns the local address of packets with this source GID.
     pub fn source(&self, gid_index: u8) -> Option<LocalAddress> {
         let ip = self
             .port()
@@ -242,7 +244,7 @@ impl Device {
         Some(LocalAddress::new(ip, self.index))
     }
 
-    /// All local addresses, in the order of their GIDs.
+    /// Returns all local addresses, in the order of their GIDs.
     pub(crate) fn sources(&self) -> impl Iterator<Item = LocalAddress> + use<> {
         let index = self.index;
         let gids = self.gids();
@@ -250,16 +252,16 @@ impl Device {
             .map(move |(_, ip)| LocalAddress::new(ip, index))
     }
 
-    /// Opens all of its addresses, and from now on those that come later.
+    /// Opens all of its addresses, and from now on each new one.
     ///
     /// # Errors
-    /// When none can be opened.
+    /// [`OpenError`] if none can be opened.
     pub(crate) fn open_everywhere(&self) -> Result<(), OpenError> {
         self.open_everywhere.store(true, Ordering::Release);
         engine::get().open_all(self.sources())
     }
 
-    /// Opens addresses that have come, if that is wanted.
+    /// Opens new addresses, if all addresses are to be open.
     fn open_new(&self) {
         if self.open_everywhere.load(Ordering::Acquire)
             && let Err(error) = engine::get().open_all(self.sources())
@@ -268,25 +270,25 @@ impl Device {
         }
     }
 
-    /// Whose events tell of changes of this device.
+    /// Adds an event queue to which changes of this device are pushed.
     pub(crate) fn listen(&self, events: &Arc<AsyncEvents>) {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(Arc::downgrade(events));
     }
 
-    /// From now on `user` is told what becomes of the device.
+    /// Registers a user to notify of changes of the device.
     pub(crate) fn used_by(&self, user: Weak<dyn DeviceUser>) {
         lock(&self.users).insert(user.as_ptr().addr(), user);
     }
 
-    /// `user` is told no more.
+    /// Removes a user.
     pub(crate) fn not_used_by(&self, user: &dyn DeviceUser) {
         lock(&self.users).remove(&std::ptr::from_ref(user).addr());
     }
 
-    /// Tells its users what they do not know. They take locks, and so do those who look at interfaces
-    /// when they call for a list: this is for a thread that holds none.
+    /// Notifies its users of changes of which they have not been notified. The caller must hold no
+    /// lock: the users take locks, and hold them while they list the interfaces.
     fn tell_users(&self) {
         let moved = self.moved.swap(false, Ordering::AcqRel);
         let gone = self.gone.load(Ordering::Acquire);
@@ -306,12 +308,13 @@ impl Device {
         }
     }
 
-    /// Takes what the kernel says now.
+    /// Applies the kernel's present state of the interface.
     fn update(&self, interface: &Interface) {
         self.change(|port| port.update(interface));
     }
 
-    /// The interface is gone, and will not come back: one of the same name is another.
+    /// Marks the interface as gone. It does not return: one with the same name is another
+    /// interface.
     fn lost(&self) {
         self.change(|port| {
             port.state = PortState::Down;
@@ -322,7 +325,7 @@ impl Device {
         }
     }
 
-    /// Changes the port, and tells who listens what changed.
+    /// Changes the port, and pushes an event to the listeners for each change.
     fn change(&self, change: impl FnOnce(&mut Port)) {
         let mut port = self.port.write().unwrap_or_else(PoisonError::into_inner);
         let before = port.clone();
@@ -348,7 +351,7 @@ impl Device {
         }
     }
 
-    /// Tells an event to those who have it open.
+    /// Pushes an event to all event queues of the device.
     fn tell(&self, kind: EventType, object: &EventObject) {
         for events in lock(&self.listeners).iter().filter_map(Weak::upgrade) {
             events.push(AsyncEvent {
@@ -373,7 +376,7 @@ impl Port {
             PortState::Down
         };
         let mut fresh: Vec<IpAddr> = interface.addresses.iter().map(Address::ip).collect();
-        // IPv4 before IPv6, and of IPv6 what has a scope beyond the link before what has not.
+        // IPv4 before IPv6; of IPv6, link-local addresses last.
         fresh.sort_by_key(|ip| match ip {
             IpAddr::V4(_) => 0,
             IpAddr::V6(v6) if v6.is_unicast_link_local() => 2,
@@ -396,20 +399,20 @@ impl Port {
     }
 }
 
-/// The interface's MAC address, or, where it has none, what tells it from others of the host.
+/// Returns the interface's MAC address, or one made of the interface's index if it has none.
 fn mac(interface: &Interface) -> [u8; 6] {
     let [a, b, c, d] = interface.index.to_be_bytes();
     interface.mac.unwrap_or([0, 0, a, b, c, d])
 }
 
-/// The EUI-64 of a MAC address, as IPv6 interface identifiers have it (RFC 4291, appendix A).
+/// Returns the EUI-64 of a MAC address, as in IPv6 interface identifiers (RFC 4291, appendix A).
 fn eui64(mac: [u8; 6]) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac;
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Looks at the interfaces again, for the devices that somebody has, and tells whom it concerns. No lock
-/// may be held.
+/// Lists the interfaces, updates the devices in use, and notifies their users. The caller must hold
+/// no lock.
 pub(crate) fn refresh() {
     let interfaces = match list_interfaces() {
         Ok(interfaces) => interfaces,

@@ -1,45 +1,46 @@
-//! Device memory: buffers that belong to the device, which programs reach by copying. The device is
-//! this process, so it is ordinary memory; what programs rely on is kept: its size is limited, it is
-//! aligned as they ask, and copies move whole words.
+//! Device memory: buffers of the device that applications access by copies (`ibv_alloc_dm`).
+//!
+//! The device is this process, so the buffers are ordinary memory. The guarantees of device memory
+//! hold: a limited total size, the requested alignment, and copies of whole words.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of device memory that a process can have.
+/// The device memory of a process, in bytes.
 pub const MAX_DM_SIZE: usize = 64 << 20;
 
-/// Copies begin at multiples of so many bytes, and move multiples of them.
+/// The granularity of the offsets and lengths of copies, in bytes.
 pub const DM_WORD: usize = 4;
 
-/// The coarsest alignment that can be asked for: 2 MiB.
+/// The largest alignment, as a power of two: 2 MiB.
 pub const MAX_LOG_ALIGN: u32 = 21;
 
-/// Bytes in use.
+/// The bytes allocated in this process.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Why device memory cannot be had, or not be copied to or from.
+/// Errors of allocating device memory and of copying to or from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DmError {
-    /// No bytes, or more than there can be: EINVAL.
+    /// The length is 0 or exceeds [`MAX_DM_SIZE`]: EINVAL.
     #[error("a buffer of device memory has 1 to {MAX_DM_SIZE} bytes")]
     Size,
-    /// It cannot be aligned so: EINVAL.
+    /// The alignment exceeds 2^[`MAX_LOG_ALIGN`] bytes: EINVAL.
     #[error("device memory is aligned to 2^{MAX_LOG_ALIGN} bytes at most")]
     Alignment,
-    /// Other buffers have it: ENOMEM.
+    /// Too little device memory is free: ENOMEM.
     #[error("the process has {MAX_DM_SIZE} bytes of device memory, and too few of them are free")]
     Full,
-    /// A copy reaches beyond the end: EFAULT.
+    /// The copy ends beyond the end of the buffer: EFAULT.
     #[error("the copy reaches beyond the end of the device memory")]
     Range,
-    /// A copy does not begin or end at a word: EINVAL.
+    /// The offset or the length of the copy is not a multiple of [`DM_WORD`]: EINVAL.
     #[error("copies of device memory begin and end at multiples of {DM_WORD} bytes")]
     Unaligned,
 }
 
 impl DmError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Size | Self::Alignment | Self::Unaligned => libc::EINVAL,
@@ -57,13 +58,14 @@ pub struct DeviceMemory {
     len: usize,
 }
 
-// SAFETY: it owns its bytes, and reaches them through raw pointers only.
+// SAFETY: the buffer owns its bytes, which any thread may access and free.
 unsafe impl Send for DeviceMemory {}
-// SAFETY: as above; copies that meet leave bytes of either, as with any memory that a peer writes.
+// SAFETY: shared references access the bytes only through raw pointers. Concurrent copies may
+// interleave bytes, as in any memory that a peer writes.
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// Allocates `len` bytes of zeros, aligned to 2^`log_align` bytes, and to a word at least.
+    /// Allocates `len` zeroed bytes, aligned to 2^`log_align` bytes and at least to 8 bytes.
     ///
     /// # Errors
     /// [`DmError::Size`], [`DmError::Alignment`] and [`DmError::Full`].
@@ -74,13 +76,13 @@ impl DeviceMemory {
         if log_align > MAX_LOG_ALIGN {
             return Err(DmError::Alignment);
         }
-        // Atomics work on 8 bytes.
+        // Atomics operate on 8 bytes.
         let align = (1 << log_align).max(size_of::<u64>());
         let layout = Layout::from_size_align(len, align).map_err(|_| DmError::Size)?;
         let take = |used: usize| used.checked_add(len).filter(|total| *total <= MAX_DM_SIZE);
         USED.fetch_update(Ordering::AcqRel, Ordering::Acquire, take)
             .map_err(|_| DmError::Full)?;
-        // SAFETY: the layout has bytes.
+        // SAFETY: the size of the layout is `len`, which is not 0.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             USED.fetch_sub(len, Ordering::AcqRel);
             return Err(DmError::Full);
@@ -88,41 +90,43 @@ impl DeviceMemory {
         Ok(DeviceMemory { start, layout, len })
     }
 
-    /// Where it lies in the process.
+    /// Returns its address in the process.
     pub fn addr(&self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// Its bytes.
+    /// Returns its length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Copies `len` bytes from `host` to byte `offset` on.
+    /// Copies `len` bytes from `host` to the buffer, from byte `offset` on.
     ///
     /// # Safety
-    /// The bytes at `host` can be read.
+    /// `host` must point to `len` readable bytes.
     ///
     /// # Errors
     /// [`DmError::Range`] and [`DmError::Unaligned`].
     pub unsafe fn copy_in(&self, offset: u64, host: *const u8, len: usize) -> Result<(), DmError> {
         let at = self.locate(offset, len)?;
-        // SAFETY: the range is within the buffer, and the other is the caller's promise.
+        // SAFETY: `locate` has checked that `at` points to `len` bytes of the buffer. `host` points
+        // to `len` readable bytes: the caller's contract, section Safety.
         unsafe { std::ptr::copy(host, at, len) };
         Ok(())
     }
 
-    /// Copies `len` bytes from byte `offset` on to `host`.
+    /// Copies `len` bytes of the buffer, from byte `offset` on, to `host`.
     ///
     /// # Safety
-    /// The bytes at `host` can be written.
+    /// `host` must point to `len` writable bytes.
     ///
     /// # Errors
     /// [`DmError::Range`] and [`DmError::Unaligned`].
     pub unsafe fn copy_out(&self, offset: u64, host: *mut u8, len: usize) -> Result<(), DmError> {
         let at = self.locate(offset, len)?;
-        // SAFETY: the range is within the buffer, and the other is the caller's promise.
+        // SAFETY: `locate` has checked that `at` points to `len` bytes of the buffer. `host` points
+        // to `len` writable bytes: the caller's contract, section Safety.
         unsafe { std::ptr::copy(at, host, len) };
         Ok(())
     }
@@ -142,7 +146,8 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and nobody uses it any more.
+        // SAFETY: `start` was allocated with `layout`, and no other reference to it exists in a
+        // drop.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
         USED.fetch_sub(self.len, Ordering::AcqRel);
     }
@@ -157,7 +162,7 @@ mod tests {
         let dm = DeviceMemory::allocate(100, 0).unwrap();
         let data: Vec<u8> = (1..=100).collect();
         let mut out = vec![0xee; 104];
-        // SAFETY: the buffers are as long as the longest copy that is carried out.
+        // SAFETY: each buffer has at least the length of the longest copy that is not refused.
         unsafe {
             dm.copy_out(0, out.as_mut_ptr(), 100).unwrap();
             assert_eq!(out[..101], [vec![0; 100], vec![0xee]].concat());

@@ -1,32 +1,32 @@
-//! DMA buffers: memory of another device's driver, known by a file descriptor. A device would reach
-//! it over the bus; here it is mapped, which its exporter has to allow.
+//! DMA buffers: memory exported by another device's driver as a file descriptor. A hardware device
+//! would access it over the bus; here it is mapped, which its exporter must support.
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What `fstatfs` says of the file system where DMA buffers live (`DMA_BUF_MAGIC`, "DMAB").
+/// The `f_type` that fstatfs(2) reports for DMA buffers (`DMA_BUF_MAGIC`, "DMAB").
 const DMA_BUF_MAGIC: libc::__fsword_t = 0x444d_4142;
 
-/// Why a DMA buffer cannot be mapped.
+/// Errors of mapping a DMA buffer.
 #[derive(Debug, thiserror::Error)]
 pub enum DmaBufError {
-    /// It is no file at all: mostly EBADF.
+    /// The descriptor is not usable: usually EBADF.
     #[error("{0}")]
     File(io::Error),
-    /// It is another kind of file: EINVAL.
+    /// The file is of another kind: EINVAL.
     #[error("the file descriptor is not a DMA buffer's")]
     NotDmaBuf,
-    /// The range is empty, or reaches beyond the end: EINVAL.
+    /// The range is empty, or ends beyond the end of the buffer: EINVAL.
     #[error("the range is empty, or reaches beyond the end of the DMA buffer")]
     Range,
-    /// Its exporter has it not be mapped, or not for this access: EOPNOTSUPP.
+    /// The exporter does not support mapping, or not with this access: EOPNOTSUPP.
     #[error("the DMA buffer cannot be mapped ({0}), and there is no other way to it here")]
     Map(io::Error),
 }
 
 impl DmaBufError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::File(error) => error.raw_os_error().unwrap_or(libc::EBADF),
@@ -36,12 +36,12 @@ impl DmaBufError {
     }
 }
 
-/// A part of a DMA buffer, mapped while this lives.
+/// A mapped part of a DMA buffer; dropping it unmaps the part.
 #[derive(Debug)]
 pub struct DmaBuf(MmapRaw);
 
 impl DmaBuf {
-    /// Maps `len` bytes from `offset` on.
+    /// Maps `len` bytes from `offset` on, writable if `writable`.
     ///
     /// # Errors
     /// See [`DmaBufError`].
@@ -59,8 +59,7 @@ impl DmaBuf {
         Self::map_file(fd, offset, len, writable)
     }
 
-    /// Maps a part of any file whose end can be found by seeking, which is how DMA buffers tell
-    /// their size.
+    /// Maps a part of a file whose size lseek(2) reports, which is how DMA buffers report theirs.
     fn map_file(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -82,7 +81,7 @@ impl DmaBuf {
         map.map(DmaBuf).map_err(DmaBufError::Map)
     }
 
-    /// Where the first byte lies in the process.
+    /// Returns the address of the first byte in the process.
     pub fn addr(&self) -> u64 {
         self.0.as_mut_ptr().expose_provenance() as u64
     }
@@ -113,7 +112,7 @@ mod tests {
         file.write_all_at(b"here", 5000).unwrap();
         let map = DmaBuf::map_file(file.as_fd(), 5000, 4, true).unwrap();
         let mut out = [0; 4];
-        // SAFETY: four bytes are mapped there.
+        // SAFETY: `map` has four bytes, mapped for reading and writing.
         unsafe {
             crate::memory::copy_out(map.addr(), &mut out);
             crate::memory::copy_in(map.addr(), b"gone");

@@ -1,11 +1,11 @@
-//! The program's memory, touched from here only.
+//! Access to the application's memory; all of it happens in this module.
 //!
-//! What is registered belongs to the program, which reads and writes it while we do. So no reference
-//! to it is ever made: bytes move through raw pointers, and atomics through [`AtomicU64`], the same
-//! instructions that the program's own atomics use.
+//! Registered memory belongs to the application, which reads and writes it concurrently. The driver
+//! therefore creates no reference to it. Bytes are copied through raw pointers, and atomic
+//! operations use [`AtomicU64`], whose instructions are those of the application's own atomics.
 //!
-//! Where the program has not promised that memory stays mapped, which is what on-demand paging is
-//! about, the kernel copies: it finds out whether the memory is there, and says so.
+//! On-demand paging covers memory that may not be mapped. There the kernel does the copy and
+//! reports a fault as an error.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -13,36 +13,42 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use urxe_proto::host::AtomicOp;
 
-/// Why memory cannot be registered.
+/// Errors of registering memory.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// Part of the range is not mapped, or not with the rights that were asked for: EFAULT.
+    /// Part of the range is not mapped, or not with the requested rights: EFAULT.
     #[error("part of the range is not mapped, or may not be written")]
     Fault,
-    /// The pages could not be had: ENOMEM.
+    /// The pages cannot be allocated: ENOMEM.
     #[error("not enough memory for the pages of the range")]
     NoMemory,
 }
 
-/// Copies from the program's memory.
+/// Copies `out.len()` bytes from the application's memory at `addr`.
 ///
 /// # Safety
-/// The `out.len()` bytes at `addr` are mapped and stay so during the call.
+/// The `out.len()` bytes at `addr` must be mapped for reading until the call returns, and must not
+/// overlap `out`.
 pub(crate) unsafe fn copy_out(addr: u64, out: &mut [u8]) {
-    // SAFETY: the caller's promise; `out` is ours, so the two do not overlap.
+    // SAFETY: `addr` points to `out.len()` readable bytes that do not overlap `out`: the caller's
+    // contract, section Safety.
     unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) }
 }
 
-/// Copies to the program's memory. The end is written last, and at once as far as it is an aligned
-/// integer: the specification promises no order within a message (9.5), but programs wait for its
-/// last bytes to change and take the others for there, as NICs have taught them.
+/// Copies `data` to the application's memory at `addr`.
+///
+/// The last bytes are stored last: the longest suffix of 8, 4, 2 or 1 bytes that is an aligned
+/// integer, in one store with release ordering. The specification guarantees no order within a
+/// message (9.5), but applications poll the last bytes of a message and expect the others to be
+/// there, as they are with hardware NICs.
 ///
 /// # Safety
-/// The `data.len()` bytes at `addr` are mapped for writing and stay so during the call.
+/// The `data.len()` bytes at `addr` must be mapped for writing until the call returns, and must not
+/// overlap `data`.
 pub(crate) unsafe fn copy_in(addr: u64, data: &[u8]) {
     let end = addr + data.len() as u64;
     let aligned = 1 << end.trailing_zeros().min(3);
-    // What lies before the last integer that ends there, aligned, and is all ours.
+    // The largest integer that ends at `end`, is aligned, and is part of `data`.
     let Some(last) = [8, 4, 2, 1]
         .into_iter()
         .find(|&size| size <= aligned && size <= data.len())
@@ -51,8 +57,9 @@ pub(crate) unsafe fn copy_in(addr: u64, data: &[u8]) {
     };
     let (before, tail) = data.split_at(data.len() - last);
     let at = (end - last as u64) as *mut u8;
-    // SAFETY: the caller's promise; `data` is ours, so the two do not overlap. `at` is aligned for
-    // an integer of `last` bytes, and an atomic tolerates the program's accesses.
+    // SAFETY: `addr` points to `data.len()` writable bytes that do not overlap `data`: the caller's
+    // contract, section Safety. `at` is aligned to `last` bytes and within that range. Concurrent
+    // access by the application is sound for the atomic store.
     unsafe {
         std::ptr::copy_nonoverlapping(before.as_ptr(), addr as *mut u8, before.len());
         match *tail {
@@ -73,13 +80,14 @@ pub(crate) unsafe fn copy_in(addr: u64, data: &[u8]) {
     }
 }
 
-/// Does an atomic in the program's memory, and returns what was there before.
+/// Executes an atomic operation in the application's memory; returns the original value.
 ///
 /// # Safety
-/// The 8 bytes at `addr`, a multiple of 8, are mapped for writing and stay so during the call.
+/// `addr` must be a multiple of 8, and its 8 bytes must be mapped for writing until the call
+/// returns.
 pub(crate) unsafe fn atomic(addr: u64, op: AtomicOp) -> u64 {
-    // SAFETY: the caller's promise gives a valid, aligned pointer; an atomic tolerates the program's
-    // accesses.
+    // SAFETY: `addr` is aligned and points to 8 writable bytes: the caller's contract, section
+    // Safety. Concurrent access by the application is sound for an atomic.
     let cell = unsafe { AtomicU64::from_ptr(addr as *mut u64) };
     match op {
         AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
@@ -92,52 +100,56 @@ pub(crate) unsafe fn atomic(addr: u64, op: AtomicOp) -> u64 {
     }
 }
 
-/// Part of a range is not mapped, or not with the rights that are needed.
+/// Part of a range is not mapped, or not with the required rights.
 #[derive(Debug)]
 pub(crate) struct Fault;
 
-/// Copies from memory of the program's that may not be there.
+/// Copies from the application's memory, which may not be mapped.
 pub(crate) fn try_copy_out(addr: u64, out: &mut [u8]) -> Result<(), Fault> {
     let local = libc::iovec {
         iov_base: out.as_mut_ptr().cast(),
         iov_len: out.len(),
     };
     let remote = foreign(addr, out.len());
-    // SAFETY: it writes to `out` only, and fails where nothing can be read.
+    // SAFETY: the call writes to `out` only. Unreadable memory at `addr` makes it fail.
     let copied = unsafe { libc::process_vm_readv(own_process(), &local, 1, &remote, 1, 0) };
     whole(copied, out.len())
 }
 
-/// Copies to memory of the program's that may not be there. Part of it may have been written when it
-/// fails.
+/// Copies to the application's memory, which may not be mapped. A failed copy may have written part
+/// of the data.
 ///
 /// # Safety
-/// Whoever else uses what is mapped there expects it to change.
+/// Any other user of the `data.len()` bytes at `addr` must expect them to change at any time.
 pub(crate) unsafe fn try_copy_in(addr: u64, data: &[u8]) -> Result<(), Fault> {
     let local = libc::iovec {
         iov_base: data.as_ptr().cast_mut().cast(),
         iov_len: data.len(),
     };
     let remote = foreign(addr, data.len());
-    // SAFETY: it only reads from `data`; that the other side changes is the caller's promise.
+    // SAFETY: the call reads `data` only, and fails where `addr` is not writable. Other users of
+    // the memory at `addr` expect changes: the caller's contract, section Safety.
     let copied = unsafe { libc::process_vm_writev(own_process(), &local, 1, &remote, 1, 0) };
     whole(copied, data.len())
 }
 
-/// Does an atomic in memory of the program's that may not be there. The kernel has no atomic that
-/// could fail, so the page is brought in first: a program that unmaps it between the two gets the
-/// fault itself.
+/// Executes an atomic operation in the application's memory, which may not be mapped.
+///
+/// The kernel has no atomic operation that can fail, so the page is populated first. An application
+/// that unmaps the page between the two steps gets a SIGSEGV.
 ///
 /// # Safety
-/// As for [`try_copy_in`]; `addr` is a multiple of 8.
+/// `addr` must be a multiple of 8. Any other user of its 8 bytes must expect them to change at any
+/// time.
 pub(crate) unsafe fn try_atomic(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
     populate(addr, 8, true).map_err(|_| Fault)?;
-    // SAFETY: the 8 bytes, which lie in one page, can be written; the rest is the caller's promise.
+    // SAFETY: `addr` is a multiple of 8: the caller's contract, section Safety. Its 8 bytes are in
+    // one page, which `populate` has found writable.
     Ok(unsafe { atomic(addr, op) })
 }
 
-/// Whether memory can be reached that may not be there: since Linux 5.14, and unless a sandbox
-/// forbids it.
+/// Returns whether memory that may not be mapped can be accessed: Linux 5.14 or later, and no
+/// sandbox that forbids it.
 pub fn can_fault() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -159,7 +171,7 @@ fn foreign(addr: u64, len: usize) -> libc::iovec {
     }
 }
 
-/// Copying stops at the first byte that cannot be reached.
+/// Checks that the kernel copied all `len` bytes: it stops at the first inaccessible byte.
 fn whole(copied: isize, len: usize) -> Result<(), Fault> {
     match usize::try_from(copied) {
         Ok(copied) if copied == len => Ok(()),
@@ -167,11 +179,11 @@ fn whole(copied: isize, len: usize) -> Result<(), Fault> {
     }
 }
 
-/// Brings the pages of a range in, as pinning them would, and checks that all of them are mapped, with
+/// Populates the pages of a range, as pinning would, and checks that all of them are mapped, with
 /// write access if `writable`.
 ///
-/// Nothing keeps them mapped: a program that unmaps registered memory raises the SIGSEGV that it would
-/// raise by accessing it.
+/// The pages are not pinned. An application that unmaps registered memory gets the SIGSEGV that its
+/// own access would cause.
 pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinError> {
     if len == 0 {
         return Ok(());
@@ -187,17 +199,18 @@ pub(crate) fn populate(addr: u64, len: u64, writable: bool) -> Result<(), PinErr
     };
     match advise(start, end - start, advice) {
         Ok(()) => Ok(()),
-        // Missing rights, a mapping that cannot be pinned either, or Linux before 5.14.
+        // EINVAL stands for missing rights, for a mapping that cannot be pinned, and for a kernel
+        // before 5.14, which cannot populate. Only the last needs the check of the mappings.
         Err(libc::EINVAL) if !can_populate(page) => check_mapped(start, end, writable),
         Err(libc::ENOMEM) if check_mapped(start, end, writable).is_ok() => Err(PinError::NoMemory),
         Err(_) => Err(PinError::Fault),
     }
 }
 
-/// One of the kinds of advice that populate; the system's error number.
+/// Calls madvise(2) with one of the `MADV_POPULATE` advices; returns the error number.
 fn advise(start: u64, len: u64, advice: libc::c_int) -> Result<(), libc::c_int> {
     loop {
-        // SAFETY: populating changes no contents, and fails on what is not mapped.
+        // SAFETY: populating changes no contents, and fails for addresses that are not mapped.
         let result = unsafe { libc::madvise(start as *mut libc::c_void, len as usize, advice) };
         if result == 0 {
             return Ok(());
@@ -212,23 +225,23 @@ fn advise(start: u64, len: u64, advice: libc::c_int) -> Result<(), libc::c_int> 
     }
 }
 
-/// Whether the kernel can populate at all: it can do so with our own stack then.
+/// Returns whether the kernel can populate pages, tried on a page of this thread's stack.
 fn can_populate(page: u64) -> bool {
     let local = 0_u8;
     let start = (&raw const local as u64) & !(page - 1);
     advise(start, page, libc::MADV_POPULATE_READ).is_ok()
 }
 
-/// Checks that a range is mapped, with write access if `writable`, without touching it. For kernels that
-/// cannot populate. mincore(2) would not do: it does not tell a mapping's rights, and a write by a peer to
-/// a read-only mapping raises SIGSEGV in this process.
+/// Checks that a range is mapped, with write access if `writable`, without accessing it. For
+/// kernels that cannot populate pages. mincore(2) is no substitute: it does not report a mapping's
+/// rights, and a peer's write to a read-only mapping would raise SIGSEGV in this process.
 fn check_mapped(start: u64, end: u64, writable: bool) -> Result<(), PinError> {
     let maps = File::open("/proc/self/maps").inspect_err(|error| {
         tracing::warn!("memory is registered only where /proc/self/maps is readable: {error}");
     });
     let maps = BufReader::new(maps.map_err(|_| PinError::Fault)?);
     let mut checked = start;
-    // The mappings come in the order of their addresses, and do not overlap.
+    // The mappings are sorted by address and do not overlap.
     for line in maps.lines() {
         let line = line.map_err(|_| PinError::Fault)?;
         let mapping = Mapping::parse(&line).ok_or(PinError::Fault)?;
@@ -255,14 +268,14 @@ fn check_mapped(start: u64, end: u64, writable: bool) -> Result<(), PinError> {
 #[derive(PartialEq, Eq, Debug)]
 struct Mapping {
     start: u64,
-    /// The first address behind it.
+    /// The first address after the mapping.
     end: u64,
     readable: bool,
     writable: bool,
 }
 
 impl Mapping {
-    /// `None` for a line that is not as proc(5) has it.
+    /// Parses a line; returns `None` if it does not have the format of proc(5).
     fn parse(line: &str) -> Option<Mapping> {
         let mut words = line.split(' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -288,7 +301,7 @@ mod tests {
         for start in 0..16 {
             for len in 0..=data.len() {
                 let mut seen = [0; 64];
-                // SAFETY: within `memory`, which nobody else has.
+                // SAFETY: the ranges are within `memory`, which only this test accesses.
                 unsafe {
                     copy_in(base, &[0; 64]);
                     copy_in(base + start, &data[..len]);
@@ -312,15 +325,15 @@ mod tests {
         ));
     }
 
-    /// Two pages for writing, one for reading only, one without rights. Called directly, as this kernel
-    /// may be one that populates.
+    /// Two writable pages, one read-only page, one without rights. Calls `check_mapped` directly,
+    /// since this kernel may be able to populate pages.
     #[test]
     fn mappings_are_checked_for_their_rights() {
         let page = rustix::param::page_size();
         let map = memmap2::MmapMut::map_anon(4 * page).unwrap();
         let at = |index: usize| map.as_ptr() as usize + index * page;
         let pointer = |index| at(index) as *mut libc::c_void;
-        // SAFETY: the pages are `map`'s, and nothing accesses them.
+        // SAFETY: the pages belong to `map`, and nothing accesses them.
         unsafe {
             assert_eq!(libc::mprotect(pointer(2), page, libc::PROT_READ), 0);
             assert_eq!(libc::mprotect(pointer(3), page, libc::PROT_NONE), 0);
@@ -364,7 +377,7 @@ mod tests {
         map[page - 1] = 9;
         let addr = map.as_ptr() as u64;
         let end = addr + page as u64;
-        // SAFETY: the second page is given up while nothing refers to it; the first is `map`'s.
+        // SAFETY: the page belongs to `map`, and nothing refers to it.
         assert_eq!(0, unsafe {
             libc::mprotect(end as *mut libc::c_void, page, libc::PROT_NONE)
         });
@@ -372,7 +385,7 @@ mod tests {
         assert!(try_copy_out(end - 1, &mut out).is_err());
         try_copy_out(end - 2, &mut out).unwrap();
         assert_eq!(out, [0, 9]);
-        // SAFETY: nothing else uses the mapping.
+        // SAFETY: only this test uses the mapping.
         unsafe {
             assert!(try_copy_in(end - 1, &[1, 1]).is_err());
             assert!(try_atomic(end, AtomicOp::FetchAdd(1)).is_err());
@@ -387,7 +400,7 @@ mod tests {
     fn constants_cannot_be_written_by_way_of_the_kernel_either() {
         static CONSTANT: [u64; 2] = [7; 2];
         let addr = CONSTANT.as_ptr() as u64;
-        // SAFETY: it fails.
+        // SAFETY: both calls fail without writing: the page is read-only.
         unsafe {
             assert!(try_copy_in(addr, &[1]).is_err());
             assert!(try_atomic(addr, AtomicOp::FetchAdd(1)).is_err());

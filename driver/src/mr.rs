@@ -11,31 +11,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_proto::host::Access;
 use urxe_proto::ids::{LKey, RKey};
 
-/// Why a region cannot be registered.
+/// Errors of registering a region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// Remote writes and atomics need local write access too (10.6.3.2): EINVAL.
     #[error("remote write and remote atomic access need local write access too")]
     NeedsLocalWrite,
-    /// A kind of access that is not supported: EOPNOTSUPP.
+    /// The kind of access is not supported: EOPNOTSUPP.
     #[error("{0:?} is not supported")]
     Unsupported(Access),
-    /// The kernel does not let memory be reached that may not be there: EOPNOTSUPP.
+    /// The kernel does not permit access to memory that may not be mapped: EOPNOTSUPP.
     #[error("on-demand paging needs Linux 5.14 and leave to use process_vm_readv on oneself")]
     NoPaging,
     /// The range wraps around the end of the address space: EINVAL.
     #[error("the range is longer than the address space")]
     Range,
-    /// Memory windows are bound to the region that is to be changed (10.6.3.4): EBUSY.
+    /// Memory windows are bound to the region that would change (10.6.3.4): EBUSY.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
-    /// The memory itself: EFAULT or ENOMEM.
+    /// The memory cannot be used: EFAULT or ENOMEM.
     #[error(transparent)]
     Pin(#[from] PinError),
 }
 
 impl RegisterError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::NeedsLocalWrite | Self::Range => libc::EINVAL,
@@ -47,7 +47,8 @@ impl RegisterError {
     }
 }
 
-/// What is granted, and what needs nothing done: advice, and orders that are kept anyhow.
+/// The supported access rights. Some need no action: they are advice, or an ordering that always
+/// holds.
 const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -59,18 +60,18 @@ const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::RELAXED_ORDERING);
 
-/// What is to be changed of a region.
+/// The changes that a reregistration makes; `None` keeps the present value.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change<'a> {
-    /// Where it lies, and its bytes.
+    /// The address and the length in bytes of the memory.
     pub place: Option<(u64, u64)>,
-    /// What may be done to it.
+    /// The access rights.
     pub access: Option<Access>,
-    /// Whose it is.
+    /// The protection domain.
     pub pd: Option<&'a Arc<Pd>>,
 }
 
-/// Checks what a region of the program's memory shall be, and brings the memory in.
+/// Checks the attributes of a region and populates its memory.
 fn prepare(
     pd: &Pd,
     addr: u64,
@@ -80,7 +81,7 @@ fn prepare(
 ) -> Result<Region, RegisterError> {
     check(pd, addr, len, iova, access, |access| {
         if access.contains(Access::ON_DEMAND) {
-            // All of the address space, if the program wants that: the implicit region.
+            // The length may be that of the whole address space: the implicit region.
             return match memory::can_fault() {
                 true => Ok(Backing::OnDemand),
                 false => Err(RegisterError::NoPaging),
@@ -91,7 +92,7 @@ fn prepare(
     })
 }
 
-/// Checks what a region shall be; `back` finds out what lies behind it.
+/// Checks the attributes of a region; `back` determines its backing.
 fn check(
     pd: &Pd,
     addr: u64,
@@ -104,7 +105,7 @@ fn check(
     if access.intersects(written) && !access.contains(Access::LOCAL_WRITE) {
         return Err(RegisterError::NeedsLocalWrite);
     }
-    // The upper bits name access that a program can do without (`IBV_ACCESS_OPTIONAL_RANGE`).
+    // The upper bits request optional access (`IBV_ACCESS_OPTIONAL_RANGE`).
     let unsupported = access - SUPPORTED;
     if !unsupported.is_empty() {
         return Err(RegisterError::Unsupported(unsupported));
@@ -137,15 +138,16 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Registers `len` bytes at `addr`, which peers and work requests will name by addresses from
-    /// `iova` on (11.2.8.1).
+    /// Registers `len` bytes at `addr`. Peers and work requests address them from `iova` on
+    /// (11.2.8.1).
     ///
-    /// Registering, and dropping, wait for who uses the table of regions: a thread must not do
-    /// either while it has a [`crate::qp::Posting`].
+    /// Registering and dropping a region wait until no thread uses the table of regions. A thread
+    /// that has a [`crate::qp::Posting`] must do neither.
     ///
     /// # Safety
-    /// The memory must stay mapped until the region is dropped, and whoever else uses it must
-    /// expect it to change, and to be read, at any time.
+    /// Without [`Access::ON_DEMAND`], the `len` bytes at `addr` must stay mapped until the region
+    /// is dropped. Any other user of these addresses must expect them to be read, and to change, at
+    /// any time.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -160,11 +162,12 @@ impl Mr {
         Ok(Self::insert(pd, addr, len, region))
     }
 
-    /// Registers memory of which it is known that it is there and can be written: device memory, or
-    /// what is mapped of a DMA buffer, whose pages cannot be asked for in advance.
+    /// Registers memory that is known to be mapped: device memory, or a mapped DMA buffer, whose
+    /// pages cannot be populated in advance.
     ///
     /// # Safety
-    /// As for [`Mr::register`], and the memory is mapped for the access that is asked for.
+    /// As for [`Mr::register`]. In addition, the memory must be mapped with the rights that
+    /// `access` needs.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -180,8 +183,8 @@ impl Mr {
         Ok(Self::insert(pd, addr, len, region))
     }
 
-    /// A region without memory, for local use: it reads as zeros, and what is written to it vanishes.
-    /// It has every address.
+    /// Returns a region without memory, for local use. It covers all addresses, reads as zeros, and
+    /// discards writes.
     pub fn null(pd: &Arc<Pd>) -> Mr {
         let region = Region {
             pd: pd.id(),
@@ -204,17 +207,18 @@ impl Mr {
         }
     }
 
-    /// Changes what the region is, but not its keys (11.2.8.4). What is not to be changed stays as it
-    /// is, and so does everything when it fails. With a new place, peers and work requests name it
-    /// by its own addresses.
+    /// Changes the region's attributes but not its keys (11.2.8.4). Attributes without a change,
+    /// and all of them after an error, keep their values. With a new place, the region's own
+    /// addresses name its bytes in work requests and for peers.
     ///
     /// # Safety
-    /// As for [`Mr::register`].
+    /// As for [`Mr::register`], for the memory and the access that the region has after the change.
     ///
     /// # Errors
     /// See [`RegisterError`].
     pub unsafe fn reregister(&mut self, change: &Change<'_>) -> Result<(), RegisterError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory stays mapped and its other users expect changes: the caller's
+        // contract, section Safety, which is that of `replace`.
         unsafe { self.replace(change) }?;
         if let Some(pd) = change.pd {
             self.pd = Arc::clone(pd);
@@ -223,10 +227,10 @@ impl Mr {
         Ok(())
     }
 
-    /// Changes what the table says of the region.
+    /// Changes the region's entry in the table of regions.
     ///
     /// # Safety
-    /// As for [`Mr::register`].
+    /// As for [`Mr::reregister`].
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -239,7 +243,8 @@ impl Mr {
         let (addr, len) = change.place.unwrap_or((self.addr, self.len));
         let iova = match change.place {
             Some(_) => addr,
-            // Counting from 0 may end, too.
+            // A region whose addresses count from 0 gets its own addresses if the change drops that
+            // access.
             None if access.contains(Access::ZERO_BASED) => addr,
             None => iova,
         };
@@ -251,40 +256,40 @@ impl Mr {
         }
     }
 
-    /// The key for work requests.
+    /// Returns the key for work requests.
     pub fn lkey(&self) -> LKey {
         LKey(self.key)
     }
 
-    /// The key for peers.
+    /// Returns the key for peers.
     pub fn rkey(&self) -> RKey {
         RKey(self.key)
     }
 
-    /// Where it lies.
+    /// Returns its address in the process.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Whether memory windows are bound to it: it should not be deregistered then (10.6.7.2.4). If
-    /// it is all the same, their keys lead nowhere any more.
+    /// Returns whether memory windows are bound to it. It should not be deregistered then
+    /// (10.6.7.2.4); if it is, the windows' keys become invalid.
     pub fn has_windows(&self) -> bool {
         let held = regions();
         let region = held.table().region(self.lkey());
         region.is_some_and(|region| region.windows.load(Ordering::Acquire) > 0)
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The protection domain that it belongs to.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }

@@ -1,14 +1,16 @@
-//! Memory windows: keys for parts of memory regions, given and taken by work requests (10.6.7).
+//! Memory windows: keys for parts of memory regions, bound and invalidated by work requests
+//! (10.6.7).
 //!
-//! A window of type 1 gets a new key each time it is bound; one of type 2 lets the program choose
-//! the low 8 bits of it, belongs to the queue pair that bound it (the specification's type 2B), and
-//! has to be invalidated before it is bound again.
+//! A type 1 window gets a new key at each bind. For a type 2 window the application chooses the low
+//! 8 bits of the key; the window belongs to the queue pair that bound it (type 2B of the
+//! specification) and must be invalidated before the next bind.
 //!
-//! Windows stand in the table of regions, where packets look for keys. Binding happens while packets
-//! are handled and the table is held for reading, so what a window is bound to has a lock of its own.
-//! It is the last in the order of locks: nothing is locked while it is held. An access through the
-//! window holds it for reading until the data is copied, and a bind or an invalidation takes it for
-//! writing: once that has completed, no access by the old key is in progress.
+//! Windows are part of the table of regions, where packets' keys are looked up. Binds are executed
+//! while packets are processed and the table is locked for reading, so the state of each window has
+//! a lock of its own. It is the last lock in the lock order: no lock is taken while it is held. An
+//! access through the window holds it for reading until the data is copied; a bind or an
+//! invalidation takes it for writing. Once that has completed, no access by the old key is in
+//! progress.
 
 #[cfg(test)]
 mod tests;
@@ -21,18 +23,19 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_proto::host::{Access, MemoryError, WindowBind};
 use urxe_proto::ids::{LKey, Qpn, RKey};
 
-/// The two kinds of windows; the numbers of `enum ibv_mw_type`.
+/// The types of memory windows; the values of `enum ibv_mw_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum WindowType {
-    /// Any queue pair of the protection domain may use it.
+    /// Any queue pair of the protection domain may use the window.
     One = 1,
-    /// It belongs to the queue pair through which it was bound.
+    /// The window belongs to the queue pair through which it was bound.
     Two = 2,
 }
 
-/// What may be asked of a window, whatever remote access the region itself grants. The local rights
-/// that programs ask for with it mean nothing here. Nothing is promised to be persistent, by whatever key.
+/// The access rights that a bind may request, regardless of the remote access of the region itself.
+/// Local rights in a bind have no effect. No key gives persistence, so `FLUSH_PERSISTENT` is
+/// missing.
 const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -40,13 +43,13 @@ const SUPPORTED: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::ZERO_BASED);
 
-/// Access that changes the region's memory.
+/// The access rights that permit changes of the region's memory.
 const CHANGES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// A window, as the table of regions has it.
+/// A memory window, as an entry of the table of regions.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// The protection domain's number.
+    /// The number of the protection domain.
     pd: u64,
     kind: WindowType,
     state: RwLock<State>,
@@ -64,24 +67,24 @@ impl Window {
 
 #[derive(Debug)]
 struct State {
-    /// The whole key.
+    /// The key with all 32 bits.
     key: u32,
     bound: Option<Binding>,
 }
 
-/// What a window is bound to.
+/// The part of a region to which a window is bound.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
     region: LKey,
-    /// The queue pair that may use it, if that is only one.
+    /// The queue pair that alone may use the window; `None` for type 1.
     qpn: Option<Qpn>,
     access: Access,
-    /// The region's address for its first byte.
+    /// The region's address of the window's first byte.
     addr: u64,
     len: u64,
 }
 
-/// Keeps a window bound as it is.
+/// A guard that keeps the binding of a window unchanged.
 #[derive(Debug)]
 pub(crate) struct KeptBound<'a> {
     _state: RwLockReadGuard<'a, State>,
@@ -96,17 +99,18 @@ impl RegionTable {
         bind: &WindowBind,
     ) -> Result<(), MemoryError> {
         let window = self.window(bind.window.0)?;
-        // All belong to the same domain (C10-72).
+        // Window, region and queue pair belong to the same protection domain (C10-72).
         if window.pd != pd.id() {
             return Err(MemoryError::Key);
         }
         let mut state = window.write();
-        // The key of one of type 1 is not the program's business.
+        // The application does not choose the key of a type 1 window, so its low 8 bits are not
+        // compared.
         if window.kind == WindowType::Two && state.key != bind.window.0 {
             return Err(MemoryError::Key);
         }
-        // The program has to invalidate one of type 2 first, and cannot do that by binding nothing
-        // (o10-37.2.30, o10-37.2.40).
+        // A bound type 2 window must be invalidated before the next bind, and a bind of length 0
+        // does not invalidate it (o10-37.2.30, o10-37.2.40).
         if window.kind == WindowType::Two && (state.bound.is_some() || bind.len == 0) {
             return Err(MemoryError::Window);
         }
@@ -123,7 +127,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Checks what a window is to be bound to.
+    /// Checks the attributes of a bind.
     fn binding(
         &self,
         pd: &Pd,
@@ -139,8 +143,8 @@ impl RegionTable {
             return Err(MemoryError::Window);
         }
         let region = self.find(bind.region.0, pd.id())?;
-        // C10-73, and C10-74 on what changes memory. Addresses of a window are the region's, which
-        // one whose addresses count from 0 does not have.
+        // C10-73, and C10-74 for access that changes memory. A window uses the addresses of its
+        // region; a zero-based region has none.
         if !region.access.contains(Access::MW_BIND)
             || region.access.contains(Access::ZERO_BASED)
             || (bind.access.intersects(CHANGES) && !region.access.contains(Access::LOCAL_WRITE))
@@ -158,8 +162,8 @@ impl RegionTable {
         })
     }
 
-    /// A queue pair, or its peer, takes the key away (10.6.7.2.7): only windows of type 2 can lose
-    /// it so, and only through the queue pair that they belong to.
+    /// Invalidates a key for a queue pair or its peer (10.6.7.2.7). Only type 2 windows can be
+    /// invalidated, and only through the queue pair to which they belong.
     pub(crate) fn invalidate(&self, pd: &Pd, qpn: Qpn, rkey: RKey) -> Result<(), MemoryError> {
         let window = self.window(rkey.0)?;
         if window.pd != pd.id() {
@@ -174,7 +178,7 @@ impl RegionTable {
         }
         match state.bound {
             Some(Binding { qpn: owner, .. }) if owner != Some(qpn) => Err(MemoryError::Window),
-            // One that is free already stays so.
+            // Invalidating a free window has no effect.
             bound => {
                 self.release(bound);
                 state.bound = None;
@@ -183,7 +187,7 @@ impl RegionTable {
         }
     }
 
-    /// The queue pair goes: windows that belong to it are free again.
+    /// Frees the type 2 windows of a queue pair that is destroyed.
     pub(crate) fn free_windows_of(&self, qpn: Qpn) {
         for window in self.windows.values() {
             let mut state = window.write();
@@ -193,7 +197,7 @@ impl RegionTable {
         }
     }
 
-    /// The region has gone, with windows bound to it: their keys lead nowhere any more.
+    /// Frees the windows that are bound to a removed region; their keys become invalid.
     pub(crate) fn free_windows_on(&self, region: LKey) {
         for window in self.windows.values() {
             let mut state = window.write();
@@ -203,8 +207,8 @@ impl RegionTable {
         }
     }
 
-    /// Where memory lies that a peer names by a window's key. The window stays bound to it until the
-    /// second part of the result is dropped.
+    /// Returns the place of the memory that a peer names by a window's key. The window stays bound
+    /// until the guard in the result is dropped.
     pub(crate) fn through_window(
         &self,
         pd: &Pd,
@@ -244,7 +248,7 @@ impl RegionTable {
         window.ok_or(MemoryError::Key)
     }
 
-    /// A window is not bound to its region any more.
+    /// Decrements the number of windows of the region to which the window was bound.
     fn release(&self, bound: Option<Binding>) {
         if let Some(region) = bound.and_then(|bound| self.region(bound.region)) {
             region.windows.fetch_sub(1, Ordering::AcqRel);
@@ -257,15 +261,15 @@ impl RegionTable {
 pub struct Mw {
     pd: Arc<Pd>,
     kind: WindowType,
-    /// Names it in the table.
+    /// The key without its low 8 bits, by which the table finds the window.
     index: u32,
 }
 
 impl Mw {
-    /// Allocates a window that is bound to nothing.
+    /// Allocates an unbound window.
     ///
-    /// Allocating, and dropping, wait for who uses the table of regions: a thread must not do
-    /// either while it has a [`crate::qp::Posting`].
+    /// Allocating and dropping a window wait until no thread uses the table of regions. A thread
+    /// that has a [`crate::qp::Posting`] must do neither.
     pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Mw {
         let mut table = regions_mut();
         let key = table.free_key();
@@ -282,19 +286,19 @@ impl Mw {
         }
     }
 
-    /// Its key now. Not to be asked for by a thread that has a [`crate::qp::Posting`].
+    /// Returns the present key. A thread that has a [`crate::qp::Posting`] must not call this.
     pub fn rkey(&self) -> RKey {
         let held = regions();
         let window = held.table().windows.get(self.index);
         RKey(window.map_or(self.index, |window| window.read().key))
     }
 
-    /// Its type.
+    /// Returns the type.
     pub fn kind(&self) -> WindowType {
         self.kind
     }
 
-    /// The protection domain that it belongs to.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }

@@ -1,7 +1,7 @@
-//! On-demand paging: whether there is any, and bringing pages in ahead of their use.
+//! On-demand paging: its availability, and prefetching of pages.
 //!
-//! There are no page tables of a device here, so there is nothing to prepare for it: a page that the
-//! processor has is one that can be reached.
+//! The driver accesses memory through the page table of its process and has none of a device. A
+//! page that is present for the processor needs no further preparation.
 
 use crate::memory::{self, PinError};
 use crate::pd::Pd;
@@ -11,18 +11,18 @@ use urxe_proto::work::Sge;
 
 pub use crate::memory::can_fault as is_available;
 
-/// What is going to happen to memory.
+/// The expected use of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// It will be read.
     Read,
     /// It will be written.
     Write,
-    /// What is there of it should be ready, and what is not there should stay away.
+    /// Only pages that are present are to be prepared; absent pages are not to be populated.
     Present,
 }
 
-/// Why advice cannot be taken.
+/// Errors of advice.
 #[derive(Debug, thiserror::Error)]
 pub enum AdviseError {
     /// No region with on-demand paging has the key: ENOENT.
@@ -31,22 +31,22 @@ pub enum AdviseError {
     /// A memory window has the key: EINVAL.
     #[error("the key {0:#x} is a memory window's, not a region's")]
     Window(u32),
-    /// The region is another protection domain's: EPERM.
+    /// The region belongs to another protection domain: EPERM.
     #[error("the region belongs to another protection domain")]
     Domain,
     /// The region has no local write access: EPERM.
     #[error("the region has no local write access")]
     NotWritable,
-    /// The range does not lie in the region: EFAULT.
+    /// The range is not within the region: EFAULT.
     #[error("the range lies outside the memory region")]
     Range,
-    /// The memory itself: EFAULT or ENOMEM.
+    /// The memory cannot be used: EFAULT or ENOMEM.
     #[error(transparent)]
     Memory(#[from] PinError),
 }
 
 impl AdviseError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoRegion(_) => libc::ENOENT,
@@ -58,18 +58,19 @@ impl AdviseError {
     }
 }
 
-/// Takes advice about parts of regions with on-demand paging. Without `wait` it is only tried to
-/// bring the memory in, as elsewhere that happens behind the program's back.
+/// Applies advice to parts of regions with on-demand paging. Without `wait`, errors of populating
+/// the pages are ignored: on hardware, that prefetch is asynchronous.
 ///
 /// # Errors
-/// See [`AdviseError`]. Parts before the one that is wrong may have been brought in.
+/// See [`AdviseError`]. Parts before the wrong one may have been populated.
 pub fn advise(pd: &Pd, advice: Advice, parts: &[Sge], wait: bool) -> Result<(), AdviseError> {
     for part in parts {
         let addr = find(pd, advice, part)?;
         if advice == Advice::Present {
             continue;
         }
-        // The table is not held: bringing memory in takes its time, and cannot harm.
+        // The table is not locked here: populating takes long, and is harmless for a range whose
+        // region is deregistered meanwhile.
         let brought = memory::populate(addr, u64::from(part.length), advice == Advice::Write);
         if wait {
             brought?;
@@ -78,7 +79,7 @@ pub fn advise(pd: &Pd, advice: Advice, parts: &[Sge], wait: bool) -> Result<(), 
     Ok(())
 }
 
-/// Where a part lies in the process.
+/// Returns the address of a part in the process.
 fn find(pd: &Pd, advice: Advice, part: &Sge) -> Result<u64, AdviseError> {
     let held = regions();
     let table = held.table();
@@ -113,7 +114,7 @@ mod tests {
 
     const ON_DEMAND: Access = Access::LOCAL_WRITE.union(Access::ON_DEMAND);
 
-    /// Two pages, the second of which cannot be reached.
+    /// Two pages; the second one is inaccessible.
     struct Fixture {
         mr: Mr,
         pd: Arc<Pd>,
@@ -126,7 +127,7 @@ mod tests {
             let (pd, page) = (Pd::new(), rustix::param::page_size());
             let map = memmap2::MmapMut::map_anon(2 * page).unwrap();
             let addr = map.as_ptr() as u64;
-            // SAFETY: nothing refers to the second page.
+            // SAFETY: the page belongs to `map`, and nothing refers to it.
             assert_eq!(0, unsafe {
                 libc::mprotect(
                     (addr as usize + page) as *mut libc::c_void,
@@ -138,7 +139,7 @@ mod tests {
                 true => 2 * page,
                 false => page,
             };
-            // SAFETY: the memory goes after the region.
+            // SAFETY: `_map` is dropped after `mr`, and only tests access its memory.
             let mr = unsafe { Mr::register(&pd, addr, len as u64, addr, access) }.unwrap();
             Fixture {
                 mr,

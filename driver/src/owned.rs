@@ -1,8 +1,8 @@
-//! Registered memory that the driver itself owns: what lets safe Rust do RDMA.
+//! Registered memory that the driver owns, for RDMA from safe Rust.
 //!
-//! A peer may read and write registered memory at any time, so nobody may hold a `&[u8]` or a
-//! `&mut [u8]` into it. Here the memory belongs to the region, is unmapped only after the region is
-//! deregistered, and is reached by copying in and out, or by atomics on aligned 8 bytes.
+//! A peer may read and write registered memory at any time, so no `&[u8]` or `&mut [u8]` to it may
+//! exist. [`OwnedRegion`] owns its memory, and frees it after the region is deregistered. The
+//! memory is accessed by copies, and by atomics on aligned 8-byte words.
 
 use crate::memory;
 use crate::mr::{Change, Mr, RegisterError};
@@ -17,30 +17,30 @@ use std::sync::atomic::AtomicU64;
 use urxe_proto::host::Access;
 use urxe_proto::work::Sge;
 
-/// The size, and the alignment, of what an atomic works on, in bytes.
+/// The size and the alignment of an atomic, in bytes.
 pub const WORD: usize = 8;
 
-/// Why memory cannot be allocated and registered.
+/// Errors of allocating and registering memory.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnedError {
-    /// No bytes: EINVAL.
+    /// The length is 0: EINVAL.
     #[error("a memory region has at least one byte")]
     Empty,
-    /// The memory cannot be had: mostly ENOMEM.
+    /// The memory cannot be mapped: usually ENOMEM.
     #[error("{len} bytes of memory cannot be mapped ({source}): ask for less, or end others")]
     Map {
-        /// How many bytes were asked for.
+        /// The requested number of bytes.
         len: usize,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// It cannot be registered.
+    /// The memory cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
 
 impl OwnedError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Empty => libc::EINVAL,
@@ -50,20 +50,20 @@ impl OwnedError {
     }
 }
 
-/// Why a piece of a region cannot be had.
+/// Errors of accessing a part of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RangeError {
-    /// It reaches beyond the end.
+    /// The part ends beyond the end of the region.
     #[error("{len} bytes from offset {offset} on reach beyond the end of {of} bytes")]
     Outside {
-        /// Where the piece starts.
+        /// The offset of the part.
         offset: u64,
-        /// Its bytes.
+        /// The length of the part in bytes.
         len: u64,
-        /// The bytes that there are.
+        /// The length of the region in bytes.
         of: u64,
     },
-    /// Its start lies after its end.
+    /// The start is greater than the end.
     #[error("a range that starts at {start} cannot end at {end}")]
     Backwards {
         /// The start.
@@ -71,7 +71,7 @@ pub enum RangeError {
         /// The end.
         end: u64,
     },
-    /// An atomic needs 8 aligned bytes.
+    /// The address of an atomic is not a multiple of 8.
     #[error("atomics work on addresses that are a multiple of 8; {addr:#x} is not")]
     Misaligned {
         /// The address.
@@ -79,10 +79,10 @@ pub enum RangeError {
     },
 }
 
-/// Finds out whether `len` bytes from `offset` on lie within `of` bytes.
+/// Checks that `len` bytes from `offset` on are within `of` bytes.
 ///
 /// # Errors
-/// [`RangeError::Outside`] when they do not.
+/// [`RangeError::Outside`] if they are not.
 pub fn check_range(offset: u64, len: u64, of: u64) -> Result<(), RangeError> {
     match offset.checked_add(len) {
         Some(end) if end <= of => Ok(()),
@@ -90,27 +90,27 @@ pub fn check_range(offset: u64, len: u64, of: u64) -> Result<(), RangeError> {
     }
 }
 
-/// A memory region together with its memory.
+/// A memory region that owns its memory.
 #[derive(Debug)]
 pub struct OwnedRegion {
-    /// Comes first, so that it is dropped first: nobody reaches the memory any more when it goes.
+    /// The first field, so it is dropped first: no peer accesses the memory when that is freed.
     mr: Mr,
-    /// What gives the memory back when it is dropped.
+    /// The owner of the memory; dropping it frees the memory.
     _memory: Box<dyn Debug + Send + Sync>,
 }
 
-/// A boxed slice as a raw pointer, so that no reference claims its bytes for itself.
+/// A boxed slice held as a raw pointer: a reference or a box would claim exclusive access.
 #[derive(Debug)]
 struct Allocated(NonNull<[u8]>);
 
-// SAFETY: it owns its bytes as a box does, and gives no access to them itself.
+// SAFETY: `Allocated` owns its bytes, which any thread may free, and gives no access to them.
 unsafe impl Send for Allocated {}
-// SAFETY: as above; a shared reference can do nothing with it.
+// SAFETY: `Allocated` has no method that takes a shared reference to it.
 unsafe impl Sync for Allocated {}
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::leak`, and nobody else frees it.
+        // SAFETY: the pointer comes from `Box::leak`, and only this drop frees it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -130,7 +130,8 @@ impl OwnedRegion {
         Self::register(pd, start, len, Box::new(map), access)
     }
 
-    /// Registers the bytes of a vector where they lie, without copying them.
+    /// Registers the bytes of a vector in place, without a copy unless the vector has spare
+    /// capacity.
     ///
     /// # Errors
     /// See [`OwnedError`].
@@ -156,8 +157,8 @@ impl OwnedRegion {
         access: Access,
     ) -> Result<OwnedRegion, OwnedError> {
         let addr = start.expose_provenance() as u64;
-        // SAFETY: `memory` keeps the bytes, which nothing but this object reaches, and outlives the
-        // region because it is dropped after it.
+        // SAFETY: `memory` owns the bytes, which are accessed through this object only. It is
+        // dropped after `mr`, so they stay mapped while the region is registered.
         let mr = unsafe { Mr::register(pd, addr, len as u64, addr, access) }?;
         Ok(OwnedRegion {
             mr,
@@ -165,7 +166,7 @@ impl OwnedRegion {
         })
     }
 
-    /// Changes what may be done to the region, at once.
+    /// Changes the access rights of the region, effective immediately.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -174,7 +175,8 @@ impl OwnedRegion {
             access: Some(access),
             ..Change::default()
         };
-        // SAFETY: the memory is this object's, as when it was registered.
+        // SAFETY: `self._memory` owns the bytes, which are accessed through this object only, and
+        // is dropped after `self.mr`.
         unsafe { self.mr.replace(&change) }
     }
 
@@ -187,19 +189,21 @@ impl OwnedRegion {
             pd: Some(pd),
             ..Change::default()
         };
-        // SAFETY: the memory is this object's, as when it was registered.
+        // SAFETY: `self._memory` owns the bytes, which are accessed through this object only, and
+        // is dropped after `self.mr`.
         unsafe { self.mr.reregister(&change) }
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn mr(&self) -> &Mr {
         &self.mr
     }
 
-    /// The element that names `len` bytes from `offset` on.
+    /// Returns the scatter/gather element for `len` bytes from `offset` on.
     ///
     /// # Errors
-    /// [`RangeError::Outside`]; so it is for lengths that an element cannot tell, of 4 GiB and more.
+    /// [`RangeError::Outside`], also for lengths of 4 GiB and more, which an element cannot
+    /// represent.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge, RangeError> {
         let addr = self.locate(offset, len)?;
         let length = u32::try_from(len).map_err(|_| RangeError::Outside {
@@ -214,40 +218,41 @@ impl OwnedRegion {
         })
     }
 
-    /// Copies from the memory. Bytes that a peer writes meanwhile may be from before or after.
+    /// Copies from the memory. Bytes that a peer writes during the copy are old or new.
     ///
     /// # Errors
     /// [`RangeError::Outside`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
         let addr = self.locate(offset, into.len())?;
-        // SAFETY: the range lies in memory that this object keeps, and `into` is not part of it,
-        // since no reference into it exists.
+        // SAFETY: `locate` has checked that the range is within memory that this object owns.
+        // `into` does not overlap it, since no reference to that memory exists.
         unsafe { memory::copy_out(addr, into) };
         Ok(())
     }
 
-    /// Copies to the memory. A peer that reads meanwhile may see some of it.
+    /// Copies to the memory. A peer that reads during the copy may get a part of the data.
     ///
     /// # Errors
     /// [`RangeError::Outside`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         let addr = self.locate(offset, data.len())?;
-        // SAFETY: as in `read`; all memory here is writable.
+        // SAFETY: `locate` has checked that the range is within memory that this object owns and
+        // that is writable. `data` does not overlap it, since no reference to that memory exists.
         unsafe { memory::copy_in(addr, data) };
         Ok(())
     }
 
-    /// The 8 bytes at `offset`, for atomics.
+    /// Returns the 8 bytes at `offset` as an atomic.
     ///
     /// # Errors
-    /// [`RangeError::Outside`], and [`RangeError::Misaligned`] when their address is no multiple
+    /// [`RangeError::Outside`], and [`RangeError::Misaligned`] if their address is not a multiple
     /// of 8.
     pub fn word(self: &Arc<Self>, offset: usize) -> Result<Word, RangeError> {
         let addr = self.locate(offset, WORD)?;
         if !addr.is_multiple_of(WORD as u64) {
             return Err(RangeError::Misaligned { addr });
         }
-        // The address of memory that exists is not 0.
+        // The address of mapped memory is never 0.
         let cell = NonNull::new(std::ptr::with_exposed_provenance_mut(addr as usize));
         let cell = cell.ok_or(RangeError::Misaligned { addr })?;
         Ok(Word {
@@ -256,33 +261,34 @@ impl OwnedRegion {
         })
     }
 
-    /// Where a piece lies.
+    /// Returns the address of a part in the process.
     fn locate(&self, offset: usize, len: usize) -> Result<u64, RangeError> {
         check_range(offset as u64, len as u64, self.mr.len())?;
         Ok(self.mr.addr() + offset as u64)
     }
 }
 
-/// Eight aligned bytes of a region, as the atomic that they are: peers' atomics on them are atomic
-/// against those done here.
+/// Eight aligned bytes of a region as an atomic. Peers' atomics on them are atomic with respect to
+/// it.
 #[derive(Clone, Debug)]
 pub struct Word {
-    /// Keeps the cell.
+    /// Keeps the memory of the cell alive.
     _region: Arc<OwnedRegion>,
     cell: NonNull<AtomicU64>,
 }
 
-// SAFETY: it is a shared reference to an atomic, together with what keeps it alive.
+// SAFETY: `cell` is a shared reference to an `AtomicU64`, which any thread may use, and `_region`,
+// which is `Send` and `Sync`, keeps it alive.
 unsafe impl Send for Word {}
-// SAFETY: as above.
+// SAFETY: a shared `Word` gives only a shared reference to an `AtomicU64`, which is `Sync`.
 unsafe impl Sync for Word {}
 
 impl Deref for Word {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: the cell is aligned and lies in the region's memory, which lives as long as
-        // `self`; an atomic tolerates that others change it.
+        // SAFETY: `word` has checked that the cell is aligned and within the region's memory, which
+        // `_region` keeps alive as long as `self`. Concurrent changes are sound for an atomic.
         unsafe { self.cell.as_ref() }
     }
 }

@@ -1,7 +1,7 @@
-//! The table by which keys find memory regions and windows.
+//! The table of memory regions and memory windows, by key.
 //!
-//! A key is looked up for every access, so a region is gone for the peer the moment it is
-//! deregistered: whoever uses the table holds it for reading, and deregistration waits for them.
+//! Each access looks its key up, so a deregistered region is inaccessible to the peer at once.
+//! Users of the table hold its lock for reading, and deregistration takes it for writing.
 
 use crate::memory;
 use crate::mw::{KeptBound, Window};
@@ -14,18 +14,18 @@ use urxe_proto::host::{Access, AtomicOp, MemoryError};
 use urxe_proto::ids::{LKey, Qpn, RKey};
 use urxe_proto::work::Sge;
 
-/// What lies behind a region's addresses.
+/// The kind of memory behind a region's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Backing {
-    /// Memory that was there when it was registered, and that the program keeps there.
+    /// Memory that was mapped at registration and that the application keeps mapped.
     Present,
-    /// Memory that may be there or not: on-demand paging.
+    /// Memory that may not be mapped: on-demand paging.
     OnDemand,
-    /// Nothing: it reads as zeros, and what is written to it vanishes.
+    /// No memory: reads give zeros, and writes are discarded.
     Null,
 }
 
-/// Where bytes of a region lie.
+/// The location of bytes of a region in the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) addr: u64,
@@ -33,17 +33,23 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place `bytes` further on.
+    /// Returns the place `bytes` further on.
     fn skip(self, bytes: u64) -> Self {
         let addr = self.addr + bytes;
         Place { addr, ..self }
     }
 
+    /// Copies from this place.
+    ///
     /// # Safety
-    /// As many bytes from here on lie in a region that nobody can deregister now.
+    /// The `out.len()` bytes from this place on must belong to one region that stays registered
+    /// until the call returns.
     unsafe fn read(self, out: &mut [u8]) -> Result<(), MemoryError> {
         match self.backing {
-            // SAFETY: it was mapped when it was registered, and the program promised to keep it so.
+            // SAFETY: the bytes belong to a registered region: the caller's contract, section
+            // Safety. Memory with `Backing::Present` stays mapped while registered: the contract of
+            // `Mr::register`. `out` does not overlap it, as the driver creates no reference to
+            // registered memory.
             Backing::Present => unsafe { memory::copy_out(self.addr, out) },
             Backing::OnDemand => {
                 memory::try_copy_out(self.addr, out).map_err(|_| MemoryError::Fault)?;
@@ -53,15 +59,21 @@ impl Place {
         Ok(())
     }
 
+    /// Copies to this place.
+    ///
     /// # Safety
-    /// As many bytes from here on lie in a region that nobody can deregister now, and that was
-    /// registered for writing.
+    /// The `data.len()` bytes from this place on must belong to one region that stays registered
+    /// until the call returns and has local write access.
     unsafe fn write(self, data: &[u8]) -> Result<(), MemoryError> {
         match self.backing {
-            // SAFETY: as in `read`, and it was checked to be writable.
+            // SAFETY: the bytes belong to a registered region with write access: the caller's
+            // contract, section Safety. It stays mapped for writing: the contract of
+            // `Mr::register`. `data` does not overlap it, as the driver creates no reference to
+            // registered memory.
             Backing::Present => unsafe { memory::copy_in(self.addr, data) },
             Backing::OnDemand => {
-                // SAFETY: who registers memory promises to expect that it changes.
+                // SAFETY: users of registered memory expect it to change: the contract of
+                // `Mr::register`.
                 unsafe { memory::try_copy_in(self.addr, data) }.map_err(|_| MemoryError::Fault)?;
             }
             Backing::Null => {}
@@ -69,18 +81,24 @@ impl Place {
         Ok(())
     }
 
+    /// Executes an atomic operation on the 8 bytes at this place.
+    ///
     /// # Safety
-    /// As for [`Place::write`], of 8 bytes.
+    /// The 8 bytes from this place on must belong to one region that stays registered until the
+    /// call returns and has local write access.
     unsafe fn atomic(self, op: AtomicOp) -> Result<u64, MemoryError> {
-        // A region may be known to peers by addresses that are aligned otherwise than its memory.
+        // The alignment of the region's `iova` may differ from that of its memory.
         if !self.addr.is_multiple_of(8) {
             return Err(MemoryError::Range);
         }
         match self.backing {
-            // SAFETY: as in `write`, and it is aligned.
+            // SAFETY: the 8 bytes are aligned (checked), and belong to a registered region with
+            // write access: the caller's contract, section Safety. They stay mapped: the contract
+            // of `Mr::register`.
             Backing::Present => Ok(unsafe { memory::atomic(self.addr, op) }),
             Backing::OnDemand => {
-                // SAFETY: as in `write`, and it is aligned.
+                // SAFETY: the 8 bytes are aligned (checked). Users of registered memory expect it
+                // to change: the contract of `Mr::register`.
                 unsafe { memory::try_atomic(self.addr, op) }.map_err(|_| MemoryError::Fault)
             }
             Backing::Null => Ok(0),
@@ -89,31 +107,31 @@ impl Place {
 }
 
 /// Memory that a peer may access. A memory window through which the peer names it stays bound until
-/// this is dropped.
+/// this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Accessible<'a> {
     place: Place,
     _window: Option<KeptBound<'a>>,
 }
 
-/// What is known of a region.
+/// The attributes of a region.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The protection domain's number.
+    /// The number of the protection domain.
     pub(crate) pd: u64,
     pub(crate) access: Access,
-    /// The address by which work requests and peers name its first byte.
+    /// The address of its first byte in work requests and in peers' packets.
     pub(crate) iova: u64,
     pub(crate) len: u64,
-    /// Where the first byte lies.
+    /// The address of its first byte in the process.
     pub(crate) base: u64,
     pub(crate) backing: Backing,
-    /// How many memory windows are bound to it.
+    /// The number of memory windows bound to it.
     pub(crate) windows: AtomicU32,
 }
 
 impl Region {
-    /// Where `len` bytes at `addr` lie in the process.
+    /// Returns the place of the `len` bytes at the region's address `addr`.
     pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<Place, MemoryError> {
         let offset = addr.checked_sub(self.iova).ok_or(MemoryError::Range)?;
         match offset.checked_add(len) {
@@ -126,7 +144,7 @@ impl Region {
     }
 }
 
-/// All regions and memory windows of the process, by key.
+/// All memory regions and memory windows of the process, by key.
 #[derive(Debug, Default)]
 pub struct RegionTable {
     regions: ByKey<(u32, Region)>,
@@ -141,13 +159,14 @@ impl RegionTable {
         }
     }
 
-    /// The region with this very key, of any protection domain.
+    /// Returns the region with exactly this key, of any protection domain.
     pub(crate) fn exactly(&self, key: LKey) -> Option<&Region> {
         let (full, region) = self.regions.get(key.0)?;
         (*full == key.0).then_some(region)
     }
 
-    /// A region of any protection domain.
+    /// Returns the region with this key, of any protection domain; the key's low 8 bits are
+    /// ignored.
     pub(crate) fn region(&self, key: LKey) -> Option<&Region> {
         let (_, region) = self.regions.get(key.0)?;
         Some(region)
@@ -189,8 +208,9 @@ impl RegionTable {
             let place = self.local(pd, sge, Access::empty())?;
             let len = out.len().min((u64::from(sge.length) - skip) as usize);
             let (now, later) = out.split_at_mut(len);
-            // SAFETY: the element lies in a region, which nobody can deregister while the table is
-            // held.
+            // SAFETY: `local` has checked that the element is within a region, and `skip + len` is
+            // at most its length. The caller holds the table's lock, so the region stays
+            // registered.
             unsafe { place.skip(skip).read(now) }?;
             out = later;
         }
@@ -216,7 +236,9 @@ impl RegionTable {
             let place = self.local(pd, sge, Access::LOCAL_WRITE)?;
             let (now, later) =
                 data.split_at(data.len().min((u64::from(sge.length) - skip) as usize));
-            // SAFETY: as in `gather`; the region has local write access.
+            // SAFETY: `local` has checked that the element is within a region with local write
+            // access, and `skip` plus the length is at most its length. The caller holds the
+            // table's lock, so the region stays registered.
             unsafe { place.skip(skip).write(now) }?;
             data = later;
         }
@@ -227,7 +249,7 @@ impl RegionTable {
         }
     }
 
-    /// The memory that the peer of a queue pair names, if it may access it.
+    /// Returns the memory that the peer of a queue pair names, if the peer may access it.
     pub(crate) fn remote(
         &self,
         pd: &Pd,
@@ -263,7 +285,8 @@ impl RegionTable {
         out: &mut [u8],
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, out.len() as u64, Access::REMOTE_READ)?;
-        // SAFETY: the range lies in a region, as in `gather`.
+        // SAFETY: `remote` has checked that the range is within a region. The caller holds the
+        // table's lock, so the region stays registered.
         unsafe { at.place.read(out) }
     }
 
@@ -277,7 +300,9 @@ impl RegionTable {
         data: &[u8],
     ) -> Result<(), MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        // SAFETY: the range lies in a region that was registered for writing, as in `scatter`.
+        // SAFETY: `remote` has checked that the range is within a region, and for remote write
+        // access. Registrations and binds grant that only for regions with local write access. The
+        // caller holds the table's lock, so the region stays registered.
         unsafe { at.place.write(data) }
     }
 
@@ -291,12 +316,14 @@ impl RegionTable {
         op: AtomicOp,
     ) -> Result<u64, MemoryError> {
         let at = self.remote(pd, qpn, rkey, addr, 8, op.access())?;
-        // SAFETY: the 8 bytes lie in a region that was registered for writing.
+        // SAFETY: `remote` has checked that the 8 bytes are within a region, and for the access of
+        // `op`. Registrations and binds grant that only for regions with local write access. The
+        // caller holds the table's lock, so the region stays registered.
         unsafe { at.place.atomic(op) }
     }
 
-    /// See [`urxe_proto::host::Memory::flush`]. Memory is coherent, so all that is to be done for
-    /// the processors to see what the peer wrote is to keep it before what follows.
+    /// See [`urxe_proto::host::Memory::flush`]. Memory is coherent: a fence that orders the peer's
+    /// writes before later accesses is sufficient.
     pub(crate) fn flush(
         &self,
         pd: &Pd,
@@ -316,11 +343,11 @@ impl RegionTable {
         Ok(())
     }
 
-    /// A key that nothing has.
+    /// Returns a random key that no region and no window has.
     pub(crate) fn free_key(&self) -> u32 {
         loop {
             let key: u32 = urxe_net::random::any();
-            // 0 looks like no key to programs.
+            // Applications take a key of 0 for none.
             let is_zero = key & !KEY_VARIANT == 0;
             let taken = self.regions.get(key).is_some() || self.windows.get(key).is_some();
             if !is_zero && !taken {
@@ -329,8 +356,8 @@ impl RegionTable {
         }
     }
 
-    /// Puts another region in the place of the one with this key, unless windows are bound to that.
-    /// False if they are.
+    /// Replaces the region that has this key. Returns false, without a change, if windows are bound
+    /// to it.
     pub(crate) fn replace(&mut self, key: u32, region: Region) -> bool {
         match self.regions.get_mut(key) {
             Some((_, old)) if old.windows.load(Ordering::Acquire) == 0 => {
@@ -356,7 +383,7 @@ impl RegionTable {
     }
 }
 
-/// The elements from `offset` on, each with how much of it to skip.
+/// The elements from `offset` on, each with the number of its bytes to skip.
 fn elements(sges: &[Sge], offset: u64) -> impl Iterator<Item = (&Sge, u64)> {
     let mut before = offset;
     sges.iter().filter_map(move |sge| {
@@ -366,10 +393,11 @@ fn elements(sges: &[Sge], offset: u64) -> impl Iterator<Item = (&Sge, u64)> {
     })
 }
 
-/// The table of this process. It is read for every batch of packets and every posting.
+/// The table of this process. It is locked for reading for every batch of packets and every
+/// posting.
 static REGIONS: PerProcess<RwLock<RegionTable>> = PerProcess::new();
 
-/// Holds off deregistration while it lives.
+/// A read lock of the table: no region is deregistered while it is held.
 #[derive(Debug)]
 pub(crate) struct Regions(RwLockReadGuard<'static, RegionTable>);
 
@@ -379,8 +407,8 @@ impl Regions {
     }
 }
 
-/// Takes the table for reading. Comes before any lock of a queue pair, and is not taken twice by
-/// one thread: a writer that waits in between would stop both.
+/// Locks the table for reading. The lock comes before all locks of queue pairs. A thread must not
+/// take it twice: with a writer waiting between the two, both would deadlock.
 pub(crate) fn regions() -> Regions {
     let table = REGIONS.get(RwLock::default);
     Regions(table.read().unwrap_or_else(PoisonError::into_inner))

@@ -1,7 +1,7 @@
-//! Shared receive queues: receives that the messages of several queue pairs take (10.2.9).
+//! Shared receive queues: receives for the messages of several queue pairs (10.2.9).
 //!
-//! A message takes the oldest receive, whichever queue pair it comes by. What a receive's keys may
-//! reach is for the protection domain of the shared queue to say, not for that of the queue pair.
+//! A message consumes the oldest receive, regardless of its queue pair. The keys of a receive are
+//! checked against the protection domain of the shared receive queue, not that of the queue pair.
 
 use crate::cq::Cq;
 use crate::event_queue::{AckCount, lock};
@@ -16,57 +16,57 @@ use urxe_proto::ids::Srqn;
 use urxe_proto::queue::{NoMemory, PostError, QueueInUse, RecvQueue, ResizeError};
 use urxe_proto::work::Sge;
 
-/// The most receives a shared queue may have.
+/// The maximum number of receives of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 1 << 16;
-/// The most scatter/gather elements one of its receives may have.
+/// The maximum number of scatter/gather elements of one receive.
 pub const MAX_SRQ_SGE: u32 = crate::qp::MAX_SGE;
 
 /// The attributes of a shared receive queue (11.2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SrqAttr {
-    /// Receives outstanding, 1 to [`MAX_SRQ_WR`].
+    /// The maximum number of outstanding receives, 1 to [`MAX_SRQ_WR`].
     pub max_wr: u32,
-    /// Elements of a receive, at most [`MAX_SRQ_SGE`].
+    /// The maximum number of elements of a receive, at most [`MAX_SRQ_SGE`].
     pub max_sge: u32,
-    /// When fewer receives than this wait, an event tells so, once; 0 for never.
+    /// The limit: when fewer receives are posted, one event is raised; 0 for no event.
     pub limit: u32,
 }
 
-/// What to change of a shared receive queue (11.2.3.3); `None` stays.
+/// The changes of a shared receive queue (11.2.3.3); `None` keeps the present value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SrqChange {
-    /// How many receives it holds.
+    /// The maximum number of outstanding receives.
     pub max_wr: Option<u32>,
-    /// The limit, which arms the event anew; 0 disarms it.
+    /// The limit, which rearms the event; 0 disarms it.
     pub limit: Option<u32>,
 }
 
-/// Why a shared receive queue cannot be made, or changed.
+/// Errors of creating and changing a shared receive queue.
 #[derive(Debug, thiserror::Error)]
 pub enum SrqError {
-    /// Beyond the device's limits: EINVAL.
+    /// A size exceeds the device's limits: EINVAL.
     #[error(
         "a shared receive queue has 1 to {MAX_SRQ_WR} receives of at most {MAX_SRQ_SGE} elements"
     )]
     Size,
-    /// The limit would be reached always: EINVAL.
+    /// The limit exceeds the size of the queue, so it would always be reached: EINVAL.
     #[error("a limit of {limit} receives is more than the {max_wr} that the queue holds")]
     Limit {
-        /// What was asked for.
+        /// The requested limit.
         limit: u32,
-        /// What it holds.
+        /// The maximum number of outstanding receives.
         max_wr: u32,
     },
-    /// More receives wait than it is to hold: EINVAL.
+    /// More receives are posted than the new size permits: EINVAL.
     #[error(transparent)]
     InUse(QueueInUse),
-    /// The memory for its receives cannot be had: ENOMEM.
+    /// The memory for the receives cannot be allocated: ENOMEM.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// The domain has as many queues as there are numbers: ENOMEM.
+    /// All numbers of the XRC domain are in use: ENOMEM.
     #[error("all shared receive queue numbers of the XRC domain are taken")]
     NoNumber,
-    /// The network part, which gives it its number, cannot be opened.
+    /// The transport, which assigns the number, cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
@@ -81,7 +81,7 @@ impl From<ResizeError> for SrqError {
 }
 
 impl SrqError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Size | Self::Limit { .. } | Self::InUse(_) => libc::EINVAL,
@@ -91,24 +91,24 @@ impl SrqError {
     }
 }
 
-/// What a shared queue of extended reliable connections has beside (A14).
+/// The additional attributes of a shared receive queue of an XRC domain (A14).
 #[derive(Debug)]
 struct Member {
     number: Srqn,
     domain: Arc<Xrcd>,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     cq: Arc<Cq>,
 }
 
 #[derive(Debug)]
 struct Shared {
     receives: RecvQueue,
-    /// 0 when the event is not armed.
+    /// The limit; 0 while the event is disarmed.
     limit: u32,
 }
 
 impl Shared {
-    /// Whether the limit is reached, which disarms it.
+    /// Returns whether the limit is reached; disarms it in that case.
     fn reaches_limit(&mut self) -> bool {
         let reached = self.receives.len() < self.limit;
         if reached {
@@ -126,18 +126,18 @@ pub struct Srq {
     events: Arc<AsyncEvents>,
     shared: Mutex<Shared>,
     member: Option<Member>,
-    /// Asynchronous events that the program has not acknowledged.
+    /// The asynchronous events that the application has not acknowledged.
     pub async_acks: AckCount,
-    /// A number for whoever made this queue, to find its own object by.
+    /// A number that the creator of this queue may set, to find its own object.
     pub tag: AtomicUsize,
 }
 
 impl Srq {
-    /// An empty queue. Its event goes to `events`. `attr.limit` means nothing yet: a queue begins
-    /// with its event disarmed (11.2.3.1).
+    /// Creates an empty queue, whose event is pushed to `events`. `attr.limit` is ignored: a queue
+    /// is created with its event disarmed (11.2.3.1).
     ///
     /// # Errors
-    /// [`SrqError::Size`].
+    /// [`SrqError::Size`] and [`SrqError::NoMemory`].
     pub fn create(
         events: &Arc<AsyncEvents>,
         pd: &Arc<Pd>,
@@ -147,8 +147,7 @@ impl Srq {
         Ok(Self::new(events, pd, attr, None)?)
     }
 
-    /// An empty queue for the messages of extended reliable connections that name it. Its receives
-    /// complete at `cq` (A14).
+    /// Creates an empty queue for XRC messages that name it. Its receives complete to `cq` (A14).
     ///
     /// # Errors
     /// See [`SrqError`].
@@ -192,17 +191,17 @@ impl Srq {
         }))
     }
 
-    /// Its number, if messages name it by one.
+    /// Returns its number in its XRC domain, if it has one.
     pub fn number(&self) -> Option<Srqn> {
         self.member.as_ref().map(|member| member.number)
     }
 
-    /// Where its receives complete, if that is not for the queue pairs to say.
+    /// Returns the completion queue of its receives; `None` if it is that of each queue pair.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.member.as_ref().map(|member| &member.cq)
     }
 
-    /// Its attributes. The limit is 0 when its event has come, or was never asked for.
+    /// Returns its attributes. The limit is 0 after its event, and while the event is not armed.
     pub fn attributes(&self) -> SrqAttr {
         let shared = lock(&self.shared);
         SrqAttr {
@@ -212,16 +211,16 @@ impl Srq {
         }
     }
 
-    /// The protection domain of its receives.
+    /// Returns the protection domain of its receives.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Changes its size, or arms its event. When fewer receives than the limit wait already, the
-    /// event comes at once.
+    /// Changes its size, or arms its event. The event is raised immediately if fewer receives than
+    /// the limit are posted.
     ///
     /// # Errors
-    /// See [`SrqError`]; nothing has changed then.
+    /// See [`SrqError`]; the queue is unchanged after an error.
     pub fn modify(&self, change: SrqChange) -> Result<(), SrqError> {
         let mut shared = lock(&self.shared);
         let max_wr = change.max_wr.unwrap_or(shared.receives.capacity());
@@ -246,7 +245,7 @@ impl Srq {
         lock(&self.shared).receives.post(wr_id, sges)
     }
 
-    /// Takes the oldest receive; false when there is none.
+    /// Removes the oldest receive into `into`; returns false if there is none.
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         let mut shared = lock(&self.shared);
         let taken = shared.receives.take(into);
@@ -254,7 +253,7 @@ impl Srq {
         taken
     }
 
-    /// Tells that the limit is reached, if it is.
+    /// Raises the event if the limit is reached.
     fn announce(&self, mut shared: MutexGuard<'_, Shared>) {
         let reached = shared.reaches_limit();
         drop(shared);
@@ -266,8 +265,9 @@ impl Srq {
         }
     }
 
-    /// Takes it out of its domain and its events back, and waits until the program is done with
-    /// those that it has. To be called before the last reference goes.
+    /// Removes the queue from its domain, retracts its pending events, and waits until the
+    /// application has acknowledged those that it has got. To be called before the last reference
+    /// is dropped.
     pub fn retire(&self) {
         if let Some(member) = &self.member {
             member.domain.remove(member.number);
@@ -276,7 +276,7 @@ impl Srq {
         self.async_acks.wait();
     }
 
-    /// The number that whoever made it has set, see [`Srq::tag`].
+    /// Returns the number that its creator has set, see [`Srq::tag`].
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
@@ -351,7 +351,7 @@ mod tests {
             })
         }
 
-        /// Whether its event has come, and no other.
+        /// Returns whether the queue's event was raised, and no other one.
         fn reached(&self) -> bool {
             match self.events.next() {
                 Ok(event) => {

@@ -1,9 +1,9 @@
-//! Domains of extended reliable connections (annex A14): the shared receive queues that a target queue
-//! pair may receive into, whoever made them.
+//! XRC domains: the shared receive queues into which XRC target queue pairs may receive (annex
+//! A14).
 //!
-//! A domain belongs to a file, by which the threads and libraries of a program find it, or to nobody.
-//! Another process that opens the same file has a domain of its own: its queues lie in memory that
-//! this process cannot reach.
+//! A domain is identified by a file, through which threads and libraries of one process share it,
+//! or is private. Another process that opens the same file gets a domain of its own: its queues are
+//! in memory that this process cannot access.
 
 use crate::device::Device;
 use crate::engine;
@@ -20,38 +20,38 @@ use urxe_proto::ids::{Qpn, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::NoMemory;
 
-/// A file, whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileId {
     device: u64,
     inode: u64,
 }
 
-/// Whether a domain may be made, and whether it must be new: `O_CREAT` and `O_EXCL`.
+/// Whether `open` may create a domain, and whether it must: `O_CREAT` and `O_EXCL`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
-    /// Make one if the file has none.
+    /// Create a domain if the file has none.
     pub create: bool,
-    /// Refuse one that is there.
+    /// Fail if the file has a domain.
     pub exclusive: bool,
 }
 
-/// Why a domain cannot be opened.
+/// Errors of opening a domain.
 #[derive(Debug, thiserror::Error)]
 pub enum XrcdError {
-    /// The descriptor is none: mostly EBADF.
+    /// The file descriptor is not usable: usually EBADF.
     #[error("the file of the XRC domain cannot be looked at: {0}")]
     File(#[from] io::Error),
     /// The file has no domain in this process: EAGAIN, as in the kernel.
     #[error("the file has no XRC domain in this process: give O_CREAT to make one")]
     Missing,
-    /// The file has a domain already: EINVAL, as in the kernel.
+    /// The file has a domain: EINVAL, as in the kernel.
     #[error("the file has an XRC domain already, and O_EXCL asks for a new one")]
     Exists,
 }
 
 impl XrcdError {
-    /// What verbs programs get.
+    /// Returns the error number that verbs applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::File(error) => error.raw_os_error().unwrap_or(libc::EBADF),
@@ -61,7 +61,7 @@ impl XrcdError {
     }
 }
 
-/// A domain. Whatever belongs to it keeps it alive.
+/// An XRC domain. Its queue pairs and shared receive queues keep it alive.
 #[derive(Debug)]
 pub struct Xrcd {
     device: Arc<Device>,
@@ -69,12 +69,12 @@ pub struct Xrcd {
     srqs: RwLock<HashMap<Srqn, Arc<Srq>>>,
 }
 
-/// The domains that have a file.
+/// The domains that are identified by a file.
 static DOMAINS: PerProcess<Mutex<Vec<Weak<Xrcd>>>> = PerProcess::new();
 
 impl Xrcd {
-    /// Opens the domain of a file on this device, or makes one; without a file, makes one that
-    /// nobody else will find.
+    /// Opens the domain of a file on this device, or creates one. Without a file, creates a private
+    /// domain.
     ///
     /// # Errors
     /// See [`XrcdError`].
@@ -117,14 +117,14 @@ impl Xrcd {
         })
     }
 
-    /// The target queue pair of this number, if it is one of this domain.
+    /// Returns the target queue pair with this number, if it belongs to this domain.
     pub fn find_target(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         let qp = engine::get().qp(qpn)?;
         let ours = |domain: &Arc<Xrcd>| ptr::eq(&**domain, self);
         (qp.service() == QpType::XrcTgt && qp.domain().is_some_and(ours)).then_some(qp)
     }
 
-    /// Adds what `make` makes of a free number.
+    /// Adds the shared receive queue that `make` creates with a free number.
     ///
     /// # Errors
     /// [`SrqError::NoNumber`] and [`SrqError::Open`].
@@ -150,7 +150,7 @@ impl Xrcd {
         Ok(srq)
     }
 
-    /// When this returns, no message uses the queue any more.
+    /// Removes a shared receive queue. No message uses the queue after the return.
     pub(crate) fn remove(&self, srqn: Srqn) {
         let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
         let removed = srqs.remove(&srqn);
@@ -158,7 +158,7 @@ impl Xrcd {
         drop(removed);
     }
 
-    /// Does something with the queue of this number, if it is there.
+    /// Calls `act` with the shared receive queue of this number, if it exists.
     pub(crate) fn with<T>(&self, srqn: Srqn, act: impl FnOnce(&Srq) -> T) -> Option<T> {
         let srqs = self.srqs.read().unwrap_or_else(PoisonError::into_inner);
         srqs.get(&srqn).map(|srq| act(srq))

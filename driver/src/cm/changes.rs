@@ -1,4 +1,4 @@
-//! Interfaces and addresses that come, go and change, and what identifiers make of it.
+//! Reaction of identifiers to interfaces and addresses that appear, change and disappear.
 
 use super::channel::{Details, EventKind};
 use super::connection::open_all;
@@ -11,7 +11,8 @@ use crate::watcher;
 use std::sync::{Mutex, MutexGuard, Weak};
 
 impl Inner {
-    /// Binds the identifier `me` to an address of a device, of which it is told what becomes.
+    /// Binds the identifier `me` to a device's address, and registers it for notification of
+    /// changes.
     pub(super) fn bind_to(&mut self, me: &Weak<Id>, bound: Bound) {
         let me: Weak<Id> = Weak::clone(me);
         bound.device.used_by(me);
@@ -19,7 +20,7 @@ impl Inner {
         watcher::start();
     }
 
-    /// The identifier `me` is told no more of its device.
+    /// Ends the notification of the identifier `me` of changes of its device.
     pub(super) fn leave_device(&mut self, me: &Id) {
         if let Some(bound) = &self.bound {
             bound.device.not_used_by(me);
@@ -28,8 +29,8 @@ impl Inner {
 }
 
 impl DeviceUser for Id {
-    /// Nothing can be done with it any more, as with the kernel's. Its connection, if it has one, ends in
-    /// its own way.
+    /// Makes the identifier unusable, as in the kernel. Its connection, if any, is not ended
+    /// here.
     fn device_removed(&self) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, State::Closed | State::WithoutDevice) {
@@ -48,14 +49,14 @@ impl DeviceUser for Id {
     }
 }
 
-/// Identifiers that listen at all addresses.
+/// The identifiers that listen at all addresses.
 static EVERYWHERE: PerProcess<Mutex<Vec<Weak<Id>>>> = PerProcess::new();
 
 fn everywhere() -> MutexGuard<'static, Vec<Weak<Id>>> {
     lock(EVERYWHERE.get(Mutex::default))
 }
 
-/// `id` listens at all addresses, those to come included.
+/// Adds an identifier that listens at all addresses, including future ones.
 pub(super) fn listens_everywhere(id: &Weak<Id>) {
     let mut everywhere = everywhere();
     everywhere.retain(|id| id.strong_count() > 0);
@@ -63,8 +64,8 @@ pub(super) fn listens_everywhere(id: &Weak<Id>) {
     watcher::start();
 }
 
-/// The host's addresses are others: where somebody listens at all, the new ones are opened too. What has
-/// gone needs nothing: nobody sends there.
+/// Opens new addresses of the host if any identifier listens at all addresses. Removed addresses
+/// need no action: no packet arrives there.
 pub(crate) fn addresses_changed() {
     let listeners: Vec<_> = everywhere().iter().filter_map(Weak::upgrade).collect();
     if listeners.iter().any(|id| id.state() == State::Listening)

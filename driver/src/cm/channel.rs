@@ -1,4 +1,4 @@
-//! Events of the connection manager, and the channels that they arrive at.
+//! Events of the connection manager, and the channels that deliver them.
 
 use super::id::Id;
 use super::multicast::Group;
@@ -8,116 +8,116 @@ pub use urxe_proto::cm::wire::Ece;
 use urxe_proto::ids::{QKey, Qpn};
 use urxe_proto::qp::AddressVector;
 
-/// What happened; the numbers of `enum rdma_cm_event_type`.
+/// The kind of an event; the values of `enum rdma_cm_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum EventKind {
     /// The device for the destination is known.
     AddressResolved = 0,
-    /// There is none.
+    /// There is no device for the destination.
     AddressError = 1,
-    /// The path is known.
+    /// The path to the destination is known.
     RouteResolved = 2,
-    /// Somebody wants a connection, or to know the queue pair of a datagram service.
+    /// A peer requests a connection, or the queue pair of a datagram service.
     ConnectRequest = 4,
-    /// The peer accepts. The queue pair must be made ready, and then [`Id::ready`] called.
+    /// The peer accepts. The application makes its queue pair ready, then calls [`Id::ready`].
     ConnectResponse = 5,
-    /// The peer does not answer, or has no such datagram service.
+    /// The peer does not answer, or does not have the datagram service.
     Unreachable = 7,
-    /// The peer does not want this connection.
+    /// The peer rejects the connection.
     Rejected = 8,
-    /// The connection is there, or the datagram service's queue pair known.
+    /// The connection is established, or the datagram service's queue pair is known.
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
     /// The device is gone.
     DeviceRemoval = 11,
-    /// A group is joined, and how to send to it known.
+    /// The group is joined; the details contain its address vector.
     MulticastJoin = 12,
-    /// The device's link has another address.
+    /// The link address of the device has changed.
     AddressChange = 14,
-    /// No packet of the connection is under way any more.
+    /// TimeWait is over: no packet of the connection is in flight any more.
     TimewaitExit = 15,
-    /// A name stands for these addresses.
+    /// A host name is resolved to addresses.
     AddressInfoResolved = 16,
-    /// A program put it there, with a number of its own.
+    /// An event of the application, with a number of its own.
     User = 18,
 }
 
-/// What an event says beside its kind.
+/// The details of an event.
 #[derive(Clone, Debug, Default)]
 pub enum Details {
-    /// Nothing.
+    /// No details.
     #[default]
     None,
-    /// Of a connection.
+    /// The parameters of a connection.
     Connection(Box<ConnectionDetails>),
-    /// Of a datagram service.
+    /// The parameters of a datagram service.
     Datagram(Box<DatagramDetails>),
-    /// Of a multicast group.
+    /// The parameters of a multicast group.
     Multicast(Arc<Group>, Box<DatagramDetails>),
-    /// A program's number.
+    /// The number of the application.
     User(u64),
 }
 
-/// What a peer said of a connection. What it does as responder is ours as initiator: the numbers are
-/// those that are to be used here.
+/// The parameters that a peer has offered for a connection, from the local point of view: the
+/// peer's responder resources are the local initiator depth, and vice versa.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConnectionDetails {
-    /// From the peer's program, with the zeros that fill the message.
+    /// Data from the peer's application, padded with zeros to the size of the message's field.
     pub private_data: Vec<u8>,
-    /// READs and atomics that are served at once.
+    /// The maximum number of inbound READs and atomics that are outstanding.
     pub responder_resources: u8,
-    /// READs and atomics that may be outstanding.
+    /// The maximum number of outbound READs and atomics that are outstanding.
     pub initiator_depth: u8,
     /// Whether the peer has end-to-end flow control.
     pub flow_control: bool,
-    /// How often to retry without an answer.
+    /// The number of retries without an acknowledgment.
     pub retry_count: u8,
-    /// How often to retry after RNR NAK.
+    /// The number of retries after RNR NAK.
     pub rnr_retry_count: u8,
     /// Whether the peer has a shared receive queue.
     pub srq: bool,
-    /// The peer's queue pair.
+    /// The number of the peer's queue pair.
     pub qpn: Qpn,
-    /// The options of the peer's vendor.
+    /// The peer's vendor options for enhanced connection establishment.
     pub ece: Ece,
 }
 
-/// What a peer said of a datagram service.
+/// The parameters of a peer's datagram service.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DatagramDetails {
-    /// From the peer's program, with the zeros that fill the message.
+    /// Data from the peer's application, padded with zeros to the size of the message's field.
     pub private_data: Vec<u8>,
-    /// The way to it.
+    /// The address vector for sending to it.
     pub av: AddressVector,
-    /// Its queue pair.
+    /// The number of its queue pair.
     pub qpn: Qpn,
-    /// The key of its queue pair.
+    /// The queue key of its queue pair.
     pub qkey: QKey,
 }
 
-/// Something that happened to an identifier.
+/// An event of an identifier.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// To which; for a request, the new one.
+    /// The identifier; for a request, the new one.
     pub id: Arc<Id>,
-    /// Who listened, for a request.
+    /// The listener, for a request.
     pub listener: Option<Arc<Id>>,
-    /// What.
+    /// The kind.
     pub kind: EventKind,
-    /// 0, or a negative errno, or the reason that a peer gave.
+    /// 0, a negative errno, or the reason that the peer has given.
     pub status: i32,
-    /// What else there is to say.
+    /// The details.
     pub details: Details,
 }
 
 impl Event {
-    /// Whose event it is: who waits with its end until it was acknowledged.
+    /// Returns the identifier whose destruction waits for the acknowledgment of this event.
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
 }
 
-/// Where the events of any number of identifiers arrive.
+/// The queue of events of any number of identifiers.
 pub type EventChannel = EventQueue<Event>;

@@ -1,4 +1,4 @@
-//! What programs do to connections, and to datagram services: connecting, listening, answering, ending.
+//! Calls on connections and datagram services: connect, listen, accept, reject, disconnect.
 
 use super::changes::listens_everywhere;
 use super::error::CmError;
@@ -23,47 +23,48 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
 
-/// The delay of our acknowledgments, as ports report it: 4.096 us x 2^15, 134 ms.
+/// The acknowledgment delay that ports report: 4.096 us x 2^15, 134 ms.
 pub const ACK_DELAY: u8 = 15;
 
-/// Retry counters have three bits.
+/// The largest retry count: the field has three bits.
 const MOST_RETRIES: u8 = 7;
 
-/// How many requests wait for a program that does not say how many.
+/// The largest backlog of a listener, and the one for a backlog of 0.
 pub const MAX_BACKLOG: usize = 1024;
 
-/// What a side of a connection says of itself.
+/// The parameters that one side of a connection offers.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
-    /// For the peer's program.
+    /// Data for the peer's application.
     pub private_data: Vec<u8>,
-    /// Our queue pair.
+    /// The number of the local queue pair.
     pub qpn: Qpn,
-    /// Whether it has a shared receive queue.
+    /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
-    /// READs and atomics that are served at once.
+    /// The maximum number of inbound READs and atomics that are outstanding.
     pub responder_resources: u8,
-    /// READs and atomics that are to be outstanding.
+    /// The maximum number of outbound READs and atomics that are outstanding.
     pub initiator_depth: u8,
-    /// Whether it has end-to-end flow control.
+    /// Whether the queue pair has end-to-end flow control.
     pub flow_control: bool,
-    /// How often to retry without an answer; when accepting, the other side has said it.
+    /// The number of retries without an acknowledgment. Ignored when accepting: the peer's REQ has
+    /// set it.
     pub retry_count: u8,
-    /// How often to retry after RNR NAK.
+    /// The number of retries after RNR NAK.
     pub rnr_retry_count: u8,
-    /// Our vendor's options.
+    /// The vendor options for enhanced connection establishment.
     pub ece: Ece,
 }
 
-/// What an identifier knows of its connection, or of its datagram service.
+/// The connection or datagram service of an identifier.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// That of the process that has it.
+    /// Queue pair 1 of the process that has the connection.
     pub gsi: &'static Gsi,
     pub id: CommId,
-    /// Whether the peer asked.
+    /// Whether the peer has sent the REQ.
     pub passive: bool,
-    /// The first PSN that we receive.
+    /// The first PSN that the local queue pair receives.
     pub starting_psn: Psn,
 }
 
@@ -80,9 +81,11 @@ impl Connection {
 }
 
 impl Id {
-    /// Listens for connections, or for those who ask for a datagram service; each is an event. While
-    /// `backlog` of them wait to be taken up ([`Id::take_up`]), more are dropped, and repeated by their
-    /// peers; 0 stands for a usual number. An identifier that is not bound gets a port of all IPv4 addresses.
+    /// Listens for connections, or for lookups of a datagram service. Each request is an event.
+    ///
+    /// Up to `backlog` requests wait to be taken by [`Id::take_up`]; further ones are dropped, and
+    /// retransmitted by their peers. A `backlog` of 0 selects [`MAX_BACKLOG`]. An identifier that
+    /// is not bound gets a port at all IPv4 addresses.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -107,7 +110,7 @@ impl Id {
         let service = ServiceId::of_port(self.space(), port.port());
         let at = inner.listened_at();
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
-        // The sockets are open: those that could not be opened do not matter while there are others.
+        // All sockets that could be opened are open. The others may stay closed.
         let listener = engine::get().gsi()?.listen(service, &at, [], backlog, me)?;
         inner.listener = Some(listener);
         inner.state = State::Listening;
@@ -117,7 +120,7 @@ impl Id {
         Ok(())
     }
 
-    /// Asks for a connection, or for the queue pair of a datagram service.
+    /// Sends the request for a connection, or for the queue pair of a datagram service.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -208,15 +211,16 @@ impl Id {
         Ok(Connection::new(gsi, id, false))
     }
 
-    /// The program has the event of this request: it leaves its place in the listener's backlog to
-    /// another.
+    /// Frees the place of this request in the listener's backlog: the application has got its
+    /// event.
     pub fn take_up(&self) {
         if let Some(Connection { gsi, id, .. }) = &lock(&self.inner).connection {
             gsi.take_up(*id);
         }
     }
 
-    /// Accepts a request. The queue pair of a connection must be able to receive and send by then.
+    /// Accepts a request. The queue pair of a connection must already be able to receive and to
+    /// send.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -256,7 +260,7 @@ impl Id {
         Ok(())
     }
 
-    /// Rejects a request, or a peer's acceptance.
+    /// Rejects a request, or the peer's reply.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -281,7 +285,7 @@ impl Id {
         Ok(())
     }
 
-    /// Our queue pair is ready for the connection that the peer has accepted.
+    /// Sends the RTU: the queue pair is ready for the connection that the peer has accepted.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -293,8 +297,8 @@ impl Id {
         Ok(())
     }
 
-    /// A packet of the connection that we accepted has come, though the peer has not said that it is
-    /// ready: [`super::EventKind::Established`] follows.
+    /// Establishes an accepted connection before its RTU, since a packet of it has arrived.
+    /// [`super::EventKind::Established`] follows.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -305,13 +309,13 @@ impl Id {
         Ok(())
     }
 
-    /// Ends the connection, or agrees that the peer ends it. Where there is nothing to end any more
-    /// that is as good.
+    /// Ends the connection, or confirms that the peer ends it. A connection that has already ended
+    /// is not an error.
     ///
     /// # Errors
-    /// [`CmError::State`] when there never was one.
+    /// [`CmError::State`] if the identifier never had a connection.
     pub fn disconnect(&self) -> Result<(), CmError> {
-        // What was posted before goes out before.
+        // Flush deferred sends: requests posted before the disconnect go out before the DREQ.
         engine::get().send_gathered();
         let inner = lock(&self.inner);
         let connection = inner.connected("disconnecting")?;
@@ -324,7 +328,7 @@ impl Id {
     }
 }
 
-/// What an identifier asks for.
+/// The request that an identifier sends.
 struct Wish<'a> {
     bound: &'a Bound,
     path: &'a Path,
@@ -344,7 +348,7 @@ impl Wish<'_> {
 }
 
 impl Inner {
-    /// The addresses at which it listens.
+    /// Returns the addresses at which it listens.
     fn listened_at(&self) -> Vec<ListenAt> {
         match (&self.bound, self.source) {
             (Some(bound), _) => vec![ListenAt::One(bound.gid())],
@@ -354,32 +358,32 @@ impl Inner {
         }
     }
 
-    /// Its connection.
+    /// Returns its connection.
     fn connected(&self, call: &'static str) -> Result<&Connection, CmError> {
         let state = self.state;
         let connection = self.connection.as_ref();
         connection.ok_or(CmError::State { call, state })
     }
 
-    /// Its connection, if the peer asked for it.
+    /// Returns its connection, if the peer has sent the REQ.
     fn asked(&self, call: &'static str) -> Result<&Connection, CmError> {
         let state = self.state;
         let asked = self.connection.as_ref().filter(|asked| asked.passive);
         asked.ok_or(CmError::State { call, state })
     }
 
-    /// Ends what queue pair 1 knows of it.
+    /// Removes its listener and its connection from queue pair 1.
     pub(super) fn leave(&mut self) {
         self.listener = None;
         if let Some(Connection { gsi, id, .. }) = self.connection.take()
-            // In a forked child it is the parent's, whose connection goes on.
+            // In a forked child the connection belongs to the parent, where it continues.
             && engine::get().has_gsi(gsi)
         {
             gsi.abandon(id);
         }
     }
 
-    /// The attributes with which the queue pair of a connection goes to `state`.
+    /// Returns the attributes for the transition of a connection's queue pair to `state`.
     pub(super) fn connection_attributes(
         &self,
         connection: &Connection,
@@ -416,7 +420,7 @@ impl Inner {
                     let all =
                         AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
                     match (parameters.transport, connection.passive) {
-                        // An XRC queue pair that asks does not receive.
+                        // The initiator of an XRC connection does not receive.
                         (Transport::Uc, _) | (Transport::Xrc, false) => all,
                         _ => all | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
                     }
@@ -429,7 +433,7 @@ impl Inner {
                     attr.max_rd_atomic = parameters.initiator_depth;
                     match (parameters.transport, connection.passive) {
                         (Transport::Uc, _) => AttrMask::SQ_PSN,
-                        // An XRC queue pair that is asked does not send.
+                        // The target of an XRC connection does not send.
                         (Transport::Xrc, true) => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
                         _ => {
                             AttrMask::SQ_PSN
@@ -451,7 +455,8 @@ impl Inner {
     }
 }
 
-/// What the peer may do: what it has resources for.
+/// Returns the access rights of the peer, limited to operations for which resources were
+/// negotiated.
 fn access(parameters: &ConnectionParameters) -> Access {
     let reads = match parameters.responder_resources {
         0 => Access::empty(),
@@ -474,7 +479,7 @@ fn address_vector(bound: &Bound, parameters: &ConnectionParameters) -> AddressVe
     }
 }
 
-/// The way to a datagram service.
+/// Returns the address vector of a datagram service.
 pub(super) fn path_vector(bound: &Bound, path: &Path) -> AddressVector {
     AddressVector {
         dgid: path.destination,
@@ -493,7 +498,7 @@ fn ca_guid(bound: &Bound) -> u64 {
     u64::from_be_bytes(bound.device.guid())
 }
 
-/// Opens port 4791 of these addresses, as many as can be opened.
+/// Opens port 4791 at these addresses. Fails only if none can be opened.
 fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
     let mut first = None;
     let mut opened = 0;
@@ -512,7 +517,7 @@ fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
     }
 }
 
-/// Opens port 4791 of all addresses of all devices.
+/// Opens port 4791 at all addresses of all devices.
 pub(super) fn open_all() -> Result<(), CmError> {
     let devices = devices().map_err(super::resolve::ResolveError::System)?;
     let sources = |device: Arc<crate::Device>| device.sources().collect::<Vec<_>>();

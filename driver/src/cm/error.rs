@@ -1,4 +1,4 @@
-//! What goes wrong in the connection manager.
+//! Errors of the connection manager.
 
 use super::gsi::GsiError;
 use super::id::State;
@@ -9,62 +9,63 @@ use urxe_net::OpenError;
 use urxe_proto::cm::CallError;
 use urxe_proto::cm::wire::TooLong;
 
-/// Why something cannot be done with an identifier.
+/// Errors of calls on an identifier.
 #[derive(Debug, thiserror::Error)]
 pub enum CmError {
-    /// Not now: EINVAL.
+    /// The identifier's state does not permit the call: EINVAL.
     #[error("{call} is not possible while the identifier is {state}")]
     State {
-        /// What was asked for.
+        /// The call.
         call: &'static str,
-        /// What it is.
+        /// The state.
         state: State,
     },
-    /// It is bound to no device yet: EINVAL.
+    /// The identifier is not bound to a device: EINVAL.
     #[error("the identifier has no device yet: bind it to an address, or resolve one")]
     NoDevice,
-    /// Source and destination are of different IP versions: EINVAL.
+    /// Source and destination have different IP versions: EINVAL.
     #[error("the identifier is bound to an address of the other IP version than the destination")]
     Versions,
-    /// An option has no such value: EINVAL.
+    /// The option does not have such a value: EINVAL.
     #[error("{value} is no {option}")]
     Option {
         /// The option.
         option: &'static str,
-        /// What it was to be.
+        /// The value.
         value: u32,
     },
-    /// It is no group, or the queue pair none of datagrams: EINVAL.
+    /// The address is not a multicast address, or the identifier is not for datagrams: EINVAL.
     #[error("{0} is no multicast address, or the identifier not one of datagrams")]
     NotMulticast(IpAddr),
-    /// The group was not joined: EADDRNOTAVAIL.
+    /// The identifier has not joined the group: EADDRNOTAVAIL.
     #[error("the identifier has not joined {0}")]
     NotJoined(IpAddr),
-    /// Datagrams of IP over InfiniBand have the queue key of a group that RoCE does not have: ENODEV.
+    /// The port space is IP over InfiniBand, whose queue key is that of a group RoCE does not have:
+    /// ENODEV.
     #[error("the port space RDMA_PS_IPOIB is not for RoCE: use RDMA_PS_UDP")]
     NoIpoib,
-    /// More private data than the message carries: EINVAL.
+    /// The private data does not fit the message: EINVAL.
     #[error("private data: {0}")]
     PrivateData(#[from] TooLong),
-    /// The connection is not in a state for this: EINVAL.
+    /// The state of the connection does not permit the call: EINVAL.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Queue pair 1 cannot do it.
+    /// An error of queue pair 1.
     #[error(transparent)]
     Gsi(#[from] GsiError),
     /// Port 4791 cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The port cannot be had.
+    /// The port cannot be taken.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The address leads nowhere.
+    /// The address cannot be resolved.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
 }
 
 impl CmError {
-    /// What programs get.
+    /// Returns the error number that applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::State { .. }

@@ -1,10 +1,11 @@
-//! Identifiers: one end of a connection, a listener, or a user of datagrams. Like sockets.
+//! Identifiers: an end of a connection, a listener, or a datagram endpoint. They correspond to
+//! sockets.
 //!
-//! What may be done when is as in the kernel's connection manager, and so are the errors, but for
-//! this: an address of the loopback interface is an address like others, of the device `urxe_lo`.
+//! States and errors are those of the kernel's connection manager, with one exception: an address
+//! of the loopback interface belongs to a device, `urxe_lo`.
 //!
-//! Locks are taken in this order: `inner`, `channel`, the channel's queue, or the tables of ports and of
-//! the protocol.
+//! Lock order: `inner`, `channel`, then the channel's queue, or the tables of ports and of the
+//! protocol.
 
 #[cfg(test)]
 mod tests;
@@ -30,35 +31,35 @@ use urxe_proto::ids::{Gid, QKey};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
-/// The queue key of datagrams and multicast groups in [`PortSpace::Udp`] (A11.6).
+/// The queue key of datagrams and of multicast groups in [`PortSpace::Udp`] (A11.6).
 pub const UDP_QKEY: QKey = QKey(0x0123_4567);
 
-/// The static rate of a path: that of four lanes of 10 Gb/s, as the ports have it.
+/// The static rate of paths: 40 Gb/s, four lanes of 10 Gb/s, as the ports report.
 const RATE_40_GBPS: u8 = 7;
 
-/// The largest ACK timeout (9.7.6.1.3).
+/// The largest encoded ACK timeout (9.7.6.1.3).
 const MAX_ACK_TIMEOUT: u8 = 31;
 
-/// What an identifier is.
+/// The state of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// New.
+    /// Created, without an address.
     Idle,
-    /// It has an address and a port.
+    /// Bound to an address and a port.
     Bound,
-    /// It knows the device that leads to its destination.
+    /// The device for the destination is known.
     AddressResolved,
-    /// It knows the path too.
+    /// The path to the destination is known.
     RouteResolved,
-    /// It listens.
+    /// Listening.
     Listening,
-    /// It has a connection, or is about to.
+    /// Connected, or establishing a connection.
     Connecting,
-    /// Its connection has ended.
+    /// The connection has ended.
     Disconnected,
-    /// Its device is gone.
+    /// The device has been removed.
     WithoutDevice,
-    /// It is being destroyed.
+    /// Being destroyed.
     Closed,
 }
 
@@ -78,16 +79,16 @@ impl fmt::Display for State {
     }
 }
 
-/// Which queue pair an identifier is for.
+/// The kind of queue pair that an identifier is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Service {
-    /// A connection of this kind.
+    /// A connection of this transport.
     Connected(Transport),
     /// Datagrams.
     Datagram,
 }
 
-/// An identifier.
+/// An identifier of the connection manager.
 #[derive(Debug)]
 pub struct Id {
     pub(super) me: Weak<Id>,
@@ -95,9 +96,9 @@ pub struct Id {
     service: Service,
     pub(super) channel: Mutex<Arc<EventChannel>>,
     pub(super) inner: Mutex<Inner>,
-    /// Events that the program has not acknowledged.
+    /// The events that the application has not acknowledged.
     pub acks: AckCount,
-    /// A number for whoever made this identifier, to find its own object by.
+    /// A number that the creator of this identifier may set, to find its own object.
     pub tag: AtomicUsize,
 }
 
@@ -119,24 +120,24 @@ pub(super) struct Inner {
 pub(super) struct Options {
     pub type_of_service: u8,
     pub reuse_address: bool,
-    /// Whether an unspecified address of IPv6 is meant for IPv6 alone; as the system has it if `None`.
+    /// Whether the unspecified IPv6 address covers IPv6 only; `None` for the system's default.
     pub v6_only: Option<bool>,
     pub ack_timeout: Option<u8>,
 }
 
-/// Where an identifier is, and where its peer.
+/// The local and the remote address of an identifier.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// Its own address and port.
+    /// The local address and port.
     pub source: Option<SocketAddr>,
-    /// Its peer's.
+    /// The remote address and port.
     pub destination: Option<SocketAddr>,
-    /// Its device.
+    /// The device and its address to which the identifier is bound.
     pub bound: Option<Bound>,
 }
 
 impl Addresses {
-    /// The GIDs of both, as far as they are known.
+    /// Returns the local and the remote GID, each if its address is known.
     pub fn gids(&self) -> (Option<Gid>, Option<Gid>) {
         let gid = |address: Option<SocketAddr>| address.map(|address| Gid::from_ip(address.ip()));
         (gid(self.source), gid(self.destination))
@@ -144,7 +145,7 @@ impl Addresses {
 }
 
 impl Id {
-    /// A new one, whose events go to `channel`.
+    /// Creates an identifier whose events are pushed to `channel`.
     pub fn new(channel: &Arc<EventChannel>, space: PortSpace, service: Service) -> Arc<Id> {
         let inner = Inner {
             state: State::Idle,
@@ -169,22 +170,22 @@ impl Id {
         })
     }
 
-    /// Its port space.
+    /// Returns its port space.
     pub fn space(&self) -> PortSpace {
         self.space
     }
 
-    /// What it is for.
+    /// Returns the kind of queue pair that it is for.
     pub fn service(&self) -> Service {
         self.service
     }
 
-    /// What it is now.
+    /// Returns its present state.
     pub fn state(&self) -> State {
         lock(&self.inner).state
     }
 
-    /// Where it is.
+    /// Returns its addresses.
     pub fn addresses(&self) -> Addresses {
         let inner = lock(&self.inner);
         Addresses {
@@ -194,25 +195,25 @@ impl Id {
         }
     }
 
-    /// The path to its peer, once it is resolved.
+    /// Returns the path to its peer, once it is resolved.
     pub fn path(&self) -> Option<Path> {
         lock(&self.inner).path.clone()
     }
 
-    /// The number that whoever made it has set, see [`Id::tag`].
+    /// Returns the number that its creator has set, see [`Id::tag`].
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }
 
-    /// The type of service of its packets.
+    /// Sets the type of service of its packets.
     pub fn set_type_of_service(&self, type_of_service: u8) {
         lock(&self.inner).options.type_of_service = type_of_service;
     }
 
-    /// Whether it shares its address and port with others that do so too.
+    /// Sets whether it shares its address and port with other identifiers that do so too.
     ///
     /// # Errors
-    /// [`CmError::State`] when others may be sharing it already.
+    /// [`CmError::State`] when sharing is ended after the identifier was bound.
     pub fn set_reuse_address(&self, reuse: bool) -> Result<(), CmError> {
         let mut inner = lock(&self.inner);
         if !reuse {
@@ -225,10 +226,10 @@ impl Id {
         Ok(())
     }
 
-    /// Whether an unspecified address of IPv6 leaves IPv4 alone.
+    /// Sets whether the unspecified IPv6 address covers IPv6 only.
     ///
     /// # Errors
-    /// [`CmError::State`] when it is more than bound.
+    /// [`CmError::State`] in any state but [`State::Idle`] and [`State::Bound`].
     pub fn set_v6_only(&self, v6_only: bool) -> Result<(), CmError> {
         let mut inner = lock(&self.inner);
         inner.expect("to choose IP versions", &[State::Idle, State::Bound])?;
@@ -236,10 +237,11 @@ impl Id {
         Ok(())
     }
 
-    /// The ACK timeout of its queue pair, 4.096 us x 2^n for n to 31.
+    /// Sets the ACK timeout of its queue pair: 4.096 us x 2^n, for n up to 31.
     ///
     /// # Errors
-    /// [`CmError::Option`] when there is no such timeout, or the queue pair has none.
+    /// [`CmError::Option`] for a larger n, and for a datagram service, whose queue pair has no
+    /// timeout.
     pub fn set_ack_timeout(&self, timeout: u8) -> Result<(), CmError> {
         if timeout > MAX_ACK_TIMEOUT || self.service == Service::Datagram {
             return Err(CmError::Option {
@@ -251,7 +253,7 @@ impl Id {
         Ok(())
     }
 
-    /// Binds it to an address, and to a port of it; port 0 is one that is free.
+    /// Binds it to an address and a port; port 0 selects a free one.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -269,9 +271,9 @@ impl Id {
         Ok(())
     }
 
-    /// Finds the device that leads to a destination; [`EventKind::AddressResolved`] or
-    /// [`EventKind::AddressError`] tells. An identifier that is not bound is bound to `source`, or
-    /// where the kernel would send from.
+    /// Finds the device for a destination; [`EventKind::AddressResolved`] or
+    /// [`EventKind::AddressError`] follows. An identifier that is not bound is bound to `source`,
+    /// or to the kernel's source address for the destination.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -322,7 +324,7 @@ impl Id {
         Ok(())
     }
 
-    /// Finds the path to the destination; [`EventKind::RouteResolved`] tells.
+    /// Finds the path to the destination; [`EventKind::RouteResolved`] follows.
     ///
     /// # Errors
     /// [`CmError::State`].
@@ -334,7 +336,7 @@ impl Id {
         Ok(())
     }
 
-    /// Gives it a path in place of [`Id::resolve_route`].
+    /// Sets the path, in place of [`Id::resolve_route`].
     ///
     /// # Errors
     /// [`CmError::State`].
@@ -345,14 +347,15 @@ impl Id {
         Ok(())
     }
 
-    /// The path MTU is this at most, if the path is known and no request is on its way.
+    /// Limits the path MTU, if the path is known. A request that has been sent keeps its MTU.
     pub fn limit_mtu(&self, mtu: Mtu) {
         if let Some(path) = &mut lock(&self.inner).path {
             path.mtu = path.mtu.min(mtu);
         }
     }
 
-    /// The packets of the path have this type of service, if the path is known and no request is on its way.
+    /// Sets the path's type of service, if the path is known. A request that has been sent is
+    /// unaffected.
     pub fn mark_path(&self, type_of_service: u8) {
         if let Some(path) = &mut lock(&self.inner).path {
             path.traffic_class = type_of_service;
@@ -365,11 +368,11 @@ impl Id {
         self.tell(EventKind::RouteResolved, 0, Details::None);
     }
 
-    /// The attributes with which its queue pair goes to `state`.
+    /// Returns the attributes for the transition of its queue pair to `state`.
     ///
     /// # Errors
-    /// [`CmError::NoDevice`] before it has one; [`CmError::State`] for what the connection does not
-    /// know yet.
+    /// [`CmError::NoDevice`] before it has a device. [`CmError::State`] while the connection lacks
+    /// a parameter that `state` needs.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), CmError> {
         let inner = lock(&self.inner);
         if let (Some(connection), Service::Connected(_)) = (&inner.connection, self.service) {
@@ -397,18 +400,18 @@ impl Id {
         }
     }
 
-    /// Tells that what a name stands for is known: finding it out is not done here.
+    /// Raises [`EventKind::AddressInfoResolved`]. The caller has resolved the name.
     pub fn address_info_resolved(&self) {
         self.tell(EventKind::AddressInfoResolved, 0, Details::None);
     }
 
-    /// Puts an event of the program's own into the channel.
+    /// Adds an event of the application to the channel.
     pub fn write_event(&self, status: i32, number: u64) {
         self.tell(EventKind::User, status, Details::User(number));
     }
 
-    /// Sends its events, those that wait included, to another channel; then waits until those that
-    /// the program has are acknowledged.
+    /// Moves its pending events and all future ones to another channel. Then waits until the
+    /// application has acknowledged the events that it has got.
     pub fn migrate(&self, to: &Arc<EventChannel>) {
         let mut channel = lock(&self.channel);
         if !Arc::ptr_eq(&channel, to) {
@@ -421,8 +424,8 @@ impl Id {
         self.acks.wait();
     }
 
-    /// Ends what it does, and takes back its events. Whoever destroys it acknowledges what events of
-    /// it are left, and then waits with [`AckCount::wait`].
+    /// Ends its activity and retracts its pending events. The caller acknowledges the events of it
+    /// that it still has, then waits with [`AckCount::wait`].
     pub fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.state = State::Closed;
@@ -434,7 +437,7 @@ impl Id {
         let channel = Arc::clone(&lock(&self.channel));
         for event in channel.retract(|event| self.owns(event)) {
             if event.kind == EventKind::ConnectRequest {
-                // Nobody will ever see it.
+                // No application will get this request.
                 event.id.close();
             }
         }
@@ -457,7 +460,7 @@ impl Id {
         });
     }
 
-    /// Tells of a new identifier.
+    /// Raises an event about a new identifier.
     pub(super) fn tell_of(&self, id: Arc<Id>, kind: EventKind, details: Details) {
         lock(&self.channel).push(Event {
             id,
@@ -478,12 +481,12 @@ impl Inner {
         Err(CmError::State { call, state })
     }
 
-    /// Whether an unspecified address of IPv6 is meant for IPv6 alone.
+    /// Returns whether the unspecified IPv6 address covers IPv6 only.
     pub fn v6_only(&self) -> bool {
         self.options.v6_only.unwrap_or_else(system_binds_v6_only)
     }
 
-    /// Binds to `address`, of whose device nothing is said here.
+    /// Binds to an address and a port, without a device.
     fn take_port(&mut self, space: PortSpace, address: SocketAddr) -> Result<(), CmError> {
         let v6_only = self.v6_only();
         let port = PortClaim::take(PortWish {
@@ -499,7 +502,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The path between source and destination: on RoCE the addresses tell it.
+    /// Returns the path between source and destination. On RoCE it follows from the addresses.
     fn usual_path(&self) -> Option<Path> {
         let bound = self.bound.as_ref()?;
         Some(Path {
@@ -516,7 +519,7 @@ impl Inner {
     }
 }
 
-/// Whether sockets of IPv6 leave IPv4 alone unless they say otherwise.
+/// Returns whether IPv6 sockets cover IPv6 only by default.
 fn system_binds_v6_only() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "1")
 }

@@ -1,16 +1,17 @@
-//! The connection manager: connections by IP address and port, as programs of librdmacm know them.
+//! The connection manager: connections by IP address and port, with the semantics of librdmacm.
 //!
-//! - [`id`]: identifiers, what may be done with them when, and the events that tell what became of it.
-//! - [`channel`]: events, and the queues that programs wait for them on.
-//! - [`connection`]: connecting, listening, answering, ending. `notice`: what peers do.
-//! - groups: [`multicast`].
-//! - [`resolve`]: from IP addresses to devices and paths. [`port_space`]: ports, unique on the host.
+//! - [`id`]: identifiers, the calls that each state permits, and the events that report the
+//!   results.
+//! - [`channel`]: events, and the event channels that deliver them to applications.
+//! - [`connection`]: connect, listen, accept, reject, disconnect.
+//! - `notice`: messages from peers and the events that they cause.
+//! - [`multicast`]: multicast groups.
+//! - [`resolve`]: from IP addresses to devices and paths.
+//! - [`port_space`]: ports, unique on the host.
+//! - [`gsi`]: queue pair 1, which exchanges the connection manager's messages with peers.
+//! - `changes`: interfaces and addresses that appear, change and disappear.
 //!
-//! - [`gsi`]: queue pair 1, by which peers agree on connections.
-//!
-//! - `changes`: interfaces and addresses that come and go.
-//!
-//! What goes to and from the peer is `urxe_proto`'s.
+//! The protocol itself is implemented in `urxe_proto::cm`.
 
 mod changes;
 pub mod channel;

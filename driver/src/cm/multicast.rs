@@ -1,5 +1,7 @@
-//! Multicast groups of an identifier (A17.9.4): on RoCE the group's IP address is its GID, and joining it is
-//! what the queue pair's socket does when the queue pair is attached to it.
+//! Multicast groups of an identifier (A17.9.4).
+//!
+//! On RoCE the IP address of the group is its GID. The socket joins the group when a queue pair is
+//! attached to it.
 
 use super::channel::{DatagramDetails, Details, EventKind};
 use super::error::CmError;
@@ -13,29 +15,29 @@ use urxe_net::DEFAULT_TTL;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::AddressVector;
 
-/// A group that an identifier has joined.
+/// A multicast group that an identifier has joined.
 #[derive(Debug)]
 pub struct Group {
-    /// Its address, as it was given.
+    /// The address of the group, as the application gave it.
     pub address: SocketAddr,
-    /// Whether nothing is received from it.
+    /// Whether the identifier only sends to the group.
     pub send_only: bool,
-    /// A number for whoever joined it.
+    /// A number that the caller of [`Id::join`] has set.
     pub tag: usize,
-    /// Events of it that the program has not acknowledged.
+    /// The events of the group that the application has not acknowledged.
     pub acks: AckCount,
 }
 
 impl Group {
-    /// Its address as a GID.
+    /// Returns the address as a GID.
     pub fn gid(&self) -> Gid {
         Gid::from_ip(self.address.ip())
     }
 }
 
 impl Id {
-    /// Joins a group; [`EventKind::MulticastJoin`] tells how to send to it. The queue pair is attached to
-    /// it by whoever takes the event.
+    /// Joins a group. [`EventKind::MulticastJoin`] follows, with the address vector for sending to
+    /// it. The receiver of that event attaches the queue pair to the group.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -75,11 +77,11 @@ impl Id {
         Ok(())
     }
 
-    /// Leaves a group. Whoever had its queue pair attached to it detaches it, and waits until the group's
-    /// events are acknowledged.
+    /// Leaves a group. The caller detaches the queue pair that it has attached, and waits until the
+    /// group's events are acknowledged.
     ///
     /// # Errors
-    /// [`CmError::NotJoined`].
+    /// [`CmError::NotJoined`] if the identifier has not joined the group.
     pub fn leave(&self, address: SocketAddr) -> Result<Arc<Group>, CmError> {
         let mut inner = lock(&self.inner);
         let joined = inner

@@ -1,4 +1,4 @@
-//! What peers do to connections, and what the program is told of it.
+//! Handling of peers' messages, and the events that they raise.
 
 use super::channel::{ConnectionDetails, DatagramDetails, Details, EventKind};
 use super::connection::{Connection, path_vector};
@@ -28,7 +28,7 @@ impl Handler for Id {
             Event::Ready { .. } | Event::Established { .. } => {
                 self.tell_while_connecting(EventKind::Established, 0, Details::None);
             }
-            // The protocol waits longer then, and nobody else has to know.
+            // The protocol extends its timeout. The application needs no event.
             Event::Delayed { .. } => {}
             Event::Rejected {
                 reason,
@@ -71,7 +71,7 @@ impl Id {
         }
     }
 
-    /// The first word of the connection's end; later ones say nothing new.
+    /// Raises the event of the connection's end, once: later reports of it are ignored.
     fn disconnected(&self, status: i32) {
         let mut inner = lock(&self.inner);
         if inner.state == State::Connecting {
@@ -80,7 +80,7 @@ impl Id {
         }
     }
 
-    /// Somebody wants a connection.
+    /// Handles a request for a connection.
     fn requested(&self, gsi: &Gsi, id: CommId, address: Address, req: &Req) {
         let asked = Self::asked(&address, &req.private_data);
         let Some((header, private_data, bound)) = asked else {
@@ -119,13 +119,13 @@ impl Id {
             addresses(req.service, header),
             details,
         ) {
-            // The program may take its time: the peer is told so when it asks again.
+            // The application may answer late. A repeated REQ is answered with an MRA.
             let nothing = PrivateData::default();
             let _ = gsi.delay(id, SERVICE_TIMEOUT, &nothing, MraWhen::IfRepeated);
         }
     }
 
-    /// Somebody wants to know the queue pair of a datagram service.
+    /// Handles a request for the queue pair of a datagram service.
     fn asked_for_service(&self, gsi: &Gsi, id: CommId, address: Address, req: &SidrReq) {
         let asked = Self::asked(&address, &req.private_data);
         let Some((header, private_data, bound)) = asked else {
@@ -155,7 +155,8 @@ impl Id {
         );
     }
 
-    /// What a request says in its private data, and at which device it came.
+    /// Returns the IP header and the rest of a request's private data, and the device that received
+    /// it.
     fn asked<'a>(address: &Address, private_data: &'a [u8]) -> Option<(IpHeader, &'a [u8], Bound)> {
         let (header, private_data) = IpHeader::parse(private_data)
             .inspect_err(|error| tracing::debug!(?address, %error, "a request is rejected"))
@@ -165,7 +166,8 @@ impl Id {
         Some((header, private_data, bound))
     }
 
-    /// Offers a request to the program, as a new identifier. False when it cannot be.
+    /// Offers a request to the application as a new identifier. Returns false if that is not
+    /// possible.
     fn offer(
         &self,
         gsi: &Gsi,
@@ -175,7 +177,7 @@ impl Id {
         details: Details,
     ) -> bool {
         let Ok(ours) = engine::get().gsi() else {
-            // There is one, for it has handed out the request.
+            // Not reached: queue pair 1, which calls this function, exists.
             return false;
         };
         let channel = Arc::clone(&lock(&self.channel));
@@ -189,10 +191,11 @@ impl Id {
         inner.connection = Some(Connection::new(ours, comm_id, true));
         drop(inner);
         if gsi.adopt(comm_id, Arc::clone(&fresh) as _).is_err() {
-            // The peer has taken it back meanwhile.
+            // The peer has withdrawn the request.
             return false;
         }
-        // Under its lock, so that it is either closed by now or takes the event back when it is.
+        // Checked under the listener's lock: either the listener is closed by now, or its `close`
+        // retracts the event.
         let inner = lock(&self.inner);
         if inner.state != State::Listening {
             drop(inner);
@@ -203,10 +206,10 @@ impl Id {
         true
     }
 
-    /// The peer accepts.
+    /// Handles the peer's reply.
     fn replied(&self, gsi: &Gsi, id: CommId, rep: &Rep) {
         let nothing = PrivateData::default();
-        // As for requests.
+        // As for a REQ, the application may answer late: a repeated REP is answered with an MRA.
         let _ = gsi.delay(id, SERVICE_TIMEOUT, &nothing, MraWhen::IfRepeated);
         let details = Details::Connection(Box::new(ConnectionDetails {
             private_data: rep.private_data.to_vec(),
@@ -222,7 +225,7 @@ impl Id {
         self.tell_while_connecting(EventKind::ConnectResponse, 0, details);
     }
 
-    /// The peer says which queue pair has the datagram service.
+    /// Handles the peer's answer with the queue pair of the datagram service.
     fn resolved(&self, rep: &SidrRep) {
         let inner = lock(&self.inner);
         let mut found = DatagramDetails {
@@ -246,7 +249,7 @@ impl Id {
     }
 }
 
-/// Our address and port, and the peer's, as a request says.
+/// Returns the local and the remote address and port of a request.
 fn addresses(service: ServiceId, header: IpHeader) -> (SocketAddr, SocketAddr) {
     let port = service.port().map_or(0, |(_, port)| port);
     (SocketAddr::new(header.destination, port), header.source)
@@ -258,7 +261,7 @@ mod tests {
     use crate::cm::id::{Service, Transport};
     use crate::cm::{EventChannel, Offer, PortSpace};
 
-    /// A minute and more would pass until the protocol gives up by itself.
+    /// The test injects the timeout: the protocol's own takes more than a minute.
     #[test]
     fn a_peer_that_does_not_answer_is_unreachable() {
         let channel = Arc::new(EventChannel::new().unwrap());
@@ -311,7 +314,7 @@ mod tests {
             (told.kind, told.status),
             (EventKind::Disconnected, -libc::ETIMEDOUT)
         );
-        // What comes afterwards says nothing new.
+        // Later reports of the end raise no event.
         rustix::fs::fcntl_setfl(channel.fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
         let nothing = channel.next().unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);

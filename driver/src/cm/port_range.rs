@@ -1,4 +1,5 @@
-//! Which ports programs may have, and from which one is chosen: as the kernel has it for sockets.
+//! The ports that processes may take, and the range for automatic assignment; the kernel's rules
+//! for sockets.
 
 use super::port_space::PortError;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -6,7 +7,7 @@ use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// Whether this process may have a port at all.
+/// Checks that this process has the privilege that a port needs.
 pub(super) fn check_privilege(port: u16) -> Result<(), PortError> {
     const USUAL: u16 = 1024;
     let first_free = read_numbers("/proc/sys/net/ipv4/ip_unprivileged_port_start")
@@ -22,7 +23,7 @@ pub(super) fn check_privilege(port: u16) -> Result<(), PortError> {
     Err(PortError::Privileged { port, first_free })
 }
 
-/// From where ports are chosen.
+/// Returns the range from which ports are assigned.
 pub(super) fn local_port_range() -> RangeInclusive<u16> {
     const USUAL: RangeInclusive<u16> = 32768..=60999;
     match read_numbers("/proc/sys/net/ipv4/ip_local_port_range").as_deref() {

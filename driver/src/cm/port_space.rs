@@ -1,13 +1,14 @@
-//! Ports of the connection manager, unique on the host as those of sockets are.
+//! Ports of the connection manager, unique on the host like the ports of sockets.
 //!
-//! The kernel's connection manager has a table; there is no such table among processes. Here a port
-//! is held by names that the kernel gives to one process at a time (`net::names`): one name for each
-//! address, and one for all addresses of an IP version. Who takes the name of an address then looks
-//! whether somebody has that of all; who takes that of all then looks for each address of the host. So
-//! of two who are not to have a port together at least one finds out.
+//! The kernel's connection manager has a table of ports; processes have no common table. A port is
+//! claimed by names that the kernel gives to one process at a time (`net::names`): one name for
+//! each address, and one for all addresses of an IP version (the wildcard). A bind to a specific
+//! address claims its name, then checks for the wildcard's. A bind to the wildcard claims its name,
+//! then checks for each address of the host. Each side claims before it checks, so at least one of
+//! two conflicting binds sees the other.
 //!
-//! Who shares a port with others that do so too has one of a few numbered names in the place of that one.
-//! Those who share look whether somebody has the port alone, and who wants it alone looks for all of them.
+//! A bind that shares its port claims one of `SHARING` numbered names instead. It then checks for
+//! an exclusive claim, and an exclusive bind checks all numbered names.
 
 use super::port_range::{check_privilege, local_port_range};
 use crate::event_queue::lock;
@@ -24,31 +25,31 @@ use urxe_net::random;
 
 pub use urxe_proto::cm::wire::{PortSpace, ServiceId};
 
-/// What somebody wants.
+/// The port that a bind requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortWish {
-    /// In which port space.
+    /// The port space.
     pub space: PortSpace,
-    /// At which address; unspecified for all of its IP version.
+    /// The address; the unspecified one covers all addresses of its IP version.
     pub address: IpAddr,
-    /// The port; 0 for any that is free.
+    /// The port; 0 for any free one.
     pub port: u16,
-    /// Whether all addresses of IPv6 are meant to be those of IPv4 too.
+    /// Whether the unspecified IPv6 address covers IPv4 too.
     pub both_versions: bool,
-    /// Whether to share it with others that wish so too.
+    /// Whether to share the port with other binds that do so too.
     pub reuse: bool,
 }
 
-/// Why a port cannot be had.
+/// Errors of taking a port.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// Somebody has it: EADDRINUSE.
+    /// The port is in use: EADDRINUSE.
     #[error("port {port} is taken: end who has it, or use another (0 is any that is free)")]
     InUse {
         /// The port.
         port: u16,
     },
-    /// It is for the system's services: EACCES.
+    /// The port needs a privilege: EACCES.
     #[error(
         "ports below {first_free} are for programs with the capability CAP_NET_BIND_SERVICE: use \
          another than {port}"
@@ -56,19 +57,19 @@ pub enum PortError {
     Privileged {
         /// The port.
         port: u16,
-        /// The first that is for everybody.
+        /// The first port without privilege.
         first_free: u16,
     },
-    /// All that may be given out are taken: EADDRNOTAVAIL.
+    /// All ports of the local range are in use: EADDRNOTAVAIL.
     #[error("all ports of net.ipv4.ip_local_port_range are taken")]
     NoneFree,
-    /// The system cannot give the name.
+    /// The kernel cannot give the name.
     #[error("a port could not be taken: {0}")]
     System(#[from] io::Error),
 }
 
 impl PortError {
-    /// What programs get.
+    /// Returns the error number that applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::InUse { .. } => libc::EADDRINUSE,
@@ -79,7 +80,7 @@ impl PortError {
     }
 }
 
-/// The addresses at which an owner has a port.
+/// The addresses of an owner's port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Reach {
     One(IpAddr),
@@ -96,7 +97,7 @@ impl Reach {
         }
     }
 
-    /// All addresses of the IP version of one.
+    /// Returns the wildcard of an address's IP version.
     fn all_like(address: IpAddr) -> Reach {
         match address {
             IpAddr::V4(_) => Reach::AllV4,
@@ -104,7 +105,7 @@ impl Reach {
         }
     }
 
-    /// Whether there is an address in both.
+    /// Returns whether both have an address in common.
     fn meets(self, other: Reach) -> bool {
         match (self, other) {
             (Reach::One(one), Reach::One(another)) => one == another,
@@ -124,10 +125,10 @@ impl fmt::Display for Reach {
     }
 }
 
-/// How many processes may share a port: whoever wants one alone looks for each of them.
+/// The number of processes that may share a port. An exclusive bind checks a name for each of them.
 const SHARING: u8 = 16;
 
-/// A port of this process.
+/// A port of this process, with its port space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
     space: PortSpace,
@@ -139,7 +140,7 @@ impl Key {
         format!("cm/{:x}/{}/{reach}", self.space as u16, self.port)
     }
 
-    /// The names of processes that share a port, with their numbers.
+    /// Returns the names of the processes that share a port, with their numbers.
     fn shared_names(self, reach: Reach) -> impl Iterator<Item = (u8, String)> {
         let name = self.name(reach);
         (0..SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
@@ -154,7 +155,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// Whether it lets others have its port, who want so too.
+    /// Returns whether it shares its port with other owners that share theirs.
     fn shares(&self) -> bool {
         self.reuse.load(Ordering::Relaxed) && !self.listens.load(Ordering::Relaxed)
     }
@@ -166,20 +167,20 @@ impl Owner {
     }
 }
 
-/// The name of a process that shares a port, and its number.
+/// The number and the name of a process that shares a port.
 type Share = (u8, Name);
 
-/// Who has a port in this process, and the names that keep other processes away from it.
+/// The owners of a port in this process, and the names that claim it on the host.
 #[derive(Debug, Default)]
 struct Port {
     owners: Vec<Arc<Owner>>,
     names: HashMap<Reach, Name>,
-    /// Those of owners who share, with their numbers.
+    /// The names of owners that share the port, with their numbers.
     shared: HashMap<Reach, Share>,
 }
 
 impl Port {
-    /// Takes the names that say that this process has the port alone.
+    /// Claims the names for exclusive use of the port; `None` if one of them is taken.
     fn take_alone(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Name)>>> {
         let mut names = Vec::new();
         for reach in reaches
@@ -194,7 +195,7 @@ impl Port {
         Ok(Some(names))
     }
 
-    /// Takes names that say that this process shares the port.
+    /// Claims names for sharing the port; `None` if all are taken.
     fn take_shares(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Share)>>> {
         let mut shares = Vec::new();
         for reach in reaches
@@ -216,8 +217,8 @@ impl Port {
         Ok(Some(shares))
     }
 
-    /// Whether another process has the port alone, at an address that is in `reach` too, but for the
-    /// name of `reach` itself.
+    /// Returns whether another process has the port exclusively at an address that is also in
+    /// `reach`. The name of `reach` itself is not checked.
     fn is_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
         for other in others(reach) {
             if !self.names.contains_key(&other) && lookup.is_taken(&key.name(other))? {
@@ -227,7 +228,7 @@ impl Port {
         Ok(false)
     }
 
-    /// Whether other processes share the port at an address that is in `reach` too.
+    /// Returns whether other processes share the port at an address that is also in `reach`.
     fn is_shared_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
         for other in others(reach).into_iter().chain([reach]) {
             let ours = self.shared.get(&other).map(|(number, _)| *number);
@@ -244,8 +245,8 @@ impl Port {
 #[derive(Debug, Default)]
 struct Ports {
     held: HashMap<Key, Port>,
-    /// The last one that was given out: it is not given out twice running, as its peers may still
-    /// remember it.
+    /// The port that was assigned last. It is not assigned twice in a row: peers may still have
+    /// state for it.
     last: u16,
 }
 
@@ -255,7 +256,7 @@ fn ports() -> &'static Mutex<Ports> {
     PORTS.get(Mutex::default)
 }
 
-/// A port that is held until this is dropped.
+/// A claimed port; dropping it frees the port.
 #[derive(Debug)]
 pub struct PortClaim {
     key: Key,
@@ -263,7 +264,7 @@ pub struct PortClaim {
 }
 
 impl PortClaim {
-    /// Takes a port.
+    /// Claims a port.
     ///
     /// # Errors
     /// See [`PortError`].
@@ -293,20 +294,21 @@ impl PortClaim {
         }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.key.port
     }
 
-    /// Whether others may share it, if they wish so too. Those of other processes may if it was taken so.
+    /// Sets whether the port may be shared in this process. Sharing with other processes is decided
+    /// when the port is taken.
     pub fn set_reuse(&self, reuse: bool) {
         self.owner.reuse.store(reuse, Ordering::Relaxed);
     }
 
-    /// From now on nobody shares it: what comes for a listener must be for one alone.
+    /// Makes the port exclusive: requests for a listener must have one destination.
     ///
     /// # Errors
-    /// [`PortError::InUse`] when somebody shares it now.
+    /// [`PortError::InUse`] while the port is shared.
     pub fn listen(&self) -> Result<(), PortError> {
         let in_use = PortError::InUse {
             port: self.key.port,
@@ -354,7 +356,7 @@ impl Drop for PortClaim {
 }
 
 impl Ports {
-    /// Takes any port that nobody has at all.
+    /// Takes any port that is not in use in this process or another one.
     fn take_any(&mut self, space: PortSpace, owner: &Arc<Owner>) -> Result<PortClaim, PortError> {
         let range = local_port_range();
         let count = range.len();
@@ -372,7 +374,7 @@ impl Ports {
         Err(PortError::NoneFree)
     }
 
-    /// Makes `owner` one of the owners of a port, if it may be.
+    /// Adds `owner` to the owners of a port; returns false if another owner conflicts.
     fn take(&mut self, key: Key, owner: &Arc<Owner>) -> io::Result<bool> {
         let nobody = Port::default();
         let held = self.held.get(&key).unwrap_or(&nobody);
@@ -419,7 +421,7 @@ impl Ports {
     }
 }
 
-/// The names of other processes that `reach` meets, beside its own.
+/// Returns the other reaches whose names can conflict with `reach`.
 fn others(reach: Reach) -> Vec<Reach> {
     let all = match reach {
         Reach::One(address) => return vec![Reach::all_like(address)],
@@ -441,7 +443,7 @@ mod tests {
     use super::*;
 
     const LOOPBACK: &str = "127.0.0.1";
-    /// Nobody has it here; to hold a port at an address that address need not be there.
+    /// Not an address of an interface. A port can be claimed at an address that is not present.
     const ELSEWHERE: &str = "127.0.0.2";
 
     fn wish(address: &str, port: u16) -> PortWish {
@@ -529,7 +531,7 @@ mod tests {
         let key = free.key;
         drop(free);
         let one = Reach::of(LOOPBACK.parse().unwrap());
-        // As another process would hold it that shares the port.
+        // The name that another process holds when it shares the port.
         let (_, name) = key.shared_names(one).next().unwrap();
         let other = Name::take(&name).unwrap().unwrap();
         let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
@@ -547,7 +549,7 @@ mod tests {
         let lookup = Lookup::new().unwrap();
         assert!(lookup.is_taken(&key.name(one)).unwrap());
         drop(ours);
-        // As another process would hold it that does not.
+        // The name that another process holds when it does not share the port.
         let _alone = Name::take(&key.name(one)).unwrap().unwrap();
         refused(shared(LOOPBACK, key.port));
         refused(shared("0.0.0.0", key.port));
@@ -558,7 +560,7 @@ mod tests {
         let free = any(LOOPBACK);
         let key = free.key;
         drop(free);
-        // As another process would hold it.
+        // The name that another process holds.
         let name = Name::take(&key.name(Reach::AllV4)).unwrap().unwrap();
         refused(wish(LOOPBACK, key.port));
         refused(wish("0.0.0.0", key.port));

@@ -1,4 +1,4 @@
-//! From IP addresses to devices: whose address one is, and from which a destination is reached.
+//! From IP addresses to devices: the device of an address, and the source for a destination.
 
 use crate::device::{Device, PORT, devices};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -14,58 +14,58 @@ use urxe_proto::mtu::Mtu;
 pub struct Bound {
     /// The device.
     pub device: Arc<Device>,
-    /// Where the address stands in its table of GIDs.
+    /// The index of the address in the device's GID table.
     pub gid_index: u8,
     /// The address.
     pub address: LocalAddress,
 }
 
 impl Bound {
-    /// The port: a device has one.
+    /// The port number: a device has one port.
     pub const PORT: u8 = PORT;
 
-    /// The address as a GID.
+    /// Returns the address as a GID.
     pub fn gid(&self) -> Gid {
         Gid::from_ip(self.address.ip())
     }
 }
 
-/// The way to a destination.
+/// The path to a destination.
 #[derive(Clone, Debug)]
 pub struct Path {
-    /// Our GID.
+    /// The local GID.
     pub source: Gid,
     /// The peer's GID.
     pub destination: Gid,
-    /// The largest path MTU that the interface carries.
+    /// The largest path MTU that the interface supports.
     pub mtu: Mtu,
-    /// Time to live, or hop limit, of the packets.
+    /// The time to live, or hop limit, of packets.
     pub hop_limit: u8,
-    /// Type of service, or traffic class.
+    /// The type of service, or traffic class.
     pub traffic_class: u8,
-    /// Flow label, 20 bits.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// Service level.
+    /// The service level.
     pub sl: u8,
-    /// The static rate; the numbers of `enum ibv_rate`.
+    /// The static rate; the values of `enum ibv_rate`.
     pub rate: u8,
-    /// How long a packet may be under way: 4.096 us x 2^n.
+    /// The maximum time that a packet is in flight: 4.096 us x 2^n.
     pub packet_life_time: u8,
 }
 
-/// Why an address leads nowhere.
+/// Errors of resolving an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// A link-local address is of no link: EINVAL.
+    /// A link-local address has no scope: EINVAL.
     #[error("{0} is an address of one link: say of which, as in `{0}%eth0`")]
     NoScope(IpAddr),
-    /// It is not an address of this host: EADDRNOTAVAIL.
+    /// The address does not belong to this host: EADDRNOTAVAIL.
     #[error("{0} is not an address of this host")]
     NotHere(IpAddr),
-    /// It is, but of an interface that makes no device: ENODEV.
+    /// The address belongs to an interface without a device: ENODEV.
     #[error("{0} belongs to no device: `urxe devices` lists them, and why others are none")]
     NoDevice(IpAddr),
-    /// Source and destination are of different IP versions: EINVAL.
+    /// Source and destination have different IP versions: EINVAL.
     #[error("{from} cannot reach {to}: they are of different IP versions")]
     Versions {
         /// The source.
@@ -73,12 +73,12 @@ pub enum ResolveError {
         /// The destination.
         to: IpAddr,
     },
-    /// The kernel has no route, mostly ENETUNREACH.
+    /// The kernel has no route: usually ENETUNREACH.
     #[error("there is no route to {to}: {source}")]
     NoRoute {
         /// The destination.
         to: IpAddr,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The interfaces cannot be listed.
@@ -87,7 +87,7 @@ pub enum ResolveError {
 }
 
 impl ResolveError {
-    /// What programs get.
+    /// Returns the error number that applications get.
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoScope(_) | Self::Versions { .. } => libc::EINVAL,
@@ -99,7 +99,7 @@ impl ResolveError {
     }
 }
 
-/// The interface that a link-local address is of, otherwise 0.
+/// Returns the interface index of a link-local address, and 0 for any other address.
 fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => match v6.scope_id() {
@@ -110,7 +110,7 @@ fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
     }
 }
 
-/// The device that has an address of this host. The port does not matter.
+/// Returns the device that has an address of this host; the port is ignored.
 ///
 /// # Errors
 /// See [`ResolveError`].
@@ -125,7 +125,7 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
         if let Some((index, ip)) = found {
             let address = LocalAddress::new(ip, device.interface_index());
             return Ok(Bound {
-                // A table has no more than 256 entries.
+                // A GID table has at most 256 entries.
                 gid_index: index as u8,
                 device,
                 address,
@@ -139,7 +139,7 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
     }
 }
 
-/// The address from which the kernel would send to `destination`.
+/// Returns the kernel's source address for a destination.
 ///
 /// # Errors
 /// See [`ResolveError`].
@@ -148,7 +148,7 @@ pub fn source_for(destination: SocketAddr) -> Result<SocketAddr, ResolveError> {
     let to = destination.ip();
     let ask = || -> io::Result<SocketAddr> {
         let socket = udp(to)?;
-        // Nothing is sent: connecting a datagram socket is asking for the route.
+        // Connecting a datagram socket looks the route up and sends nothing.
         socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))?;
         let source = socket.local_addr()?.as_socket();
         source.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -157,7 +157,7 @@ pub fn source_for(destination: SocketAddr) -> Result<SocketAddr, ResolveError> {
     Ok(with_port(source, 0))
 }
 
-/// Whether the kernel has a route from `source` to `destination`.
+/// Checks that the kernel has a route from `source` to `destination`.
 ///
 /// # Errors
 /// See [`ResolveError`].
@@ -175,7 +175,7 @@ pub fn check_route(source: SocketAddr, destination: SocketAddr) -> Result<(), Re
     ask().map_err(|source| ResolveError::NoRoute { to, source })
 }
 
-/// Where a destination is: an unspecified one is this host.
+/// Returns the effective destination: the loopback address for an unspecified one.
 pub fn destination(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if v4.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -185,7 +185,7 @@ pub fn destination(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The same address with another port.
+/// Returns the address with another port.
 pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
@@ -221,7 +221,7 @@ mod tests {
     fn addresses_of_others_and_of_no_device_are_told_apart() {
         let elsewhere = device_of(address("192.0.2.1")).unwrap_err();
         assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
-        // The whole of 127.0.0.0/8 is this host, but only what an interface has makes a GID.
+        // All of 127.0.0.0/8 is local, but only the addresses of an interface have GIDs.
         let nowhere = device_of(address("127.9.9.9")).unwrap_err();
         assert_eq!(nowhere.errno(), libc::ENODEV);
     }
@@ -244,7 +244,7 @@ mod tests {
         check_route(source, address("127.0.0.1")).unwrap();
         let other = check_route(source, address("::1")).unwrap_err();
         assert_eq!(other.errno(), libc::EINVAL);
-        // A broadcast needs an option that nobody sets.
+        // A broadcast address needs `SO_BROADCAST`, which is not set.
         let unreachable = source_for(address("255.255.255.255")).unwrap_err();
         assert!(matches!(unreachable, ResolveError::NoRoute { .. }));
     }

@@ -12,7 +12,7 @@ const ALL: Access = Access::LOCAL_WRITE
 
 fn register(pd: &Arc<Pd>, data: &mut [u64], access: Access) -> Mr {
     let addr = data.as_mut_ptr() as u64;
-    // SAFETY: the slice outlives the region in every test here.
+    // SAFETY: each test declares the slice before the region, so the slice is dropped after it.
     unsafe { Mr::register(pd, addr, (data.len() * 8) as u64, addr, access) }.unwrap()
 }
 
@@ -116,7 +116,7 @@ fn zero_based_regions_are_named_from_0() {
     assert_eq!(data, [0, u64::from_ne_bytes([2; 8])]);
 }
 
-/// Reads through the region's local key.
+/// Reads `len` bytes at `addr` by the region's local key.
 fn read(pd: &Pd, mr: &Mr, addr: u64, len: u32) -> Result<Vec<u8>, MemoryError> {
     let mut out = vec![0xee; len as usize];
     let sge = Sge {
@@ -157,11 +157,12 @@ fn an_on_demand_region_needs_no_memory_until_it_is_used() {
     let page = rustix::param::page_size();
     let map = memmap2::MmapMut::map_anon(2 * page).unwrap();
     let (addr, second) = (map.as_ptr() as u64, map.as_ptr() as u64 + page as u64);
-    // SAFETY: the second page is given up while nothing refers to it.
+    // SAFETY: the page belongs to `map`, and nothing refers to it.
     assert_eq!(0, unsafe {
         libc::mprotect(second as *mut libc::c_void, page, libc::PROT_NONE)
     });
-    // SAFETY: the memory goes after the region; on demand it may be there or not.
+    // SAFETY: `map` is dropped after the region. Memory that is registered on demand may be
+    // inaccessible.
     let mr = unsafe { Mr::register(&pd, addr, 2 * page as u64, addr, ALL | Access::ON_DEMAND) };
     let mr = mr.unwrap();
     write(&pd, &mr, addr).unwrap();
@@ -188,7 +189,8 @@ fn the_implicit_region_is_all_of_the_address_space() {
     let pd = Pd::new();
     let mut data = [5_u64, 6];
     let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
-    // SAFETY: what is used of it is `data`.
+    // SAFETY: on-demand memory may be unmapped. This test accesses only `data`, through raw
+    // pointers.
     let mr = unsafe { Mr::register(&pd, 0, u64::MAX, 0, access) }.unwrap();
     let addr = &raw mut data as u64;
     assert_eq!(read(&pd, &mr, addr, 1), Ok(vec![5]));
@@ -196,7 +198,7 @@ fn the_implicit_region_is_all_of_the_address_space() {
     assert_eq!(read(&pd, &mr, 8, 1), Err(MemoryError::Fault));
     drop(mr);
     assert_eq!(data[1], u64::from_ne_bytes([7; 8]));
-    // SAFETY: refused before the memory matters.
+    // SAFETY: registration is refused, so no memory is accessed.
     let pinned = unsafe { Mr::register(&pd, 0, u64::MAX, 0, Access::LOCAL_WRITE) };
     assert_eq!(pinned.unwrap_err().errno(), libc::EFAULT);
 }
@@ -217,14 +219,14 @@ fn reregistering_changes_what_it_is_told_and_nothing_else() {
         access: Some(ALL),
         ..Change::default()
     };
-    // SAFETY: all memory here outlives the region; so below.
+    // SAFETY: `data` was declared before `mr`, so it is dropped after it.
     unsafe { mr.reregister(&access) }.unwrap();
     peer(&pd, addr).unwrap();
     let place = Change {
         place: Some((other_addr, 32)),
         ..Change::default()
     };
-    // SAFETY: as above.
+    // SAFETY: `other` has 32 bytes, and was declared before `mr`, so it is dropped after it.
     unsafe { mr.reregister(&place) }.unwrap();
     assert_eq!((mr.addr(), mr.len(), mr.lkey()), (other_addr, 32, lkey));
     assert_eq!(peer(&pd, addr), Err(MemoryError::Range));
@@ -233,7 +235,7 @@ fn reregistering_changes_what_it_is_told_and_nothing_else() {
         pd: Some(&other_pd),
         ..Change::default()
     };
-    // SAFETY: as above.
+    // SAFETY: `other` was declared before `mr`, so it is dropped after it.
     unsafe { mr.reregister(&domain) }.unwrap();
     assert_eq!(peer(&pd, other_addr), Err(MemoryError::Key));
     peer(&other_pd, other_addr).unwrap();
@@ -265,7 +267,7 @@ fn what_cannot_be_reregistered_stays_as_it_was() {
             access,
             pd: None,
         };
-        // SAFETY: refused before the memory matters.
+        // SAFETY: the change is refused, so no memory is accessed.
         let refused = unsafe { mr.reregister(&change) };
         assert_eq!(refused.unwrap_err().errno(), errno);
         assert_eq!((mr.addr(), mr.len()), (addr, 16));
@@ -283,7 +285,7 @@ fn a_region_that_stops_counting_from_0_has_its_own_addresses() {
         access: Some(ALL),
         ..Change::default()
     };
-    // SAFETY: the memory outlives the region.
+    // SAFETY: `data` was declared before `mr`, so it is dropped after it.
     unsafe { mr.reregister(&change) }.unwrap();
     assert_eq!(write(&pd, &mr, 0), Err(MemoryError::Range));
     write(&pd, &mr, mr.addr() + 8).unwrap();
@@ -293,7 +295,7 @@ fn a_region_that_stops_counting_from_0_has_its_own_addresses() {
 fn remote_write_needs_local_write() {
     let pd = Pd::new();
     let data = [0_u64; 1];
-    // SAFETY: refused before the memory matters.
+    // SAFETY: registration is refused, so no memory is accessed.
     let result = unsafe { Mr::register(&pd, data.as_ptr() as u64, 8, 0, Access::REMOTE_WRITE) };
     assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
 }

@@ -8,7 +8,7 @@ const OTHER_QPN: Qpn = Qpn::new(0x12);
 const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// A region of 64 bytes, and a window of the same domain.
+/// A region of 64 bytes, and a window of the same protection domain.
 struct Fixture {
     mr: Mr,
     mw: Mw,
@@ -21,13 +21,14 @@ impl Fixture {
         let pd = Pd::new();
         let mut data = Box::new([0_u64; 8]);
         let addr = data.as_mut_ptr() as u64;
-        // SAFETY: the memory goes after the region.
+        // SAFETY: `Fixture` drops `mr` before `data`, and accesses `data` only between remote
+        // accesses.
         let mr = unsafe { Mr::register(&pd, addr, 64, addr, access) }.unwrap();
         let mw = Mw::allocate(&pd, kind);
         Fixture { mr, mw, pd, data }
     }
 
-    /// The bind of bytes 16 to 32.
+    /// Returns the bind of bytes 16 to 32 of the region.
     fn wish(&self, access: Access) -> WindowBind {
         let window = self.mw.rkey();
         WindowBind {
@@ -48,7 +49,7 @@ impl Fixture {
         regions().table().invalidate(&self.pd, qpn, key)
     }
 
-    /// Writes so many bytes from byte `offset` of the region on, through the window's key.
+    /// Writes `len` bytes from byte `offset` of the region on, by the window's key.
     fn write(&self, offset: u64, len: usize) -> Result<(), MemoryError> {
         self.write_as(QPN, self.mw.rkey(), self.mr.addr() + offset, len)
     }
@@ -79,7 +80,7 @@ fn a_window_opens_its_range_with_its_own_rights() {
     let add = AtomicOp::FetchAdd(1);
     let atomic = held.table().remote_atomic(&fixture.pd, QPN, key, addr, add);
     assert_eq!((read, atomic), (Err(Permission), Err(Permission)));
-    // The region's own key grants nothing that the region does not.
+    // The region's own key grants only the access of the region.
     assert_eq!(
         held.table()
             .remote_write(&fixture.pd, QPN, fixture.mr.rkey(), addr, &[1; 8]),
@@ -292,7 +293,7 @@ fn a_region_with_windows_is_not_reregistered() {
         access: Some(Access::LOCAL_WRITE),
         ..Change::default()
     };
-    // SAFETY: the memory outlives the region.
+    // SAFETY: the fixture's memory outlives its region.
     let refused = unsafe { fixture.mr.reregister(&change) };
     assert_eq!(refused.unwrap_err().errno(), libc::EBUSY);
     fixture.write(16, 8).unwrap();
@@ -323,9 +324,9 @@ fn windows_and_regions_go_in_any_order() {
     assert!(!mr.has_windows());
 }
 
-/// A write that is in progress while the window is unbound must not change memory afterwards. The
-/// main thread unbinds once the first byte of a long write has arrived, and then stores a mark where
-/// the last bytes of that write go.
+/// An access in progress while the window is unbound must not change memory afterwards. The main
+/// thread unbinds once the first byte of a long write has arrived, and then stores a mark in the
+/// last bytes of that write's range.
 #[test]
 fn unbinding_waits_for_an_access_in_progress() {
     const LEN: usize = 64 << 20;
@@ -333,9 +334,9 @@ fn unbinding_waits_for_an_access_in_progress() {
     let pd = Pd::new();
     let mut memory = memmap2::MmapMut::map_anon(LEN).unwrap();
     let addr = memory.as_mut_ptr() as u64;
-    // SAFETY: the mapping is dropped after the region, and is accessed by atomics meanwhile.
+    // SAFETY: the mapping is dropped after the region, and accessed by atomics only until then.
     let mr = unsafe { Mr::register(&pd, addr, LEN as u64, addr, BINDABLE) }.unwrap();
-    // SAFETY: `MmapMut` is aligned to a page and has LEN bytes, of which these are the first and
+    // SAFETY: the mapping is aligned to a page and has LEN bytes, of which these are the first and
     // the last eight. It outlives both references.
     let (first, last) = unsafe {
         let end = addr + LEN as u64 - 8;

@@ -1,25 +1,25 @@
-//! Flow steering: which frames a raw packet queue pair receives.
+//! Flow steering: rules that select the frames of a raw packet queue pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The header that a [`Pattern`] is of.
+/// The header that a [`Pattern`] matches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Header {
-    /// Destination, source, the type of the payload, and the tag of a VLAN: 16 bytes. A tag that is not
-    /// there is 0, and the type is that of what follows the tag.
+    /// Destination, source, type of the payload, and VLAN tag: 16 bytes. An absent tag is 0; the
+    /// type is the one after the tag.
     Ethernet,
-    /// The 20 bytes of IPv4 without options.
+    /// The 20 bytes of an IPv4 header without options.
     Ipv4,
-    /// The 40 bytes of IPv6.
+    /// The 40 bytes of an IPv6 header.
     Ipv6,
-    /// The first 4 bytes of TCP: both ports.
+    /// The first 4 bytes of a TCP header: both ports.
     Tcp,
-    /// The first 4 bytes of UDP: both ports.
+    /// The first 4 bytes of a UDP header: both ports.
     Udp,
 }
 
-/// What a header must have where the mask has bits.
+/// A value that a header must have in the bits of a mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern {
     header: Header,
@@ -27,11 +27,11 @@ pub struct Pattern {
     mask: [u8; LONGEST],
 }
 
-/// The longest header.
+/// The length of the longest header in bytes.
 const LONGEST: usize = 40;
 
 impl Pattern {
-    /// One that any such header matches.
+    /// Returns a pattern that any header of this kind matches.
     pub fn any(header: Header) -> Self {
         Pattern {
             header,
@@ -40,8 +40,8 @@ impl Pattern {
         }
     }
 
-    /// The same, but the bytes from `at` on must be `value` where `mask` has bits. What lies beyond
-    /// the longest header does not count.
+    /// Adds the condition that the bytes from `at` on equal `value` in the bits of `mask`. Bytes
+    /// beyond the longest header are ignored.
     pub fn with(mut self, at: usize, value: &[u8], mask: &[u8]) -> Self {
         for ((to, value), (to_mask, mask)) in self.value[at.min(LONGEST)..]
             .iter_mut()
@@ -65,46 +65,46 @@ impl Pattern {
     }
 }
 
-/// Which frames a flow is about.
+/// The frames that a flow selects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Select {
-    /// Those that match all of these.
+    /// Frames that match all of these patterns.
     Matching(Vec<Pattern>),
-    /// All.
+    /// All frames.
     All,
-    /// Those to a group of stations.
+    /// Frames to a group address.
     Multicast,
 }
 
-/// What becomes of a frame.
+/// The action for a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// The queue pair receives it.
+    /// The queue pair receives the frame.
     Deliver,
-    /// It does not.
+    /// The frame is dropped.
     Drop,
 }
 
-/// Frames counted by flows.
+/// The counters of flows.
 #[derive(Debug, Default)]
 pub struct FlowCounter {
-    /// How many.
+    /// The number of frames.
     pub packets: AtomicU64,
-    /// Their bytes.
+    /// The number of bytes of these frames.
     pub bytes: AtomicU64,
 }
 
-/// A rule for frames.
+/// A rule for received frames.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Of the rules that a frame matches, the one with the lowest number counts; of several with
-    /// that number, the oldest.
+    /// The priority. Of the rules that a frame matches, the one with the lowest number applies; of
+    /// several with that number, the oldest.
     pub priority: u16,
-    /// Which frames.
+    /// The frames to which it applies.
     pub select: Select,
-    /// What becomes of them.
+    /// The action for these frames.
     pub action: Action,
-    /// What counts them.
+    /// The counter of these frames.
     pub counter: Option<Arc<FlowCounter>>,
 }
 
@@ -121,13 +121,13 @@ impl Flow {
 /// The rules of one queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    /// By priority, and then by age.
+    /// The rules with their numbers, by priority, then by age.
     rules: Vec<(u64, Flow)>,
     next: u64,
 }
 
 impl Flows {
-    /// Adds one; returns its number.
+    /// Adds a rule; returns its number.
     pub(super) fn add(&mut self, flow: Flow) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -138,17 +138,17 @@ impl Flows {
         number
     }
 
-    /// Removes the one with this number.
+    /// Removes the rule with this number.
     pub(super) fn remove(&mut self, number: u64) {
         self.rules.retain(|(other, _)| *other != number);
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no rules.
     pub(super) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// What becomes of a frame. One that no rule is about is not received.
+    /// Returns the action for a frame, and counts it. A frame that no rule selects is dropped.
     pub(super) fn judge(&self, frame: &[u8]) -> Action {
         let Some(headers) = Headers::of(frame) else {
             return Action::Drop;
@@ -183,7 +183,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl<'a> Headers<'a> {
-    /// `None` for what is too short for a frame.
+    /// Parses a frame; returns `None` if it is shorter than an Ethernet header.
     pub(super) fn of(frame: &'a [u8]) -> Option<Self> {
         let (addresses, rest) = frame.split_at_checked(12)?;
         let (mut kind, mut rest) = rest.split_first_chunk::<2>()?;
@@ -201,7 +201,7 @@ impl<'a> Headers<'a> {
         let upper = match (ipv4, ipv6) {
             (Some(ip), _) => {
                 let length = usize::from(ip[0] & 15) * 4;
-                // Only the first fragment has the ports.
+                // Only the first fragment contains the ports.
                 let first = ip[6] & 0x1f == 0 && ip[7] == 0;
                 rest.get(length..).filter(|_| first).map(|up| (ip[9], up))
             }
@@ -236,7 +236,8 @@ impl<'a> Headers<'a> {
 mod tests {
     use super::*;
 
-    /// To a group, from station 2, over IPv4 from 1.1.1.1 to 2.2.2.2, UDP from port 1234 to 5678.
+    /// A frame to a group, from station 2: IPv4 from 1.1.1.1 to 2.2.2.2, UDP from port 1234 to
+    /// 5678.
     fn frame(tag: &[u8]) -> Vec<u8> {
         let mut frame = vec![1, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         frame.extend(tag);

@@ -1,8 +1,9 @@
-//! Raw packets: the frames of a queue pair, from and to its interface.
+//! Raw packets: queue pairs that send and receive the Ethernet frames of an interface.
 //!
-//! They go through a packet socket, which takes the capability `CAP_NET_RAW`. It sees copies: what a queue
-//! pair receives, the host's own network stack receives as well. Frames that the host sends are received
-//! too, those of other queue pairs among them, as by a NIC that has them both.
+//! Frames are sent and received through a packet socket, which needs the capability `CAP_NET_RAW`.
+//! The socket receives copies: the host's network stack receives the same frames. Frames that the
+//! host sends are received too, including those of other queue pairs, as between queue pairs of one
+//! NIC.
 
 mod flow;
 mod rss;
@@ -24,51 +25,51 @@ use urxe_net::now;
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 
-/// The bytes of a frame beside what the MTU counts: addresses, type, and the tag of a VLAN.
+/// The bytes of a frame that the MTU does not count: two addresses, the type, and a VLAN tag.
 const AROUND: usize = 18;
 
-/// How many frames are taken before others have their turn.
+/// The maximum number of frames that one call receives.
 const TURN: usize = 64;
 
-/// What a raw packet queue pair has of its interface.
+/// The interface of a raw packet queue pair.
 #[derive(Debug)]
 pub(crate) struct Frames {
     socket: FrameSocket,
     flows: Mutex<Flows>,
     buffer: Mutex<Box<[u8]>>,
-    /// Where frames go, if not to the queue pair itself.
+    /// The distribution to work queues; `None` if the queue pair itself receives.
     spread: Option<Spread>,
     max: usize,
 }
 
 impl Frames {
-    /// Those of the interface with this index and MTU.
+    /// Opens the interface with this index and MTU.
     ///
     /// # Errors
-    /// `EPERM` without the capability `CAP_NET_RAW`.
+    /// `EPERM` without the capability `CAP_NET_RAW`, and other errors of the system calls.
     pub(crate) fn new(interface: u32, mtu: u32, spread: Option<Spread>) -> io::Result<Self> {
         let max = mtu as usize + AROUND;
         Ok(Frames {
             socket: FrameSocket::new(interface)?,
             flows: Mutex::default(),
-            // With room for a tag to be put back.
+            // With room for a VLAN tag to be inserted.
             buffer: Mutex::new(vec![0; max + AROUND].into()),
             spread,
             max,
         })
     }
 
-    /// The most bytes of a frame.
+    /// Returns the maximum length of a frame in bytes.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// For waiting until a frame has come.
+    /// Returns the descriptor, which is readable when a frame has arrived.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 
-    /// Receives the frames that `flow` says, until it is removed by the number that this returns.
+    /// Adds a flow and returns its number. Frames that it selects are received until it is removed.
     pub(crate) fn add_flow(&self, flow: Flow) -> io::Result<u64> {
         let mut flows = lock(&self.flows);
         if flows.is_empty() {
@@ -77,22 +78,22 @@ impl Frames {
         Ok(flows.add(flow))
     }
 
-    /// Ends a flow.
+    /// Removes a flow.
     pub(crate) fn remove_flow(&self, number: u64) {
         let mut flows = lock(&self.flows);
         flows.remove(number);
         if flows.is_empty()
             && let Err(error) = self.socket.receive(false)
         {
-            // Then what it goes on to receive is dropped here.
+            // The socket continues to receive; its frames are dropped, as no flow selects them.
             tracing::debug!(%error, "a packet socket cannot be bound to no protocol");
         }
     }
 
-    /// Hands the frames that have come, and that a flow wants, to the work queues that they are
-    /// spread over, or to `deliver`. True when any had come.
+    /// Receives frames, and passes those that a flow selects to their work queues or to `deliver`.
+    /// Returns whether any frame had arrived.
     pub(crate) fn receive(&self, mut deliver: impl FnMut(&[u8])) -> bool {
-        // Whoever else receives hands over all that there is.
+        // A thread that holds the buffer receives all frames.
         let Ok(mut buffer) = self.buffer.try_lock() else {
             return false;
         };
@@ -111,7 +112,7 @@ impl Frames {
                 Ok(Next::Unusable) => {}
                 Ok(Next::Nothing) => return taken > 0,
                 Err(error) => {
-                    // The interface went down, or away.
+                    // The interface is down, or has been removed.
                     tracing::debug!(%error, "receiving frames failed");
                     return taken > 0;
                 }
@@ -121,7 +122,7 @@ impl Frames {
     }
 }
 
-/// Sends frames one by one.
+/// A transmitter that sends frames one by one.
 pub(crate) struct FrameSink<'a> {
     frames: &'a Frames,
     staged: Vec<u8>,
@@ -143,7 +144,8 @@ impl Transmit for FrameSink<'_> {
         Some(&mut self.staged)
     }
 
-    /// What the interface does not take is lost, as Ethernet may lose frames.
+    /// Sends the staged frame. A frame that the interface does not accept is lost, which Ethernet
+    /// permits.
     fn commit(&mut self) {
         if let Err(error) = self.frames.socket.send(&self.staged) {
             tracing::debug!(%error, len = self.staged.len(), "a frame could not be sent");

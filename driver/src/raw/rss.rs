@@ -1,5 +1,5 @@
-//! Receive side scaling: frames spread over several work queues by a hash of what they have in common
-//! with others of their connection.
+//! Receive side scaling: frames are distributed to several work queues by a hash that is equal for
+//! all frames of a connection.
 
 use super::flow::Headers;
 use super::wq::Wq;
@@ -8,58 +8,59 @@ use crate::regions::RegionTable;
 use bitflags::bitflags;
 use std::sync::Arc;
 
-/// Bytes of the hash's key.
+/// The length of the hash key in bytes.
 pub const KEY_LEN: usize = 40;
-/// The most entries of a table.
+/// The maximum number of entries of an indirection table.
 pub const MAX_ENTRIES: usize = 1 << 10;
 
 bitflags! {
-    /// What the hash is of; the bits of `enum ibv_rx_hash_fields`.
+    /// The header fields that the hash covers; the bits of `enum ibv_rx_hash_fields`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct HashFields: u64 {
-        /// The source's IPv4 address.
+        /// The source IPv4 address.
         const SRC_IPV4 = 1 << 0;
-        /// The destination's.
+        /// The destination IPv4 address.
         const DST_IPV4 = 1 << 1;
-        /// The source's IPv6 address.
+        /// The source IPv6 address.
         const SRC_IPV6 = 1 << 2;
-        /// The destination's.
+        /// The destination IPv6 address.
         const DST_IPV6 = 1 << 3;
-        /// The source's TCP port.
+        /// The source TCP port.
         const SRC_PORT_TCP = 1 << 4;
-        /// The destination's.
+        /// The destination TCP port.
         const DST_PORT_TCP = 1 << 5;
-        /// The source's UDP port.
+        /// The source UDP port.
         const SRC_PORT_UDP = 1 << 6;
-        /// The destination's.
+        /// The destination UDP port.
         const DST_PORT_UDP = 1 << 7;
     }
 }
 
-/// How the frames of a raw packet queue pair are spread.
+/// The distribution of a raw packet queue pair's frames.
 #[derive(Clone, Debug)]
 pub struct Spread {
     key: [u8; KEY_LEN],
     fields: HashFields,
-    /// A power of two of them.
+    /// The indirection table; its length is a power of two.
     table: Vec<Arc<Wq>>,
 }
 
 impl Spread {
-    /// Over the work queues of `table`, in which each may be several times; `None` unless it has a
-    /// power of two of entries, at most [`MAX_ENTRIES`].
+    /// Creates a distribution to the work queues of `table`, which may contain a queue several
+    /// times. Returns `None` unless the length of `table` is a power of two and at most
+    /// [`MAX_ENTRIES`].
     pub fn new(key: [u8; KEY_LEN], fields: HashFields, table: Vec<Arc<Wq>>) -> Option<Self> {
         let possible = table.len().is_power_of_two() && table.len() <= MAX_ENTRIES;
         possible.then_some(Spread { key, fields, table })
     }
 
-    /// A completion queue of its work queues.
+    /// Returns the completion queue of one of its work queues.
     pub fn cq(&self) -> &Arc<Cq> {
-        // There is one entry at least: zero is no power of two.
+        // The table is not empty: its length is a power of two.
         self.table[0].cq()
     }
 
-    /// Gives a frame to its work queue.
+    /// Passes a frame to its work queue.
     pub(super) fn deliver(&self, frame: &[u8], regions: &RegionTable) {
         let input = Headers::of(frame).map(|headers| self.input(&headers));
         let hash = toeplitz(&self.key, &input.unwrap_or_default());
@@ -67,7 +68,8 @@ impl Spread {
         self.table[entry].deliver(frame, regions);
     }
 
-    /// What the hash is of, for one frame: addresses, then ports, the source's first.
+    /// Returns the input of the hash for a frame: addresses, then ports, the source's before the
+    /// destination's.
     fn input(&self, headers: &Headers<'_>) -> Vec<u8> {
         use HashFields as F;
         let ipv4 = |range| headers.ipv4.map(|header| &header[range]);
@@ -95,7 +97,8 @@ impl Spread {
     }
 }
 
-/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key that begin there.
+/// Computes the Toeplitz hash: the XOR of the 32-bit windows of the key at each set bit of the
+/// input.
 fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
     let window = |at: usize| {
         let byte = |index: usize| u64::from(key.get(index).copied().unwrap_or(0));
@@ -110,7 +113,7 @@ fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The key and the results that Microsoft publishes for verifying an RSS hash.
+    /// The key and the results of Microsoft's published RSS hash verification suite.
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,

@@ -1,4 +1,4 @@
-//! A packet socket: sends and receives the frames of one interface.
+//! A packet socket, which sends and receives the frames of one interface.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
@@ -6,12 +6,12 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use urxe_net::process_socket::ProcessSocket;
 
-/// Bytes of a VLAN's tag, which the kernel takes out of frames.
+/// The length of a VLAN tag in bytes. The kernel removes the tag from frames.
 const TAG: usize = 4;
-/// Where it was: behind the two addresses.
+/// The offset of the tag in a frame: after the two addresses.
 const TAG_AT: usize = 12;
 
-/// The socket. It receives nothing at first.
+/// The packet socket. It receives no frames initially.
 #[derive(Debug)]
 pub(super) struct FrameSocket {
     socket: ProcessSocket,
@@ -19,15 +19,15 @@ pub(super) struct FrameSocket {
 }
 
 impl FrameSocket {
-    /// For the interface with this index.
+    /// Opens a socket for the interface with this index.
     ///
     /// # Errors
-    /// `EPERM` without the capability `CAP_NET_RAW`.
+    /// `EPERM` without the capability `CAP_NET_RAW`, and other errors of the system calls.
     pub(super) fn new(interface: u32) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
         let socket = ProcessSocket::from(socket);
         let on: libc::c_int = 1;
-        // SAFETY: the option takes an int, which is there.
+        // SAFETY: `on` is an int that is alive during the call, and the length is that of an int.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -45,10 +45,11 @@ impl FrameSocket {
         Ok(socket)
     }
 
-    /// Whether it receives frames.
+    /// Enables or disables receiving.
     pub(super) fn receive(&self, on: bool) -> io::Result<()> {
         let protocol = if on { libc::ETH_P_ALL as u16 } else { 0 };
-        // SAFETY: the function below fills in a sockaddr_ll, whose length it tells.
+        // SAFETY: the closure writes a complete `sockaddr_ll` to `storage`, which has room for any
+        // address, and sets `len` to its length.
         let (_, address) = unsafe {
             SockAddr::try_init(|storage, len| {
                 let address = storage.cast::<libc::sockaddr_ll>();
@@ -64,7 +65,7 @@ impl FrameSocket {
         self.socket.bind(&address)
     }
 
-    /// For waiting until a frame has come.
+    /// Returns the descriptor, which is readable when a frame has arrived.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -74,7 +75,8 @@ impl FrameSocket {
         self.socket.send(frame).map(drop)
     }
 
-    /// Takes the next frame into `buffer`, which must be a tag longer than the longest.
+    /// Receives the next frame into `buffer`, whose length must be at least that of a tag plus the
+    /// longest frame.
     pub(super) fn next<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Next<'a>> {
         let (room, body) = (TAG, &mut buffer[TAG..]);
         let mut control = [MaybeUninit::<u64>::uninit(); 16];
@@ -82,7 +84,8 @@ impl FrameSocket {
             iov_base: body.as_mut_ptr().cast(),
             iov_len: body.len(),
         };
-        // SAFETY: structures of integers and pointers, for which zeros are good.
+        // SAFETY: both structures consist of integers and pointers, for which zero is a valid
+        // value.
         let (mut message, mut from): (libc::msghdr, libc::sockaddr_ll) =
             unsafe { (zeroed(), zeroed()) };
         message.msg_name = (&raw mut from).cast();
@@ -91,7 +94,8 @@ impl FrameSocket {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: all that the message points at is there and of the lengths that it says.
+        // SAFETY: the pointers of `message` refer to `from`, `piece`, `body` and `control`, which
+        // outlive the call, and its lengths are theirs.
         let got = unsafe {
             libc::recvmsg(
                 self.socket.as_raw_fd(),
@@ -106,13 +110,13 @@ impl FrameSocket {
                 _ => Err(error),
             };
         };
-        // What goes out of the loopback interface comes in again.
+        // The loopback interface delivers each frame that it sends as a received frame, too.
         let comes_again =
             from.sll_hatype == libc::ARPHRD_LOOPBACK && from.sll_pkttype == libc::PACKET_OUTGOING;
         if comes_again || message.msg_flags & libc::MSG_TRUNC != 0 || len < TAG_AT {
             return Ok(Next::Unusable);
         }
-        // SAFETY: recvmsg has filled it in.
+        // SAFETY: `recvmsg` succeeded, so it has filled `message` in, and `control` is alive.
         let Some((tpid, tci)) = (unsafe { tag(&message) }) else {
             return Ok(Next::Frame(&buffer[room..room + len]));
         };
@@ -123,22 +127,23 @@ impl FrameSocket {
     }
 }
 
-/// What came.
+/// The result of a receive.
 pub(super) enum Next<'a> {
     /// A frame.
     Frame(&'a [u8]),
-    /// One that is longer than any of the interface's, or shorter, or not the only copy.
+    /// A truncated frame, one too short for two addresses, or a duplicate.
     Unusable,
     /// No frame.
     Nothing,
 }
 
-/// The VLAN tag that a frame had, if it had one: its protocol and its contents.
+/// Returns the protocol and the contents of a frame's VLAN tag; `None` if the frame had none.
 ///
 /// # Safety
-/// `recvmsg` has filled the message in.
+/// `recvmsg` must have filled `message` in, and its control buffer must be alive.
 unsafe fn tag(message: &libc::msghdr) -> Option<(u16, u16)> {
-    // SAFETY: the control messages are complete, as recvmsg left them.
+    // SAFETY: `recvmsg` has written complete control messages to a live buffer: the caller's
+    // contract, section Safety. `CMSG_NXTHDR` stays within that buffer.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while !at.is_null() {

@@ -1,4 +1,4 @@
-//! Work queues: receives for a share of the frames that a raw packet queue pair gets.
+//! Work queues: receives for a part of the frames of a raw packet queue pair.
 
 use crate::cq::Cq;
 use crate::event_queue::lock;
@@ -12,21 +12,21 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::queue::{PostError, RecvQueue};
 use urxe_proto::work::{Completion, Extra, Sge, WcOpcode, WcStatus};
 
-/// The states of a work queue; the numbers of `enum ibv_wq_state`.
+/// The states of a work queue; the values of `enum ibv_wq_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum WqState {
-    /// As created: nothing is posted, nothing is received.
+    /// The initial state: receives cannot be posted, and frames are dropped.
     #[default]
     Reset = 0,
-    /// It receives.
+    /// Frames are received.
     Ready = 1,
     /// Receives are flushed.
     Error = 2,
 }
 
 impl WqState {
-    /// The one with this number.
+    /// Returns the state with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         [Self::Reset, Self::Ready, Self::Error]
             .get(number as usize)
@@ -38,19 +38,19 @@ impl WqState {
 struct Inner {
     state: WqState,
     receives: RecvQueue,
-    /// The receive that is next, if `held`. One that a frame did not fit waits for another.
+    /// The next receive, valid if `held`. A receive too small for a frame is kept for a later one.
     receive: Receive,
     held: bool,
 }
 
 impl Inner {
-    /// Whether there is a receive, in `receive` then.
+    /// Fills `receive` if it is empty; returns whether there is a receive.
     fn hold(&mut self) -> bool {
         self.held = self.held || self.receives.take(&mut self.receive);
         self.held
     }
 
-    /// How many bytes go into it.
+    /// Returns the size of the receive in bytes.
     fn room(&self) -> u64 {
         let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
         lengths.sum()
@@ -66,13 +66,14 @@ pub struct Wq {
     inner: Mutex<Inner>,
 }
 
-/// Numbers of work queues, which their completions show: those of the slot that no process has.
+/// The first number of work queues, used in their completions. The numbers are those of a slot that
+/// no process gets.
 const FIRST_NUMBER: u32 = 0xff_0000;
-/// How many numbers there are before they begin anew.
+/// The number of numbers; they are reused cyclically.
 const NUMBERS: u32 = 0xffff;
 
 impl Wq {
-    /// A work queue in [`WqState::Reset`] whose receives complete in `cq`.
+    /// Creates a work queue in [`WqState::Reset`], whose receives complete to `cq`.
     ///
     /// # Errors
     /// [`CreateError::Capacity`] beyond the limits of queue pairs, and [`CreateError::NoMemory`].
@@ -100,23 +101,23 @@ impl Wq {
         }))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> Qpn {
         self.number
     }
 
-    /// The queue that its receives complete in.
+    /// Returns the completion queue of its receives.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
 
-    /// Its state.
+    /// Returns its state.
     pub fn state(&self) -> WqState {
         lock(&self.inner).state
     }
 
-    /// Goes to another state. False when there is no such transition: out of the error state it is
-    /// reset first.
+    /// Changes the state. Returns false for the transition from [`WqState::Error`] to
+    /// [`WqState::Ready`], which does not exist: [`WqState::Reset`] comes between.
     pub fn modify(&self, to: WqState) -> bool {
         let mut inner = lock(&self.inner);
         match (inner.state, to) {
@@ -141,7 +142,7 @@ impl Wq {
     /// Posts a receive.
     ///
     /// # Errors
-    /// See [`PostError`].
+    /// [`PostError::State`] in [`WqState::Reset`]; otherwise see [`PostError`].
     pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
         if inner.state == WqState::Reset {
@@ -154,7 +155,7 @@ impl Wq {
         Ok(())
     }
 
-    /// Receives a frame. Without a receive that it fits, it is dropped.
+    /// Receives a frame. It is dropped if there is no receive, or the next one is too small.
     pub(super) fn deliver(&self, frame: &[u8], regions: &RegionTable) {
         let mut inner = lock(&self.inner);
         if inner.state != WqState::Ready || !inner.hold() || inner.room() < frame.len() as u64 {
@@ -191,11 +192,11 @@ impl Wq {
             extra: Extra::None,
             grh: None,
         };
-        // An overrun is told by an event of the queue's.
+        // The completion queue reports an overrun by an event of its own.
         let _ = self.cq.push(completion, false);
     }
 
-    /// Takes back its completions. To be called before the last reference goes.
+    /// Removes its completions. To be called before the last reference is dropped.
     pub fn destroy(&self) {
         self.modify(WqState::Reset);
     }
@@ -235,7 +236,8 @@ mod tests {
         let wq = queue();
         let mut data = [0_u64; 8];
         let addr = data.as_mut_ptr() as u64;
-        // SAFETY: the region goes before the array.
+        // SAFETY: `data` is declared before the region, so it is dropped after it, and is not
+        // accessed by reference meanwhile.
         let mr = unsafe { Mr::register(&wq.pd, addr, 64, addr, Access::LOCAL_WRITE) }.unwrap();
         let part = |length| Sge {
             addr,

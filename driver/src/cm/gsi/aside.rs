@@ -1,17 +1,18 @@
-//! Things put aside where locks are held, for whoever holds none.
+//! A bounded queue for work that arrives while locks are held, and is done without locks.
 //!
-//! Who puts something aside takes what is there as soon as it can; the progress thread looks, too, before it sleeps.
+//! The thread that adds an entry processes the queue after it has released its locks. The progress
+//! thread checks the queue, too, before it sleeps.
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// How many wait at most. Whoever sent more repeats them.
+/// The maximum number of entries. Further ones are dropped; their senders retransmit.
 const ROOM: usize = 4096;
 
-/// The oldest first.
+/// The entries, oldest first.
 #[derive(Debug)]
 pub(super) struct Aside<T> {
     waiting: Mutex<Vec<T>>,
-    /// Whether there are any, for those who just want to know.
+    /// Whether there are entries, readable without the lock.
     some: AtomicBool,
 }
 
@@ -25,7 +26,7 @@ impl<T> Default for Aside<T> {
 }
 
 impl<T> Aside<T> {
-    /// Puts one aside, which is made if there is room. Whether there was.
+    /// Adds the entry that `make` returns, if there is room; returns whether there was.
     pub(super) fn put(&self, make: impl FnOnce() -> T) -> bool {
         let mut waiting = lock(&self.waiting);
         if waiting.len() >= ROOM {
@@ -40,7 +41,7 @@ impl<T> Aside<T> {
         !self.some.load(Ordering::Acquire)
     }
 
-    /// Takes all of them.
+    /// Removes and returns all entries.
     pub(super) fn take(&self) -> Vec<T> {
         if self.is_empty() {
             return Vec::new();

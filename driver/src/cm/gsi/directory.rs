@@ -1,13 +1,13 @@
-//! Which process listens for a service.
+//! The directory of listeners: which process listens for a service.
 //!
-//! A listener holds two names (`net::names`) for each of its addresses: one says that there is a
-//! listener, and only one can have it; the other ends in the slot of its process, and says where.
+//! A listener holds two names (`net::names`) for each of its addresses. The first states that a
+//! listener exists, and has one holder. The second ends in the slot of the process that listens.
 //!
-//! Anybody can take a name that is free, so names are hints. A request goes to every slot that has
-//! one and belongs to this user (`Shared::hand_on`), and a process that does not listen drops what
-//! it was handed: names that another user has taken for slots of this user's processes change
-//! nothing. Names do not contain the user, who may be named differently in another user namespace;
-//! ports are unique among all users in the same way (`port_space`).
+//! Any user can take a free name, so names are hints only. A request is passed to every slot that
+//! has a name and belongs to this user (`Shared::hand_on`); a process that does not listen drops
+//! it. Names that another user has taken for slots of this user's processes therefore have no
+//! effect. Names do not contain the user ID, which may differ between user namespaces. Ports are
+//! unique among all users in the same way (`port_space`).
 
 use crate::event_queue::lock;
 use std::collections::HashMap;
@@ -21,27 +21,27 @@ use urxe_proto::cm::wire::ServiceId;
 use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
 
-/// How many look-ups are remembered.
+/// The maximum number of cached lookups.
 const REMEMBERED: usize = 1024;
 
-/// For how long. A look-up costs a system call for each slot.
+/// The validity of a cached lookup. A lookup costs a system call for each slot.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// The entry of a listener, until this is dropped.
+/// The names of a listener; dropping them removes the listener from the directory.
 #[derive(Debug)]
 pub(super) struct Entry {
     _exists: Name,
     _where_it_is: Name,
 }
 
-/// What was found last.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 struct Found {
     at: Time,
     slots: Vec<u8>,
 }
 
-/// All listeners on this host.
+/// The listeners of this host.
 #[derive(Debug)]
 pub(super) struct Directory {
     slot: u8,
@@ -49,7 +49,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// As the process in `slot` sees it.
+    /// Creates the directory for the process in `slot`.
     pub(super) fn new(slot: u8) -> Self {
         Directory {
             slot,
@@ -57,7 +57,7 @@ impl Directory {
         }
     }
 
-    /// Makes a listener known. `None` when there is one already.
+    /// Adds a listener; returns `None` if one exists.
     pub(super) fn enter(&self, service: ServiceId, at: ListenAt) -> io::Result<Option<Entry>> {
         let Some(exists) = Name::take(&name(service, at))? else {
             return Ok(None);
@@ -69,8 +69,8 @@ impl Directory {
         }))
     }
 
-    /// The slots, other than this process's, of which a name says that they listen for a service at
-    /// an address of this host.
+    /// Returns the slots, except that of this process, whose names state a listener for a service
+    /// at an address of this host.
     pub(super) fn find(&self, service: ServiceId, address: Gid, now: Time) -> Vec<u8> {
         let look = || -> io::Result<Vec<u8>> {
             let lookup = Lookup::new()?;
@@ -91,7 +91,7 @@ impl Directory {
         })
     }
 
-    /// Where a listener may be that exists.
+    /// Returns the slots that may have an existing listener.
     fn slots_of(
         &self,
         lookup: &Lookup,
@@ -166,7 +166,7 @@ mod tests {
         let (mine, other) = (Directory::new(7), Directory::new(200));
         let (service, address) = (service(), Gid::from_ip([127, 0, 0, 1].into()));
         let (one, all) = (ListenAt::One(address), ListenAt::AllV4);
-        // As another user takes them, for slots that listen for nothing.
+        // Names that another user takes, for slots without a listener.
         let _squatted = [
             Name::take(&name(service, one)).unwrap().unwrap(),
             Name::take(&name_in(service, one, 3)).unwrap().unwrap(),

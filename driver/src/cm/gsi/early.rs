@@ -1,8 +1,9 @@
-//! Requests for which nobody listens yet.
+//! Pending REQs: requests for which no process listens yet.
 //!
-//! Two programs that agreed by other means to connect begin to listen and to ask at the same moment, and
-//! the one that asks may be the faster. A rejection is final for most programs, while an answer may take
-//! as long as the request allows for (its remote CM response timeout), which is seconds. So a request waits a little before it is rejected.
+//! Two applications that have agreed to connect may call listen and connect at the same time, and
+//! the REQ may arrive before the listener exists. Most applications treat a REJ as final, while an
+//! answer may take as long as the REQ allows: its remote CM response timeout, which is seconds.
+//! Therefore a REQ waits for [`PATIENCE`] before it is rejected.
 
 use super::inbox::Arrived;
 use crate::event_queue::lock;
@@ -11,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How long a request waits for a listener.
+/// The time that a request waits for a listener.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How often a listener is looked for.
+/// The interval between checks for a listener.
 const LOOK: Duration = Duration::from_millis(10);
-/// How many wait at most; others are rejected at once.
+/// The maximum number of waiting requests. Further ones are rejected immediately.
 const ROOM: usize = 256;
 
-/// A request, and until when it waits.
+/// A request and the end of its waiting time.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) arrived: Arrived,
@@ -26,7 +27,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// One that has just arrived.
+    /// Creates the entry of a request that has just arrived.
     pub(super) fn new(arrived: Arrived, now: Time) -> Self {
         Request {
             arrived,
@@ -35,7 +36,7 @@ impl Request {
     }
 }
 
-/// Those that wait.
+/// The waiting requests.
 #[derive(Debug)]
 pub(super) struct Early {
     waiting: Mutex<Vec<Request>>,
@@ -52,13 +53,13 @@ impl Default for Early {
 }
 
 impl Early {
-    /// When listeners are to be looked for again.
+    /// Returns the time of the next check for listeners.
     pub(super) fn next_look(&self) -> Time {
         Time(self.next_look.load(Ordering::Acquire))
     }
 
-    /// Keeps a request that nobody listens for. It comes back if it has waited long enough, or there
-    /// is no room.
+    /// Keeps a request without a listener. Returns it as an error if its waiting time is over or
+    /// there is no room.
     pub(super) fn keep(&self, request: Request, now: Time) -> Result<(), Request> {
         let mut waiting = lock(&self.waiting);
         if request.until <= now || waiting.len() >= ROOM {
@@ -70,7 +71,7 @@ impl Early {
         Ok(())
     }
 
-    /// Takes all of them when it is time to look again.
+    /// Removes and returns all requests if a check for listeners is due.
     pub(super) fn take(&self, now: Time) -> Vec<Request> {
         if now < self.next_look() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What has come to queue pair 1 and was not looked at yet.
+//! Packets that were received for queue pair 1 and are not processed yet.
 
 use super::aside::Aside;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::ids::{Gid, PKey, Qpn};
 use urxe_proto::wire::{Opcode, Packet};
 
-/// A packet with a MAD, as it came.
+/// A received packet with a MAD.
 #[derive(Debug)]
 pub(super) struct Arrived {
     datagram: Kept,
@@ -18,12 +18,12 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// The MAD, if it is one.
+    /// Returns the payload, which may not be a valid MAD.
     pub(super) fn mad(&self) -> &[u8] {
         &self.datagram.bytes[self.mad.clone()]
     }
 
-    /// Where it came from, and to which address of ours.
+    /// Returns the address of the sender, and the local address to which it was sent.
     pub(super) fn address(&self) -> Address {
         let datagram = self.datagram.datagram();
         Address {
@@ -34,18 +34,18 @@ impl Arrived {
         }
     }
 
-    /// Hands it to the process in another slot. False when there is none.
+    /// Passes the packet to the process in another slot; returns false if there is none.
     pub(super) fn hand_on(&self, shared: &Shared, slot: u8) -> bool {
         shared.hand_on(slot, &self.datagram.datagram())
     }
 }
 
-/// Packets, the oldest first.
+/// The packets, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Inbox(Aside<Arrived>);
 
 impl Inbox {
-    /// Puts a packet aside, if it may enter queue pair 1 (10.2.5) and there is room.
+    /// Adds a packet, if queue pair 1 accepts it (10.2.5) and there is room.
     pub(super) fn put(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let header = &packet.header;
         let enters = header.bth.opcode == Opcode::UdSendOnly
@@ -71,7 +71,7 @@ impl Inbox {
         self.0.is_empty()
     }
 
-    /// Takes all of them.
+    /// Removes and returns all packets.
     pub(super) fn take(&self) -> Vec<Arrived> {
         self.0.take()
     }

@@ -1,20 +1,19 @@
-//! Whether the peers of connections are still there, when nothing comes from them.
+//! Detection of peers that are gone while their connections are idle.
 //!
-//! A process that is killed says nothing, and no kernel speaks for it. So its peers look themselves:
+//! A killed process sends no message, and no kernel sends one for it. Its peers detect the end:
 //!
-//! - A process of this host is *watched* (`net::link`): the kernel tells its end at once, and a
-//!   process that
-//!   is merely stopped stays a peer for as long as it likes.
-//! - Any other peer that has been silent for a while is *asked*, by a request that it has had already and
-//!   acknowledges again. A peer is gone when it has been silent for [`net::Options::patience`] and
-//!   several probes in a row are unanswered. Time in which this process did not run (SIGSTOP, a
-//!   debugger, a paused virtual machine) does not count as the peer's silence: a gap between two
-//!   looks starts the silence anew.
+//! - A process of this host is *watched* (`net::link`): the kernel reports its end immediately. A
+//!   stopped process remains a peer without limit.
+//! - Any other peer is *probed* after a time of silence, by a request that it has already executed
+//!   and acknowledges again. A peer is gone after the time `Options::patience` of `urxe_net` in
+//!   silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which this process
+//!   did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as silence: a gap
+//!   between two checks restarts the measurement.
 //!
-//! Where something is under way, the transport's own timers decide.
+//! While requests are outstanding, the timers of the transport decide.
 //!
-//! The lock of `state` is taken after those of identifiers, and before those of the engine, of queue pairs
-//! and of queue pair 1.
+//! Lock order: `state` is taken after the locks of identifiers, and before those of the engine, of
+//! queue pairs and of queue pair 1.
 
 use crate::cm::resolve;
 use crate::engine;
@@ -30,36 +29,37 @@ use urxe_proto::cm::{CommId, ConnectionParameters};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
-/// How long after the end of a process its connections end: what it said last may still be under way.
+/// The time from the end of a process to the end of its connections: its last packets may still be
+/// in flight.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A peer is asked when it was silent for this part of the patience, and looked at this often.
+/// The fractions of the timeout after which a silent peer is probed, and between two checks.
 const ASKED_AFTER: u32 = 4;
 const LOOKS: u32 = 12;
 
-/// A longer time between two looks than this part of the patience is a gap in which the process did
-/// not run. Looks are due three times as often.
+/// The fraction of the timeout that makes the time between two checks a gap, in which the process
+/// did not run. It is three check intervals.
 const GAP: u32 = 4;
 
-/// How many probes in a row must be unanswered before a peer is gone. Between two of them is one
-/// look.
+/// The number of consecutive unanswered probes after which a peer is gone. One check separates two
+/// probes.
 const UNANSWERED_PROBES: u32 = 3;
 
-/// The connections of this process whose peers are looked at.
+/// The supervised connections of this process.
 #[derive(Debug)]
 pub(super) struct Liveness {
     slot: u8,
-    /// For how long a peer may be silent, if not for ever.
+    /// The liveness timeout: the maximum time of silence; `None` for no limit.
     patience: Option<Duration>,
     state: Mutex<State>,
-    /// When to look next, to be read without the lock.
+    /// The time of the next check, readable without the lock.
     next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     connections: HashMap<CommId, Connection>,
-    /// The processes of this host that peers are in, by their slots.
+    /// The watched processes of this host, by slot.
     processes: HashMap<u8, Link>,
 }
 
@@ -69,7 +69,7 @@ struct Connection {
     kind: Kind,
 }
 
-/// The two queue pairs of a connection, by what the two programs said.
+/// The two queue pairs of a connection, as the two applications have named them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     local: Qpn,
@@ -84,7 +84,7 @@ impl Ends {
         })
     }
 
-    /// Our queue pair, if it is one, and connected to the peer's.
+    /// Returns the local queue pair, if it exists and is connected to the peer's.
     pub(super) fn qp(&self) -> Option<Arc<Qp>> {
         let qp = engine::get().qp(self.local)?;
         (qp.attributes().dest_qpn == self.remote).then_some(qp)
@@ -93,27 +93,27 @@ impl Ends {
 
 #[derive(Debug)]
 enum Kind {
-    /// The peer's process is watched.
+    /// The process of the peer is watched.
     Watched { slot: u8 },
-    /// The peer's process has ended, and then so has the connection.
+    /// The process of the peer has ended; the connection ends at `at`.
     Ended { at: Time },
-    /// The peer is asked.
+    /// The peer is probed.
     Asked(Silence),
 }
 
-/// How long a peer has been silent.
+/// The silence of a peer.
 #[derive(Debug)]
 struct Silence {
-    /// How many packets had come.
+    /// The number of packets received at the last check.
     received: u64,
     since: Time,
-    /// Probes since then, of which none is answered.
+    /// The number of probes since then, all unanswered.
     probes: u32,
-    /// When it was looked at last.
+    /// The time of the last check.
     looked: Time,
 }
 
-/// What to do about a silent peer.
+/// The action for a silent peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Wait,
@@ -131,13 +131,13 @@ impl Silence {
         }
     }
 
-    /// The silence starts anew.
+    /// Restarts the measurement of silence.
     fn restart(&mut self, now: Time) {
         self.since = now;
         self.probes = 0;
     }
 
-    /// So many packets have come by now.
+    /// Decides at a check, by which `received` packets have arrived in total.
     fn judge(&mut self, now: Time, received: u64, patience: Duration) -> Verdict {
         let did_not_run = now.since(self.looked) > patience / GAP;
         if did_not_run || received != self.received {
@@ -161,7 +161,7 @@ pub(super) struct Lost {
 }
 
 impl Liveness {
-    /// That of the process in `slot`.
+    /// Creates the supervision for the process in `slot`.
     pub(super) fn new(slot: u8, patience: Option<Duration>) -> Self {
         Liveness {
             slot,
@@ -171,12 +171,12 @@ impl Liveness {
         }
     }
 
-    /// When [`Liveness::look`] has something to do.
+    /// Returns when [`Liveness::look`] is due.
     pub(super) fn next_look(&self) -> Time {
         Time(self.next.load(Ordering::Acquire))
     }
 
-    /// A connection is there, with the peer's `remote_id`.
+    /// Starts the supervision of a connection, whose communication ID at the peer is `remote_id`.
     pub(super) fn add(&self, id: CommId, remote_id: CommId, parameters: &ConnectionParameters) {
         let Some(ends) = Ends::of(parameters) else {
             return;
@@ -185,7 +185,7 @@ impl Liveness {
         let slot = is_of_this_host(parameters).then_some(slot_of(remote_id));
         let slot = slot.filter(|slot| *slot < SLOTS);
         let kind = match slot {
-            // Who ends with us need not be watched.
+            // A peer in this process needs no supervision: it ends together with this side.
             Some(slot) if slot == self.slot => return,
             Some(slot) if state.watch(slot) => Kind::Watched { slot },
             _ => Kind::Asked(Silence::new(urxe_net::now())),
@@ -194,7 +194,7 @@ impl Liveness {
         self.settle(&state);
     }
 
-    /// Looks whether processes have ended. The connections of those that have end a little later.
+    /// Checks whether watched processes have ended. Their connections end after [`GRACE`].
     pub(super) fn look_for_ends(&self) {
         let mut state = lock(&self.state);
         let State {
@@ -217,8 +217,8 @@ impl Liveness {
         self.settle(&state);
     }
 
-    /// Looks at all connections, of which some have ended by themselves. Returns those whose peers are
-    /// gone.
+    /// Checks all connections, and forgets those for which `is_there` returns false. Returns the
+    /// connections whose peers are gone.
     pub(super) fn look(&self, now: Time, is_there: impl Fn(CommId) -> bool) -> Vec<Lost> {
         let mut state = lock(&self.state);
         let State {
@@ -265,7 +265,7 @@ impl Liveness {
 }
 
 impl State {
-    /// Watches the process in a slot. False when that cannot be done.
+    /// Watches the process in a slot; returns false if that is not possible.
     fn watch(&mut self, slot: u8) -> bool {
         if self.processes.contains_key(&slot) {
             return true;
@@ -285,7 +285,7 @@ impl State {
     }
 }
 
-/// Asks a silent peer, and says whether it has been silent for too long.
+/// Checks a silent peer, and probes it if due. Returns whether the peer is gone.
 fn is_gone(silence: &mut Silence, ends: Ends, now: Time, patience: Option<Duration>) -> bool {
     let Some(patience) = patience else {
         return false;
@@ -302,7 +302,7 @@ fn is_gone(silence: &mut Silence, ends: Ends, now: Time, patience: Option<Durati
             if qp.probe() {
                 silence.probes += 1;
             } else {
-                // The transport waits for an answer, or nobody can be asked.
+                // The transport already waits for an answer, or a probe is not possible.
                 silence.restart(now);
             }
             false
@@ -310,12 +310,12 @@ fn is_gone(silence: &mut Silence, ends: Ends, now: Time, patience: Option<Durati
     }
 }
 
-/// The slot of the process of this host that gave out a communication ID.
+/// Returns the slot of the process of this host that assigned a communication ID.
 fn slot_of(id: CommId) -> u8 {
     id.0.to_be_bytes()[0]
 }
 
-/// Whether the peer is at an address of this host.
+/// Returns whether the peer's address belongs to this host.
 fn is_of_this_host(parameters: &ConnectionParameters) -> bool {
     resolve::device_of(SocketAddr::new(parameters.remote_gid.to_ip(), 0)).is_ok()
 }
@@ -330,8 +330,8 @@ mod tests {
         Time(seconds * 1_000_000_000)
     }
 
-    /// Looks every 5 seconds from `from` to `to`, and sends the probes. Returns what was found at
-    /// the end.
+    /// Checks every 5 seconds from `from` to `to`, and sends the probes that are due. Returns the
+    /// last verdict.
     fn look(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
         let mut verdict = Verdict::Wait;
         for now in (from..=to).step_by(5) {
@@ -364,7 +364,7 @@ mod tests {
     fn time_in_which_this_process_did_not_run_is_no_silence() {
         let mut silence = Silence::new(at(0));
         assert_eq!(look(&mut silence, 0, 50, 1), Verdict::Ask);
-        // Stopped for ten minutes; the answers of before may be unread.
+        // The process was stopped for ten minutes; earlier answers may be unread.
         assert_eq!(look(&mut silence, 650, 650, 1), Verdict::Wait);
         assert_eq!(look(&mut silence, 655, 660, 1), Verdict::Wait);
         assert_eq!(look(&mut silence, 665, 705, 1), Verdict::Ask);

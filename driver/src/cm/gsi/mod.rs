@@ -1,10 +1,12 @@
-//! Queue pair 1, the general service interface: MADs of communication management, theirs and ours.
+//! Queue pair 1, the general services interface: communication management MADs in both directions.
 //!
-//! Several processes share it, as they share port 4791: `docs/CM.md` tells how each MAD finds its own.
-//! `inbox` is what has arrived, `directory` who listens in which process, `sender` the way out.
+//! Several processes share queue pair 1, as they share port 4791: `docs/CM.md` describes how each
+//! MAD reaches its process. `inbox` holds received MADs, `directory` finds the processes with
+//! listeners, `sender` sends MADs, `liveness` detects that a peer is gone.
 //!
-//! The lock of `inner` is taken after all others, and nothing is called while it is held. Events are
-//! handed out without any lock, by one thread at a time, so that each handler gets them in order.
+//! The lock of `inner` is taken after all others, and no foreign code is called while it is held.
+//! Events are delivered without any lock, by one thread at a time, so that each handler gets them
+//! in order.
 
 mod aside;
 mod directory;
@@ -42,13 +44,13 @@ use urxe_proto::cm::{
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
-/// Who gets events of listeners, connections or resolutions.
+/// A receiver of the events of listeners, connections or resolutions.
 pub trait Handler: Send + Sync + fmt::Debug {
-    /// Something happened. No lock is held, and all calls may be made.
+    /// Handles an event. The caller holds no lock, so all calls are permitted.
     fn handle(&self, gsi: &Gsi, event: Event);
 }
 
-/// Communication IDs that begin with the slot of the process.
+/// A source of communication IDs, whose first byte is the slot of the process.
 #[derive(Debug)]
 struct SlotIds {
     slot: u8,
@@ -65,15 +67,15 @@ impl Ids for SlotIds {
     }
 }
 
-/// Queue pair 1 as this process has it.
+/// Queue pair 1 of this process.
 #[derive(Debug)]
 pub struct Gsi {
     inbox: Inbox,
     early: Early,
     inner: Mutex<Inner>,
-    /// When the manager wants to look at the clock, to be read without the lock.
+    /// The deadline of the manager's timers, readable without the lock.
     deadline: AtomicU64,
-    /// Whether events wait to be handed out.
+    /// Whether events are pending.
     events: AtomicBool,
     directory: Directory,
     sender: Sender,
@@ -85,11 +87,11 @@ struct Inner {
     manager: Manager<SlotIds>,
     handlers: HashMap<CommId, Arc<dyn Handler>>,
     listeners: HashMap<ListenerId, Arc<dyn Handler>>,
-    /// A thread hands events out.
+    /// Whether a thread is delivering events.
     delivering: bool,
 }
 
-/// Somebody who listens, until this is dropped. What it has been asked may still be answered.
+/// A listener; dropping it ends listening. Requests that it has received may still be answered.
 #[derive(Debug)]
 pub struct Listener {
     gsi: &'static Gsi,
@@ -99,7 +101,7 @@ pub struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // In a forked child it is the parent's, who goes on listening.
+        // In a forked child the listener belongs to the parent, where it continues to listen.
         if !engine::get().has_gsi(self.gsi) {
             return;
         }
@@ -112,7 +114,7 @@ impl Drop for Listener {
 }
 
 impl Gsi {
-    /// That of the process in `slot`, with so much patience for silent peers.
+    /// Creates queue pair 1 for the process in `slot`, with a liveness timeout for silent peers.
     pub(crate) fn new(slot: u8, patience: Option<Duration>) -> Self {
         Gsi {
             liveness: Liveness::new(slot, patience),
@@ -131,11 +133,11 @@ impl Gsi {
         }
     }
 
-    /// Listens for a service at addresses of this host, whose sockets are opened.
+    /// Listens for a service at addresses of this host, and opens their sockets.
     ///
     /// # Errors
-    /// [`GsiError::InUse`] when somebody does so already, in whatever process of this user; or when a
-    /// socket cannot be opened.
+    /// [`GsiError::Listen`] or [`GsiError::InUse`] if this process or another one already listens
+    /// there. [`GsiError::Open`] or [`GsiError::System`] if a system call fails.
     pub fn listen(
         &'static self,
         service: ServiceId,
@@ -151,7 +153,7 @@ impl Gsi {
         let id = inner.manager.listen(service, at, backlog)?;
         inner.listeners.insert(id, handler);
         drop(inner);
-        // From here on dropping it undoes what was done.
+        // From here on, dropping `listener` undoes the registration.
         let mut listener = Listener {
             gsi: self,
             id,
@@ -165,10 +167,11 @@ impl Gsi {
         Ok(listener)
     }
 
-    /// Asks for a connection, from an address of this host whose socket is opened.
+    /// Sends a request for a connection from an address of this host, and opens its socket.
     ///
     /// # Errors
-    /// When there is no identifier for it, or the socket cannot be opened.
+    /// [`GsiError::NoCommId`] if no identifier is free; [`GsiError::Open`] if the socket cannot be
+    /// opened.
     pub fn connect(
         &self,
         from: LocalAddress,
@@ -183,7 +186,8 @@ impl Gsi {
         Ok(id)
     }
 
-    /// Asks for the queue pair of a service, from an address of this host whose socket is opened.
+    /// Sends a request for the queue pair of a service from an address of this host, and opens its
+    /// socket.
     ///
     /// # Errors
     /// As [`Gsi::connect`].
@@ -201,10 +205,10 @@ impl Gsi {
         Ok(id)
     }
 
-    /// From now on `handler` gets the events of what somebody asked for.
+    /// Makes `handler` the receiver of the events of a request.
     ///
     /// # Errors
-    /// [`CallError::Unknown`] when it is over already.
+    /// [`CallError::Unknown`] if the request has already ended.
     pub fn adopt(&self, id: CommId, handler: Arc<dyn Handler>) -> Result<(), CallError> {
         let mut inner = lock(&self.inner);
         if !inner.manager.exists(id) {
@@ -214,7 +218,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// The program has the request; see [`Manager::take_up`].
+    /// Frees the request's place in the backlog; see [`Manager::take_up`].
     pub fn take_up(&self, id: CommId) {
         lock(&self.inner).manager.take_up(id);
     }
@@ -243,7 +247,7 @@ impl Gsi {
         })
     }
 
-    /// Our queue pair is ready.
+    /// Sends the RTU: the local queue pair is ready.
     ///
     /// # Errors
     /// See [`Manager::ready`].
@@ -257,7 +261,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// A packet of the connection has come before the RTU.
+    /// Establishes a connection before its RTU, since a packet of it has arrived.
     ///
     /// # Errors
     /// See [`Manager::establish`].
@@ -265,7 +269,7 @@ impl Gsi {
         self.call(id, |manager| manager.establish(id))
     }
 
-    /// Tells the peer that the answer takes a while.
+    /// Sends an MRA: the answer takes up to 4.096 us x 2^`service_timeout`.
     ///
     /// # Errors
     /// See [`Manager::delay`].
@@ -281,7 +285,7 @@ impl Gsi {
         })
     }
 
-    /// Ends a connection, or agrees that the peer ends it.
+    /// Ends a connection, or confirms that the peer ends it.
     ///
     /// # Errors
     /// See [`Manager::disconnect`].
@@ -293,7 +297,7 @@ impl Gsi {
         self.call(id, |manager| manager.disconnect(now(), id, private_data))
     }
 
-    /// Answers who asked for a queue pair.
+    /// Answers a request for a queue pair.
     ///
     /// # Errors
     /// See [`Manager::answer`].
@@ -301,7 +305,7 @@ impl Gsi {
         self.call(id, |manager| manager.answer(now(), id, answer))
     }
 
-    /// Nobody wants events of it any more; it is brought to its end.
+    /// Drops the handler of a connection or resolution, and ends it.
     pub fn abandon(&self, id: CommId) {
         let mut inner = lock(&self.inner);
         inner.manager.abandon(now(), id);
@@ -310,18 +314,18 @@ impl Gsi {
         drop(handler);
     }
 
-    /// The state of a connection.
+    /// Returns the state of a connection.
     pub fn state(&self, id: CommId) -> State {
         lock(&self.inner).manager.state(id)
     }
 
-    /// What the queue pair of a connection needs to know.
+    /// Returns the parameters of a connection for its queue pair.
     pub fn parameters(&self, id: CommId) -> Option<ConnectionParameters> {
         lock(&self.inner).manager.parameters(id).copied()
     }
 
-    /// How many connections and resolutions there are, those included that nobody wants any more and
-    /// that have not come to their end.
+    /// Returns the number of connections and resolutions, including abandoned ones that have not
+    /// ended.
     pub fn open(&self) -> usize {
         lock(&self.inner).manager.open()
     }
@@ -333,7 +337,7 @@ impl Gsi {
     ) -> Result<(), CallError> {
         let mut inner = lock(&self.inner);
         make(&mut inner.manager)?;
-        // What the program has ended by itself has no more events that matter.
+        // A connection that the application has ended has no further events.
         let handler = match inner.manager.exists(id) {
             true => None,
             false => inner.handlers.remove(&id),
@@ -343,12 +347,13 @@ impl Gsi {
         Ok(())
     }
 
-    /// A packet has come to queue pair 1. It is put aside, as locks are held.
+    /// Puts a packet for queue pair 1 into the inbox. The caller holds locks, so it is processed
+    /// later.
     pub(crate) fn arrived(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         self.inbox.put(datagram, packet);
     }
 
-    /// When [`Gsi::run`] has something to do though nothing arrives.
+    /// Returns when [`Gsi::run`] has work without an arrival.
     pub(crate) fn deadline(&self) -> Time {
         let looks = self.early.next_look().min(self.liveness.next_look());
         self.manager_deadline().min(looks)
@@ -358,12 +363,12 @@ impl Gsi {
         Time(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Looks whether processes of peers have ended.
+    /// Checks whether processes of peers have ended.
     pub(crate) fn look_for_ends(&self) {
         self.liveness.look_for_ends();
     }
 
-    /// A connection is there: its peer is looked after from now on.
+    /// Starts the supervision of the peer of an established connection.
     fn established(&self, id: CommId) {
         let inner = lock(&self.inner);
         let remote_id = inner.manager.remote_id(id);
@@ -375,14 +380,14 @@ impl Gsi {
         }
     }
 
-    /// Ends the connections whose peers are gone. No lock may be held.
+    /// Ends the connections whose peers are gone. The caller must hold no lock.
     fn look_after_peers(&self, now: Time) {
         let is_there = |id| self.state(id) == State::Established;
         for Lost { id, ends } in self.liveness.look(now, is_there) {
             let mut inner = lock(&self.inner);
             let lost = inner.manager.lose(now, id);
             self.settle_quietly(inner);
-            // The program hears of it before its work requests end.
+            // The application gets the event before its work requests are flushed.
             self.hand_out_events();
             if lost {
                 tracing::debug!(%id, ?ends, "the peer of a connection is gone");
@@ -393,12 +398,13 @@ impl Gsi {
         }
     }
 
-    /// Whether [`Gsi::run`] has something to do.
+    /// Returns whether [`Gsi::run`] has work.
     pub(crate) fn has_work(&self) -> bool {
         !self.inbox.is_empty() || self.events.load(Ordering::Acquire)
     }
 
-    /// Does what there is to do. No lock may be held. True when there was something.
+    /// Processes received MADs, timers and events. Returns whether there was work. The caller must
+    /// hold no lock.
     pub(crate) fn run(&self, shared: &Shared) -> bool {
         let now = now();
         if self.liveness.next_look() <= now {
@@ -434,7 +440,7 @@ impl Gsi {
         true
     }
 
-    /// The process ends in an orderly way: its peers shall know.
+    /// Ends all connections at the orderly exit of the process: their peers get DREQs.
     pub(crate) fn leave(&self) {
         let mut inner = lock(&self.inner);
         inner.handlers.clear();
@@ -442,20 +448,20 @@ impl Gsi {
         self.settle(inner);
     }
 
-    /// Whether a peer has not answered yet that its connection ends.
+    /// Returns whether a peer has not answered its DREQ.
     pub(crate) fn awaits_ends(&self) -> bool {
         lock(&self.inner).manager.awaits_drep()
     }
 
-    /// Tells those peers again.
+    /// Retransmits the unanswered DREQs.
     pub(crate) fn repeat_ends(&self) {
         let mut inner = lock(&self.inner);
         inner.manager.retransmit_dreqs();
         self.settle(inner);
     }
 
-    /// Passes on what is for this process. What is for another goes there, and a request for which
-    /// nobody listens waits, as long as it may.
+    /// Returns a MAD that is for this process. Passes it on if it is for another one. Keeps a
+    /// request without a listener until its timeout.
     fn sort(&self, request: Request, now: Time, shared: &Shared) -> Option<Arrived> {
         let arrived = &request.arrived;
         match Message::parse(arrived.mad()).map(|(_, message)| message.addressee()) {
@@ -464,7 +470,8 @@ impl Gsi {
                 if lock(&self.inner).manager.listens(service, address) {
                     return Some(request.arrived);
                 }
-                // Whoever got it from the network hands it to all that may listen.
+                // The process that received the request from the network passes it to all
+                // candidates.
                 let found = match arrived.passed_on {
                     true => Vec::new(),
                     false => self.directory.find(service, address, now),
@@ -474,11 +481,11 @@ impl Gsi {
                     return None;
                 }
                 let rejected = self.early.keep(request, now).err()?;
-                // What was handed on may have a listener in another process: rejecting is not for
-                // this one.
+                // A request that was passed on may have a listener in another process, so this one
+                // must not reject it.
                 return (!rejected.arrived.passed_on).then_some(rejected.arrived);
             }
-            // Whoever got it from the network hands it to all.
+            // The process that received the MAD from the network passes it to all others.
             Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.neighbours() {
                 Ok(slots) => {
                     for slot in slots {
@@ -487,13 +494,14 @@ impl Gsi {
                 }
                 Err(error) => tracing::warn!(%error, "cannot look for processes"),
             },
-            // Where it goes by an ID the sockets have seen to, and an error is the manager's to count.
+            // The sockets have already steered MADs with an ID; the manager counts errors.
             _ => {}
         }
         Some(request.arrived)
     }
 
-    /// The same after a call of the program, whose events are handed out by whoever holds no lock.
+    /// Like `settle_quietly`, after a call that may hold locks: a thread without locks is woken to
+    /// deliver the events.
     fn settle(&self, inner: MutexGuard<'_, Inner>) {
         self.settle_quietly(inner);
         if self.events.load(Ordering::Acquire) {
@@ -501,7 +509,7 @@ impl Gsi {
         }
     }
 
-    /// Lets others see what became of the manager, and sends its MADs.
+    /// Publishes the manager's deadline and pending events, and sends its MADs.
     fn settle_quietly(&self, mut inner: MutexGuard<'_, Inner>) {
         let mut transmits = Vec::new();
         while let Some(transmit) = inner.manager.poll_transmit() {
@@ -518,7 +526,7 @@ impl Gsi {
         }
     }
 
-    /// Hands events to whom they are for, unless another thread is at it.
+    /// Delivers the events to their handlers, unless another thread is doing so.
     fn hand_out_events(&self) {
         let mut inner = lock(&self.inner);
         if std::mem::replace(&mut inner.delivering, true) {
@@ -539,13 +547,15 @@ impl Gsi {
             }
             match handler {
                 Some(handler) => {
-                    // Others' events come all the same; what has panicked has said so.
+                    // A panic of one handler must not prevent other events. The panic hook has
+                    // already reported it.
                     let handle = AssertUnwindSafe(|| handler.handle(self, event));
                     if catch_unwind(handle).is_err() {
                         tracing::error!(%id, "an event is lost: whoever handles it has panicked");
                     }
                 }
-                // A request whose listener is gone. Others were abandoned before.
+                // A request whose listener is gone. Other events without a handler belong to
+                // abandoned connections.
                 None => self.abandon(id),
             }
             inner = lock(&self.inner);

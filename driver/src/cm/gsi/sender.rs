@@ -1,4 +1,4 @@
-//! MADs on their way out.
+//! Sending of MADs.
 
 use crate::engine::{self, Local};
 use crate::event_queue::lock;
@@ -14,13 +14,14 @@ use urxe_proto::psn::Psn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Deth, Header, Opcode, Packet};
 
-/// How many ways are kept.
+/// The maximum number of cached paths.
 const WAYS: usize = 1024;
 
-/// All MADs of a process leave from the same UDP port.
+/// The flow key of all MADs, so that all MADs of a process have one UDP source port.
 const FLOW_KEY: u32 = 1;
 
-/// Sends MADs from queue pair 1. What cannot be sent is lost, and repeated like anything lost.
+/// Sends MADs from queue pair 1. A MAD that cannot be sent is lost, and retransmitted like any lost
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     psn: AtomicU32,
@@ -90,7 +91,7 @@ impl Sender {
         let local = local(address.local)?;
         let options = PathOptions {
             flow_key: FLOW_KEY,
-            // The low two bits are the network's (A17.9.3).
+            // The low two bits are the ECN field, which belongs to the network (A17.9.3).
             traffic_class: address.traffic_class & !3,
             ..PathOptions::default()
         };
@@ -110,8 +111,8 @@ impl Sender {
     }
 }
 
-/// The sockets of an address of this host. They may have to be opened, to answer for a process whose
-/// slot is ours now.
+/// Returns the sockets of an address of this host. Opens them if necessary: this process may answer
+/// for an ended one whose slot it has taken over.
 fn local(gid: Gid) -> Option<Arc<Local>> {
     let engine = engine::get();
     if let Some(local) = engine.local_of(gid) {

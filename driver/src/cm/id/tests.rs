@@ -50,7 +50,7 @@ fn a_bound_identifier_keeps_its_address_and_ip_version() {
 fn a_source_without_a_device_is_an_event() {
     let (channel, id) = id();
     id.bind(address("0.0.0.0")).unwrap();
-    // The kernel sends to 127.9.9.9 from 127.0.0.1; from 127.9.9.9 it would not be a device's.
+    // The kernel sends to 127.9.9.9 from 127.0.0.1; a source of 127.9.9.9 would have no device.
     id.resolve_address(None, address("127.9.9.9")).unwrap();
     assert_eq!(channel.next().unwrap().status, 0);
     let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
