@@ -13,8 +13,8 @@
 //! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see `sharing.rs`. Where
 //!   the program is refused, the kernel distributes flows by a hash, and each process forwards the
 //!   packets of the others.
-//! - **Netlink**: reports interfaces and their changes. Where it is refused, `getifaddrs` reports
-//!   the interfaces without the changes.
+//! - **Netlink**: reports interfaces and their changes. Where it is refused, `/proc` and ioctls
+//!   report the interfaces without the changes.
 //!
 //! [`Endpoint::recv`] receives a batch, splits it into datagrams, forwards those of other
 //! processes, verifies each ICRC and captures. [`SendBatch`] stages packets, seals them with their
