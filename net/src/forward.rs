@@ -291,7 +291,7 @@ mod tests {
         assert_ne!(forwarder.next_deadline(), Time::NEVER, "some have to wait");
         while got.len() < usize::from(MESSAGES) {
             let take = |_: &_, _: &_, message: &[u8], _: &mut _| {
-                // Other processes ask whoever has a slot what it has counted.
+                // Processes also receive the questions of others about their counters.
                 let bytes = parse(message).map(|arrival| arrival.bytes.to_vec());
                 got.extend(bytes.filter(|bytes| bytes.len() == 2));
             };
