@@ -1,14 +1,14 @@
-//! The one clock that the driver reads.
+//! The clocks that the driver reads.
 
 use urxe_proto::time::Time;
 
-/// Now, in nanoseconds since the machine started (`CLOCK_MONOTONIC`).
+/// Returns the time in nanoseconds since boot (`CLOCK_MONOTONIC`).
 pub fn now() -> Time {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Time(nanoseconds(t))
 }
 
-/// The calendar's time, in nanoseconds since 1970.
+/// Returns the calendar time in nanoseconds since 1970.
 pub fn wall() -> u64 {
     nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime))
 }

@@ -1,17 +1,17 @@
-//! What the network part of the driver counts.
+//! The counters of the network layer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters since the process started. All of them only grow; each may be read at any time.
+        /// Counters since the process started. They only grow, and may be read at any time.
         #[derive(Default, Debug)]
         pub struct NetCounters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
         impl NetCounters {
-            /// Every counter's name and value, in the order of the struct.
+            /// Returns the name and value of every counter, in the order of the struct.
             pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
             }
@@ -20,65 +20,65 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Datagrams that were received for this process with a right ICRC.
+    /// Datagrams received for this process with a correct ICRC.
     datagrams_in,
     /// The UDP payload of `datagrams_in`, in bytes.
     bytes_in,
-    /// Datagrams that the kernel took for sending.
+    /// Datagrams that the kernel accepted for sending.
     datagrams_out,
     /// The UDP payload of `datagrams_out`, in bytes.
     bytes_out,
-    /// Messages that the kernel passed up: a GRO batch counts once.
+    /// Messages received from the kernel: a GRO batch counts once.
     messages_in,
-    /// Messages that were passed down: a GSO batch counts once.
+    /// Messages passed to the kernel: a GSO batch counts once.
     messages_out,
-    /// Of `messages_out`, those that the kernel was asked to cut into segments.
+    /// Of `messages_out`, those that the kernel was asked to segment.
     gso_sends,
-    /// Receive calls, those that found nothing included.
+    /// Receive calls, including those that found no message.
     receive_calls,
     /// Send calls.
     send_calls,
     /// Datagrams with a wrong ICRC.
     icrc_errors,
-    /// Datagrams too short for a BTH and an ICRC, or cut short.
+    /// Datagrams too short for a BTH and an ICRC, or truncated.
     malformed,
-    /// Datagrams that arrived here and went on to the process that they are for.
+    /// Datagrams forwarded to the process that they are for.
     forwarded_out,
-    /// Datagrams that another process passed on to this one.
+    /// Datagrams forwarded by another process to this one.
     forwarded_in,
-    /// Datagrams for another process that were dropped because it took none for too long.
+    /// Datagrams for another process that were dropped because its queue stayed full.
     forward_overruns,
     /// Datagrams for a slot that no process holds.
     no_such_slot,
-    /// Forwarded messages that were malformed or came from another user.
+    /// Forwarded messages that were malformed.
     forward_rejected,
-    /// Times that this process set out to learn the order of the sockets of an address.
+    /// Sweeps: rounds of probes for the order of the sockets of an address.
     sweeps,
     /// Probes sent.
     probes_out,
     /// Probes received and answered.
     probes_in,
-    /// Answers to no question of ours, and probes from elsewhere.
+    /// Answers that match no probe of this process, and invalid probes.
     probes_rejected,
     /// Steering programs attached.
     steering_attached,
-    /// Datagrams that were dropped because the socket had no room for a moment too long.
+    /// Datagrams dropped because the socket's buffer stayed full.
     send_blocked,
     /// Datagrams larger than the interface's or the path's MTU.
     send_too_large,
-    /// Datagrams to where no route leads.
+    /// Datagrams to an unreachable destination.
     send_unreachable,
-    /// Datagrams that a firewall or a policy refused.
+    /// Datagrams refused by a firewall or a security policy.
     send_refused,
-    /// Datagrams that were lost to a lack of kernel memory or of room in a device's queue.
+    /// Datagrams lost for lack of kernel memory or of room in a device's queue.
     send_no_buffers,
-    /// Datagrams that were lost to any other error.
+    /// Datagrams lost to any other error.
     send_other_errors,
     /// Datagrams that `URXE_FAULTS` dropped.
     faults_dropped,
     /// Datagrams that `URXE_FAULTS` duplicated.
     faults_duplicated,
-    /// Datagrams that `URXE_FAULTS` held back behind later ones.
+    /// Datagrams that `URXE_FAULTS` moved behind later ones.
     faults_reordered,
     /// Datagrams in which `URXE_FAULTS` flipped a bit.
     faults_corrupted,
@@ -93,12 +93,12 @@ counters! {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts `n` more.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The count.
+    /// Returns the count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -26,43 +26,43 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Packet, bth};
 
-/// How long who waits sleeps at a time.
+/// The longest sleep of one `poll` call in [`Endpoint::look`].
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: MILLISECOND.as_nanos() as _,
 };
 
-/// The option that binds a socket to an interface (Linux 5.0, `asm-generic/socket.h`), and a number that none has.
-/// Whichever it is, the kernel takes the socket out of its group for it (`udp_lib_rehash`), and leaves alone what the
-/// socket has received.
+/// The option that binds a socket to an interface (Linux 5.0, `asm-generic/socket.h`), with an
+/// index that no interface has. For either index the kernel takes the socket out of its
+/// `SO_REUSEPORT` group (`udp_lib_rehash`) and keeps the datagrams in the receive queue.
 const SO_BINDTOIFINDEX: libc::c_int = 62;
 const NO_INTERFACE: libc::c_int = libc::c_int::MAX;
 
-/// How long who has left goes on reading what was on its way to it.
+/// The limit of the time for which a process that leaves the group drains its socket.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How many datagrams are kept that come while the port is being opened. It takes 20 ms at most, and nobody
-/// can wait for anything here but who sends to a listener of before.
+/// The maximum number of datagrams kept while the port is being opened. Opening takes at most
+/// [`SWEEP_TIME`], and only peers of an earlier listener can send to this process by then.
 const MOST_EARLY: usize = 64;
 
-/// How many UDP ports an address sends from at most.
+/// The maximum number of UDP source ports of an address.
 const TX_SOCKETS: usize = 16;
 
 /// An address of this host with port 4791 open. Dropping it closes the port.
 ///
-/// All calls may be made from several threads at once, and none of them blocks for longer than a
-/// millisecond, save the opening.
+/// All methods may be called from several threads at once. Except for opening and
+/// [`Endpoint::leave`], none blocks for longer than a millisecond.
 pub struct Endpoint {
     shared: Arc<Shared>,
     address: LocalAddress,
     receiver: ProcessSocket,
-    /// Bytes of memory that the kernel keeps for what arrives.
+    /// The size of the kernel's receive buffer, in bytes.
     receive_buffer: u32,
     steering: Steering,
     wire: Arc<Wire>,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
-    /// What came while the port was being opened.
+    /// Datagrams that arrived while the port was being opened.
     early: Mutex<Vec<Kept>>,
 }
 
@@ -102,9 +102,10 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Waits, not for long, until the neighbours and this process know each other's places. Without that,
-    /// what comes would take detours, and an unreliable connection loses each message whose packets
-    /// overtake each other.
+    /// Waits, for at most [`SWEEP_TIME`], until this process and the same-host peers have learnt
+    /// each other's socket numbers. Until then datagrams may be forwarded through another process
+    /// and be reordered, and an unreliable connection loses each message whose packets are
+    /// reordered.
     fn find_place(&self, mut f: impl FnMut(&Datagram<'_>)) {
         let until = clock::now() + SWEEP_TIME;
         let mut batch = RecvBatch::new();
@@ -115,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits for 1 ms at most that something comes. A failure is met again by whoever reads it.
+    /// Waits at most 1 ms for a datagram. An error is ignored: the next receive reports it.
     fn look(&self) {
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
@@ -128,28 +129,28 @@ impl Endpoint {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address.
+    /// The local address.
     pub fn address(&self) -> LocalAddress {
         self.address
     }
 
-    /// How many bytes of memory what has arrived may take until it is read.
+    /// The size of the kernel's receive buffer, in bytes.
     pub fn receive_buffer(&self) -> u32 {
         self.receive_buffer
     }
 
-    /// Packets arrive here: when it is readable, call [`Endpoint::recv`].
+    /// The receiving socket. When it is readable, call [`Endpoint::recv`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
     }
 
-    /// What the processes that share the port tell each other arrives here, rarely: when it is
-    /// readable, call [`Endpoint::service`].
+    /// The socket for the steering messages between processes that share the port; traffic is rare.
+    /// When it is readable, call [`Endpoint::service`].
     pub fn service_fd(&self) -> BorrowedFd<'_> {
         self.steering.fd()
     }
 
-    /// When [`Endpoint::service`] is to be called at the latest; [`Time::NEVER`] most of the time.
+    /// The latest time for the next call of [`Endpoint::service`]; usually [`Time::NEVER`].
     pub fn next_deadline(&self) -> Time {
         if !self.early().is_empty() {
             return Time(0);
@@ -160,10 +161,10 @@ impl Endpoint {
             .min(self.shared.next_deadline())
     }
 
-    /// The way from here to `peer`.
+    /// Returns a path from this address to `peer`.
     ///
     /// # Errors
-    /// When the two differ in family, or no socket can be opened.
+    /// When the address families differ, or no socket can be opened.
     pub fn path(&self, peer: IpAddr, options: PathOptions) -> Result<Path, OpenError> {
         let peer = self.address.peer(peer, ROCE_PORT);
         let socket = self.sender(options.flow_key)?;
@@ -191,13 +192,13 @@ impl Endpoint {
     /// Joins a multicast group on an interface.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses to open the socket or to join.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<Group, OpenError> {
         let group = LocalAddress::group(group, interface);
         Group::join(self.shared.clone(), self.wire.clone(), group)
     }
 
-    /// The socket for a flow; opened when the first flow needs it.
+    /// Returns the sending socket of a flow; opens it for the first flow that needs it.
     fn sender(&self, flow_key: u32) -> Result<Arc<TxSocket>, OpenError> {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         // Fibonacci hashing: the top bits of the product are the best mixed.
@@ -206,7 +207,7 @@ impl Endpoint {
         if let Some(socket) = &senders[slot] {
             return Ok(socket.clone());
         }
-        // Different processes should start at different ports.
+        // A random seed makes different processes start at different ports.
         let seed = crate::random::any();
         let socket = TxSocket::open(self.address, seed, self.shared.options().gso)?;
         let socket = Arc::new(socket);
@@ -214,9 +215,9 @@ impl Endpoint {
         Ok(socket)
     }
 
-    /// Receives once, and calls `f` with each datagram for this process whose ICRC is right.
-    /// Datagrams for other processes go on to them. Returns how many messages the kernel passed up:
-    /// 0 when there was nothing, and else there may be more.
+    /// Receives once, and calls `f` with each datagram for this process whose ICRC is correct.
+    /// Forwards datagrams for other processes. Returns the number of messages from the kernel: 0
+    /// when there was none; otherwise more may be queued.
     ///
     /// # Errors
     /// When the socket fails.
@@ -232,8 +233,9 @@ impl Endpoint {
             })
     }
 
-    /// Does what is due: the processes' talk about the port, datagrams that wait to be passed on, and
-    /// packets that `URXE_FAULTS` has delayed. Those that arrived go to `f` like those of [`Endpoint::recv`].
+    /// Does the work that is due: steering messages, datagrams that wait to be forwarded, and
+    /// packets that `URXE_FAULTS` delayed. Calls `f` with the received ones as [`Endpoint::recv`]
+    /// does.
     ///
     /// # Errors
     /// When a socket fails.
@@ -257,22 +259,25 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Hears the others about the order of sockets.
+    /// Receives the answers of other processes about the socket order, and continues the sweep.
     fn learn(&self, now: Time) -> io::Result<()> {
         self.steering.take_answers(self.receiver.as_fd(), now)?;
         self.steering.on_time(now, self.receiver.as_fd());
         Ok(())
     }
 
-    /// Until when `URXE_FAULTS` holds packets back; [`Time::NEVER`] when it holds none.
+    /// The time until which `URXE_FAULTS` delays packets; [`Time::NEVER`] when it delays none.
     pub fn held_until(&self) -> Time {
         self.wire.next_deadline()
     }
 
-    /// The process is about to end: nothing that arrives is for it any more, and what has arrived for others goes on
-    /// to them. Closing the socket would throw away what came since it was last read, so it leaves the
-    /// group first: from then on the kernel gives it nothing more, and it can be read to the end. The
-    /// neighbours' sockets have other numbers then, which they notice by what reaches the wrong one of them.
+    /// Leaves the group of sockets before the process ends. Datagrams for this process are dropped,
+    /// datagrams for other processes are forwarded.
+    ///
+    /// Closing the socket would drop the datagrams in its receive queue. So the socket first leaves
+    /// the `SO_REUSEPORT` group: the kernel then queues nothing more on it, and the queue can be
+    /// drained. The kernel renumbers the sockets of the other processes; they detect it by
+    /// misdirected datagrams.
     pub fn leave(&self) {
         self.steering.stop();
         let receiver = self.receiver.as_fd();
@@ -281,12 +286,13 @@ impl Endpoint {
             tracing::debug!(%error, "what comes between the last look and the closing is lost");
         }
         self.read_to_the_end();
-        // If not, the end of the process does it.
+        // On failure, the end of the process closes it.
         let _ = self.receiver.retire();
     }
 
-    /// Reads until nothing has come for a millisecond - the kernel may have been about to give something to the
-    /// socket when it left - and nothing waits for a full queue.
+    /// Drains the socket until 1 ms passes without a datagram and no forwarded message waits for a
+    /// full queue, for at most [`LINGER`]. The kernel may still have been queueing one when the
+    /// socket left.
     fn read_to_the_end(&self) {
         let until = clock::now() + LINGER;
         let mut batch = RecvBatch::new();
@@ -300,8 +306,8 @@ impl Endpoint {
         }
     }
 
-    /// Sorts the datagrams of a batch by whom they are for. Runs for the same other process go on
-    /// in one piece.
+    /// Sorts the datagrams of a batch by the process that they are for. A run for one other process
+    /// is forwarded as one message.
     fn take(
         &self,
         arrival: &Arrival<'_>,
@@ -358,7 +364,7 @@ impl Endpoint {
         }
     }
 
-    /// Passes a run of datagrams on to the process in another slot.
+    /// Forwards a run of datagrams to the process in another slot.
     fn forward(
         &self,
         to: u8,
@@ -371,7 +377,7 @@ impl Endpoint {
                 self.steering.gone(to, clock::now());
                 self.take_over(run, senders, f);
             }
-            // Only the first datagram of a batch was steered.
+            // The kernel steers by the first datagram of a batch.
             Passed::On | Passed::Overrun if run.first_index == 0 => {
                 self.steering.mistaken(clock::now());
             }
@@ -379,8 +385,9 @@ impl Endpoint {
         }
     }
 
-    /// What was for a process that is gone is lost, but for QP 1, which passes to the next slot. Messages
-    /// that name an ID of the dead are answered by whoever has them.
+    /// Handles datagrams for a process that has ended. Those for QP 1 pass to the next slot; a
+    /// message that names a communication ID of the ended process is answered here. The others are
+    /// dropped.
     fn take_over(
         &self,
         run: &Arrival<'_>,
@@ -414,16 +421,16 @@ impl Drop for Endpoint {
     }
 }
 
-/// Datagrams of one batch, one after the other, for the same other process.
+/// Consecutive datagrams of one batch for the same other process.
 struct Run {
     slot: u8,
-    /// Where it starts in the batch, in bytes.
+    /// The offset in the batch, in bytes.
     start: usize,
     first_index: u16,
 }
 
 impl Run {
-    /// The part of the batch from here to `end`.
+    /// Returns the part of the batch from the start of the run to `end`.
     fn cut<'a>(&self, batch: &Arrival<'a>, end: usize) -> Arrival<'a> {
         Arrival {
             first_index: self.first_index,
@@ -433,7 +440,7 @@ impl Run {
     }
 }
 
-/// Whom a message to QP 1 is for; `None` when it is none.
+/// Returns the addressee of a message to QP 1; `None` when `bytes` hold no such message.
 fn addressee(bytes: &[u8]) -> Option<Addressee> {
     let end = bytes.len().checked_sub(icrc::LEN)?;
     let packet = Packet::parse(&bytes[..end]).ok()?;
@@ -441,22 +448,22 @@ fn addressee(bytes: &[u8]) -> Option<Addressee> {
     Some(message.addressee())
 }
 
-/// Whether it is a message to QP 1 that names the communication that it is for.
+/// Whether `bytes` are a message to QP 1 that names a communication ID as its addressee.
 fn names_an_id(bytes: &[u8]) -> bool {
     bth::dest_qp(bytes) == Some(Qpn::GSI) && matches!(addressee(bytes), Some(Addressee::CommId(_)))
 }
 
-/// The slot of the process that gave out a communication ID.
+/// Returns the slot of the process that allocated a communication ID.
 fn slot_of(comm_id: u32) -> u8 {
     comm_id.to_be_bytes()[0]
 }
 
-/// Whom a datagram is for.
+/// The process that a datagram is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Mine,
     Other(u8),
     Probe,
-    /// It is too short to tell.
+    /// The datagram is too short to have a destination QPN.
     Nobody,
 }

@@ -1,4 +1,4 @@
-//! Why sockets could not be opened, in words that say what to do.
+//! The errors of opening sockets. Their texts name the remedy.
 
 use crate::socket::LocalAddress;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Why an address or the whole network part could not be opened.
+/// The reason why an address or the network could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody else holds UDP port 4791 of this address.
+    /// Another socket has bound UDP port 4791 of this address.
     #[error("UDP port 4791 of {address} is taken by {holder}")]
     PortInUse {
         /// The address.
         address: LocalAddress,
-        /// Who, as far as can be seen, and what to do about it.
+        /// The holder of the port, as far as it is visible, and the remedy.
         holder: PortHolder,
     },
     /// The address is not (or no longer) one of this host.
@@ -29,9 +29,9 @@ pub enum OpenError {
          it, so allow UDP and Unix sockets to this program"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// No file descriptor was left.
@@ -40,9 +40,9 @@ pub enum OpenError {
          with `ulimit -n`"
     )]
     TooManyFiles {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// All slots are taken.
@@ -54,18 +54,18 @@ pub enum OpenError {
     /// The capture file cannot be written.
     #[error("URXE_PCAP: {0}")]
     Capture(#[from] super::pcap::CaptureError),
-    /// The time makes no sense.
+    /// The keepalive time cannot be parsed.
     #[error(
         "URXE_KEEPALIVE: `{0}` is not a number of seconds, such as 60, nor 0, which is for ever"
     )]
     Keepalive(String),
-    /// The fault specification makes no sense.
+    /// The fault specification cannot be parsed.
     #[error("URXE_FAULTS: {0}")]
     Faults(#[from] super::faults::ParseError),
-    /// The size of the socket's buffer is no number of bytes.
+    /// The size of the socket's buffer is not a number of bytes.
     #[error("URXE_SOCKET_BUFFER={0:?}: give a number of bytes, such as 212992")]
     SocketBuffer(String),
-    /// There is no such way to control congestion.
+    /// No congestion control algorithm has this name.
     #[error("URXE_CONGESTION: {0}")]
     Congestion(#[from] urxe_proto::rc::congestion::UnknownAlgorithm),
     /// One end of a path is IPv4 and the other IPv6.
@@ -76,18 +76,18 @@ pub enum OpenError {
         /// The peer.
         peer: std::net::IpAddr,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{what} failed: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The system's error for a call that was not about an address.
+    /// Converts the error of a system call that does not concern an address.
     pub(super) fn system(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { what, source },
@@ -96,7 +96,7 @@ impl OpenError {
         }
     }
 
-    /// The system's error for binding port 4791 (or another) of `address`.
+    /// Converts the error of binding port 4791 (or another) of `address`.
     pub(super) fn bind(address: LocalAddress, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) => OpenError::PortInUse {
@@ -110,7 +110,7 @@ impl OpenError {
         }
     }
 
-    /// The `errno` that says this best to a program that knows nothing else.
+    /// The `errno` closest to this error, for programs that know no other errors.
     pub fn errno(&self) -> i32 {
         match self {
             OpenError::PortInUse { .. } => libc::EADDRINUSE,
@@ -129,22 +129,23 @@ impl OpenError {
     }
 }
 
-/// Who holds port 4791.
+/// The holder of port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortHolder {
-    /// The kernel's own RoCE driver, with these devices.
+    /// The kernel's RoCE driver, with the names of its devices.
     Rxe(Vec<String>),
-    /// A process that does not share it with us.
+    /// A process that does not share the port with this one.
     OtherProcess,
 }
 
 impl PortHolder {
-    /// Looks whether the kernel's rxe is loaded; `sys` is where sysfs is.
+    /// Determines the holder: rxe if the kernel has it loaded. `sys` is the mount point of sysfs.
     fn find(sys: &Path) -> Self {
         if !sys.join("module/rdma_rxe").exists() {
             return PortHolder::OtherProcess;
         }
-        // Only rxe (and siw) devices say which network interface they sit on in this way.
+        // Of all RDMA devices only those of rxe (and siw) have this file, which names their
+        // interface.
         let mut devices: Vec<String> = fs::read_dir(sys.join("class/infiniband"))
             .into_iter()
             .flatten()

@@ -1,9 +1,10 @@
-//! `URXE_FAULTS`: a network as bad as one wants, on any network.
+//! `URXE_FAULTS`: fault injection on any network.
 //!
-//! The injector sits between the engine and the socket and knows nothing of either: packets of any
-//! kind go in, and come out less, twice, later, in another order or broken. Its decisions come from
-//! a seeded generator and depend on the sequence of packets alone, so a seed replays them. Nothing
-//! here sleeps: [`Injector::next_deadline`] says when to call [`Injector::release`].
+//! The injector is between the engine and the socket, and independent of both: it drops,
+//! duplicates, delays, reorders and corrupts packets of any type. Its decisions come from a seeded
+//! generator and depend on the sequence of packets alone, so a seed reproduces them. The injector
+//! does not sleep: [`Injector::next_deadline`] is the time of the next call of
+//! [`Injector::release`].
 
 use crate::counters::NetCounters;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -15,82 +16,82 @@ use std::sync::Arc;
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How many later packets may overtake one that is held back.
+/// The maximum number of later packets that overtake a held one.
 const OVERTAKERS: u64 = 4;
 
-/// A packet that is held back goes out after this time even if none follows it.
+/// The time after which a held packet is sent even if no packet follows it.
 const HOLD_TIME: Duration = Duration::from_millis(5);
 
-/// Which packets faults befall.
+/// The packets to which faults apply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum FaultDirection {
-    /// Those that are sent.
+    /// Sent packets.
     #[default]
     Tx,
-    /// Those that arrive at the right process at once (what another one passes on does not suffer).
+    /// Packets received by the process that they are for. Forwarded packets are exempt.
     Rx,
     /// All of them.
     Both,
 }
 
-/// What `URXE_FAULTS` asks for. Probabilities lie between 0 and 1.
+/// The faults to inject. Probabilities are between 0 and 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FaultSpec {
-    /// How likely a packet vanishes.
+    /// The probability that a packet is dropped.
     pub drop: f64,
-    /// How likely it comes twice.
+    /// The probability that it is duplicated.
     pub duplicate: f64,
-    /// How likely it is held back behind one to four later ones.
+    /// The probability that it is moved behind one to four later ones.
     pub reorder: f64,
-    /// How likely one of its bits is flipped.
+    /// The probability that one of its bits is flipped.
     pub corrupt: f64,
-    /// How late every packet is.
+    /// The delay of every packet.
     pub delay: Duration,
-    /// By how much the delay varies to either side, at most.
+    /// The maximum deviation from the delay, in either direction.
     pub jitter: Duration,
-    /// Decides all the rest.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Which packets.
+    /// The packets that faults apply to.
     pub direction: FaultDirection,
 }
 
-/// What is wrong with the text.
+/// The error in the text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// Not `name=value`.
+    /// A part is not of the form `name=value`.
     #[error("«{0}» is not of the form name=value; an example: drop=1%,delay=2ms,seed=7")]
     NoValue(String),
-    /// No fault is called this.
+    /// No fault has this name.
     #[error("there is no «{0}»: the names are drop, dup, reorder, corrupt, delay, seed and dir")]
     UnknownName(String),
-    /// The same name twice.
+    /// A name occurs twice.
     #[error("«{0}» is there twice")]
     Repeated(String),
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{name}: «{value}» is not {expected}")]
     BadValue {
-        /// Which one.
+        /// The name.
         name: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What was expected.
+        /// The values that are permitted.
         expected: &'static str,
     },
 }
 
 impl FaultSpec {
-    /// Whether it is about packets that are sent.
+    /// Whether faults apply to sent packets.
     pub fn sends(&self) -> bool {
         self.direction != FaultDirection::Rx
     }
 
-    /// Whether it is about packets that arrive.
+    /// Whether faults apply to received packets.
     pub fn receives(&self) -> bool {
         self.direction != FaultDirection::Tx
     }
 }
 
-/// The text that asks for the same, seed included: what a person sets to see it again.
+/// The text that requests the same faults, including the seed: setting it reproduces a run.
 impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chances = [
@@ -100,7 +101,7 @@ impl fmt::Display for FaultSpec {
             ("corrupt", self.corrupt),
         ];
         for (name, chance) in chances.into_iter().filter(|(_, chance)| *chance > 0.0) {
-            // A share of a percent that was written in decimals is shown as it was.
+            // Rounding restores the decimals of a fraction of a percent as they were written.
             let percent = (chance * 100.0 * 1e12).round() / 1e12;
             write!(f, "{name}={percent}%,")?;
         }
@@ -123,8 +124,8 @@ impl fmt::Display for FaultSpec {
 impl FromStr for FaultSpec {
     type Err = ParseError;
 
-    /// Reads `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=tx`; every part may
-    /// be absent. Without a seed the system's generator gives one, and the log tells it.
+    /// Parses `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=tx`. Every part is
+    /// optional. Without a seed the system's generator provides one, and the log states it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut spec = FaultSpec {
             drop: 0.0,
@@ -174,7 +175,7 @@ fn bad(name: &'static str, value: &str, expected: &'static str) -> ParseError {
     }
 }
 
-/// Digits with at most one point between them: what `f64` parses is more than a person means.
+/// Parses digits with at most one decimal point. `f64` would accept more, such as exponents.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let digits = text.starts_with(|c: char| c.is_ascii_digit());
@@ -235,20 +236,20 @@ fn direction(value: &str) -> Result<FaultDirection, ParseError> {
     }
 }
 
-/// What an injector does to packets.
+/// A packet that the injector can copy and modify.
 pub(super) trait Packet: Clone {
     /// The bytes from the BTH to the ICRC.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// Does to packets what a specification asks for.
+/// Applies a specification to a sequence of packets.
 pub(super) struct Injector<P> {
     spec: FaultSpec,
     counters: Arc<NetCounters>,
     generator: Xoshiro256PlusPlus,
-    /// Held back until so many packets have passed, or until a moment.
+    /// Packets held until a number of packets has passed, or until a time.
     held: Vec<Held<P>>,
-    /// Delayed until a moment; the second number keeps the order of equal moments.
+    /// Packets delayed until a time; the second number keeps the order of equal times.
     delayed: BTreeMap<(Time, u64), P>,
     sequence: u64,
 }
@@ -259,8 +260,8 @@ struct Held<P> {
     until: Time,
 }
 
-/// What was drawn for one packet. Each packet draws the same number of numbers, so that what befalls
-/// one does not change what befalls the next.
+/// The random decisions for one packet. Each packet takes the same number of random numbers, so the
+/// fate of one does not change that of the next.
 struct Fate {
     drop: bool,
     duplicate: bool,
@@ -310,7 +311,7 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    /// Takes a packet, and calls `emit` for each that goes on at once.
+    /// Processes a packet, and calls `emit` for each packet that is not delayed.
     pub(super) fn pass(&mut self, mut packet: P, now: Time, emit: &mut impl FnMut(P)) {
         let fate = self.draw();
         if fate.drop {
@@ -338,7 +339,7 @@ impl<P: Packet> Injector<P> {
         self.overtaken(fate.delay, now, emit);
     }
 
-    /// A packet has overtaken those that are held back.
+    /// Records that a packet overtook the held ones; releases those whose count reaches 0.
     fn overtaken(&mut self, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
         let mut at = 0;
         while at < self.held.len() {
@@ -362,7 +363,7 @@ impl<P: Packet> Injector<P> {
         self.delayed.insert((now + delay, self.sequence), packet);
     }
 
-    /// When [`Injector::release`] has something to do.
+    /// The time of the next call of [`Injector::release`].
     pub(super) fn next_deadline(&self) -> Time {
         let held = self.held.iter().map(|h| h.until).min();
         let delayed = self.delayed.keys().next().map(|(time, _)| *time);
@@ -387,14 +388,14 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    /// Forgets all that is held.
+    /// Drops all held and delayed packets.
     pub(super) fn clear(&mut self) {
         self.held.clear();
         self.delayed.clear();
     }
 }
 
-/// A number from 0 to just below 1.
+/// Returns a number from 0 to just below 1.
 fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -509,7 +510,7 @@ mod tests {
         let (out, counters) = run("drop=10%,dup=5%,reorder=2%,corrupt=1%,seed=3", 100_000);
         let near = |count: u64, expected: u64| count.abs_diff(expected) < expected / 10;
         assert!(near(counters.faults_dropped.get(), 10_000));
-        // What is dropped meets no other fate.
+        // A dropped packet suffers no other fault.
         assert!(near(counters.faults_duplicated.get(), 4500));
         assert!(near(counters.faults_reordered.get(), 1800));
         assert!(near(counters.faults_corrupted.get(), 900));

@@ -1,11 +1,12 @@
-//! Datagrams that arrived at the wrong process, on their way to the right one.
+//! Forwarding of datagrams that arrived at the wrong process to the right one.
 //!
-//! They travel as one message of a connection to the process's slot (see `link`): this header, then
-//! the datagrams as they came, a batch in one piece. Only processes of the same user have such a
+//! They travel as one message on a connection to the process's slot (see `link`): a header, then
+//! the datagrams as they arrived, a batch in one piece. Only processes of the same user have such a
 //! connection.
 //!
-//! The kernel queues as many bytes as a socket's send buffer has (`net.core.wmem_default`), and
-//! detours come in bursts, so messages that find the queue full wait here for half a second.
+//! The kernel queues as many bytes as a socket's send buffer holds (`net.core.wmem_default`), and
+//! misdirected datagrams come in bursts. So messages that find the queue full wait here, for at
+//! most half a second.
 
 use crate::counters::NetCounters;
 use crate::receive::Arrival;
@@ -22,21 +23,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: [u8; 4] = *b"urxf";
 const VERSION: u8 = 1;
 
-/// How much waits for full queues at most, in bytes: a window or two of every neighbour.
+/// The limit of the backlog in bytes: a window or two of every same-host peer.
 const BACKLOG_LIMIT: usize = 4 << 20;
 
-/// How soon a full queue is tried again.
+/// The interval between two attempts to send to a full queue.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// How long it is tried. The transport has repeated by then what was lost, and a process that was
-/// stopped shall not keep others awake.
+/// The time after which a waiting message is dropped. By then the transport has retransmitted it,
+/// and a stopped process must not keep others from sleeping.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Passes datagrams on, those that must wait for a full queue in their order.
+/// Forwards datagrams. Those that must wait for a full queue keep their order.
 #[derive(Default)]
 pub(super) struct Forwarder {
     backlog: Mutex<Backlog>,
-    /// Whether there is a backlog, for those who just want to know.
+    /// Whether the backlog is not empty, readable without the lock.
     waiting: AtomicBool,
 }
 
@@ -55,7 +56,7 @@ struct Waiting {
 }
 
 impl Forwarder {
-    /// Passes `arrival` on to the process in slot `to`; what became of it is counted.
+    /// Forwards `arrival` to the process in slot `to`, and counts the result.
     pub(super) fn pass(
         &self,
         slot: &Slot,
@@ -94,7 +95,7 @@ impl Forwarder {
         passed
     }
 
-    /// Tries again what waits, if it is time.
+    /// Tries to send the backlog again, if it is time.
     pub(super) fn retry(&self, slot: &Slot, counters: &NetCounters, now: Time) {
         if !self.waiting.load(Ordering::Relaxed) {
             return;
@@ -129,7 +130,7 @@ impl Forwarder {
         self.waiting.store(waiting, Ordering::Relaxed);
     }
 
-    /// When [`Forwarder::retry`] has something to do.
+    /// The time of the next call of [`Forwarder::retry`].
     pub(super) fn next_deadline(&self) -> Time {
         if self.waiting.load(Ordering::Relaxed) {
             self.lock().retry_at
@@ -143,13 +144,13 @@ impl Forwarder {
     }
 }
 
-/// In front of the datagrams. Both ends are on one host, so the byte order is the host's.
+/// The header before the datagrams. Both ends are on one host, so it has the host's byte order.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Header {
     magic: [u8; 4],
     version: u8,
-    /// 4 or 6.
+    /// 4 or 6: the IP version.
     family: u8,
     tos: u8,
     ttl: u8,
@@ -163,7 +164,7 @@ struct Header {
     reserved: [u8; 2],
 }
 
-/// What goes in front of the bytes of `arrival`.
+/// Returns the header for the bytes of `arrival`.
 fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -190,7 +191,7 @@ fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
     }
 }
 
-/// What a message holds; `None` when it is not one of these.
+/// Parses a message; `None` when it is not a forwarded one.
 pub(super) fn parse(message: &[u8]) -> Option<Arrival<'_>> {
     let (header, bytes) = Header::read_from_prefix(message).ok()?;
     if header.magic != MAGIC || header.version != VERSION || bytes.is_empty() {
@@ -290,7 +291,7 @@ mod tests {
         assert_ne!(forwarder.next_deadline(), Time::NEVER, "some have to wait");
         while got.len() < usize::from(MESSAGES) {
             let take = |_: &_, _: &_, message: &[u8], _: &mut _| {
-                // Other processes ask whoever has a slot what it has counted.
+                // Processes also receive the questions of others about their counters.
                 let bytes = parse(message).map(|arrival| arrival.bytes.to_vec());
                 got.extend(bytes.filter(|bytes| bytes.len() == 2));
             };

@@ -1,5 +1,5 @@
-//! What the fuzz target `sharing` needs beside what everybody may use: the steering program by itself, and in a
-//! group of sockets where the kernel runs it.
+//! Private items for the fuzz target `sharing`: the steering program by itself, and in a group of
+//! sockets where the kernel runs it.
 
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
@@ -10,10 +10,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-/// An instruction: its code, how far it jumps if true and if false, and its operand.
+/// An instruction: its code, its jump distances if true and if false, and its operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// The program for an order of slots, see `steering`.
+/// Returns the program for an order of slots, see `steering`.
 pub fn program(order: &Order, others: Option<u16>) -> Vec<Instruction> {
     program::code(order, others)
         .iter()
@@ -30,10 +30,10 @@ pub struct Sharers {
 }
 
 impl Sharers {
-    /// So many of them.
+    /// Opens `count` sockets.
     ///
     /// # Errors
-    /// When a socket cannot be had.
+    /// When a socket cannot be opened.
     pub fn open(address: LocalAddress, count: usize) -> Result<Sharers, OpenError> {
         let receivers = (0..count).map(|_| open_receiver(address, false));
         Ok(Sharers {
@@ -43,7 +43,7 @@ impl Sharers {
         })
     }
 
-    /// Gives them the program for an order.
+    /// Attaches the program for an order.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -52,7 +52,7 @@ impl Sharers {
         program::attach(receiver.as_fd(), order, others)
     }
 
-    /// The number of the socket that gets a datagram.
+    /// Sends a datagram, and returns the number of the socket that receives it.
     ///
     /// # Errors
     /// When it cannot be sent.

@@ -1,7 +1,7 @@
-//! A multicast group that this process is in.
+//! A multicast group that this process has joined.
 //!
-//! Unicast goes to one socket of those that share port 4791; multicast goes to each socket that is
-//! bound to the group. So nothing has to be steered, or passed on to another process.
+//! A unicast datagram goes to one of the sockets that share port 4791; a multicast datagram goes to
+//! each socket bound to the group. So it is neither steered nor forwarded.
 
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A multicast group on an interface, joined. Dropping it leaves the group.
+/// A multicast group joined on an interface. Dropping it leaves the group.
 pub struct Group {
     shared: Arc<Shared>,
     wire: Arc<Wire>,
@@ -37,18 +37,18 @@ impl Group {
         })
     }
 
-    /// The group, as the destination of its datagrams tells it.
+    /// The group, which is the destination of its datagrams.
     pub fn address(&self) -> LocalAddress {
         self.address
     }
 
-    /// Packets arrive here: when it is readable, call [`Group::recv`].
+    /// The receiving socket. When it is readable, call [`Group::recv`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
     }
 
-    /// Receives once, and calls `f` with each datagram whose ICRC is right. Returns how many messages
-    /// the kernel passed up: 0 when there was nothing, and else there may be more.
+    /// Receives once, and calls `f` with each datagram whose ICRC is correct. Returns the number of
+    /// messages from the kernel: 0 when there was none; otherwise more may be queued.
     ///
     /// # Errors
     /// When the socket fails.

@@ -1,22 +1,25 @@
 //! UDP for RoCEv2: sockets and their offloads, sharing of port 4791, interfaces, capture, faults.
 //!
-//! The crate sends and receives datagrams whose ICRC it computes and verifies; of the headers behind
-//! UDP it reads the BTH alone. It knows no queue pairs, keys or work requests.
+//! The crate sends and receives datagrams. It computes and verifies their ICRC. Of the headers
+//! behind UDP it reads the BTH, and on queue pair 1 the MAD. It knows no queue pairs, keys or work
+//! requests.
 //!
-//! What each kernel feature is for, and what happens where it is missing:
+//! The kernel features it uses, and the fallback where each is missing:
 //!
-//! - **GSO** (`UDP_SEGMENT`): a run of equal packets crosses the kernel as one. Without it `sendmmsg`
-//!   still takes many packets a call.
-//! - **GRO** (`UDP_GRO`): such a run arrives as one. Without it `recvmmsg` takes many a call.
+//! - **GSO** (`UDP_SEGMENT`): one message carries a run of equal packets. Without it `sendmmsg`
+//!   still takes many packets per call.
+//! - **GRO** (`UDP_GRO`): such a run arrives as one message. Without it `recvmmsg` takes many per
+//!   call.
 //! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see `sharing.rs`. Where
-//!   the program is refused, the kernel spreads flows by a hash, and each process forwards the
+//!   the program is refused, the kernel distributes flows by a hash, and each process forwards the
 //!   packets of the others.
-//! - **Netlink**: reports interfaces and their changes. Where it is refused, `getifaddrs` reports
-//!   the interfaces without the changes.
+//! - **Netlink**: reports interfaces and their changes. Where it is refused, `/proc` and ioctls
+//!   report the interfaces without the changes.
 //!
-//! [`Endpoint::recv`] receives a batch, splits it into datagrams, forwards those of other processes,
-//! verifies each ICRC and captures. [`SendBatch`] stages packets, seals them with their ICRC, groups
-//! them for GSO, captures and sends. With `URXE_FAULTS` both pass the fault injector.
+//! [`Endpoint::recv`] receives a batch, splits it into datagrams, forwards those of other
+//! processes, verifies each ICRC and captures. [`SendBatch`] stages packets, seals them with their
+//! ICRC, groups them for GSO, captures and sends. With `URXE_FAULTS` both go through the fault
+//! injector.
 
 mod clock;
 mod counters;
@@ -73,8 +76,8 @@ use urxe_proto::wire::Bth;
 /// The shortest packet, from the BTH to the end of the pad, in bytes.
 const MIN_PACKET: usize = Bth::LEN;
 
-/// The identification of a packet that this host sends at position `id` of a GSO batch. (Over IPv6
-/// there is none, and it does not matter.)
+/// The identification of a packet that this host sends at position `id` of a GSO batch. IPv6 has no
+/// identification, and there the result is not used.
 const fn sent_id(id: u16) -> IpId {
     IpId {
         id,

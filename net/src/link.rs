@@ -1,21 +1,20 @@
 //! Connections between processes of one user that share a network namespace.
 //!
-//! A process listens on a Unix socket with an abstract name; others connect to it, to send it
-//! messages or to see its end, which the kernel reports as a hang-up. Abstract names have no
-//! permissions: anybody in the network namespace can connect, and can take a name that is free. So
-//! each side asks the kernel for the other's user (`SO_PEERCRED`) before it reads or sends
-//! anything, and closes the connection of another user at once.
+//! A process listens on a Unix socket with an abstract name. Others connect to it to send messages,
+//! or to detect its end, which the kernel reports as a hang-up. Abstract names have no permissions:
+//! any process in the network namespace can connect, and can take a free name. So each side asks
+//! the kernel for the user of the other (`SO_PEERCRED`) before it reads or sends, and closes the
+//! connection of another user at once.
 //!
-//! Nothing of another user is ever received, because receiving, or closing a socket with unread
-//! messages, can block: a message may carry a descriptor (`SCM_RIGHTS`) whose closing blocks, such
-//! as a TCP socket with `SO_LINGER`, and the kernel closes it in the thread that discards the
-//! message.
+//! Messages of another user are never received. Receiving a message, or closing a socket with
+//! unread messages, can block: a message may carry a descriptor (`SCM_RIGHTS`) whose closing
+//! blocks, such as a TCP socket with `SO_LINGER`. The kernel closes it in the thread that discards
+//! the message.
 //!
-//! - A client cannot be sent anything: its receiving side is shut down before it connects.
-//! - A listener refuses descriptors where the kernel can do that for it (`SO_PASSRIGHTS`, Linux
-//!   6.16).
-//! - On older kernels a message may be in an accepted connection before its user is known. So there
-//!   a thread of its own closes connections of other users.
+//! - A client receives nothing: it shuts its receiving side down before it connects.
+//! - A listener refuses descriptors where the kernel supports that (`SO_PASSRIGHTS`, Linux 6.16).
+//! - On older kernels an accepted connection may hold a message before its user is known. So there
+//!   a separate thread closes connections of other users.
 
 use crate::clock;
 use crate::names::address;
@@ -36,58 +35,59 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// Whether a Unix socket takes descriptors (Linux 6.16, `asm-generic/socket.h`).
+/// The option that makes a Unix socket accept descriptors (Linux 6.16, `asm-generic/socket.h`).
 #[cfg(not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64")))]
 const SO_PASSRIGHTS: libc::c_int = 83;
-/// These have numbers of their own for socket options: no option has this one.
+/// On these architectures socket options are numbered differently. No option has this number.
 #[cfg(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))]
 const SO_PASSRIGHTS: libc::c_int = libc::c_int::MAX;
 
-/// Connections accepted in one go: what else the thread has to do waits no longer.
+/// The maximum number of connections accepted per call, so that other work of the thread proceeds.
 const MAX_ACCEPTS: usize = 16;
 
-/// Connections that are open at most: each process of this user may have one for messages, one to
-/// see the end of this one, and one to ask for its counters. Later ones wait in the kernel's
-/// backlog.
+/// The maximum number of open connections. Each process of this user may have one for messages, one
+/// to detect the end of this process, and one to ask for its counters. Further ones wait in the
+/// kernel's backlog.
 const MAX_LINKS: usize = 3 * super::SLOTS as usize;
 
-/// Connections of other users that wait for the closing thread at most.
+/// The maximum number of other users' connections that wait for the closing thread.
 const MAX_CLOSING: usize = 64;
 
-/// When accepting is tried again after it was impossible.
+/// The time after which accepting is tried again when it failed or a limit was reached.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Connections with something to read that one call looks at.
+/// The maximum number of ready sockets handled per call.
 const EVENTS: usize = 8;
 
-/// The number of the listener among the events; links are numbered from 1.
+/// The epoll number of the listener; connections are numbered from 1.
 const LISTENER: u64 = 0;
 
-/// The end of a connection that connected. Its end of life is no concern of the other side.
+/// The connecting end of a connection. The other side does not depend on its lifetime.
 #[derive(Debug)]
 pub struct Link(ProcessSocket);
 
-/// What came of connecting.
+/// The result of connecting.
 #[derive(Debug)]
 pub(super) enum Reached {
     /// A process of this user.
     Ours(Link),
-    /// Nobody listens, or another user.
+    /// No process listens, or another user's does.
     Stranger,
     /// The backlog is full.
     Busy,
 }
 
 impl Link {
-    /// Connects to the process that has a name, for messages and to see its end.
+    /// Connects to the process that holds a name, to send messages and to detect its end.
     pub(super) fn to(name: &str, user: User) -> io::Result<Reached> {
         let socket = open()?;
         socket.shutdown(Shutdown::Read)?;
         Self::connect(socket, name, user)
     }
 
-    /// Connects to be answered. Not for threads that serve queue pairs: on kernels without
-    /// `SO_PASSRIGHTS` another user who has taken the name can make it block.
+    /// Connects to ask a question and receive the answer. Threads that serve queue pairs must not
+    /// call this: on kernels without `SO_PASSRIGHTS` another user who has taken the name can make
+    /// it block.
     pub(super) fn to_ask(name: &str, user: User) -> io::Result<Reached> {
         let socket = open()?;
         refuse_descriptors(&socket);
@@ -112,12 +112,12 @@ impl Link {
         })
     }
 
-    /// Sends one message, in parts.
+    /// Sends one message, given in parts.
     pub(super) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
         send(&self.0, parts)
     }
 
-    /// Receives an answer. `None` when the process has ended, or the answer was too long.
+    /// Receives an answer. Returns `None` when the process has ended, or the answer is too long.
     pub(super) fn receive(&self, batch: &mut RecvBatch) -> Option<Vec<u8>> {
         batch.fill(self.0.as_fd()).ok()?;
         let (mut messages, _) = batch.parts();
@@ -125,12 +125,12 @@ impl Link {
         (!message.truncated && !bytes.is_empty()).then(|| bytes.to_vec())
     }
 
-    /// Hangs up when the process ends: `POLLHUP`, which a poll that asks for nothing reports.
+    /// The socket. It reports `POLLHUP`, without being asked for it, when the process ends.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// The process, as it is numbered here; 0 when it cannot be seen from here.
+    /// The PID of the process in this PID namespace; 0 when it is not visible from here.
     pub(super) fn pid(&self) -> u32 {
         pid_of(&self.0)
     }
@@ -143,12 +143,12 @@ impl Link {
     }
 }
 
-/// A connection that was accepted, from a process of this user.
+/// An accepted connection of a process of this user.
 #[derive(Debug)]
 pub(super) struct Accepted(ProcessSocket);
 
 impl Accepted {
-    /// Answers.
+    /// Sends an answer.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         send(&self.0, &[message])
     }
@@ -159,11 +159,11 @@ impl Accepted {
     }
 }
 
-/// Accepts connections of this user's processes, and receives what they send.
+/// A listener that accepts connections of this user's processes, and receives their messages.
 #[derive(Debug)]
 pub(super) struct LinkListener {
     listener: ProcessSocket,
-    /// Readable when anything is: the listener, and all accepted connections.
+    /// An epoll descriptor: readable when the listener or an accepted connection is.
     events: OwnedFd,
     user: User,
     strangers: Strangers,
@@ -174,21 +174,21 @@ pub(super) struct LinkListener {
 struct State {
     links: HashMap<u64, Arc<Accepted>>,
     next: u64,
-    /// Whether connections are accepted; if not, none are until `retry_at`, or until one is closed.
+    /// Whether connections are accepted. If not, accepting resumes at `retry_at`, or when one is
+    /// closed.
     accepts: bool,
     retry_at: Time,
 }
 
 impl LinkListener {
-    /// Takes a name and listens. `None` when somebody has it.
+    /// Takes a name and listens. Returns `None` when another socket has the name.
     pub(super) fn listen(name: &str) -> io::Result<Option<LinkListener>> {
         Self::listen_as(name, User::of_this_process())
     }
 
     pub(super) fn listen_as(name: &str, user: User) -> io::Result<Option<LinkListener>> {
         let listener = open()?;
-        // Accepted connections have it from the listener, from the moment in which they are
-        // connected.
+        // Accepted connections inherit the option from the listener as soon as they are connected.
         let strangers = match refuse_descriptors(&listener) {
             true => Strangers::Harmless,
             false => Strangers::start()?,
@@ -199,8 +199,9 @@ impl LinkListener {
             Err(e) => return Err(e),
         }
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Who can trust nobody only has the name: others are refused, and never take its closing of
-        // their connections for its end.
+        // A process that cannot identify its own user only holds the name, without listening.
+        // Others get a refused connection and do not mistake a closed one for the end of this
+        // process.
         if user.is_known() {
             listener.listen(libc::SOMAXCONN)?;
             let number = epoll::EventData::new_u64(LISTENER);
@@ -220,7 +221,7 @@ impl LinkListener {
         }))
     }
 
-    /// Readable when [`LinkListener::recv`] has something to do.
+    /// The descriptor that is readable when [`LinkListener::recv`] has work to do.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -229,8 +230,8 @@ impl LinkListener {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts connections, and calls `f` with each message received. Returns how many there were;
-    /// there may be more when it is not 0.
+    /// Accepts connections, and calls `f` with each message received. Returns the number of
+    /// messages; more may be queued when it is not 0.
     pub(super) fn recv(
         &self,
         batch: &mut RecvBatch,
@@ -254,7 +255,7 @@ impl LinkListener {
             let mut has_ended = !matches!(batch.fill(link.0.as_fd()), Ok(1..));
             let (messages, senders) = batch.parts();
             for (message, bytes) in messages {
-                // A closed connection reads as messages without bytes.
+                // A closed connection yields empty messages.
                 if bytes.is_empty() {
                     has_ended = true;
                     break;
@@ -271,7 +272,7 @@ impl LinkListener {
         Ok(count)
     }
 
-    /// Accepts connections of this user, and closes those of others.
+    /// Accepts connections of this user, and closes those of other users.
     fn accept(&self) {
         for _ in 0..MAX_ACCEPTS {
             if self.state().links.len() >= MAX_LINKS || self.strangers.are_too_many() {
@@ -282,7 +283,7 @@ impl LinkListener {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
-                    // Descriptors or memory may be there again later.
+                    // Descriptors or memory may be available again later.
                     _ => return self.set_accepting(false),
                 },
             };
@@ -301,7 +302,7 @@ impl LinkListener {
         }
     }
 
-    /// Whether the listener wakes whoever waits for [`LinkListener::fd`].
+    /// Sets whether the listener makes [`LinkListener::fd`] readable.
     fn set_accepting(&self, accepts: bool) {
         let mut state = self.state();
         if state.accepts == accepts {
@@ -322,12 +323,12 @@ impl LinkListener {
         };
     }
 
-    /// When [`LinkListener::retry`] has something to do.
+    /// The time of the next call of [`LinkListener::retry`].
     pub(super) fn next_deadline(&self) -> Time {
         self.state().retry_at
     }
 
-    /// Accepts connections again, if it is time.
+    /// Resumes accepting connections, if it is time.
     pub(super) fn retry(&self) {
         if self.next_deadline() <= clock::now() {
             self.set_accepting(true);
@@ -335,12 +336,12 @@ impl LinkListener {
     }
 }
 
-/// Connections of other users, which are closed.
+/// The handling of other users' connections.
 #[derive(Debug)]
 enum Strangers {
     /// They hold no descriptors, so closing them never blocks.
     Harmless,
-    /// A thread of its own closes them.
+    /// A separate thread closes them.
     Elsewhere {
         close: mpsc::Sender<ProcessSocket>,
         waiting: Arc<AtomicUsize>,
@@ -348,7 +349,7 @@ enum Strangers {
 }
 
 impl Strangers {
-    /// Starts the thread.
+    /// Starts the closing thread.
     fn start() -> io::Result<Strangers> {
         let (close, closing) = mpsc::channel::<ProcessSocket>();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -367,7 +368,7 @@ impl Strangers {
             Strangers::Harmless => drop(socket),
             Strangers::Elsewhere { close, waiting } => {
                 waiting.fetch_add(1, Ordering::Relaxed);
-                // It fails only if the thread is gone, which ends with the listener.
+                // This fails only if the thread has ended, which it does with the listener.
                 let _ = close.send(socket);
             }
         }
@@ -381,13 +382,14 @@ impl Strangers {
     }
 }
 
-/// A socket that neither blocks nor survives exec.
+/// Opens a non-blocking, close-on-exec Unix socket.
 fn open() -> io::Result<ProcessSocket> {
     let kind = Type::SEQPACKET.nonblocking().cloexec();
     Socket::new(Domain::UNIX, kind, None).map(ProcessSocket::from)
 }
 
-/// Has the kernel refuse messages with descriptors; the sender gets EPERM. False where it cannot.
+/// Makes the kernel refuse messages with descriptors (the sender gets EPERM). Returns false where
+/// the kernel lacks that.
 fn refuse_descriptors(socket: &Socket) -> bool {
     set_option(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0_i32).is_ok()
 }
@@ -410,7 +412,7 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// Longer than anything here takes.
+    /// A time longer than any test takes.
     const LINGER: Duration = Duration::from_secs(30);
 
     fn unique() -> String {
@@ -424,7 +426,7 @@ mod tests {
         }
     }
 
-    /// A socket whose closing blocks until its peer, which comes with it, has read everything.
+    /// Returns a socket whose closing blocks until its peer, also returned, has read everything.
     fn lingering() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -433,7 +435,7 @@ mod tests {
         socket.set_linger(Some(LINGER)).unwrap();
         socket.set_nonblocking(true).unwrap();
         while socket.send(&[0; 1 << 16]).is_ok() {}
-        // Closing blocks though the socket is non-blocking.
+        // Closing blocks although the socket is non-blocking.
         (socket, peer)
     }
 
@@ -446,7 +448,7 @@ mod tests {
         sendmsg(link.fd(), &parts, &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// As it is where the kernel does not refuse descriptors.
+    /// Sets the listener up as on a kernel that does not refuse descriptors.
     fn takes_descriptors(listener: &mut LinkListener) {
         let _ = set_option(
             listener.listener.as_fd(),
@@ -525,7 +527,7 @@ mod tests {
         while !stranger.has_ended() {
             listener.recv(&mut batch, none).unwrap();
         }
-        // The other thread is at it still.
+        // The closing thread is still blocked.
         let Strangers::Elsewhere { waiting, .. } = &listener.strangers else {
             panic!("no thread closes it");
         };

@@ -1,8 +1,7 @@
-//! Names that the kernel gives to one process at a time: those of Unix sockets in the abstract
-//! namespace.
+//! Names that one process holds at a time: those of Unix sockets in the abstract namespace.
 //!
-//! They belong to the network namespace, as ports do, and are free again when their process ends,
-//! however it ends. Nothing is left on disk, ever.
+//! Like ports they belong to the network namespace. The kernel releases them when the process ends,
+//! however it ends, and nothing stays on disk.
 
 use crate::process_socket::ProcessSocket;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -12,13 +11,13 @@ use std::net::Shutdown;
 /// A name that this process holds.
 #[derive(Debug)]
 pub struct Name {
-    /// It is there to have the name, and takes no messages: anybody could fill it with descriptors
-    /// whose closing blocks, and closing the socket would close them.
+    /// The socket that is bound to the name. It accepts no messages: any process could send
+    /// descriptors whose closing blocks, and closing the socket would close them.
     _socket: ProcessSocket,
 }
 
 impl Name {
-    /// Takes a name. `None` when somebody has it.
+    /// Takes a name. Returns `None` when another socket has it.
     pub fn take(name: &str) -> io::Result<Option<Name>> {
         let socket = socket()?;
         socket.shutdown(Shutdown::Read)?;
@@ -30,38 +29,38 @@ impl Name {
     }
 }
 
-/// Looks names up.
+/// A socket for looking names up.
 #[derive(Debug)]
 pub struct Lookup(ProcessSocket);
 
 impl Lookup {
-    /// Opens the socket that looks names up.
+    /// Opens the socket.
     ///
     /// # Errors
-    /// The system's, when no socket can be had.
+    /// When no socket can be opened.
     pub fn new() -> io::Result<Lookup> {
         socket().map(Lookup)
     }
 
-    /// Whether somebody has a name, this process included.
+    /// Whether a socket has this name, of this process or another.
     pub fn is_taken(&self, name: &str) -> io::Result<bool> {
-        // Connecting a datagram socket only looks the name up, and may be done again and again.
+        // Connecting a datagram socket only looks the name up, and may be repeated.
         match self.0.connect(&address(name)?) {
             Ok(()) => Ok(true),
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(false),
-            // Somebody is there who does not talk to everybody.
+            // The name exists, but its socket refuses this connection.
             Err(_) => Ok(true),
         }
     }
 }
 
-/// A Unix datagram socket that neither blocks nor survives exec.
+/// Opens a non-blocking, close-on-exec Unix datagram socket.
 fn socket() -> io::Result<ProcessSocket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     Socket::new(Domain::UNIX, kind, None).map(ProcessSocket::from)
 }
 
-/// The address of a name.
+/// Returns the socket address of a name.
 pub(super) fn address(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0urxe/{name}"))
 }

@@ -1,4 +1,4 @@
-//! The way of packets to one peer.
+//! The path of packets to one peer.
 
 use crate::pcap::{Direction, Record};
 use crate::sent_id;
@@ -12,25 +12,25 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use urxe_proto::icrc::FlowIcrc;
 
-/// A full buffer is the caller's business, and there is no peer that could be gone.
+/// Flags of every send: the caller handles a full buffer, and no send may raise SIGPIPE.
 pub(super) const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// The way from one local address to one peer: socket, headers, flow. Cloning it is cheap.
+/// A path from one local address to one peer: socket, headers, flow. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Path(Arc<PathInner>);
 
-/// What a [`Path`] is made from, beside its two ends.
+/// The parameters of a [`Path`] besides its two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathOptions {
-    /// Tells flows apart: equal keys get the same UDP source port. A hash of both QPNs does.
+    /// The flow: equal keys get the same UDP source port. A hash of both QPNs is suitable.
     pub flow_key: u32,
-    /// IPv4 type of service or IPv6 traffic class.
+    /// The IPv4 type of service or IPv6 traffic class.
     pub traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 stands for [`super::DEFAULT_TTL`].
+    /// The IPv4 time to live or IPv6 hop limit; 0 means [`super::DEFAULT_TTL`].
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 leaves it to the kernel.
+    /// The IPv6 flow label, 20 bits; with 0 the kernel chooses one.
     pub flow_label: u32,
-    /// The interface by which a multicast datagram leaves; 0 leaves it to the kernel.
+    /// The interface by which a multicast datagram leaves; with 0 the kernel chooses one.
     pub interface: u32,
 }
 
@@ -90,17 +90,17 @@ impl Path {
         }))
     }
 
-    /// The other end.
+    /// The address and port of the peer.
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
     }
 
-    /// This end, with the UDP port that it sends from.
+    /// The local address, with the UDP source port.
     pub fn local(&self) -> SocketAddr {
         self.0.socket.address().with_port(self.0.socket.port())
     }
 
-    /// What it was made with.
+    /// The parameters that the path was created with.
     pub fn options(&self) -> PathOptions {
         self.0.options
     }
@@ -110,7 +110,7 @@ impl Path {
         &self.0.socket
     }
 
-    /// Whether the two are one, and not just alike.
+    /// Whether both handles refer to one path, not just to equal ones.
     pub(super) fn is(&self, other: &Path) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for Path {
 }
 
 impl PathInner {
-    /// One message to the kernel. `segment` is 0 for a lone packet.
+    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet.
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
@@ -143,7 +143,7 @@ impl PathInner {
             // A segment is never longer than a group, which fits 16 bits.
             controls.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
         }
-        // SAFETY: all zeroes is a valid msghdr.
+        // SAFETY: `msghdr` consists of integers and raw pointers, for which zeroes are valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_name, header.msg_namelen) = self.name.as_name();
         header.msg_iov = iovec;
@@ -154,7 +154,7 @@ impl PathInner {
         header
     }
 
-    /// Shows a packet that goes out with identification `id`.
+    /// Captures a packet that is sent with identification `id`.
     pub(super) fn capture(&self, id: u16, bytes: &[u8]) {
         self.wire.tap.capture(&Record {
             direction: Direction::Out,
@@ -178,8 +178,8 @@ impl PathInner {
         let header = self.message(&mut iovec, &mut controls, 0);
         loop {
             self.wire.tap.counters.send_calls.add(1);
-            // SAFETY: the header's name, iovec, buffer and control messages live through the call,
-            // which only reads them.
+            // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
+            // only reads them.
             let n = unsafe { libc::sendmsg(self.socket.fd().as_raw_fd(), &header, SEND_FLAGS) };
             if n >= 0 {
                 let counters = &self.wire.tap.counters;

@@ -1,10 +1,10 @@
-//! `URXE_PCAP=FILE`: what passes, as pcapng.
+//! `URXE_PCAP=FILE`: capture of sent and received packets as pcapng.
 //!
-//! A UDP socket never sees the headers around its payload, but all of what they hold is known: what
-//! this side sends follows from how its sockets are set, and of what arrives the kernel tells
-//! addresses, TOS and TTL, and the ICRC the identification. So the capture shows true headers, and
-//! its ICRCs can be verified by anybody. (Not known is the UDP checksum of what arrives; the capture
-//! shows a right one.) The link layer is raw IP.
+//! A UDP socket does not pass on the headers around its payload, but their content is known. For
+//! sent packets it follows from the socket options. For received packets the kernel reports
+//! addresses, TOS and TTL, and the ICRC reveals the identification. So the capture has the actual
+//! headers, and any reader can verify its ICRCs. The UDP checksum of received packets is unknown;
+//! the capture contains a correct one. The link layer is raw IP.
 
 use crate::clock;
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader};
@@ -25,22 +25,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use urxe_proto::icrc::IpId;
 
-/// What waits in memory is written at this size even within a batch, in bytes.
+/// The size of buffered records, in bytes, at which they are written even within a batch.
 const SPOOL_LIMIT: usize = 1 << 20;
 
-/// Nanoseconds, as the negative power of ten that pcapng wants.
+/// The timestamp resolution: nanoseconds, as the negative power of ten that pcapng requires.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a packet went, with pcapng's number for it.
+/// The direction of a packet, with pcapng's number for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
-    /// It arrived.
+    /// Received.
     In = 1,
-    /// It was sent.
+    /// Sent.
     Out = 2,
 }
 
-/// Why the capture file cannot be written.
+/// The reason why the capture file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The name is empty.
@@ -49,9 +49,9 @@ pub enum CaptureError {
     /// The file cannot be opened or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -69,7 +69,7 @@ struct Spooled {
     spool: Spool,
 }
 
-/// Whole records that the file does not have yet.
+/// Complete records that are not in the file yet.
 #[derive(Clone, Default)]
 struct Spool(Arc<Mutex<Vec<u8>>>);
 
@@ -90,7 +90,7 @@ impl Write for Spool {
     }
 }
 
-/// One packet as the capture shows it.
+/// One packet of the capture.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a> {
     pub(super) direction: Direction,
@@ -98,9 +98,9 @@ pub(super) struct Record<'a> {
     pub(super) dst: SocketAddr,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// The IPv4 identification, where it is known.
+    /// The IPv4 identification, if known.
     pub(super) ip_id: Option<IpId>,
-    /// Something that the headers do not say.
+    /// Information that the headers do not contain.
     pub(super) comment: Option<&'static str>,
     /// The UDP payload.
     pub(super) bytes: &'a [u8],
@@ -115,11 +115,11 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Starts a capture in the file that `URXE_PCAP` names; `%p` in it is the process id. While
-    /// another process writes that file, this one takes the same name with its process id behind.
+    /// Starts a capture in the file that `URXE_PCAP` names, where `%p` stands for the process ID.
+    /// If another process writes that file, this one appends its process ID to the name.
     ///
     /// # Errors
-    /// When the file cannot be created.
+    /// When the file cannot be created or written.
     pub fn open(name: &str) -> Result<Capture, CaptureError> {
         if name.is_empty() {
             return Err(CaptureError::Empty);
@@ -172,7 +172,7 @@ impl Capture {
         })
     }
 
-    /// The file that is written.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -206,7 +206,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes what waits. The file is complete afterwards, even if the process is killed.
+    /// Writes the buffered records. Then the file is complete, even if the process is killed.
     pub(super) fn flush(&self) -> io::Result<()> {
         if !self.is_ours() {
             return Ok(());
@@ -214,7 +214,7 @@ impl Capture {
         self.lock().flush()
     }
 
-    /// A forked child shares the file with its parent, and leaves it to the parent.
+    /// Whether this process opened the file. A forked child leaves it to its parent.
     fn is_ours(&self) -> bool {
         std::process::id() == self.pid
     }
@@ -236,8 +236,8 @@ impl Spooled {
     }
 }
 
-/// Opens a file for this process alone; `None` while another one writes it. The lock lives as long
-/// as the file is open, which is as long as the process lives.
+/// Opens and locks a file; `None` while another process has it locked. The lock lasts as long as
+/// the file is open, which is until the process ends.
 fn claim(path: &Path) -> Result<Option<File>, CaptureError> {
     let error = |source: io::Error| CaptureError::File {
         path: path.to_owned(),
@@ -252,12 +252,12 @@ fn claim(path: &Path) -> Result<Option<File>, CaptureError> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        // Some file systems have no locks; then the name is the person's to choose.
+        // The file system has no locks: distinct names are the user's responsibility.
         Err(_) => Ok(Some(file)),
     }
 }
 
-/// The packet with its IP and UDP headers. `None` when one end is IPv4 and the other IPv6.
+/// Returns the packet with IP and UDP headers; `None` when the address families differ.
 fn with_headers(record: &Record<'_>) -> Option<Vec<u8>> {
     let payload = record.bytes;
     let udp_len = payload.len() + UdpHeader::LEN;
@@ -273,7 +273,7 @@ fn with_headers(record: &Record<'_>) -> Option<Vec<u8>> {
                 dst.octets(),
             )
             .ok()?;
-            // Six bits and two: both fit.
+            // Six bits and two bits, so both conversions succeed.
             ip.dscp = (record.tos >> 2).try_into().ok()?;
             ip.ecn = (record.tos & 3).try_into().ok()?;
             let id = record.ip_id.unwrap_or_default();
@@ -339,7 +339,7 @@ mod tests {
         capture.record(&record(b"0123456789abcdef", false)).unwrap();
         capture.record(&record(b"0123456789abcdef", true)).unwrap();
         capture.flush().unwrap();
-        // The capture is still open, as in a process that is killed now.
+        // The capture is still open, as if the process were killed now.
         let mut reader = PcapNgReader::new(File::open(&path).unwrap()).unwrap();
         let mut packets = Vec::new();
         while let Some(block) = reader.next_block() {

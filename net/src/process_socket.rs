@@ -1,8 +1,9 @@
-//! Sockets that are one process's own. A forked child has its parent's descriptors, and would keep what
-//! they stand for: the slot's name, and the place among those that share port 4791, though the parent has
-//! ended and nobody reads there. So it gets others in their place, at once.
+//! Sockets that a forked child does not keep. A child inherits its parent's descriptors, and would
+//! keep the slot's name and the place in the group of port 4791 after the parent has ended,
+//! although it reads from neither. So the child replaces each descriptor at once.
 //!
-//! In their place, and not none: objects of the parent that the child ends close those numbers.
+//! It replaces rather than closes them: when the child drops copies of the parent's objects, these
+//! close the same descriptor numbers.
 
 use socket2::Socket;
 use std::io;
@@ -12,44 +13,45 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-/// A socket that a child does not keep.
+/// A socket that a forked child does not keep.
 #[derive(Debug)]
 pub struct ProcessSocket {
     entry: &'static Entry,
     socket: ManuallyDrop<Socket>,
 }
 
-/// A place in the list, used again when its socket is closed, and never freed: the child looks
-/// through the list whatever its parent's threads were doing.
+/// An entry of the list. It is reused when its socket is closed, and never freed: the child
+/// traverses the list in any state in which the parent's threads left it.
 #[derive(Debug)]
 struct Entry {
     /// The descriptor, or [`FREE`].
     fd: AtomicI32,
-    /// The number of the file that the descriptor was opened for. Where it is another file's by now, because the
-    /// program has closed it, it is neither closed nor replaced.
+    /// The inode number of the socket. If the descriptor has another one, the program has closed
+    /// the socket and reused the number; then the descriptor is neither closed nor replaced.
     inode: AtomicU64,
     next: *const Entry,
 }
 
-// SAFETY: `next` is set before others see the entry, and points at one that is never freed.
+// SAFETY: `next` does not change after the entry is published, and points to a never-freed entry.
 unsafe impl Send for Entry {}
-// SAFETY: as above.
+// SAFETY: all fields are atomic except `next`, which does not change after the entry is published
+// and points to a never-freed entry.
 unsafe impl Sync for Entry {}
 
 const FREE: i32 = -1;
 
 static LIST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// The number of a descriptor's file, if it is open. Sockets have a number each. Async-signal-safe.
+/// Returns the inode number of an open descriptor. Each socket has its own. Async-signal-safe.
 fn inode(fd: i32) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `stat` is valid for writing, and initialized where fstat succeeds.
+    // SAFETY: `stat` is valid for writing, and initialized if fstat succeeds.
     unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
 }
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
     let entry = |at: *const Entry| {
-        // SAFETY: null, or one that came from a box and is never freed.
+        // SAFETY: the pointer is null or comes from a leaked box, which is never freed.
         unsafe { at.as_ref() }
     };
     let first = entry(LIST.load(Ordering::Acquire));
@@ -57,15 +59,15 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 }
 
 impl Entry {
-    /// An entry with this descriptor.
+    /// Returns an entry with this descriptor.
     fn with(fd: i32) -> &'static Self {
         let entry = Self::listed(fd);
-        // A child that is forked before this leaves the descriptor as it is.
+        // A child that is forked before this line does not replace the descriptor.
         entry.inode.store(inode(fd).unwrap_or(0), Ordering::Release);
         entry
     }
 
-    /// Whether its descriptor is still the file that it was opened for. Async-signal-safe.
+    /// Whether the descriptor still refers to the socket it was opened for. Async-signal-safe.
     fn is_ours(&self) -> bool {
         let fd = self.fd.load(Ordering::Acquire);
         fd != FREE && inode(fd) == Some(self.inode.load(Ordering::Acquire))
@@ -108,8 +110,8 @@ impl From<Socket> for ProcessSocket {
 }
 
 impl ProcessSocket {
-    /// Closes the socket for the network, while its number stays valid for threads that still use it:
-    /// from now on it is another socket's, to which nothing ever comes.
+    /// Closes the socket, while its descriptor number stays valid for threads that still use it:
+    /// the number then refers to an unbound socket, which receives nothing.
     pub fn retire(&self) -> io::Result<()> {
         let kind = self.socket.r#type()?.nonblocking();
         let unbound = Socket::new(self.socket.domain()?, kind, self.socket.protocol()?)?;
@@ -117,7 +119,8 @@ impl ProcessSocket {
         if !self.entry.is_ours() {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
-        // SAFETY: both are open sockets of this process, and the second is this object's own.
+        // SAFETY: both descriptors are open, and this object owns the second (checked by
+        // `is_ours`).
         if unsafe { libc::dup3(new, old, libc::O_CLOEXEC) } == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -139,31 +142,31 @@ impl Deref for ProcessSocket {
 impl Drop for ProcessSocket {
     fn drop(&mut self) {
         let is_ours = self.entry.is_ours();
-        // Before it is closed: then the number may be another file's.
+        // Before closing: afterwards the number may refer to another file.
         self.entry.fd.store(FREE, Ordering::Release);
         if is_ours {
-            // SAFETY: the socket is not used again, as this is its owner's drop.
+            // SAFETY: this is the drop of the owner, so the socket is not used again.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
         }
     }
 }
 
-/// This process is a forked child, and the sockets its parent's. Calls nothing that a child of several
-/// threads may not call.
+/// Replaces the descriptors of the parent's sockets in a forked child. Calls only functions that
+/// are permitted in the child of a multi-threaded process (async-signal-safe).
 pub fn forget() {
-    // SAFETY: a system call without arguments that could be wrong.
+    // SAFETY: eventfd takes no pointers.
     let none = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if none < 0 {
-        // Out of descriptors, or of memory for one: the child keeps the parent's then.
+        // No descriptor or memory is available: the child keeps the parent's sockets.
         return;
     }
     for entry in entries().filter(|entry| entry.is_ours()) {
         let fd = entry.fd.load(Ordering::Acquire);
-        // SAFETY: both are open; the second is a socket that only these entries know.
+        // SAFETY: both descriptors are open, and only this list's entries own the second.
         unsafe { libc::dup3(none, fd, libc::O_CLOEXEC) };
         entry.inode.store(inode(fd).unwrap_or(0), Ordering::Release);
     }
-    // SAFETY: it is this function's own.
+    // SAFETY: this function opened the descriptor, and nothing else uses it.
     unsafe { libc::close(none) };
 }
 
@@ -199,12 +202,13 @@ mod tests {
             Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap(),
         );
         let fd = ours.as_raw_fd();
-        // SAFETY: both are open. The program's file takes the number, as after it has closed ours.
+        // SAFETY: both are open. The program's file takes the number, as if it had closed the
+        // socket.
         assert_eq!(unsafe { libc::dup2(program.as_raw_fd(), fd) }, fd);
         assert!(ours.retire().is_err());
         drop(ours);
         assert_eq!(inode(fd), inode(program.as_raw_fd()));
-        // SAFETY: the copy that was made above, which nothing else uses.
+        // SAFETY: the descriptor is the copy made by `dup2`, which nothing else uses.
         unsafe { libc::close(fd) };
     }
 }

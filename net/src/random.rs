@@ -1,13 +1,13 @@
-//! Numbers that nobody can guess: keys, queue pair numbers, nonces. They come straight from the
-//! system's generator, not from one of the thread's own: that would be gone while a thread or the
-//! process ends, when programs still call us from their destructors.
+//! Unpredictable random values: keys, queue pair numbers, nonces. They come from the system's
+//! generator directly. A thread-local generator would be gone while a thread or the process ends,
+//! when destructors of the program still call this library.
 
 use rand::RngExt;
 use rand::distr::{Distribution, StandardUniform};
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 
-/// Any value of the type.
+/// Returns any value of the type.
 pub fn any<T>() -> T
 where
     StandardUniform: Distribution<T>,
@@ -15,7 +15,7 @@ where
     UnwrapErr(SysRng).random()
 }
 
-/// A number below `end`, which is not 0.
+/// Returns a number below `end`, which must not be 0.
 pub fn below(end: usize) -> usize {
     UnwrapErr(SysRng).random_range(0..end)
 }

@@ -1,7 +1,7 @@
 //! Receiving many datagrams with one system call.
 //!
-//! `recvmmsg` fills several buffers, and with `UDP_GRO` each of them holds a batch of datagrams from
-//! one sender, which are told apart here. Nothing is allocated a packet.
+//! `recvmmsg` fills several buffers. With `UDP_GRO` each holds a batch of datagrams of one sender,
+//! which this module splits. Nothing is allocated per packet.
 
 use crate::socket::LocalAddress;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
@@ -12,55 +12,55 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use urxe_proto::icrc::{self, Flow, FlowIcrc, IcrcError, IpId};
 
-/// How many messages one call takes.
+/// The maximum number of messages per call.
 const MESSAGES: usize = 8;
 
-/// Room for one message: the largest GRO batch, with the header of a forwarded one before it.
+/// The buffer size for one message: the largest GRO batch behind the header of a forwarded one.
 const MESSAGE_ROOM: usize = (64 << 10) + 256;
 
 /// One RoCE packet as it arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it. The port is the sender's choice, and usually the same for all of a connection.
+    /// The sender. It chooses the port, usually the same one for all packets of a connection.
     pub src: SocketAddr,
-    /// The address of this host that it came to.
+    /// The address of this host that the packet was sent to.
     pub dst: LocalAddress,
-    /// The IPv4 type of service, or the IPv6 traffic class. The low two bits are ECN.
+    /// The IPv4 type of service or IPv6 traffic class. The low two bits are ECN.
     pub tos: u8,
-    /// The IPv4 time to live, or the IPv6 hop limit, that was left.
+    /// The remaining IPv4 time to live or IPv6 hop limit.
     pub ttl: u8,
-    /// The position in the batch that the kernel passed up: where the sender's batch crossed the
-    /// kernel whole, this is the IPv4 identification it has.
+    /// The position in the batch that the kernel delivered. Where the sender's GSO batch crossed
+    /// the kernel unsplit, it equals the IPv4 identification.
     pub index: u16,
-    /// Whether the batch starts with it. Only these are steered by the kernel.
+    /// Whether the batch starts with this packet. The kernel steers a batch by its first packet.
     pub first_of_batch: bool,
-    /// Another process received it, and passed it on.
+    /// Whether another process received the packet and forwarded it.
     pub passed_on: bool,
-    /// The IPv4 identification that the ICRC was made with; `None` for IPv6, and before the ICRC
-    /// was verified.
+    /// The IPv4 identification that the ICRC was computed with; `None` for IPv6, and before the
+    /// ICRC is verified.
     pub ip_id: Option<IpId>,
     /// The UDP payload: from the BTH to the ICRC, which is the last four bytes.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// From the BTH to the end of the pad.
+    /// Returns the bytes from the BTH to the end of the pad.
     pub fn packet(&self) -> &'a [u8] {
         let end = self.bytes.len().saturating_sub(icrc::LEN);
         &self.bytes[..end]
     }
 }
 
-/// What came with one message.
+/// The metadata of one received message.
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) src: RawAddress,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// The length of each datagram but the last; 0 when there is just one.
+    /// The length of each datagram except the last; 0 when there is only one.
     pub(super) segment: usize,
     pub(super) len: usize,
-    /// Did not fit: what is there is not all.
+    /// The message did not fit: the buffer holds only a part of it.
     pub(super) truncated: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct RecvBatch {
     names: Vec<RawAddress>,
     controls: Vec<Control>,
     messages: Vec<Message>,
-    /// How many messages the next call asks for.
+    /// The number of messages that the next call asks for.
     wanted: usize,
     senders: Senders,
 }
@@ -90,7 +90,7 @@ impl Default for RecvBatch {
 }
 
 impl RecvBatch {
-    /// Half a MiB of buffers, of which only what is received into is ever touched.
+    /// Allocates half a MiB of buffers. Only the pages that messages are received into are touched.
     pub fn new() -> Self {
         RecvBatch {
             buffers: vec![0; MESSAGES * MESSAGE_ROOM],
@@ -102,11 +102,11 @@ impl RecvBatch {
         }
     }
 
-    /// Fills the batch anew. 0 when nothing is there.
+    /// Receives into the batch. Returns the number of messages, 0 when there is none.
     pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.messages.clear();
         let mut iovecs: [MaybeUninit<libc::iovec>; MESSAGES] = [MaybeUninit::uninit(); MESSAGES];
-        // SAFETY: all zeroes is a valid mmsghdr.
+        // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
         let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
         let rooms = self
             .buffers
@@ -132,10 +132,9 @@ impl RecvBatch {
             header.msg_controllen = len as _;
         }
         let count = loop {
-            // The C library's function is a point where a thread may be cancelled, which must not
-            // happen here, and costs time.
+            // Not through the C library's function, which is a cancellation point and costs time.
             // SAFETY: the first `wanted` headers point to a name, an iovec, a buffer and a control
-            // buffer that live through the call, with their lengths.
+            // buffer, and hold their lengths. All of them outlive the call.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_recvmmsg,
@@ -159,15 +158,15 @@ impl RecvBatch {
                 _ => return Err(error),
             }
         };
-        // To find that there is no second message takes the kernel a third of what one takes: where they come
-        // one by one, one is asked for.
+        // When no second message is queued, finding that out costs the kernel a third of the time
+        // of a receive. So where messages arrive one by one, the next call asks for one.
         self.wanted = match count == self.wanted {
             true => (2 * count).min(MESSAGES),
             false => count.max(self.wanted / 2),
         };
         for (header, name) in headers.iter().zip(&self.names).take(count) {
             let mut message = Message {
-                // A Unix socket without a name leaves what was there.
+                // For an unnamed Unix socket the kernel leaves the buffer unchanged.
                 src: match header.msg_hdr.msg_namelen {
                     0 => RawAddress::empty(),
                     _ => *name,
@@ -178,7 +177,8 @@ impl RecvBatch {
                 len: (header.msg_len as usize).min(MESSAGE_ROOM),
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             };
-            // SAFETY: recvmmsg filled the header and its control buffer, which nobody has touched.
+            // SAFETY: recvmmsg filled the header and its control buffer, and neither has been
+            // modified or freed since.
             unsafe {
                 for_each_control(&header.msg_hdr, |level, kind, value| {
                     message.take_control(level, kind, value);
@@ -189,7 +189,8 @@ impl RecvBatch {
         Ok(count)
     }
 
-    /// The messages of the last [`RecvBatch::fill`] with their bytes, and the senders beside them.
+    /// Returns the messages of the last [`RecvBatch::fill`] with their bytes, and the known
+    /// senders.
     pub(super) fn parts(&mut self) -> (impl Iterator<Item = (&Message, &[u8])>, &mut Senders) {
         let messages = self
             .messages
@@ -213,10 +214,11 @@ impl Message {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // Before Linux 6.16 a process of this user may send some. None does, so they are
-                // closed.
+                // Before Linux 6.16 a process of this user can send descriptors. urxe never does,
+                // so they are closed.
                 for fd in value.chunks_exact(4) {
-                    // SAFETY: the kernel has just installed this descriptor for us alone.
+                    // SAFETY: the kernel has just installed this descriptor, and nothing else owns
+                    // it.
                     unsafe { libc::close(control_int(fd)) };
                 }
             }
@@ -225,7 +227,7 @@ impl Message {
     }
 }
 
-/// A datagram that is put aside.
+/// A stored copy of a datagram.
 #[derive(Clone, Debug)]
 pub struct Kept {
     src: SocketAddr,
@@ -233,7 +235,7 @@ pub struct Kept {
     tos: u8,
     ttl: u8,
     index: u16,
-    /// Its bytes.
+    /// The UDP payload.
     pub bytes: Vec<u8>,
 }
 
@@ -251,7 +253,7 @@ impl From<&Datagram<'_>> for Kept {
 }
 
 impl Kept {
-    /// It as it came, but that how it came is forgotten.
+    /// Returns the datagram, without its flags (`first_of_batch`, `passed_on`) and identification.
     pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             src: self.src,
@@ -267,22 +269,22 @@ impl Kept {
     }
 }
 
-/// Datagrams of one sender that the kernel, or another process, passed on as one.
+/// Datagrams of one sender that the kernel or another process delivered as one message.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub(super) src: SocketAddr,
     pub(super) dst: LocalAddress,
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// The position of the first one in the kernel's batch.
+    /// The position of the first datagram in the kernel's batch.
     pub(super) first_index: u16,
-    /// The length of each datagram but the last; 0 when there is just one.
+    /// The length of each datagram except the last; 0 when there is only one.
     pub(super) segment: usize,
     pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Arrival<'a> {
-    /// The datagrams: the bytes cut at every `segment`.
+    /// Returns the datagrams: the bytes cut at every `segment`.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> + use<'a> {
         let this = *self;
         let segment = if self.segment == 0 {
@@ -307,28 +309,28 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// What the senders heard last have in common with their next packet: the constant part of the ICRC,
-/// and the habit by which they number packets.
+/// A cache of recent senders: the constant part of their ICRC, and how each numbers its packets.
 ///
-/// The ICRC tells the identification of any packet; a right guess saves work and makes the check as
-/// sure as it can be. Senders like this one number each batch from 0; NICs and rxe count on.
+/// The ICRC reveals the identification of any packet. A correct guess saves work and gives the
+/// check its full strength. Senders like this one number each batch from 0; NICs and rxe count
+/// upwards.
 ///
-/// All of those set «don't fragment», and from a sender that does not, the first packet is lost: else
-/// certain single wrong bits would pass (see [`urxe_proto::icrc`]).
+/// All of them set «don't fragment». From a sender that does not, the first packet is dropped:
+/// otherwise certain single-bit errors would pass (see [`urxe_proto::icrc`]).
 pub(super) struct Senders {
     known: Vec<Option<Sender>>,
-    /// What of them was right, and is not counted yet.
+    /// Datagrams with a correct ICRC that the counters do not include yet.
     pub(super) tally: Tally,
 }
 
-/// Datagrams, and their bytes.
+/// A number of datagrams, and of their bytes.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
 }
 
-/// A power of two, for [`Senders::slot`].
+/// The number of cache entries: a power of two, for [`Senders::slot`].
 const SENDERS: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -338,7 +340,7 @@ struct Sender {
     icrc: FlowIcrc,
     last: IpId,
     counts_on: bool,
-    /// Whether the last packet would have been right had the sender's «don't fragment» changed.
+    /// Whether the last packet failed, but would have passed with «don't fragment» inverted.
     flags_in_doubt: bool,
 }
 
@@ -360,7 +362,7 @@ impl Senders {
         (hash >> (64 - SENDERS.trailing_zeros())) as usize
     }
 
-    /// Checks the ICRC of a datagram, and notes its identification, which comes back.
+    /// Verifies the ICRC of a datagram, records and returns its identification.
     pub(super) fn verify(&mut self, datagram: &Datagram<'_>) -> Result<Option<IpId>, IcrcError> {
         let (src, dst) = (datagram.src, datagram.dst.ip());
         let entry = &mut self.known[Self::slot(src)];
@@ -368,7 +370,7 @@ impl Senders {
             Some(sender) if sender.src == src && sender.dst == dst => sender,
             _ => {
                 let Some(flow) = Flow::new(src, SocketAddr::new(dst, super::ROCE_PORT)) else {
-                    // The kernel does not mix families on one socket; a forwarder might.
+                    // The kernel does not mix families on one socket, but a forwarded message may.
                     return Err(IcrcError::Length(datagram.bytes.len()));
                 };
                 entry.insert(Sender {
@@ -393,7 +395,7 @@ impl Senders {
             sender.icrc.verify(datagram.bytes, guess)?
         } else {
             let known = sender.icrc.verify_known_sender(datagram.bytes, guess);
-            // One damaged packet of many looks like that. Two in a row are a sender with another habit.
+            // One damaged packet can have this effect. Two in a row mean that the sender differs.
             sender.flags_in_doubt =
                 known.is_err() && sender.icrc.verify(datagram.bytes, guess).is_ok();
             known?
@@ -460,7 +462,8 @@ mod tests {
         assert!(senders.verify(&datagram).is_err());
     }
 
-    /// A packet of 1040 bytes whose sender numbers it `id`, with `damage` in its byte 173.
+    /// Returns a packet of 1040 bytes with the identification `id`, and byte 173 XORed with
+    /// `damage`.
     fn packet(id: IpId, damage: u8) -> Vec<u8> {
         let mut packet = vec![0; 1040];
         let flow = Flow::new(

@@ -1,9 +1,9 @@
 //! Sending many datagrams with one system call.
 //!
-//! Packets are staged one behind the other, each gets its ICRC while it is still in the cache, and
-//! runs of equal size become GSO batches, which the kernel takes whole. The ICRC covers the IPv4
-//! identification, and a packet's identification is its position in the GSO batch, so the sealing
-//! and the grouping belong together.
+//! Packets are staged back to back. Each gets its ICRC while it is still in the cache. Runs of
+//! equal size become GSO batches, which the kernel takes as one message. The ICRC covers the IPv4
+//! identification, which is the packet's position in the GSO batch; so one module both seals and
+//! groups.
 
 use crate::clock;
 use crate::path::{Path, PathInner, SEND_FLAGS};
@@ -20,39 +20,40 @@ use urxe_proto::host::Transmit;
 use urxe_proto::icrc;
 use urxe_proto::time::Time;
 
-/// How many bytes are staged between two looks at the clock: a few microseconds' worth.
+/// The number of bytes staged between two clock readings: a few microseconds' worth.
 const READ_EVERY: usize = 16 << 10;
 
-/// What one batch holds unless told otherwise: four full GSO batches.
+/// The default capacity of a batch, in bytes: four full GSO batches.
 pub const DEFAULT_CAPACITY: usize = 4 * MAX_GROUP_BYTES;
 
-/// A GSO batch is one IP packet to most of the kernel: 65535 bytes less IPv6 and UDP headers.
+/// The size limit of a GSO batch, in bytes: 65535 less the IPv6 and UDP headers, since the kernel
+/// handles a batch as one IP packet.
 const MAX_GROUP_BYTES: usize = 65_535 - 40 - 8;
 
-/// The kernel's limit on segments (`UDP_MAX_SEGMENTS`), as older kernels have it.
+/// The kernel's limit of segments per message (`UDP_MAX_SEGMENTS`), as older kernels have it.
 const MAX_SEGMENTS: usize = 64;
 
-/// How many messages one system call takes.
+/// The maximum number of messages per system call.
 const MESSAGES: usize = 32;
 
-/// How many messages a batch holds at most. Without GSO this many packets.
+/// The maximum number of messages per batch. Without GSO each is one packet.
 const MAX_GROUPS: usize = 512;
 
-/// How long [`SendBatch::flush_waiting`] sleeps for room in the socket's buffer at a time.
+/// The longest sleep of [`SendBatch::flush_waiting`] for room in the socket's buffer, per attempt.
 const WAIT_MILLISECONDS: i64 = 1;
 
-/// What became of a batch.
+/// The result of flushing a batch.
 #[derive(Default, Debug)]
 pub struct SendReport {
-    /// Packets that the kernel took.
+    /// Packets that the kernel accepted.
     pub packets: u64,
-    /// Their UDP payload, in bytes.
+    /// The UDP payload of these packets, in bytes.
     pub bytes: u64,
     /// Packets that were lost to an error.
     pub lost: u64,
-    /// The last such error. To the transport they are lost packets: it repeats them.
+    /// The last such error. The transport treats these packets as lost and retransmits them.
     pub error: Option<io::Error>,
-    /// The socket had no room: what is left is still in the batch, for a later flush.
+    /// The socket had no room: the remaining packets stay in the batch for a later flush.
     pub blocked: bool,
 }
 
@@ -63,7 +64,7 @@ impl SendReport {
         self.error = Some(error);
     }
 
-    /// What became of a batch whose rest was flushed later.
+    /// Adds the result of a later flush of the remaining packets.
     fn followed_by(mut self, rest: SendReport) -> SendReport {
         self.packets += rest.packets;
         self.bytes += rest.bytes;
@@ -83,13 +84,13 @@ impl SendReport {
 #[derive(Debug)]
 struct Group {
     bytes: Range<usize>,
-    /// The length of every packet but perhaps the last.
+    /// The length of every packet except perhaps the last.
     segment: usize,
     count: usize,
 }
 
 impl Group {
-    /// The packets, in the batch's buffer.
+    /// Returns the ranges of the packets in the batch's buffer.
     fn packets(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let Range { start, end } = self.bytes;
         let segment = self.segment;
@@ -106,19 +107,20 @@ struct Staged {
     joins: bool,
 }
 
-/// Packets on their way to the kernel. A thread keeps one and uses it for every path in turn.
+/// A batch of packets to send. A thread keeps one and uses it for every path in turn.
 pub struct SendBatch {
     buffer: Vec<u8>,
     used: usize,
     groups: Vec<Group>,
-    /// How many of the groups the kernel has already: not 0 only after it blocked.
+    /// The number of groups that the kernel has accepted: nonzero only after it blocked.
     sent: usize,
-    /// How many packets the capture has already: not 0 only after the kernel blocked.
+    /// The number of packets that have been captured: nonzero only after the kernel blocked.
     captured: usize,
     staged: Option<Staged>,
     path: Option<Path>,
     max_segments: usize,
-    /// How much was staged when the clock was read last, and what it showed; [`Time::NEVER`] when it was not.
+    /// The number of bytes staged at the last clock reading, and the reading; [`Time::NEVER`]
+    /// before the first.
     read: Cell<(usize, Time)>,
 }
 
@@ -139,7 +141,7 @@ impl Default for SendBatch {
 }
 
 impl SendBatch {
-    /// A batch of `capacity` bytes, at least a full GSO batch.
+    /// Returns an empty batch of `capacity` bytes, but of at least one full GSO batch.
     pub fn new(capacity: usize) -> Self {
         SendBatch {
             buffer: vec![0; capacity.max(MAX_GROUP_BYTES)],
@@ -154,8 +156,8 @@ impl SendBatch {
         }
     }
 
-    /// What is staged from now on goes along `path`. What is still there for another path is
-    /// flushed first, and dropped (and counted) when the socket has no room for it.
+    /// Selects `path` for the packets staged from now on. Packets staged for another path are
+    /// flushed first; those for which the socket has no room are dropped and counted.
     pub fn begin(&mut self, path: &Path) {
         self.read.set((0, Time::NEVER));
         if let Some(current) = &self.path
@@ -176,18 +178,18 @@ impl SendBatch {
         self.path = Some(path.clone());
     }
 
-    /// Whether nothing waits to be flushed.
+    /// Whether no packet waits to be flushed.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// How many packets wait to be flushed.
+    /// The number of packets that wait to be flushed.
     pub fn packets(&self) -> usize {
         self.groups[self.sent..].iter().map(|g| g.count).sum()
     }
 
-    /// Gives everything to the kernel, and sleeps up to a millisecond for room in the socket. For
-    /// callers that hold no lock.
+    /// Sends everything. While the socket is full, sleeps up to 1 ms per attempt for room, and
+    /// stops when there is none. The caller must hold no lock.
     pub fn flush_waiting(&mut self) -> SendReport {
         let mut report = self.flush();
         while report.blocked && self.wait_for_room() {
@@ -197,13 +199,13 @@ impl SendBatch {
         report
     }
 
-    /// Sleeps until the socket has room, for a millisecond at most. False if it still has none.
+    /// Sleeps at most 1 ms for room in the socket. Returns false if it still has none.
     fn wait_for_room(&self) -> bool {
         let wait = |path: &Path| wait_writable(path.inner().socket.fd(), WAIT_MILLISECONDS);
         self.path.as_ref().is_some_and(wait)
     }
 
-    /// Gives to the kernel what its socket has room for, without sleeping.
+    /// Sends as much as the socket has room for, without sleeping.
     pub fn flush(&mut self) -> SendReport {
         let mut report = SendReport::default();
         self.staged = None;
@@ -233,7 +235,7 @@ impl SendBatch {
         self.captured = 0;
     }
 
-    /// Drops, and counts, what could not be sent.
+    /// Drops and counts the packets that could not be sent.
     pub fn discard(&mut self) {
         let left = self.packets() as u64;
         if left > 0
@@ -267,8 +269,9 @@ impl SendBatch {
                         report.blocked = true;
                         return;
                     }
-                    // A device that cannot sum what it cuts says EIO. EINVAL is how some kernels
-                    // say that a segment exceeds the MTU: one by one tells what is true.
+                    // EIO: the device cannot compute the checksums of segments. EINVAL: on some
+                    // kernels, a segment exceeds the MTU; sending the packets one by one yields the
+                    // actual error.
                     Some(code @ (libc::EIO | libc::EINVAL)) if self.groups[self.sent].count > 1 => {
                         if code == libc::EIO {
                             path.socket.give_up_gso();
@@ -286,7 +289,7 @@ impl SendBatch {
         }
     }
 
-    /// One system call. Returns how many groups it took, from the first unsent one on.
+    /// Makes one system call. Returns the number of groups sent, from the first unsent one on.
     fn send_some(&mut self, path: &PathInner) -> io::Result<usize> {
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
         let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES];
@@ -307,9 +310,9 @@ impl SendBatch {
             });
         }
         path.wire.tap.counters.send_calls.add(1);
-        // Not by the C library's function, where the thread could be cancelled.
-        // SAFETY: the first `count` headers are written, and what they point to lives through the
-        // call, which reads it and writes just the headers' `msg_len`.
+        // Not through the C library's function, which is a cancellation point.
+        // SAFETY: the first `count` headers are initialized. The names, iovecs, buffers and control
+        // messages that they point to outlive the call, which writes only the headers' `msg_len`.
         let n = unsafe {
             libc::syscall(
                 libc::SYS_sendmmsg,
@@ -334,7 +337,7 @@ impl SendBatch {
         }
     }
 
-    /// Everything goes packet by packet through the fault injector, which takes it over.
+    /// Passes the packets one by one to the fault injector, which copies them.
     fn flush_through_faults(&mut self, path: &PathInner, report: &mut SendReport) {
         let Some(handle) = self.path.clone() else {
             return;
@@ -363,7 +366,7 @@ impl SendBatch {
         path.wire.tap.flush_capture();
     }
 
-    /// Whether a packet of `len` bytes may follow the last group's last packet.
+    /// Whether a packet of `len` bytes may be appended to the last group.
     fn joins_last_group(&self, len: usize) -> bool {
         self.groups[self.sent..].last().is_some_and(|group| {
             // A shorter packet ends its group.

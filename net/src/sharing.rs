@@ -1,15 +1,16 @@
 //! Sharing UDP port 4791 among the processes of a host.
 //!
 //! - Each process holds a *slot*, which is the top 8 bits of its QPNs.
-//! - Each binds the port with `SO_REUSEPORT`, and a *steering* program gives every datagram to the
-//!   socket of its slot: the fast path, in the kernel.
-//! - The kernel renumbers sockets as processes die, so a datagram may reach the wrong process. That
-//!   one *forwards* it to the right one, and starts to learn the true order: see `steering`.
+//! - Each binds the port with `SO_REUSEPORT`. A *steering* program in the kernel gives every
+//!   datagram to the socket of its slot: the fast path.
+//! - The kernel renumbers the sockets when processes end, so a datagram may reach the wrong
+//!   process. That process *forwards* it to the right one, and starts to learn the new order: see
+//!   `steering`.
 //!
-//! So the steering may be wrong at any time, and costs no more than a detour then. There is no shared
-//! file: slots are names that the kernel gives out and takes back, and the order of sockets is asked
-//! from the sockets. Processes of different users share the slots of a network namespace but not an
-//! address: the kernel lets only one user bind it.
+//! So a wrong steering program only costs the forwarding. There is no shared file: the kernel
+//! assigns and releases the names of the slots, and processes probe for the order of the sockets.
+//! Processes of different users share the slots of a network namespace but not an address: the
+//! kernel lets only one user bind it.
 
 use crate::clock;
 use crate::counters::NetCounters;
@@ -35,28 +36,28 @@ use std::time::Duration;
 use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 
-/// How a process uses the network.
+/// The network options of a process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
-    /// Whether to send batches for the kernel to cut.
+    /// Whether to send GSO batches.
     pub gso: bool,
-    /// Whether to receive batches.
+    /// Whether to receive GRO batches.
     pub gro: bool,
-    /// The capture file; `%p` in it is the process id.
+    /// The capture file; `%p` in it stands for the process ID.
     pub capture: Option<String>,
-    /// What to do to packets.
+    /// The faults to inject.
     pub faults: Option<FaultSpec>,
-    /// How large the kernel's buffer for what arrives should be, in bytes, if it may be so large. `None` asks for
-    /// much, even beyond `net.core.rmem_max` where that is permitted.
+    /// The size of the kernel's receive buffer in bytes, as far as the kernel permits it. `None`
+    /// requests a large one, where permitted beyond `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
-    /// For how long the peer of a connection that the connection manager made may be silent before it is
-    /// taken for gone; `None` is for ever.
+    /// The time for which the peer of a connection may be silent before it counts as gone, for
+    /// connections made by the connection manager. `None` disables the check.
     pub patience: Option<Duration>,
-    /// What governs how much of a connection is under way.
+    /// The congestion control algorithm of connections.
     pub congestion: Algorithm,
 }
 
-/// See [`Options::patience`], where nobody says otherwise.
+/// The default of [`Options::patience`].
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Default for Options {
@@ -74,11 +75,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Takes `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER`, `URXE_KEEPALIVE` and `URXE_CONGESTION` from the
-    /// environment, unless the program has more rights than whoever started it: it would write its capture over any file.
+    /// Reads `URXE_PCAP`, `URXE_FAULTS`, `URXE_SOCKET_BUFFER`, `URXE_KEEPALIVE` and
+    /// `URXE_CONGESTION` from the environment. A program with more rights than its user
+    /// (set-user-ID, capabilities) ignores them: otherwise its user could make it overwrite any
+    /// file with a capture.
     ///
     /// # Errors
-    /// When one of the last four makes no sense; the message says which, and what about it.
+    /// When one of the last four cannot be parsed; the message names the variable and the fault.
     pub fn from_env() -> Result<Options, OpenError> {
         let elevated = has_more_rights_than_its_user();
         let text = |name| {
@@ -116,7 +119,7 @@ impl Options {
     }
 }
 
-/// The seconds in `URXE_KEEPALIVE`, of which 0 stand for ever.
+/// Parses the seconds in `URXE_KEEPALIVE`; 0 means no limit.
 fn parse_patience(text: &str) -> Result<Option<Duration>, OpenError> {
     match text.trim().parse::<u32>() {
         Ok(0) => Ok(None),
@@ -125,14 +128,14 @@ fn parse_patience(text: &str) -> Result<Option<Duration>, OpenError> {
     }
 }
 
-/// The network as one process uses it: its slot, its capture, its counters. There is one in a
-/// process; a forked child must not use its parent's, which [`Shared::is_ours`] tells.
+/// The network state of a process: its slot, its capture, its counters. A process has one. A forked
+/// child must not use its parent's; see [`Shared::is_ours`].
 pub struct Shared {
     pid: u32,
     options: Options,
     slot: Slot,
     forwarder: Forwarder,
-    /// Processes that asked for the counters and are not answered yet.
+    /// Processes that asked for the counters and have no answer yet.
     questions: Mutex<Vec<Arc<Accepted>>>,
     tap: Arc<Tap>,
 }
@@ -148,10 +151,10 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Takes a slot, and opens the capture file if there shall be one.
+    /// Takes a slot, and opens the capture file if one is configured.
     ///
     /// # Errors
-    /// When that fails; the message says what to do.
+    /// When either fails; the message says how to resolve it.
     pub fn new(options: Options) -> Result<Arc<Shared>, OpenError> {
         let capture = options.capture.as_deref().map(Capture::open).transpose()?;
         if let Some(faults) = &options.faults {
@@ -171,7 +174,7 @@ impl Shared {
         }))
     }
 
-    /// Whether this process made it, and not its parent before a fork.
+    /// Whether this process created it, and not its parent before a fork.
     pub fn is_ours(&self) -> bool {
         std::process::id() == self.pid
     }
@@ -186,17 +189,17 @@ impl Shared {
         self.slot.qpns()
     }
 
-    /// How the network is used.
+    /// The options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What has happened so far, on all endpoints.
+    /// The counters of all endpoints.
     pub fn counters(&self) -> &Arc<NetCounters> {
         &self.tap.counters
     }
 
-    /// The file that is captured to.
+    /// The path of the capture file.
     pub fn capture_path(&self) -> Option<&std::path::Path> {
         self.tap.capture.as_ref().map(Capture::path)
     }
@@ -204,19 +207,20 @@ impl Shared {
     /// Binds port 4791 of one address of this host.
     ///
     /// # Errors
-    /// When that fails; the message says who has the port, as far as can be seen, and what to do.
+    /// When that fails; the message names the holder of the port, as far as it is visible, and the
+    /// remedy.
     pub fn open(self: &Arc<Self>, address: LocalAddress) -> Result<Endpoint, OpenError> {
         Endpoint::open(self.clone(), address)
     }
 
-    /// What other processes pass on, and those that want to see the end of this one, arrive here:
-    /// when it is readable, call [`Shared::recv_forwarded`].
+    /// The descriptor for connections and forwarded datagrams of other processes. When it is
+    /// readable, call [`Shared::recv_forwarded`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.slot.links().fd()
     }
 
-    /// Receives once from a socket that is open at `dst`, and calls `f` with what each message of
-    /// the kernel's brought. Returns how many there were.
+    /// Receives once from a socket bound to `dst`, and calls `f` with the datagrams of each
+    /// message. Returns the number of messages.
     ///
     /// # Errors
     /// When the socket fails.
@@ -255,9 +259,9 @@ impl Shared {
         Ok(count)
     }
 
-    /// Receives what other processes passed on, and calls `f` with each datagram whose ICRC is
-    /// right. Their `dst` tells the endpoint. Returns how many messages there were; fewer may be
-    /// left when it is not 0.
+    /// Receives forwarded datagrams, and calls `f` with each one whose ICRC is correct. Its `dst`
+    /// identifies the endpoint. Returns the number of messages; more may be queued when it is not
+    /// 0.
     ///
     /// # Errors
     /// When the socket fails.
@@ -293,8 +297,8 @@ impl Shared {
             })
     }
 
-    /// Answers those who have asked what was counted: whoever calls [`Shared::recv_forwarded`] calls
-    /// this next. `answer` is asked for the text only if anybody wants it.
+    /// Answers the processes that asked for the counters. To be called after
+    /// [`Shared::recv_forwarded`]. `answer` is called for the text only if there is a question.
     pub fn answer_questions(&self, answer: impl FnOnce() -> Vec<u8>) {
         let questions = std::mem::take(&mut *self.questions());
         if questions.is_empty() {
@@ -314,17 +318,17 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Datagrams that came to `address` and were dropped for what they were.
+    /// The number of datagrams to `address` that were dropped as invalid.
     pub fn bad_datagrams(&self, address: LocalAddress) -> u64 {
         self.tap.bad().get(&address).copied().unwrap_or(0)
     }
 
-    /// The packet in a datagram that came to `address` made no sense.
+    /// Counts a datagram to `address` whose packet is invalid.
     pub fn count_bad(&self, address: LocalAddress) {
         self.tap.count_bad(address);
     }
 
-    /// Passes a datagram on to the process in slot `to`. False when there is none.
+    /// Forwards a datagram to the process in slot `to`. Returns false when there is none.
     pub fn hand_on(&self, to: u8, datagram: &Datagram<'_>) -> bool {
         let arrival = Arrival {
             src: datagram.src,
@@ -338,30 +342,31 @@ impl Shared {
         !matches!(self.pass(to, &arrival), Passed::NobodyThere)
     }
 
-    /// The slots of all other processes, those included that do not share an address with this one.
+    /// Returns the slots of all other processes, including those that share no address with this
+    /// one.
     ///
     /// # Errors
-    /// When the kernel gives no socket to look with.
+    /// When no socket for the look-up can be opened.
     pub fn neighbours(&self) -> io::Result<Vec<u8>> {
         let mut live = live_slots()?;
         live.retain(|slot| *slot != self.slot());
         Ok(live)
     }
 
-    /// Passes datagrams on to the process in slot `to`.
+    /// Forwards datagrams to the process in slot `to`.
     pub(super) fn pass(&self, to: u8, arrival: &Arrival<'_>) -> Passed {
         self.forwarder
             .pass(&self.slot, self.counters(), to, arrival, clock::now())
     }
 
-    /// Passes on what had to wait, and accepts connections again that could not be accepted.
+    /// Forwards the datagrams that had to wait, and resumes accepting connections.
     pub(super) fn retry(&self) {
         let now = clock::now();
         self.slot.links().retry();
         self.forwarder.retry(&self.slot, self.counters(), now);
     }
 
-    /// When [`Shared::retry`] has something to do.
+    /// The time of the next call of [`Shared::retry`].
     pub(super) fn next_deadline(&self) -> Time {
         (self.forwarder.next_deadline()).min(self.slot.links().next_deadline())
     }

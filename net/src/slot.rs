@@ -1,9 +1,9 @@
-//! The slot of a process: its place among those that share port 4791.
+//! The slot of a process: its part of the QPN space among the processes that share port 4791.
 //!
-//! A slot is a number from 0 to 254, and the top 8 bits of every QPN of the process, so that a QPN
-//! names its process. To hold a slot is to hold its name (see `names`), whatever containers and user
-//! namespaces the processes live in. Under a second name the process listens for connections of
-//! this user's other processes (see `link`), which pass datagrams on to it.
+//! A slot is a number from 0 to 254. It is the top 8 bits of every QPN of the process, so a QPN
+//! identifies its process. A process holds a slot by holding its abstract name (see `names`),
+//! across containers and user namespaces. Under a second name it listens for connections of this
+//! user's other processes (see `link`), which forward datagrams to it.
 
 use crate::error::OpenError;
 use crate::link::{Link, LinkListener, Reached};
@@ -16,18 +16,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// How many processes share a network namespace. Slot 255 does not exist: its QPNs are those of
-/// probes and of multicast.
+/// The maximum number of processes in a network namespace. Slot 255 does not exist: its QPNs are
+/// those of probes and of multicast.
 pub const SLOTS: u8 = 255;
 
-/// How many low bits of a QPN the process numbers itself.
+/// The number of low bits of a QPN that the process assigns itself.
 pub const QPN_BITS: u32 = 16;
 
-/// QPNs 0 and 1 are those of the management interfaces, which belong to no process (9.2.4).
+/// The first QPN of slot 0. QPNs 0 and 1 are the management interfaces' and belong to no process
+/// (9.2.4).
 const FIRST_QPN: u32 = 2;
 
-/// For how long a slot counts as another user's, or empty, before it is looked at again: a look
-/// costs a socket, and anybody can send datagrams for such slots. A process that takes the slot
+/// The time for which a slot counts as empty or another user's before it is checked again. A check
+/// opens a socket, and any host can send datagrams for such slots. A process that takes a slot
 /// opens the port next, which takes about as long.
 const STRANGE: Duration = Duration::from_millis(10);
 
@@ -35,29 +36,29 @@ const STRANGE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u8,
-    /// Tells others that the slot is taken.
+    /// The name that marks the slot as taken.
     _name: Name,
     links: LinkListener,
     user: User,
-    /// What is known of other slots.
+    /// The state of other slots.
     others: Mutex<HashMap<u8, Other>>,
 }
 
-/// Who is in another slot.
+/// The holder of another slot.
 #[derive(Debug)]
 enum Other {
-    /// A process of this user: others are sent nothing.
+    /// A process of this user. Only such processes are sent anything.
     Trusted(Link),
-    /// Nobody, or another user's process. It is so until then.
+    /// No process, or one of another user; valid until the given time.
     Strange(Time),
 }
 
-/// What became of a message for another slot.
+/// The result of forwarding a message to another slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Passed {
-    /// It is in the queue of that process.
+    /// The message is in the queue of that process.
     On,
-    /// That process has too many waiting.
+    /// The queue of that process is full.
     Overrun,
     /// No process of this user holds that slot.
     NobodyThere,
@@ -70,7 +71,7 @@ impl Slot {
             let taken = Name::take(&name(number))
                 .map_err(|e| OpenError::system("naming a Unix socket", e))?;
             let Some(name) = taken else { continue };
-            // Of a process that is just ending one name may be free and the other not.
+            // While a process ends, one of its names may be free and the other still taken.
             let listening = LinkListener::listen(&link_name(number))
                 .map_err(|e| OpenError::system("listening on a Unix socket", e))?;
             if let Some(links) = listening {
@@ -106,10 +107,10 @@ impl Slot {
         &self.links
     }
 
-    /// Sends a message to the process in another slot, in two parts.
+    /// Sends a message, given in two parts, to the process in another slot.
     pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8], now: Time) -> Passed {
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        // A second time where the process that was there has ended.
+        // The second iteration reconnects if the process of the first connection has ended.
         for _ in 0..2 {
             let link = match others.get(&to) {
                 Some(Other::Trusted(link)) => link,
@@ -143,7 +144,7 @@ impl Slot {
     }
 }
 
-/// The slots that processes hold now, in ascending order.
+/// Returns the slots that processes hold now, in ascending order.
 pub(super) fn live_slots() -> io::Result<Vec<u8>> {
     let lookup = Lookup::new()?;
     let mut live = Vec::new();
@@ -155,8 +156,8 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
     Ok(live)
 }
 
-/// Connects to the process in a slot, to see its end. `None` when there is none of this user, or
-/// too many have done so.
+/// Connects to the process in a slot, to detect its end. Returns `None` when no process of this
+/// user holds the slot, or its backlog of connections is full.
 pub fn watch(number: u8) -> io::Result<Option<Link>> {
     Ok(
         match Link::to(&link_name(number), User::of_this_process())? {
@@ -170,7 +171,7 @@ fn name(number: u8) -> String {
     format!("slot/{number}")
 }
 
-/// Under which the process in a slot accepts connections.
+/// Returns the name under which the process in a slot accepts connections.
 pub(super) fn link_name(number: u8) -> String {
     format!("link/{number}")
 }
@@ -196,7 +197,7 @@ mod tests {
         let theirs = Slot::claim().unwrap();
         let number = theirs.number();
         assert_eq!(ours.pass(number, b"head", b"body", Time(0)), Passed::On);
-        // It is known while it lasts; another user may take the slot as soon as it has ended.
+        // A connection to an ended process is not reused: another user may have taken the slot.
         ours.user = User::other();
         drop(theirs);
         let _next = Slot::claim().unwrap();
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_empty_slot_is_looked_at_again_after_a_time() {
-        // So many processes are in no test's network.
+        // No test starts so many processes.
         const EMPTY: u8 = SLOTS - 2;
         let ours = Slot::claim().unwrap();
         let then = Time(0) + STRANGE;
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(pass(now), Passed::NobodyThere);
         }
         assert_eq!(pass(then), Passed::On);
-        // The end of a process is noticed at once.
+        // The end of a process is detected without delay.
         drop(taken);
         assert_eq!(pass(then), Passed::NobodyThere);
     }

@@ -1,9 +1,9 @@
 //! The UDP sockets of one local address.
 //!
-//! One receives on port 4791, shared with the other processes of this user. Several send, each from
-//! a port of its own, so that routers spread flows over paths. They are never connected: only an
-//! unconnected socket with path MTU discovery sends packets whose IPv4 identification is known
-//! beforehand (0, and 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
+//! One socket receives on port 4791, shared with the other processes of this user. Several send,
+//! each from a port of its own, so that routers spread flows over paths. They are never connected:
+//! only an unconnected socket with path MTU discovery sends packets whose IPv4 identification is
+//! known beforehand (0, or 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
 
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
@@ -21,13 +21,14 @@ pub const ROCE_PORT: u16 = 4791;
 /// The lowest UDP port that RoCEv2 senders use; the highest is 65535 (A17.9.2).
 pub const FIRST_SOURCE_PORT: u16 = 0xc000;
 
-/// The time to live that packets get unless the address handle says otherwise.
+/// The default time to live, for an address handle that sets none.
 pub const DEFAULT_TTL: u8 = 64;
 
-/// What is asked for; the kernel gives what `net.core.rmem_max` and `wmem_max` allow.
+/// The requested buffer size, in bytes. Without `CAP_NET_ADMIN` the kernel limits it to
+/// `net.core.rmem_max` and `wmem_max`.
 const BUFFER_WISH: libc::c_int = 16 << 20;
 
-/// An address of this host. Link-local ones need their interface beside them.
+/// An address of this host. A link-local address includes its interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LocalAddress {
     ip: IpAddr,
@@ -35,7 +36,7 @@ pub struct LocalAddress {
 }
 
 impl LocalAddress {
-    /// `interface_index` matters for link-local IPv6 addresses only.
+    /// Returns the address. `interface_index` matters for link-local IPv6 addresses only.
     pub fn new(ip: IpAddr, interface_index: u32) -> Self {
         let scope_id = if is_link_local(ip) {
             interface_index
@@ -45,7 +46,7 @@ impl LocalAddress {
         LocalAddress { ip, scope_id }
     }
 
-    /// A multicast group on an interface: the same group on another interface is another one.
+    /// Returns a multicast group on an interface. The same group on another interface differs.
     pub fn group(ip: IpAddr, interface_index: u32) -> Self {
         LocalAddress {
             ip,
@@ -53,22 +54,22 @@ impl LocalAddress {
         }
     }
 
-    /// The bare address.
+    /// The address without the interface.
     pub fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// The interface of a link-local address or a group, else 0.
+    /// The interface index of a link-local address or a group, else 0.
     pub fn scope_id(self) -> u32 {
         self.scope_id
     }
 
-    /// With a port. An address elsewhere on the same link gets the same interface.
+    /// Returns this address with a port.
     pub fn with_port(self, port: u16) -> SocketAddr {
         self.peer(self.ip, port)
     }
 
-    /// Another node as this address reaches it.
+    /// Returns the socket address of a peer. A link-local peer gets the interface of this address.
     pub fn peer(self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V4(_) => SocketAddr::new(ip, port),
@@ -91,7 +92,7 @@ impl fmt::Display for LocalAddress {
     }
 }
 
-/// A UDP socket that neither blocks nor survives exec.
+/// Opens a non-blocking, close-on-exec UDP socket.
 fn udp(address: LocalAddress) -> Result<ProcessSocket, OpenError> {
     let domain = match address.ip {
         IpAddr::V4(_) => Domain::IPV4,
@@ -111,7 +112,7 @@ fn udp(address: LocalAddress) -> Result<ProcessSocket, OpenError> {
     open().map_err(|e| OpenError::system("opening a UDP socket", e))
 }
 
-/// Opens the socket on which `address` receives. `gro` asks for whole batches.
+/// Opens the socket on which `address` receives. `gro` requests `UDP_GRO`.
 pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<ProcessSocket, OpenError> {
     let socket = udp(address)?;
     socket
@@ -120,11 +121,12 @@ pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<ProcessS
     receive_with_headers(socket, address, gro)
 }
 
-/// Opens a socket that sends from port 4791 and receives there, and shares it with nobody: for who speaks
-/// RoCE without an engine. Its packets have the IPv4 identification 0 and «don't fragment».
+/// Opens a socket that sends from and receives on port 4791 and does not share the port: for
+/// programs that speak RoCE without urxe's engine. Its packets have the IPv4 identification 0 and
+/// «don't fragment».
 ///
 /// # Errors
-/// When the address is not this host's, or somebody has its port.
+/// When the address is not one of this host, or another socket has bound its port.
 pub fn open_alone(address: LocalAddress) -> Result<UdpSocket, OpenError> {
     let socket = udp(address)?;
     never_fragment(&socket, address)
@@ -138,8 +140,8 @@ pub fn open_alone(address: LocalAddress) -> Result<UdpSocket, OpenError> {
     Ok(socket)
 }
 
-/// Opens a socket that receives what goes to a multicast group, and joins the group. The kernel gives
-/// each such socket of each process a copy, whoever's the processes are.
+/// Opens a socket that receives the datagrams of a multicast group, and joins the group. The kernel
+/// gives a copy to each such socket of each process, of any user.
 pub(super) fn open_group_receiver(
     group: LocalAddress,
     gro: bool,
@@ -153,7 +155,8 @@ pub(super) fn open_group_receiver(
         let fd = socket.as_fd();
         match group.ip {
             IpAddr::V4(ip) => {
-                // Otherwise it gets what others joined the group for on other interfaces.
+                // Otherwise the socket receives groups that other sockets joined on other
+                // interfaces.
                 set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
                 let interface = InterfaceIndexOrAddress::Index(group.scope_id);
                 socket.join_multicast_v4_n(&ip, &interface)
@@ -183,7 +186,7 @@ fn receive_with_headers(
             IpAddr::V6(_) => {
                 set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1_i32)?;
                 set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1_i32)?;
-                // rxe and NICs send a checksum of zero, which Linux would drop.
+                // rxe and NICs send a zero checksum, which Linux drops by default (RFC 6936).
                 set_option(fd, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1_i32)?;
             }
         }
@@ -201,7 +204,7 @@ fn receive_with_headers(
     Ok(socket)
 }
 
-/// Makes a buffer as large as this user may. Whatever comes of it is good enough.
+/// Enlarges a buffer as far as the kernel permits. A failure is logged only.
 fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
     if set_option(fd, libc::SOL_SOCKET, forced, BUFFER_WISH).is_err()
         && let Err(error) = set_option(fd, libc::SOL_SOCKET, allowed, BUFFER_WISH)
@@ -210,12 +213,12 @@ fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
     }
 }
 
-/// Sends every packet with «don't fragment» and, over IPv4, with the identification 0.
+/// Makes the socket send every packet with «don't fragment» and, over IPv4, identification 0.
 ///
-/// `PROBE` ignores path MTUs that the kernel has learnt from ICMP, unlike `DO`: anybody can forge
-/// that error, and the kernel would refuse longer packets for ten minutes. A packet longer than the
-/// interface's MTU is refused with EMSGSIZE either way. The path MTU of a queue pair is the
-/// program's to choose.
+/// Unlike `DO`, `PROBE` ignores path MTUs that the kernel has learnt from ICMP. Any host can forge
+/// that error, and the kernel would refuse longer packets for ten minutes. Either way a packet
+/// longer than the interface's MTU fails with EMSGSIZE. The application chooses the path MTU of a
+/// queue pair.
 fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
     let fd = socket.as_fd();
     match address.ip {
@@ -231,11 +234,12 @@ fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
     }
 }
 
-/// What packets have that a socket sends without being told otherwise, which takes the kernel a tenth of its time for a
-/// small packet: reliable connections are ECN-capable (RFC 3168), ...
+/// The traffic class set on every sending socket: ECN-capable (RFC 3168), as reliable connections
+/// are. A packet with the socket's own values needs no control message, which for a small packet
+/// costs the kernel a tenth of its time.
 pub(super) const USUAL_TRAFFIC_CLASS: u8 = 0b10;
 
-/// ... and most programs let their packets go as far as they can.
+/// The hop limit set on every sending socket: the maximum, which most programs ask for.
 pub(super) const USUAL_HOP_LIMIT: u8 = 255;
 
 /// A socket that sends from one port of one address.
@@ -244,14 +248,14 @@ pub struct TxSocket {
     socket: ProcessSocket,
     address: LocalAddress,
     port: u16,
-    /// Whether the kernel cuts batches on this socket.
+    /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
     /// The last send found no room in the socket's buffer.
     full: AtomicBool,
 }
 
 impl TxSocket {
-    /// Opens one on the first free port of a sequence that `seed` decides.
+    /// Opens a socket on the first free port of a sequence that `seed` determines.
     pub(super) fn open(address: LocalAddress, seed: u32, gso: bool) -> Result<Self, OpenError> {
         let socket = udp(address)?;
         let configure = || -> io::Result<()> {
@@ -284,7 +288,7 @@ impl TxSocket {
                     set_option(fd, level, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
                 }
             }
-            // Nobody answers to this port: the kernel rounds 0 up to its minimum.
+            // Nothing is received on this port: the kernel rounds 0 up to its minimum.
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0_i32)
         };
         configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
@@ -309,7 +313,7 @@ impl TxSocket {
         self.port
     }
 
-    /// Multicast datagrams leave by this interface.
+    /// Sets the interface by which multicast datagrams leave.
     pub(super) fn multicast_by(&self, interface_index: u32) -> Result<(), OpenError> {
         let set = match self.address.ip {
             IpAddr::V4(_) => {
@@ -329,25 +333,25 @@ impl TxSocket {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// After the kernel has refused to cut a batch: some devices cannot.
+    /// Disables GSO after the kernel has refused to segment a batch: some devices cannot.
     pub(super) fn give_up_gso(&self) {
         if self.gso.swap(false, Ordering::Relaxed) {
             tracing::debug!(address = %self.address, "the device cannot cut batches: plain sends");
         }
     }
 
-    /// Whether a send found no room, and none has been seen since. A hint: whoever relies on it asks
-    /// the kernel to report room.
+    /// Whether a send found no room, and no room has been seen since. This is a hint: a caller that
+    /// depends on it must poll [`TxSocket::fd`].
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
-    /// Records whether the kernel refused the last send for want of space.
+    /// Records whether the kernel refused the last send for lack of space.
     pub fn set_full(&self, full: bool) {
         self.full.store(full, Ordering::Release);
     }
 
-    /// Writable when there is room in the socket's buffer.
+    /// The socket; writable when its buffer has room.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -355,7 +359,7 @@ impl TxSocket {
 
 fn bind_source_port(socket: &Socket, address: LocalAddress, seed: u32) -> Result<u16, OpenError> {
     const PORTS: u32 = 0x1_0000 - FIRST_SOURCE_PORT as u32;
-    // An odd step visits every port of the range once, whatever the seed.
+    // An odd step visits every port of the range once, for any seed.
     let step = (seed >> 16) | 1;
     for i in 0..PORTS {
         let offset = seed.wrapping_add(i.wrapping_mul(step)) % PORTS;
@@ -372,7 +376,7 @@ fn bind_source_port(socket: &Socket, address: LocalAddress, seed: u32) -> Result
     })
 }
 
-/// Waits until the socket has room again, at most `milliseconds`. False when it still has none.
+/// Waits at most `milliseconds` for room in the socket. Returns false when it still has none.
 pub(super) fn wait_writable(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

@@ -1,11 +1,11 @@
-//! Asking the processes of a network namespace what they counted.
+//! The exchange of counters between processes of a network namespace.
 //!
-//! The asker connects to each slot (see `link`), sends [`QUESTION`], and gets one message as the
-//! answer. Each side has the kernel's word for the other's user, so a process answers its own user
-//! only, and only that user's answers are believed. Nobody waits for one that is stopped longer
-//! than for the others.
+//! The asking process connects to each slot (see `link`), sends [`QUESTION`], and receives the
+//! answer as one message. Each side checks the other's user with the kernel: a process answers only
+//! its own user, and accepts only that user's answers. All are asked at once, so a stopped process
+//! delays the result by the timeout only once.
 //!
-//! A process that ends sends what it counted to those who listen for that, likewise.
+//! A process that ends sends its counters to the listeners in the same way.
 
 use crate::link::{Link, LinkListener, Reached};
 use crate::receive::RecvBatch;
@@ -16,10 +16,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// «What did you count?»
+/// The request for a process's counters.
 const QUESTION: &[u8] = b"urxq";
 
-/// How many questions wait at most for the progress thread. Nobody asks so often in earnest.
+/// The maximum number of questions that wait for the progress thread. No proper use reaches it.
 pub(super) const MAX_WAITING: usize = 16;
 
 /// Whether a message is a question.
@@ -27,31 +27,30 @@ pub(super) fn is_question(message: &[u8]) -> bool {
     message == QUESTION
 }
 
-/// What a process answered.
+/// The answer of one process.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The process, as the kernel numbers it here; 0 for those of PID namespaces that cannot be
-    /// seen from here.
+    /// The PID of the process in this PID namespace; 0 if it is not visible from here.
     pub pid: u32,
-    /// What it sent. Anything of this user's may have sent it.
+    /// The text. Any program of this user may have sent it.
     pub bytes: Vec<u8>,
 }
 
-/// What came of asking.
+/// The result of asking.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// One for each process that answered.
+    /// The answer of each process that gave one.
     pub given: Vec<Answer>,
-    /// How many slots were held by processes that did not: another user's, stopped ones, or those of
-    /// a urxe that does not know the question.
+    /// The number of slots without an answer: their processes are another user's, stopped, or run a
+    /// urxe that does not know the question.
     pub silent: usize,
 }
 
-/// Asks every process of this network namespace and user. Those that have not answered after
-/// `patience` are not waited for.
+/// Asks every process of this network namespace and user for its counters. `patience` is the
+/// timeout for all answers together.
 ///
 /// # Errors
-/// When no Unix socket can be had.
+/// When no Unix socket can be opened, or polling fails.
 pub fn ask(patience: Duration) -> io::Result<Answers> {
     let deadline = Instant::now() + patience;
     let user = User::of_this_process();
@@ -89,7 +88,7 @@ pub fn ask(patience: Duration) -> io::Result<Answers> {
             if !ready.next().unwrap_or(false) {
                 return true;
             }
-            // One that has ended answers nothing.
+            // A process that has ended sends no answer.
             if let Some(bytes) = link.receive(&mut batch) {
                 answers.silent -= 1;
                 let pid = link.pid();
@@ -101,18 +100,18 @@ pub fn ask(patience: Duration) -> io::Result<Answers> {
     Ok(answers)
 }
 
-/// How many can listen to what processes say when they end.
+/// The maximum number of listeners for the counters of ending processes.
 const LISTENERS: u8 = 64;
 
-/// Hears what processes counted that end.
+/// Receives the counters of processes that end.
 #[derive(Debug)]
 pub struct Listener(LinkListener);
 
 impl Listener {
-    /// Begins to listen. `None` when too many do.
+    /// Starts listening. Returns `None` when there are too many listeners.
     ///
     /// # Errors
-    /// When no Unix socket can be had.
+    /// When no Unix socket can be opened.
     pub fn new() -> io::Result<Option<Listener>> {
         for number in 0..LISTENERS {
             if let Some(listener) = LinkListener::listen(&listener_name(number))? {
@@ -122,12 +121,12 @@ impl Listener {
         Ok(None)
     }
 
-    /// Readable when somebody has ended.
+    /// The descriptor that is readable when a process has sent its counters.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 
-    /// What was said by processes of this user; there may be more.
+    /// Returns the counters sent by processes of this user; more may be queued.
     ///
     /// # Errors
     /// When the socket fails.
@@ -145,11 +144,12 @@ impl Listener {
     }
 }
 
-/// Tells who listens what this process counted: it is about to end. `answer` is asked for the text
-/// only if anybody listens, and may not know. Whoever has no room for it does not hear it.
+/// Sends this process's counters to the listeners, before it ends. `answer` is called for the text
+/// only if there is a listener, and may return `None`. A listener whose queue is full receives
+/// nothing.
 ///
 /// # Errors
-/// When no Unix socket can be had.
+/// When no Unix socket can be opened.
 pub fn tell_listeners(answer: impl FnOnce() -> Option<Vec<u8>>) -> io::Result<()> {
     let user = User::of_this_process();
     let mut listening = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn who_is_silent_is_not_waited_for() {
-        // Nobody serves this slot: it is as if its process were stopped.
+        // No thread serves this slot, as if its process were stopped.
         let stopped = Slot::claim().unwrap();
         let answers = ask(Duration::from_millis(50)).unwrap();
         assert!(answers.silent >= 1, "{answers:?}");

@@ -1,26 +1,29 @@
-//! Which process's socket gets a datagram: the steering program of one address, and how its order
-//! of sockets is learnt.
+//! Port steering: the program that selects the receiving process of a datagram at one address, and
+//! the protocol by which processes learn the order of the sockets.
 //!
-//! All sockets on port 4791 of an address form a group, in which the kernel numbers them in the
-//! order in which they joined; when one closes, the last one takes its number. A classic BPF program
-//! reads the slot from the destination QPN, or from the communication ID of a MAD, and returns the
-//! number of the socket for it. Nothing
-//! tells a process its number, so it asks: for a QPN in slot 255 the program returns what stands in
-//! the low 16 bits of the QPN, so that a *probe* reaches the socket of a given number. Whoever gets
-//! one answers with its slot, straight to the sender. One round of probes (a *sweep*) thus tells the
-//! whole order, and who made it attaches the program anew.
+//! All sockets on port 4791 of an address form a group. The kernel numbers them in the order in
+//! which they join; when one closes, the last one takes its number. A classic BPF program reads the
+//! slot from the destination QPN, or from the communication ID of a MAD, and returns the number of
+//! the slot's socket.
 //!
-//! A process sweeps when it joins, and whenever a datagram reaches it that is for another living
-//! process; and as long as a sweep tells something new, another one follows, for the first may have
-//! gone through no program at all, and a third process may have attached a better program meanwhile. Who learns nothing new
-//! attaches nothing. No mistake outlasts that, whoever died and however. Nothing is shared that a
-//! dying process could leave half written. A probe for a number that no socket has is given to any
-//! of them by the kernel's hash, and gets an answer too; but a socket answers its probes in order,
-//! so its first answer is its lowest, and its true number is lower than any that nobody has.
+//! The kernel does not report these numbers, so processes probe for them. For a QPN in slot 255 the
+//! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given number.
+//! The process that receives a probe sends its slot to the prober. One round of probes (a *sweep*)
+//! yields the whole order, and the process that made it attaches a new program.
 //!
-//! An answer carries the sweep's random number, which only sockets of the group have seen, and those
-//! belong to this user; so nobody else can make a process attach a wrong program. (It would not do
-//! more than cost the detour over the right process, either.)
+//! A process sweeps when it joins, and whenever it receives a datagram for another living process.
+//! A sweep that yields something new is followed by another one: the first may have gone through no
+//! program at all, and a third process may have attached a better program meanwhile. A process that
+//! learns nothing new attaches nothing. So every wrong order is corrected, whichever process ends
+//! and however, and a process that dies leaves no shared state half written.
+//!
+//! The kernel's hash gives a probe for a number that no socket has to any socket of the group,
+//! which answers it too. A socket answers its probes in order, so its first answer has its lowest
+//! number, and its true number is lower than any unused one.
+//!
+//! An answer carries the sweep's random nonce, which only sockets of the group have seen. Those
+//! belong to this user, so no other user can make a process attach a wrong program. A wrong program
+//! would cause forwarding only.
 
 pub(super) mod program;
 
@@ -42,22 +45,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The slot of probes, which no process holds.
 pub(super) const PROBE_SLOT: u8 = 0xff;
 
-/// How long a sweep waits for processes that do not answer.
+/// The time for which a sweep waits for missing answers.
 pub(super) const SWEEP_TIME: Duration = Duration::from_millis(20);
 
-/// The pause between two sweeps, as long as they tell something new; it doubles when they do not.
+/// The pause between two sweeps while they yield something new; otherwise it doubles.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a slot of a living process may stay silent, sweep after sweep, before it is out of the order:
-/// a process that got no processor is not gone.
+/// The time for which a living process may miss the sweeps before its slot is removed from the
+/// order. A process that gets no CPU time has not ended.
 const SILENCE_TIME: Duration = Duration::from_secs(1);
 
-/// How many more sockets than living processes a sweep looks for: a forked child that holds its
-/// parent's socket, processes that join meanwhile.
+/// The number of probes beyond the number of living processes: for a forked child that holds its
+/// parent's socket, and for processes that join meanwhile.
 const EXTRA_PROBES: u16 = 4;
 
-/// An opcode that no transport has, so that a probe never passes for a packet.
+/// An opcode that no transport has, so that no probe is mistaken for a packet.
 const NO_OPCODE: u8 = 0xff;
 
 const PROBE_MAGIC: [u8; 4] = *b"urxp";
@@ -65,7 +68,7 @@ const ANSWER_MAGIC: [u8; 4] = *b"urxa";
 
 type Nonce = [u8; 16];
 
-/// A question to the socket of a number. Its first 8 bytes are where a BTH has them.
+/// A probe to the socket with a given number. Its first 8 bytes have the layout of a BTH.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Probe {
@@ -78,7 +81,7 @@ struct Probe {
     nonce: Nonce,
 }
 
-/// Who has that number.
+/// The answer to a probe: the slot of the socket that received it.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Answer {
@@ -89,35 +92,34 @@ struct Answer {
     nonce: Nonce,
 }
 
-/// The number of each slot's socket.
+/// The socket number of each slot.
 pub(super) type Order = BTreeMap<u8, u16>;
 
-/// What this process knows of one address's group.
+/// The state that this process keeps about one address's group.
 pub(super) struct Steering {
     address: LocalAddress,
     slot: u8,
     counters: Arc<NetCounters>,
-    /// Sends probes and gets answers.
+    /// The socket that sends probes and receives answers.
     asker: Socket,
     state: Mutex<State>,
-    /// The lowest slot of the group, which gets QP 1.
+    /// The lowest slot of the group, which receives the messages to QP 1.
     lowest: AtomicU8,
 }
 
 struct State {
     order: Order,
-    /// Slots of the order that did not answer the last sweep, and since when: stopped, slow, or another
-    /// process by now, one that is not of this group. Not to answer twice, for [`SILENCE_TIME`], is to be
-    /// out of it.
+    /// Slots of the order that did not answer the last sweep, with the time of the first miss. The
+    /// process may be stopped, slow, or replaced by one that is not in this group. A slot that is
+    /// silent for [`SILENCE_TIME`] is removed from the order.
     silent: BTreeMap<u8, Time>,
-    /// Whether this process may not attach programs, or will not any more: then there is no point
-    /// in sweeping.
+    /// Whether this process may not attach programs, or has left the group: then it does not sweep.
     refused: bool,
     sweep: Option<Sweep>,
-    /// What the kernel has may be another process's program: that of this one's order is to be attached though the
-    /// next sweep tells nothing new.
+    /// Whether the attached program may be another process's. Then the next sweep attaches this
+    /// process's program even if it yields nothing new.
     in_doubt: bool,
-    /// A sweep is wanted, and must wait for `not_before`.
+    /// A sweep is due, but not before `not_before`.
     wanted: bool,
     not_before: Time,
     pause: Duration,
@@ -125,18 +127,19 @@ struct State {
 
 struct Sweep {
     nonce: Nonce,
-    /// Only the first answer of each slot.
+    /// The first answer of each slot.
     answers: Order,
     live: Vec<u8>,
-    /// How many probes are not answered yet.
+    /// The number of probes without an answer.
     unanswered: u16,
-    /// When it goes by the answers that it has; `NEVER` when it has done so. Later ones still count.
+    /// The time at which the sweep is evaluated with the answers so far; `NEVER` after that. Later
+    /// answers still count.
     deadline: Time,
     news: bool,
 }
 
 impl Steering {
-    /// `receiver` is this process's socket, which has just joined the group.
+    /// Learns the order of the group, which `receiver`, this process's socket, has just joined.
     pub(super) fn join(
         address: LocalAddress,
         slot: u8,
@@ -177,17 +180,17 @@ impl Steering {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where answers arrive: call [`Steering::take_answers`] when it is readable.
+    /// The socket on which answers arrive. When it is readable, call [`Steering::take_answers`].
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.asker.as_fd()
     }
 
-    /// The lowest slot of the group as far as this process knows.
+    /// The lowest slot of the group, as far as this process knows.
     pub(super) fn lowest(&self) -> u8 {
         self.lowest.load(Ordering::Relaxed)
     }
 
-    /// A datagram for `slot`, a living process, was steered here: the program is wrong.
+    /// Records that a datagram for another living process was steered here: the program is wrong.
     pub(super) fn mistaken(&self, now: Time) {
         let mut state = self.state();
         let running = state
@@ -202,7 +205,7 @@ impl Steering {
         self.on_time_inner(now, None);
     }
 
-    /// No process holds `slot` any more.
+    /// Records that no process holds `slot` any more.
     pub(super) fn gone(&self, slot: u8, now: Time) {
         let mut state = self.state();
         if state.order.remove(&slot).is_some() {
@@ -219,7 +222,7 @@ impl Steering {
         self.lowest.store(lowest, Ordering::Relaxed);
     }
 
-    /// When [`Steering::on_time`] has something to do.
+    /// The time of the next call of [`Steering::on_time`].
     pub(super) fn next_deadline(&self) -> Time {
         let state = self.state();
         let sweep = state.sweep.as_ref().map_or(Time::NEVER, |s| s.deadline);
@@ -231,7 +234,7 @@ impl Steering {
         sweep.min(wanted)
     }
 
-    /// Ends a sweep whose time is over, and starts one that is wanted.
+    /// Ends a sweep whose time is over, and starts one that is due.
     pub(super) fn on_time(&self, now: Time, receiver: BorrowedFd<'_>) {
         self.on_time_inner(now, Some(receiver));
     }
@@ -258,7 +261,7 @@ impl Steering {
         }
     }
 
-    /// Sends a probe to each number that a socket may have.
+    /// Starts a sweep: sends a probe to each number that a socket may have.
     fn start(&self, state: &mut State, live: Vec<u8>, now: Time) {
         let nonce: Nonce = crate::random::any();
         let count = live.len() as u16 + EXTRA_PROBES;
@@ -276,7 +279,7 @@ impl Steering {
             };
             match self.asker.send_to(probe.as_bytes(), &to) {
                 Ok(_) => self.counters.probes_out.add(1),
-                // The sweep stays incomplete, and the next mistake starts another one.
+                // The sweep stays incomplete; the next misdirected datagram starts another one.
                 Err(error) => tracing::debug!(%error, "a probe was not sent"),
             }
         }
@@ -291,9 +294,10 @@ impl Steering {
         });
     }
 
-    /// Whether `bytes` from `src` is a probe; if so it is answered through `receiver`.
+    /// Answers `bytes` from `src` through `receiver` if they are a valid probe; else counts a
+    /// rejection.
     pub(super) fn take_probe(&self, receiver: &Socket, src: SocketAddr, bytes: &[u8]) {
-        // A probe comes from this very address, on this very host.
+        // A probe is sent from the same address of this host.
         let probe = Probe::read_from_bytes(bytes)
             .ok()
             .filter(|p| p.magic == PROBE_MAGIC && p.opcode == NO_OPCODE)
@@ -315,7 +319,7 @@ impl Steering {
         }
     }
 
-    /// Reads the answers that have arrived, and attaches the program when they tell the order.
+    /// Receives answers, and attaches the program once they yield the order.
     pub(super) fn take_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
         let mut state = self.state();
         let mut room = [0_u8; 64];
@@ -356,8 +360,9 @@ impl Steering {
                 .iter()
                 .all(|slot| sweep.answers.contains_key(slot));
             let late = sweep.deadline == Time::NEVER;
-            // Of those who join at the same moment none has attached a program yet, and all of a sweep's
-            // probes reach the same one: whoever is missing will not answer this time.
+            // While processes join at the same time, none has attached a program, and all probes of
+            // a sweep may reach one socket. When all are answered, the missing slots will not
+            // answer.
             let over = sweep.unanswered == 0;
             sweep.news && (complete || late || over)
         });
@@ -367,7 +372,7 @@ impl Steering {
         Ok(())
     }
 
-    /// The socket leaves the group: it is no longer this process's business.
+    /// Stops all sweeps: the socket leaves the group.
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.refused = true;
@@ -375,7 +380,7 @@ impl Steering {
         state.sweep = None;
     }
 
-    /// Goes by what has been answered.
+    /// Evaluates the answers of the sweep.
     fn conclude(&self, state: &mut State, receiver: BorrowedFd<'_>, now: Time) {
         let Some(sweep) = &mut state.sweep else {
             return;
@@ -407,15 +412,16 @@ impl Steering {
         let attaches = is_new || state.in_doubt;
         state.wanted |= attaches || !state.silent.is_empty();
         state.not_before = now + state.pause;
-        // Somebody may have joined, and attached a better program, while these probes were under way. So
-        // whoever attaches one sweeps once more, and who learns nothing new leaves alone what is there.
+        // A process may have joined and attached a better program during this sweep. So a process
+        // that attaches one sweeps again, and a process that learns nothing new leaves the program
+        // alone.
         if attaches {
             state.in_doubt = false;
             self.attach(state, receiver);
         }
     }
 
-    /// Gives the group a program for the order as this process knows it.
+    /// Attaches a program for the order that this process knows.
     fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
         let own = state.order.get(&self.slot).copied();
         match program::attach(receiver, &state.order, own) {
@@ -481,7 +487,7 @@ mod tests {
         assert_eq!(counters.probes_rejected.get(), 4);
         assert!(steering.state().sweep.as_ref().unwrap().answers.is_empty());
         assert_eq!(steering.state().order, before);
-        // The right one counts.
+        // An answer from the right address with the right nonce counts.
         receiver.send_to(answer(nonce).as_bytes(), &to).unwrap();
         steering.take_answers(fd, Time(3)).unwrap();
         steering.on_time(Time(u64::MAX), fd);
@@ -497,13 +503,14 @@ mod tests {
             Steering::join(address, slot, socket.as_fd(), counters.clone(), Time(0)).unwrap()
         });
         let fd = sockets[0].as_fd();
-        // The first one's sweep began before the second came, so only its own socket has answered.
+        // The first sweep began before the second socket joined, so only the first socket has
+        // answered.
         for now in [1, 2] {
             let mut state = first.state();
             first.start(&mut state, vec![3, 9], Time(now));
             state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
             if now == 2 {
-                // The second one has learnt the whole order meanwhile.
+                // Meanwhile the second process has learnt the whole order.
                 let whole = Order::from([(3, 0), (9, 1)]);
                 program::attach(sockets[1].as_fd(), &whole, Some(1)).unwrap();
             }
@@ -517,7 +524,7 @@ mod tests {
         let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
         let found = std::iter::from_fn(|| sockets[1].recv(&mut room).ok().map(Ok));
         assert!(found.into_iter().any(is_there));
-        // Who was given a datagram of another does attach what it knows, new or not.
+        // A process that received a datagram of another one attaches its order, new or not.
         let mut state = first.state();
         state.in_doubt = true;
         first.start(&mut state, vec![3, 9], Time(3));

@@ -1,4 +1,4 @@
-//! Socket options and control messages: what neither `socket2` nor `rustix` has.
+//! Socket options and control messages that neither `socket2` nor `rustix` has.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -12,7 +12,7 @@ pub(super) fn set_option<T: Copy>(
     name: libc::c_int,
     value: T,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which lives through the call.
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
     let r = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -29,8 +29,8 @@ pub(super) fn set_option<T: Copy>(
     }
 }
 
-/// The process at the other end of a connected Unix socket, as it is numbered and named here: the
-/// process 0 is in no PID namespace that can be seen from here.
+/// Returns the credentials of the process at the other end of a connected Unix socket, in the
+/// namespaces of this process. The PID is 0 when it is not visible in this PID namespace.
 pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -38,8 +38,8 @@ pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers are to a `ucred`, which any bytes are one of, and to its length; both
-    // live through the call.
+    // SAFETY: the pointers refer to a `ucred`, for which all bytes are valid, and to its length.
+    // Both outlive the call.
     let r = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -56,14 +56,14 @@ pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     }
 }
 
-/// Whether the kernel gave this program more rights than whoever started it has: by its owner, its group or
-/// its capabilities. Then the environment is somebody else's.
+/// Whether the kernel gave this program more rights than its user has (set-user-ID, set-group-ID or
+/// capabilities). Then the environment is not to be trusted.
 pub(super) fn has_more_rights_than_its_user() -> bool {
-    // SAFETY: it takes a number and looks it up in memory that the kernel has filled.
+    // SAFETY: getauxval has no preconditions; it reads the auxiliary vector of this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Room for the control messages of one message: at most six, of up to 12 bytes each.
+/// A buffer for the control messages of one message: at most six, of up to 12 bytes each.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control([u8; CONTROL_SIZE]);
@@ -75,13 +75,14 @@ impl Control {
         Control([0; CONTROL_SIZE])
     }
 
-    /// Lets the kernel fill the whole of it: pointer and length for a `msghdr`.
+    /// Returns pointer and length for a `msghdr` that receives. The kernel may fill the whole
+    /// buffer.
     pub(super) fn as_room(&mut self) -> (*mut libc::c_void, usize) {
         (self.0.as_mut_ptr().cast(), CONTROL_SIZE)
     }
 }
 
-/// Control messages to send, in the room of a [`Control`].
+/// A list of control messages to send, in a [`Control`].
 #[derive(Clone, Copy)]
 pub(super) struct ControlList {
     room: Control,
@@ -96,10 +97,10 @@ impl ControlList {
         }
     }
 
-    /// Appends one message whose value is plain data of at most 8 bytes. At most six fit.
+    /// Appends a control message whose value is plain data of at most 8 bytes. At most six fit.
     pub(super) fn push<T: Copy>(&mut self, level: libc::c_int, kind: libc::c_int, value: T) {
         const { assert!(size_of::<T>() <= 8) };
-        // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
+        // SAFETY: CMSG_SPACE and CMSG_LEN compute sizes and access no memory.
         let (space, len) = unsafe {
             (
                 libc::CMSG_SPACE(size_of::<T>() as u32) as usize,
@@ -112,9 +113,9 @@ impl ControlList {
             cmsg_level: level,
             cmsg_type: kind,
         };
-        // SAFETY: `space` bytes from `used` lie inside the room (asserted), which is aligned to 8
-        // as `used` is, for CMSG_SPACE rounds up to that. The value follows the header at
-        // CMSG_LEN(0), and is written without assuming its alignment.
+        // SAFETY: the `space` bytes from `used` are inside the buffer (asserted). The buffer is
+        // aligned to 8, and so is `used`, since CMSG_SPACE rounds up to 8. The value follows the
+        // header at CMSG_LEN(0), and is written without an assumption about its alignment.
         unsafe {
             let at = self.room.0.as_mut_ptr().add(self.used);
             at.cast::<libc::cmsghdr>().write(header);
@@ -125,7 +126,7 @@ impl ControlList {
         self.used += space;
     }
 
-    /// Pointer and length for a `msghdr`.
+    /// Returns pointer and length for a `msghdr` that sends.
     pub(super) fn as_list(&mut self) -> (*mut libc::c_void, usize) {
         if self.used == 0 {
             return (std::ptr::null_mut(), 0);
@@ -134,15 +135,17 @@ impl ControlList {
     }
 }
 
-/// Calls `f` with level, type and value of each control message of a message that was received.
+/// Calls `f` with level, type and value of each control message of a received message.
 ///
 /// # Safety
-/// `message` was filled by a receive call, and its control buffer still is what the call filled.
+/// `msg_control` and `msg_controllen` of `message` must describe a readable buffer of well-formed
+/// control messages, such as a receive call leaves.
 pub(super) unsafe fn for_each_control(
     message: &libc::msghdr,
     mut f: impl FnMut(libc::c_int, libc::c_int, &[u8]),
 ) {
-    // SAFETY: the caller vouches for the header; the CMSG macros stay inside its control buffer.
+    // SAFETY: the control buffer of `message` is readable and holds well-formed control messages:
+    // the caller's contract, section Safety. So the CMSG macros return pointers inside the buffer.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
@@ -155,7 +158,7 @@ pub(super) unsafe fn for_each_control(
     }
 }
 
-/// The `int` at the start of a control message, or its one byte.
+/// Returns the `int` at the start of a control message, or its single byte.
 pub(super) fn control_int(value: &[u8]) -> i32 {
     match value {
         [one] => i32::from(*one),
@@ -164,7 +167,7 @@ pub(super) fn control_int(value: &[u8]) -> i32 {
     }
 }
 
-/// A socket address as the kernel takes and gives it.
+/// A socket address in the kernel's format.
 #[derive(Clone, Copy)]
 pub(super) struct RawAddress {
     storage: libc::sockaddr_storage,
@@ -174,13 +177,13 @@ pub(super) struct RawAddress {
 impl RawAddress {
     pub(super) fn empty() -> Self {
         RawAddress {
-            // SAFETY: all zeroes is a valid sockaddr_storage (AF_UNSPEC).
+            // SAFETY: zeroes are a valid sockaddr_storage (AF_UNSPEC).
             storage: unsafe { MaybeUninit::zeroed().assume_init() },
             len: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         }
     }
 
-    /// An IP address with its port; for IPv6 with a flow label (0: the kernel's choice).
+    /// Returns an IP address with its port. An IPv6 flow label of 0 lets the kernel choose one.
     pub(super) fn new(address: SocketAddr, flow_label: u32) -> Self {
         let mut raw = Self::empty();
         match address {
@@ -207,7 +210,7 @@ impl RawAddress {
                     },
                     sin6_scope_id: v6.scope_id(),
                 };
-                // SAFETY: as above.
+                // SAFETY: sockaddr_storage is large enough and aligned for every address type.
                 unsafe { (&raw mut raw.storage).cast::<libc::sockaddr_in6>().write(a) };
                 raw.len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
             }
@@ -215,17 +218,20 @@ impl RawAddress {
         raw
     }
 
-    /// The IP address, if it is one. A flow label is left out: it is not part of who the peer is.
+    /// Returns the IP address, or `None` for another family. The flow label is omitted: it does not
+    /// identify the peer.
     pub(super) fn ip(&self) -> Option<SocketAddr> {
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the family says what it is; every bit pattern is a valid sockaddr_in.
+                // SAFETY: the storage is at least as large and as aligned as a sockaddr_in, for
+                // which every bit pattern is valid.
                 let a = unsafe { (&raw const self.storage).cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
                 Some(SocketAddrV4::new(ip, u16::from_be(a.sin_port)).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: as above, for sockaddr_in6.
+                // SAFETY: the storage is at least as large and as aligned as a sockaddr_in6, for
+                // which every bit pattern is valid.
                 let a = unsafe {
                     (&raw const self.storage)
                         .cast::<libc::sockaddr_in6>()
@@ -239,12 +245,12 @@ impl RawAddress {
         }
     }
 
-    /// Pointer and length for a `msghdr` that sends.
+    /// Returns pointer and length for a `msghdr` that sends.
     pub(super) fn as_name(&self) -> (*mut libc::c_void, libc::socklen_t) {
         ((&raw const self.storage).cast_mut().cast(), self.len)
     }
 
-    /// Pointer and length for a `msghdr` that receives.
+    /// Returns pointer and length for a `msghdr` that receives.
     pub(super) fn as_room(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
         (
             (&raw mut self.storage).cast(),
@@ -253,7 +259,7 @@ impl RawAddress {
     }
 }
 
-/// Whether a datagram to or from `ip` needs an interface index beside it.
+/// Whether a socket address with `ip` needs an interface index.
 pub(super) fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,
@@ -280,12 +286,13 @@ mod tests {
         list.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, 1040_u16);
         list.push(libc::IPPROTO_IP, libc::IP_TTL, 64_i32);
         let (pointer, len) = list.as_list();
-        // SAFETY: all zeroes is a valid msghdr.
+        // SAFETY: `msghdr` consists of integers and raw pointers, for which zeroes are valid.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = pointer;
         message.msg_controllen = len as _;
         let mut seen = Vec::new();
-        // SAFETY: the control buffer is `list`, which lives on.
+        // SAFETY: `message` refers to `list`, whose messages are well-formed and which outlives the
+        // call.
         unsafe { for_each_control(&message, |l, t, v| seen.push((l, t, v.to_vec()))) };
         assert_eq!(seen.len(), 3);
         assert_eq!(control_int(&seen[0].2), 0x2e);

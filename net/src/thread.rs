@@ -1,13 +1,14 @@
-//! Threads of the library's own. Signals that are sent to the process go to the program's threads; signals
-//! that a thread's own instruction raises go to the program's handler, whichever thread raises them.
+//! The library's own threads, and their signal masks. Signals sent to the process are handled by
+//! the program's threads. A signal that an instruction raises goes to the program's handler in any
+//! thread.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Signals that a thread's own instruction raises. The kernel delivers such a signal to the thread that
-/// raises it, and kills the process where that thread blocks it. A program may handle them: write
-/// barriers and checkpointers protect pages and catch the SIGSEGV of the first access, which may be a
-/// peer's, carried out by a thread of the library.
+/// The synchronous signals, which an instruction of the thread raises. The kernel delivers such a
+/// signal to the thread that raises it, and kills the process if that thread blocks it. A program
+/// may handle them: write barriers and checkpointers protect pages and catch the SIGSEGV of the
+/// first access, which may be a peer's access that a thread of the library executes.
 const SYNCHRONOUS: [libc::c_int; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -17,10 +18,10 @@ const SYNCHRONOUS: [libc::c_int; 6] = [
     libc::SIGSYS,
 ];
 
-/// Starts a thread that blocks all signals but the synchronous ones, and that nobody joins.
+/// Starts a detached thread that blocks all signals except the synchronous ones.
 ///
 /// # Errors
-/// When the system cannot start one more.
+/// When the system cannot start another thread.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let signals = BlockedSignals::new();
     let started = std::thread::Builder::new().name(name.into()).spawn(run);
@@ -28,17 +29,17 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// While this lives, the thread blocks all signals but the synchronous ones. A thread that it starts
-/// inherits the mask.
+/// A guard: while it exists, the thread blocks all signals except the synchronous ones. Threads
+/// that it starts inherit the mask.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     fn new() -> Self {
         let mut blocked = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: sigfillset initializes the whole of `blocked`, which sigdelset and pthread_sigmask
-        // read; pthread_sigmask writes the whole of `before`. All get valid pointers and signal numbers,
-        // so none fails.
+        // SAFETY: sigfillset initializes the whole of `blocked`, which sigdelset and
+        // pthread_sigmask read. pthread_sigmask writes the whole of `before`. All pointers and
+        // signal numbers are valid, so no call fails.
         unsafe {
             libc::sigfillset(blocked.as_mut_ptr());
             for signal in SYNCHRONOUS {
@@ -52,8 +53,8 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is the mask that pthread_sigmask returned, so it is initialized; a null pointer
-        // asks for no result.
+        // SAFETY: the set is the mask that pthread_sigmask returned, so it is initialized. A null
+        // pointer asks for no result.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut());
         }
@@ -61,21 +62,23 @@ impl Drop for BlockedSignals {
 }
 
 unsafe extern "C-unwind" {
-    /// As the C library has it; the libc crate lacks it for Linux.
+    /// The function of the C library; the libc crate lacks it for Linux.
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Does `call`, which does not panic, while the thread cannot be cancelled: pthread_cancel(3) unwinds the stack
-/// by force, which frames that have something to drop or that catch panics do not survive.
+/// Calls `call`, which must not panic, with cancellation of the thread disabled. pthread_cancel(3)
+/// unwinds the stack by force, which Rust does not permit through frames that drop values or catch
+/// panics.
 pub fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
     /// `PTHREAD_CANCEL_DISABLE`.
     const DISABLE: libc::c_int = 1;
     let mut before = DISABLE;
-    // SAFETY: a valid state, and a pointer that is valid for writing the old one.
+    // SAFETY: the state is valid, and `before` is valid for writing the old one.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     let result = call();
-    // SAFETY: the state that was in force; a null pointer asks for no result. It unwinds only in a thread that is
-    // cancelled asynchronously, which must not call functions that POSIX does not name for it.
+    // SAFETY: `before` is the state that was in force; a null pointer asks for no result. The call
+    // unwinds only in a thread with asynchronous cancellation, which POSIX does not allow to call
+    // functions that are not async-cancel-safe.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result
 }
@@ -88,12 +91,12 @@ mod tests {
     /// The signals that the calling thread blocks.
     fn blocked() -> Vec<libc::c_int> {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: a null set changes nothing, and the mask in force is written to `mask`.
+        // SAFETY: a null set changes nothing, and the current mask is written to `mask`.
         let mask = unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
             mask.assume_init()
         };
-        // SAFETY: `mask` is initialized, and the numbers are of signals.
+        // SAFETY: `mask` is initialized, and the numbers are valid signal numbers.
         let is_blocked = |&signal: &libc::c_int| unsafe { libc::sigismember(&mask, signal) == 1 };
         (1..=libc::SIGRTMAX()).filter(is_blocked).collect()
     }

@@ -1,8 +1,8 @@
-//! Which processes are this user's.
+//! Recognition of processes of this user.
 //!
-//! The kernel reports the user of a peer as it is named in this process's user namespace. A user
-//! that has no name there is reported as the overflow user, 65534, whoever it is. So where this
-//! process is that user itself, it cannot tell its own processes from others', and trusts none.
+//! The kernel reports the user of a peer as mapped into this process's user namespace. A user that
+//! is not mapped there is reported as the overflow user, 65534. So if this process runs as that
+//! user itself, it cannot distinguish its own processes from others', and trusts none.
 
 use crate::sys::peer_credentials;
 use rustix::process::{Uid, geteuid};
@@ -10,11 +10,11 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// The overflow user where `/proc` does not tell.
+/// The overflow user where `/proc` does not report it.
 const OVERFLOW_USER: u32 = 65_534;
 
-/// The user of this process, or none that could be told from others. It is the effective user, to
-/// whom the kernel grants the port, too (`SO_REUSEPORT`).
+/// The user of this process, or `None` if it cannot be distinguished from others. It is the
+/// effective user, which is also the one that the kernel compares for `SO_REUSEPORT`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User(Option<Uid>);
 
@@ -28,20 +28,20 @@ impl User {
         User((!is_ambiguous).then_some(user))
     }
 
-    /// One of whom this process is not.
+    /// Returns a user that this process does not run as.
     #[cfg(test)]
     pub(super) fn other() -> User {
         User(Some(Uid::from_raw(geteuid().as_raw() + 1)))
     }
 
-    /// Whether anybody is trusted.
+    /// Whether any process is trusted.
     pub(super) fn is_known(self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether the process at the other end of a connected Unix socket is this user's. For who
-    /// connected, it is the one that listened, with the user that it had then; for who accepted,
-    /// the one that connected.
+    /// Whether the process at the other end of a connected Unix socket is this user's. On the
+    /// connecting side that is the process that called listen, with its user at that time; on the
+    /// accepting side it is the process that connected.
     pub(super) fn is_peer_of(self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let peer = peer_credentials(socket)?.uid;
         Ok(self.0.is_some_and(|user| user.as_raw() == peer))
@@ -53,7 +53,7 @@ fn overflow_user(text: Option<&str>) -> u32 {
         .unwrap_or(OVERFLOW_USER)
 }
 
-/// Whether every user has a name in a user namespace with this map (`user_namespaces(7)`).
+/// Whether a user namespace with this map maps every user (`user_namespaces(7)`).
 fn names_all(map: &str) -> bool {
     let named = |line: &str| -> Option<u64> { line.split_whitespace().nth(2)?.parse().ok() };
     map.lines().filter_map(named).sum::<u64>() >= u64::from(u32::MAX)

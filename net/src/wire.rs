@@ -1,4 +1,4 @@
-//! What stands between an endpoint and its sockets: counting, capture, and faults if asked for.
+//! The layer between an endpoint and its sockets: counters, capture, and faults if requested.
 
 use crate::counters::NetCounters;
 use crate::faults::{self, FaultSpec, Injector};
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_proto::icrc::IcrcError;
 use urxe_proto::time::Time;
 
-/// Counters and capture of the process.
+/// The counters and the capture of the process.
 pub(super) struct Tap {
     pub(super) counters: Arc<NetCounters>,
-    /// Datagrams that came to an address and were dropped for what they were.
+    /// The number of datagrams per local address that were dropped as invalid.
     pub(super) bad: Mutex<HashMap<LocalAddress, u64>>,
     pub(super) capture: Option<Capture>,
 }
@@ -26,7 +26,7 @@ impl Tap {
         self.capture.is_some()
     }
 
-    /// Shows a packet, if anybody looks.
+    /// Captures a packet, if a capture is configured.
     pub(super) fn capture(&self, record: &Record<'_>) {
         if let Some(capture) = &self.capture
             && let Err(error) = capture.record(record)
@@ -66,7 +66,7 @@ impl Tap {
         tracing::debug!(%error, packets, "packets could not be sent");
     }
 
-    /// A datagram that came to `address` was dropped for what it was.
+    /// Counts a datagram to `address` that was dropped as invalid.
     #[cold]
     pub(super) fn count_bad(&self, address: LocalAddress) {
         *self.bad().entry(address).or_default() += 1;
@@ -76,8 +76,8 @@ impl Tap {
         self.bad.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what was passed on since this was last called, and shows what was captured. Counting each datagram by
-    /// itself would have the processor wait until the data of the one before is where it belongs.
+    /// Adds the tally to the counters, and writes the capture. Counting each datagram by itself
+    /// would make the processor wait for the stores of the one before.
     pub(super) fn conclude(&self, senders: &mut Senders) {
         let Tally { datagrams, bytes } = std::mem::take(&mut senders.tally);
         self.counters.datagrams_in.add(datagrams);
@@ -85,7 +85,8 @@ impl Tap {
         self.flush_capture();
     }
 
-    /// Checks the ICRC of a datagram for this process, shows it, and passes it on if it is right.
+    /// Verifies the ICRC of a datagram for this process, captures it, and calls `f` if the ICRC is
+    /// correct.
     pub(super) fn deliver(
         &self,
         senders: &mut Senders,
@@ -124,7 +125,7 @@ impl Tap {
     }
 }
 
-/// A packet on its way out through the fault injector.
+/// A packet to send through the fault injector.
 #[derive(Clone)]
 struct Outgoing {
     path: Path,
@@ -138,7 +139,7 @@ impl faults::Packet for Outgoing {
 }
 
 impl Outgoing {
-    /// A lone packet, so its identification is 0.
+    /// Sends the packet on its own, so its identification is 0.
     fn send(self) {
         let path = self.path.inner();
         path.capture(0, &self.bytes);
@@ -154,7 +155,7 @@ impl faults::Packet for Kept {
     }
 }
 
-/// What the packets of one endpoint pass through.
+/// The layer that the packets of one endpoint pass through.
 pub(super) struct Wire {
     pub(super) tap: Arc<Tap>,
     tx_faults: Option<Mutex<Injector<Outgoing>>>,
@@ -179,7 +180,7 @@ impl Wire {
         self.tx_faults.is_some()
     }
 
-    /// Takes over a sealed packet.
+    /// Passes a copy of a sealed packet to the fault injector.
     pub(super) fn send_through_faults(&self, path: &Path, bytes: &[u8]) {
         let Some(injector) = &self.tx_faults else {
             return;
@@ -191,7 +192,7 @@ impl Wire {
         lock(injector).pass(packet, clock::now(), &mut Outgoing::send);
     }
 
-    /// A datagram is for this process: what faults leave of it is checked and passed on.
+    /// Delivers a datagram for this process, after fault injection if that is configured.
     pub(super) fn deliver(
         &self,
         senders: &mut Senders,
@@ -207,7 +208,7 @@ impl Wire {
         self.deliver_all(senders, &arrivals, f);
     }
 
-    /// The same for those that were delayed on their way in.
+    /// Delivers datagrams that the fault injector has released.
     pub(super) fn deliver_all(
         &self,
         senders: &mut Senders,
@@ -219,14 +220,14 @@ impl Wire {
         }
     }
 
-    /// When [`Wire::release`] has something to do.
+    /// The time of the next call of [`Wire::release`].
     pub(super) fn next_deadline(&self) -> Time {
         let tx = self.tx_faults.as_ref().map(|i| lock(i).next_deadline());
         let rx = self.rx_faults.as_ref().map(|i| lock(i).next_deadline());
         tx.into_iter().chain(rx).min().unwrap_or(Time::NEVER)
     }
 
-    /// Sends what was delayed until now; what was delayed on its way in goes to `out`.
+    /// Sends the packets whose delay has ended, and appends the received ones to `out`.
     pub(super) fn release(&self, now: Time, out: &mut Vec<Kept>) {
         if let Some(injector) = &self.tx_faults {
             lock(injector).release(now, &mut Outgoing::send);
@@ -237,7 +238,7 @@ impl Wire {
         }
     }
 
-    /// Forgets what is still held: its paths hold on to this.
+    /// Drops the delayed packets to send. Their paths hold references to this object.
     pub(super) fn clear(&self) {
         if let Some(injector) = &self.tx_faults {
             lock(injector).clear();

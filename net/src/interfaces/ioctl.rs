@@ -1,5 +1,5 @@
-//! Interfaces the old way, for sandboxes without netlink. (`getifaddrs` would not do: C libraries
-//! use netlink for it.)
+//! Interfaces through ioctls and `/proc`, for sandboxes without netlink. `getifaddrs` is no
+//! alternative: C libraries implement it with netlink.
 
 use super::{Address, Interface};
 use socket2::{Domain, Socket, Type};
@@ -8,21 +8,21 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// What `SIOCGIFCONF` is given room for.
+/// The number of addresses that `SIOCGIFCONF` has room for.
 const MAX_ADDRESSES: usize = 1024;
 
-/// From Linux's if_addr.h, as /proc/net/if_inet6 shows them.
+/// Address flags from Linux's if_addr.h, as /proc/net/if_inet6 shows them.
 const DAD_FAILED: u32 = 0x08;
 const OPTIMISTIC: u32 = 0x04;
 const TENTATIVE: u32 = 0x40;
 
-/// All interfaces with their addresses, in no order.
+/// Returns all interfaces with their addresses, unordered.
 pub(super) fn list() -> io::Result<Vec<Interface>> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), None)?;
     let mut interfaces = fs::read_to_string("/proc/net/dev")?
         .lines()
         .filter_map(|line| line.split_once(':'))
-        // One that goes away between the two is left out.
+        // An interface that disappears meanwhile is omitted.
         .filter_map(|(name, _)| interface(&socket, name.trim()).ok())
         .collect::<Vec<_>>();
     for entry in addresses_v4(&socket)? {
@@ -37,7 +37,7 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
             interface.addresses.push(address);
         }
     }
-    // Without IPv6 there is no such file.
+    // Without IPv6 this file does not exist.
     let v6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     for (index, ip, prefix_len) in v6.lines().filter_map(address_v6) {
         if let Some(interface) = interfaces.iter_mut().find(|i| i.index == index) {
@@ -54,9 +54,10 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
     Ok(interfaces)
 }
 
-/// An `ifreq` with just a name.
+/// Returns an `ifreq` with only a name.
 fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: all zeroes is a valid ifreq.
+    // SAFETY: `ifreq` consists of integers, raw pointers and a union of these, for which zeroes are
+    // valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -67,9 +68,10 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Asks about one interface, or one of its addresses.
+/// Asks for a property of an interface or of one of its addresses.
 fn ask(socket: &Socket, mut request: libc::ifreq, what: libc::c_ulong) -> io::Result<libc::ifreq> {
-    // SAFETY: all requests made here (SIOCGIF...) read and write one ifreq.
+    // SAFETY: all requests made here (SIOCGIF...) read and write one ifreq, which outlives the
+    // call.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
     if r == 0 {
         Ok(request)
@@ -83,7 +85,7 @@ fn interface(socket: &Socket, name: &str) -> io::Result<Interface> {
     let mtu = ask(socket, request(name)?, libc::SIOCGIFMTU)?;
     let flags = ask(socket, request(name)?, libc::SIOCGIFFLAGS)?;
     let hardware = ask(socket, request(name)?, libc::SIOCGIFHWADDR)?;
-    // SAFETY: the kernel filled the member that each request is about.
+    // SAFETY: each request succeeded, so the kernel filled the member that is read.
     let (index, mtu, flags, hardware) = unsafe {
         (
             index.ifr_ifru.ifru_ifindex,
@@ -114,9 +116,10 @@ fn interface(socket: &Socket, name: &str) -> io::Result<Interface> {
     })
 }
 
-/// The IPv4 address in a request that asked for one.
+/// Returns the IPv4 address in an `ifreq` that the kernel filled with one.
 fn address_of(request: &libc::ifreq) -> Option<Ipv4Addr> {
-    // SAFETY: the kernel filled the address; every bit pattern is a valid one.
+    // SAFETY: `ifreq` was zeroed and then filled by the kernel; every bit pattern is a valid
+    // sockaddr.
     let address = unsafe { request.ifr_ifru.ifru_addr };
     if i32::from(address.sa_family) != libc::AF_INET {
         return None;
@@ -132,7 +135,7 @@ fn name_of(request: &libc::ifreq) -> String {
     String::from_utf8_lossy(&name).into_owned()
 }
 
-/// All IPv4 addresses with the names that they go by.
+/// Returns all IPv4 addresses with their interface names.
 fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
     let mut room = vec![request("")?; MAX_ADDRESSES];
     let mut list = libc::ifconf {
@@ -141,7 +144,7 @@ fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
             ifcu_req: room.as_mut_ptr(),
         },
     };
-    // SAFETY: the list describes `room`, which lives through the call.
+    // SAFETY: the list holds the address and length of `room`, which outlives the call.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFCONF as _, &raw mut list) };
     if r != 0 {
         return Err(io::Error::last_os_error());
@@ -151,15 +154,16 @@ fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
     Ok(room)
 }
 
-/// The name alone would mean the first of its addresses.
+/// Returns the prefix length of one address. `entry` includes the address: with the name alone, the
+/// kernel would report the first address of the interface.
 fn prefix_v4(socket: &Socket, entry: libc::ifreq) -> Option<u8> {
     let answer = ask(socket, entry, libc::SIOCGIFNETMASK).ok()?;
     let mask = address_of(&answer)?;
     Some(mask.to_bits().leading_ones() as u8)
 }
 
-/// A line of /proc/net/if_inet6: address, interface, prefix length, scope, flags (all hexadecimal),
-/// name. `None` for an address that may not be used.
+/// Parses a line of /proc/net/if_inet6: address, interface, prefix length, scope, flags (all
+/// hexadecimal), name. Returns `None` for an address that may not be used.
 fn address_v6(line: &str) -> Option<(u32, Ipv6Addr, u8)> {
     let mut fields = line.split_whitespace();
     let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
@@ -170,8 +174,8 @@ fn address_v6(line: &str) -> Option<(u32, Ipv6Addr, u8)> {
     (!pending).then(|| (index, Ipv6Addr::from_bits(bits), prefix_len))
 }
 
-/// The interface of the default route with the lowest metric in /proc/net/route: name, destination,
-/// gateway, flags, reference count, use, metric, mask.
+/// Returns the interface of the default route with the lowest metric in /proc/net/route: name,
+/// destination, gateway, flags, reference count, use, metric, mask.
 fn default_route(routes: &str) -> Option<&str> {
     routes
         .lines()

@@ -1,4 +1,4 @@
-//! The host's network interfaces, their addresses, and when they change.
+//! The host's network interfaces, their addresses, and the detection of changes.
 
 mod ioctl;
 mod netlink;
@@ -13,24 +13,24 @@ pub use netlink::Monitor;
 /// A network interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// The kernel's number for it.
+    /// The kernel's interface index.
     pub index: u32,
-    /// Its name, as `ip link` shows it.
+    /// The name, as `ip link` shows it.
     pub name: String,
-    /// It was switched on.
+    /// Whether it is enabled (`IFF_UP`).
     pub up: bool,
-    /// It is on, and there is a link: packets can pass.
+    /// Whether it is enabled and has a link (`IFF_RUNNING`): packets can pass.
     pub running: bool,
-    /// The largest IP packet, in bytes.
+    /// The MTU: the largest IP packet, in bytes.
     pub mtu: u32,
-    /// Its Ethernet address; all zeroes for the loopback interface, `None` for tunnels.
+    /// The Ethernet address; all zeroes for the loopback interface, `None` for tunnels.
     pub mac: Option<[u8; 6]>,
-    /// Its addresses, IPv4 first, as the kernel orders them. Those that duplicate address detection
-    /// has not cleared (yet) are not there.
+    /// The addresses, IPv4 first, in the kernel's order. Addresses that duplicate address detection
+    /// has not accepted (yet) are omitted.
     pub addresses: Vec<Address>,
-    /// Packets to the rest of the world leave by it.
+    /// Whether the default route uses it.
     pub has_default_route: bool,
-    /// It leads back to this host.
+    /// Whether it is a loopback interface.
     pub loopback: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Interface {
 pub struct Address {
     /// The address, with its interface if it is link-local.
     pub local: LocalAddress,
-    /// How many leading bits the addresses of its subnet share.
+    /// The prefix length of its subnet, in bits.
     pub prefix_len: u8,
 }
 
@@ -51,12 +51,12 @@ impl Address {
         }
     }
 
-    /// The bare address.
+    /// The address without the interface.
     pub fn ip(&self) -> IpAddr {
         self.local.ip()
     }
 
-    /// Whether it means something on its link only (fe80::/10, 169.254.0.0/16).
+    /// Whether it is valid on its link only (fe80::/10, 169.254.0.0/16).
     pub fn is_link_local(&self) -> bool {
         match self.local.ip() {
             IpAddr::V4(ip) => ip.is_link_local(),
@@ -65,18 +65,18 @@ impl Address {
     }
 }
 
-/// All interfaces: the one with the default route first, the loopback interface last, the others in
-/// the order of their numbers.
+/// Returns all interfaces: the one with the default route first, the loopback interface last, the
+/// others ordered by index.
 ///
 /// # Errors
-/// When neither netlink nor the older calls tell them.
+/// When neither netlink nor the ioctls report them.
 pub fn list() -> io::Result<Vec<Interface>> {
     let mut interfaces = netlink::list().or_else(|error| {
         tracing::debug!(%error, "no netlink: asking for interfaces the old way");
         ioctl::list()
     })?;
     for interface in &mut interfaces {
-        // Stable: the kernel's order stays within a family.
+        // The sort is stable: within a family the kernel's order stays.
         interface.addresses.sort_by_key(|a| a.ip().is_ipv6());
     }
     interfaces.sort_by_key(|i| (i.loopback, Reverse(i.has_default_route), i.index));

@@ -1,4 +1,4 @@
-//! Interfaces by way of netlink, the kernel's own interface to its network configuration.
+//! Interfaces through netlink, the kernel's interface to its network configuration.
 
 use super::{Address, Interface};
 use crate::sys::set_option;
@@ -14,17 +14,16 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The kernel answers at once; a sandbox that swallows requests must not stop us for good.
+/// The timeout for answers. The kernel answers at once, but a sandbox may drop requests silently.
 const ANSWER_SECONDS: libc::time_t = 2;
 
-/// An address that stands for the rest of the world: it is reserved for documentation, so that no
-/// route leads to it but the default one (RFC 5737, RFC 3849).
+/// Addresses reserved for documentation, which only a default route matches (RFC 5737, RFC 3849).
 const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// All interfaces with their addresses, in no order.
+/// Returns all interfaces with their addresses, unordered.
 pub(super) fn list() -> io::Result<Vec<Interface>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -94,7 +93,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     let (mut local, mut shared) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            // On a point-to-point link «address» is the other end.
+            // On a point-to-point link «address» is the peer's.
             AddressAttribute::Local(ip) => local = Some(*ip),
             AddressAttribute::Address(ip) => shared = Some(*ip),
             AddressAttribute::Flags(all) => flags |= *all,
@@ -109,7 +108,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     (!pending).then(|| Address::new(ip, header.index, header.prefix_len))
 }
 
-/// The interface by which packets to `destination` leave.
+/// Returns the interface by which packets to `destination` leave.
 fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
     let mut request = RouteMessage::default();
     (
@@ -123,7 +122,7 @@ fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
         .attributes
         .push(RouteAttribute::Destination(destination.into()));
     let mut exit = None;
-    // There may be no route: then there is no answer but an error.
+    // Without a route the answer is an error.
     let _ = ask(
         socket,
         RouteNetlinkMessage::GetRoute(request),
@@ -187,17 +186,17 @@ fn ask(
     }
 }
 
-/// Tells when interfaces or addresses come, go or change.
+/// Reports changes of interfaces and addresses.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
 }
 
 impl Monitor {
-    /// Watches from now on.
+    /// Starts watching.
     ///
     /// # Errors
-    /// When netlink is refused: then only asking again tells of changes.
+    /// When netlink is refused: then changes can only be found by listing the interfaces again.
     pub fn new() -> io::Result<Monitor> {
         let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -206,7 +205,7 @@ impl Monitor {
         Ok(Monitor { socket })
     }
 
-    /// Readable when something has changed.
+    /// The descriptor that is readable when something has changed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -218,7 +217,7 @@ impl Monitor {
         loop {
             match self.socket.recv(&mut &mut room[..], 0) {
                 Ok(_) => changed = true,
-                // So much has changed that the kernel could not keep it all.
+                // There were more changes than the socket's buffer holds.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return changed,

@@ -1,4 +1,4 @@
-//! The classic BPF program by which the kernel finds the socket for a datagram.
+//! The classic BPF program by which the kernel selects the socket of a datagram.
 
 use super::{Order, PROBE_SLOT};
 use crate::QPN_BITS;
@@ -10,10 +10,12 @@ use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
-/// The program: destination QPN in, number of the socket out. It sees the UDP payload, whose first
-/// 12 bytes are the BTH; a datagram that is shorter goes to the first socket. Those of slots that are not in the
-/// order go to `others`, if there is such a socket: whoever attaches the program reads its own, and passes on what is not
-/// its own, while the kernel's hash may choose that of a process that is stopped.
+/// Returns the program. Its input is a UDP payload, whose first 12 bytes are the BTH; its result is
+/// the number of the socket. A datagram too short for a load goes to the first socket.
+///
+/// `others` is the socket for slots that are not in the order. The process that attaches the
+/// program names its own: it reads that socket and forwards the datagrams of other processes. The
+/// kernel's hash might choose the socket of a stopped process.
 pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
@@ -28,25 +30,26 @@ pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter>
     /// The BTH's word with the QPN in its low 24 bits, and the low half of the QPN.
     const QPN_WORD: u32 = 4;
     const QPN_LOW: u32 = 6;
-    /// Where a MAD of communication management has its attribute, its request ID, and the
+    /// The offsets in a MAD of communication management: its attribute, its request ID, and the
     /// communication ID of its receiver, whose first byte is the slot.
     const MAD: u32 = (Bth::LEN + Deth::LEN) as u32;
     const MAD_ATTRIBUTE: u32 = MAD + 16;
     const SIDR_REQUEST_ID: u32 = MAD + MadHeader::LEN as u32;
     const REMOTE_COMM_ID: u32 = SIDR_REQUEST_ID + 4;
-    /// No socket has this number: the kernel's hash decides.
+    /// A number that no socket has, so the kernel's hash decides.
     const ANY: u32 = u32::MAX;
 
-    // Jumps over so many instructions if the comparison is true, and so many if it is false.
+    // Jumps over `jt` instructions if the comparison is true, over `jf` if it is false.
     let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let op = |code, k| jump(code, k, 0, 0);
-    // Goes on with the next instruction if equal, else jumps over `skip` of them.
+    // Continues with the next instruction if equal, else jumps over `skip` instructions.
     let unless = |k, skip| jump(JUMP_EQUAL, k, 0, skip);
     let lowest = order.values().next().map_or(ANY, |index| u32::from(*index));
     let mut code = vec![
         op(LOAD_WORD, QPN_WORD),
         op(AND, 0xff_ffff),
-        // A MAD: messages that name an ID go to its slot, all others to the lowest.
+        // A MAD: a message that names an ID goes to the slot of the ID, any other to the lowest
+        // slot.
         unless(Qpn::GSI.get(), 10),
         op(LOAD_HALF, MAD_ATTRIBUTE),
         jump(JUMP_GREATER, Attribute::Apr as u32, 2, 0),
@@ -72,8 +75,8 @@ pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter>
     code
 }
 
-/// `struct sock_fprog`. What is between its members is named, for the kernel is given those bytes as well, which
-/// shall not be whatever was on the stack.
+/// `struct sock_fprog`, with its padding as a member: the kernel reads those bytes too, and they
+/// must be initialized.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Program {
@@ -87,11 +90,11 @@ const _: () = {
     assert!(offset_of!(Program, filter) == offset_of!(libc::sock_fprog, filter));
 };
 
-/// Gives the sockets that share an address with this one the program for an order; see [`code`] for `others`.
+/// Attaches the program for an order to the group of `socket`; see [`code`] for `others`.
 pub(crate) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
     let code = code(order, others);
     let program = Program {
-        // At most 18 and 2 for each of 255 slots.
+        // At most 18 instructions, and 2 for each of 255 slots.
         len: code.len() as libc::c_ushort,
         between: [0; 3],
         filter: code.as_ptr(),
@@ -156,7 +159,7 @@ mod tests {
                 assert_eq!(with(1, attribute as u16, 0, slot), Some(socket));
             }
         }
-        // Nobody has these slots.
+        // No process has these slots.
         assert_eq!(with(1, Attribute::Rep as u16, 0, 200), Some(1));
         assert_eq!(with(0xc8_0001, 0, 0, 0), Some(1));
         for no_message in [0, 0x0f, 0x1b, 0xffff] {

@@ -1,4 +1,4 @@
-//! What crosses the files: packets over the loopback interface, between several holders of a slot.
+//! Tests across modules: packets over the loopback interface between several holders of slots.
 
 mod processes;
 mod sharing;
@@ -12,7 +12,7 @@ use urxe_proto::host::Transmit;
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
-/// An address that no other test uses, of this process or of another.
+/// Returns an address that no other test uses, in this process or another.
 pub(super) fn own_address() -> LocalAddress {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
@@ -20,7 +20,7 @@ pub(super) fn own_address() -> LocalAddress {
     LocalAddress::new(Ipv4Addr::new(127, a, b, c).into(), 1)
 }
 
-/// A packet with a BTH that names `qpn`, `len` bytes long, and its number behind the BTH.
+/// Writes a packet with a BTH for `qpn`, and its number behind the BTH.
 fn write_packet(room: &mut [u8], qpn: Qpn, number: u32) {
     room.fill(0x5a);
     room[0] = 0x04;
@@ -32,18 +32,18 @@ fn number_of(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[12..16].try_into().unwrap())
 }
 
-/// Whether it came to this test: who had the slot before, in another one, may get things passed on still.
+/// Whether a datagram is for this test. A slot's previous holder may still get datagrams forwarded.
 fn is_for(endpoint: &Endpoint, datagram: &Datagram<'_>) -> bool {
     datagram.dst == endpoint.address()
 }
 
-/// As a process of its own, with one endpoint.
+/// A stand-in for a process with one endpoint.
 struct Node {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     receive: RecvBatch,
     send: SendBatch,
-    /// Number, length, index and identification of each packet.
+    /// The number, length, index and identification of each packet.
     got: Vec<(u32, usize, u16, Option<u16>)>,
 }
 
@@ -68,7 +68,7 @@ impl Node {
         Qpn::new(self.shared.qpns().start() + 7)
     }
 
-    /// Does everything that is due. Returns whether anything was.
+    /// Does all work that is due. Returns whether there was any.
     fn pump(&mut self) -> bool {
         let Node {
             shared,
@@ -89,12 +89,12 @@ impl Node {
         busy
     }
 
-    /// Sends packets of these lengths, numbered from `first`, all in one batch.
+    /// Sends packets of these lengths, numbered from `first`, in one batch.
     fn send(&mut self, to: (LocalAddress, Qpn), first: u32, lengths: &[usize]) {
         self.send_flow(to, PathOptions::default().flow_key, first, lengths);
     }
 
-    /// The same as a flow of its own.
+    /// Sends packets like [`Node::send`], as a flow of their own.
     fn send_flow(&mut self, to: (LocalAddress, Qpn), flow_key: u32, first: u32, lengths: &[usize]) {
         let options = PathOptions {
             flow_key,
@@ -112,7 +112,7 @@ impl Node {
     }
 }
 
-/// Pumps all nodes until `done` or for too long.
+/// Pumps all nodes until `done`, and fails after a timeout.
 fn pump_until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
     let start = Instant::now();
     while !done(nodes) {
@@ -140,7 +140,7 @@ fn loopback_v6() -> LocalAddress {
 fn everything_arrives(from: LocalAddress, to: LocalAddress, options: Options) {
     let mut b = Node::new(to, options.clone());
     let mut a = Node::new(from, options);
-    // Full packets and a shorter last one; single ones; growing ones, which no batch can hold.
+    // Full packets with a shorter last one; single ones; growing ones, which no batch can hold.
     let lengths: Vec<usize> = [
         vec![1040; 40],
         vec![20],
@@ -179,7 +179,7 @@ fn packets_cross_where_the_kernel_has_no_offloads() {
 
 #[test]
 fn packets_cross_over_ipv6() {
-    // There is one ::1 for all: an endpoint that talks to itself.
+    // All tests share ::1, so the endpoint sends to itself.
     let address = loopback_v6();
     let mut node = Node::new(address, Options::default());
     let dst = (address, node.qpn());
@@ -268,7 +268,7 @@ fn a_damaged_packet_is_dropped_and_counted() {
     let dst = (to, b.qpn());
     a.send(dst, 0, &[1040; 50]);
     let errors = |n: &Node| n.shared.counters().icrc_errors.get();
-    // A flip in the byte of FECN and BECN is legal, and one in the QPN may lead elsewhere.
+    // A flip in the byte of FECN and BECN is legal, and one in the QPN may change the destination.
     pump_until(&mut [&mut b], |n| errors(n[0]) >= 45);
     assert!(b.got.len() <= 1);
 }
@@ -308,7 +308,7 @@ fn faults_befall_packets_on_both_ways() {
 
 #[test]
 fn headers_are_as_the_path_says() {
-    // A hop limit of 0 stands for 64. The last two are what the socket has by itself.
+    // A hop limit of 0 means 64. The last two rows use defaults of the socket.
     let all = [(0x29, 7, 7), (0, 0, 64), (0x02, 64, 64), (0x02, 255, 255)];
     for address in [own_address(), loopback_v6()] {
         for headers in all {
@@ -354,7 +354,8 @@ fn check_headers(address: LocalAddress, (traffic_class, asked, hop_limit): (u8, 
     }
 }
 
-/// Every packet of a capture with its direction, and whether the ICRC is that of the headers shown.
+/// Returns every packet of a capture: whether it was sent, its IPv4 identification, and whether its
+/// ICRC is correct.
 fn packets_of(path: &std::path::Path) -> Vec<(bool, u16, bool)> {
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
     use pcap_file::pcapng::{Block, PcapNgReader};
@@ -365,7 +366,7 @@ fn packets_of(path: &std::path::Path) -> Vec<(bool, u16, bool)> {
             continue;
         };
         let outgoing = packet.options.contains(&EnhancedPacketOption::Flags(2));
-        // As an independent reader of the ICRC does it: mask the headers, and sum.
+        // Compute the ICRC independently: mask the headers, and sum.
         let mut bytes = packet.data.to_vec();
         let id = u16::from_be_bytes([bytes[4], bytes[5]]);
         let end = bytes.len() - icrc::LEN;
@@ -400,7 +401,7 @@ fn a_capture_shows_the_headers_that_the_icrc_was_made_with() {
     let dst = (to, b.qpn());
     a.send(dst, 0, &[1040; 10]);
     pump_until(&mut [&mut b], |n| n[0].got.len() == 10);
-    // One that is damaged on the way shows up too.
+    // A damaged packet is captured as well.
     let stranger = std::net::UdpSocket::bind(from.with_port(0)).unwrap();
     let mut broken = [0; 64];
     write_packet(&mut broken, b.qpn(), 11);

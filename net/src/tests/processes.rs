@@ -1,18 +1,18 @@
-//! Processes that share an address, some of which die: real ones, of this very test program.
+//! Real processes, started from this test program, that share an address, some of which die.
 
 use super::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Tells a process that it is a child, and its address.
+/// The environment variable that makes a process a child; its value is the address.
 const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
 
-/// The test that is one where it is told so.
+/// The test that acts as the child when [`CHILD`] is set.
 const ROLE: &str = "tests::processes::a_process_answers_until_nobody_holds_its_input";
 
-/// In a packet behind its number: the QPN to answer to, and in an answer how many datagrams came to
-/// the child by the detour over another process.
+/// In a packet behind its number: the QPN to reply to, and in a reply the number of datagrams that
+/// another process forwarded to the child.
 const RETURN_QPN: std::ops::Range<usize> = 16..20;
 const DETOURS: std::ops::Range<usize> = 20..24;
 const PACKET: usize = 64;
@@ -32,7 +32,7 @@ fn a_process_answers_until_nobody_holds_its_input() {
     all.into_iter().for_each(Answerer::stop);
 }
 
-/// Answers every packet, until nobody holds the standard input any more.
+/// Replies to every packet, until the other end of the standard input is closed.
 fn answer_at(address: LocalAddress) {
     let shared = Shared::new(Options::default()).unwrap();
     let endpoint = shared.open(address).unwrap();
@@ -79,7 +79,7 @@ fn answer_at(address: LocalAddress) {
 
 struct Answerer {
     process: Child,
-    /// Held open so that the child can write as long as it lives.
+    /// Held open so that the child can write for as long as it lives.
     _output: BufReader<ChildStdout>,
     qpn: Qpn,
     asked: u32,
@@ -122,7 +122,7 @@ impl Answerer {
         drop(self.process.stdin.take());
     }
 
-    /// Stops it, until it gets SIGCONT. Its threads go on until the one that got the signal has had a processor.
+    /// Stops the child until it gets SIGCONT, and waits until all its threads have stopped.
     fn halt(&self) {
         use rustix::process::{Pid, Signal, WaitOptions, waitpid};
         self.signal(Signal::STOP);
@@ -131,7 +131,7 @@ impl Answerer {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// As `kill -9` does.
+    /// Kills the child with SIGKILL.
     fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -143,14 +143,14 @@ impl Answerer {
     }
 }
 
-/// The one who asks, on an address of its own.
+/// The endpoint that sends the questions, on an address of its own.
 struct Asker {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     receive: RecvBatch,
     send: SendBatch,
     target: LocalAddress,
-    /// Counts the questions, so that each has a number of its own.
+    /// The number of the next question. Each has its own.
     next: u32,
 }
 
@@ -168,14 +168,14 @@ impl Asker {
         }
     }
 
-    /// Sends `count` questions to each, and returns the numbers that wait for an answer, with who
-    /// is to give it.
+    /// Sends `count` questions to each process. Returns the numbers of the questions, each with the
+    /// index of the process that is to reply.
     fn ask(&mut self, all: &mut [Answerer], count: u32) -> Vec<(u32, usize)> {
         let me = Qpn::new(self.shared.qpns().start() + 7);
         let mut open = Vec::new();
         for (who, answerer) in all.iter_mut().enumerate() {
             for i in 0..count {
-                // Different flows, which the kernel's hash would spread.
+                // Different flows, which the kernel's hash would distribute.
                 let options = PathOptions {
                     flow_key: who as u32 * 4 + i % 4,
                     ..PathOptions::default()
@@ -196,13 +196,13 @@ impl Asker {
         open
     }
 
-    /// Waits for the answer to every question. None may be missing.
+    /// Waits for the replies to all questions. None may be missing.
     fn hear(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
         let open = self.hear_for(Duration::from_secs(10), all, open);
         assert!(open.is_empty(), "no answer to {open:?}");
     }
 
-    /// Waits for answers, and returns the questions that have none by then.
+    /// Waits for replies, and returns the questions without one.
     fn hear_for(
         &mut self,
         time: Duration,
@@ -234,9 +234,9 @@ impl Asker {
         open
     }
 
-    /// What was in the socket buffer of a process that died is gone with it, be it for that process
-    /// or on the wrong way to another; so questions of that moment may have to be asked again, but
-    /// each survivor answers.
+    /// Waits for a reply from each survivor. The datagrams in the socket buffer of a dead process
+    /// are lost, whether they were for it or misdirected, so single questions may stay without a
+    /// reply.
     fn hear_survivors(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
         let start = Instant::now();
         let mut heard = vec![false; all.len()];
@@ -264,7 +264,7 @@ impl Asker {
         self.hear(all, open);
     }
 
-    /// Asks until nothing takes a detour any more.
+    /// Sends questions until no datagram is forwarded any more.
     fn until_steered(&mut self, all: &mut [Answerer]) {
         let start = Instant::now();
         loop {
@@ -293,12 +293,12 @@ fn the_death_of_processes_costs_the_others_nothing() {
     asker.until_steered(&mut all);
 
     for victims in [[0, 3, 5], [4, 2, 1]] {
-        // Questions are on their way to all of them while some die.
+        // Questions are in flight to all processes while some die.
         let mut open = asker.ask(&mut all, 8);
         for at in victims {
             all.remove(at).kill();
             open.retain(|(_, who)| *who != at);
-            // Who comes behind it moves up.
+            // The indices of the later processes shift by one.
             for (_, who) in &mut open {
                 if *who > at {
                     *who -= 1;
@@ -307,7 +307,7 @@ fn the_death_of_processes_costs_the_others_nothing() {
         }
         asker.hear_survivors(&mut all, open);
         asker.round(&mut all, 8);
-        // New ones take their slots, and start at once.
+        // New processes take the free slots, and are used at once.
         for _ in 0..3 {
             let new = Answerer::start(address);
             assert!(all.iter().all(|old| old.qpn != new.qpn));
@@ -328,7 +328,7 @@ fn processes_that_end_take_nothing_of_the_others_along() {
     let mut all: Vec<Answerer> = (0..6).map(|_| Answerer::start(address)).collect();
     asker.until_steered(&mut all);
     while all.len() > 2 {
-        // Two at the same time, while the others are asked.
+        // Two end at the same time, while the others receive questions.
         let mut ending = [all.remove(0), all.remove(1)];
         ending.iter_mut().for_each(Answerer::tell_to_stop);
         let mut open = Vec::new();
@@ -352,12 +352,12 @@ fn a_process_that_is_stopped_holds_up_nobody_and_goes_on_later() {
     let mut all: Vec<Answerer> = (0..3).map(|_| Answerer::start(address)).collect();
     asker.until_steered(&mut all);
     all[0].halt();
-    // The order changes meanwhile: one goes, one comes.
+    // Meanwhile the order changes: one process ends, one starts.
     all.remove(1).kill();
     let open = asker.ask(&mut all[..1], 8);
     all.push(Answerer::start(address));
-    // Until the new one is in the program, the kernel may give its datagrams to the stopped one,
-    // which holds on to them; the transport repeats them.
+    // Until the program includes the new process, the kernel may give its datagrams to the stopped
+    // one, which does not read them. The transport would retransmit them.
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < Duration::from_secs(10), "it is held up");

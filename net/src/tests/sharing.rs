@@ -1,4 +1,4 @@
-//! Processes that share an address: each gets what is for it, whoever joins or leaves.
+//! Processes that share an address: each gets its datagrams while others join and leave.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn holders_of_different_slots_share_an_address() {
             n.iter().all(|n| n.got.len() == (round as usize + 1) * 10)
         });
     }
-    // By now everybody knows the order, and nothing needs to be passed on any more.
+    // By now all processes know the order, and nothing is forwarded any more.
     let forwarded = |all: &[&mut Node]| -> u64 {
         let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
         all.iter().map(out).sum()
@@ -32,7 +32,7 @@ fn holders_of_different_slots_share_an_address() {
     assert_eq!(forwarded(&all), before);
 }
 
-/// Lets sweeps end.
+/// Waits until all sweeps have ended.
 fn settle(all: &mut [&mut Node]) {
     pump_until(all, |n| {
         n.iter().all(|n| n.endpoint.next_deadline() == Time::NEVER)
@@ -47,7 +47,7 @@ fn after_a_socket_closes_the_others_learn_the_new_order() {
         .collect();
     let mut other = Node::new(own_address(), Options::default());
     settle(&mut nodes.iter_mut().collect::<Vec<_>>());
-    // The last one moves into the first one's place, and the new one gets the last one's packets.
+    // The last socket takes the number of the first. The new socket takes that of the last.
     drop(nodes.remove(0));
     nodes.push(Node::new(address, Options::default()));
     let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
@@ -77,7 +77,7 @@ fn who_leaves_takes_no_datagrams_of_others_along() {
         .collect();
     let mut other = Node::new(own_address(), Options::default());
     settle(&mut nodes.iter_mut().collect::<Vec<_>>());
-    // The first and the last socket, whose process does nothing more for a while before it ends.
+    // The first and the last socket. Their processes stay idle before they end.
     let leaving = [nodes.remove(0), nodes.remove(2)];
     let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
     for (first, end) in [0, 10].into_iter().zip(&leaving) {
@@ -118,7 +118,7 @@ fn who_joins_together_needs_no_detours_from_the_start() {
         for (node, _) in &joined {
             other.send((address, node.qpn()), 0, &[256; 10]);
         }
-        // Where the machine is too busy they give up, and go on learning while they work.
+        // On a busy machine opening times out, and the processes continue learning while they work.
         let gave_up = joined.iter().any(|(_, took)| *took >= steering::SWEEP_TIME);
         let mut all: Vec<&mut Node> = joined.iter_mut().map(|(node, _)| node).collect();
         pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
@@ -131,7 +131,7 @@ fn who_joins_together_needs_no_detours_from_the_start() {
 #[test]
 fn what_comes_while_the_port_opens_is_not_lost() {
     let address = own_address();
-    // It answers no probe meanwhile, so that the opening takes its time.
+    // The old node answers no probe meanwhile, so opening takes its full time.
     let mut old = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());
     let shared = Shared::new(Options::default()).unwrap();
@@ -140,7 +140,7 @@ fn what_comes_while_the_port_opens_is_not_lost() {
     let endpoint = std::thread::scope(|scope| {
         let opening = scope.spawn(|| shared.open(address).unwrap());
         while !opening.is_finished() && sent < 40 {
-            // Nobody has told the kernel who the new one is, so it spreads flows over both.
+            // No program includes the new socket yet, so the kernel distributes flows over both.
             other.send_flow((address, qpn), sent, sent, &[64]);
             sent += 1;
             std::thread::sleep(Duration::from_micros(500));
@@ -160,7 +160,7 @@ fn what_comes_while_the_port_opens_is_not_lost() {
 fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
     let address = own_address();
     let mut processes = [(); 3].map(|()| Shared::new(Options::default()).unwrap());
-    // Whoever joins hears of those who are there, but nobody tells these of it.
+    // A joining process learns of the existing ones, but they are not notified of it.
     processes.sort_by_key(|shared| shared.slot());
     let mut nodes: Vec<Node> = processes
         .into_iter()
@@ -177,7 +177,7 @@ fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
     });
     drop(nodes.remove(0));
     let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
-    // Each of them may lose one to the dead before it knows; the transport repeats them.
+    // Each may lose one datagram to the ended process before it knows; the transport retransmits.
     for _ in 0..2 {
         let before = all[0].got.len();
         let mut number = 2;
@@ -208,7 +208,7 @@ fn probes_from_elsewhere_are_not_answered() {
     let address = own_address();
     let mut node = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());
-    // It is alone there, so what it asks comes back to it.
+    // It is alone at its address, so its probes return to it.
     pump_until(&mut [&mut node], |n| {
         let counters = n[0].shared.counters();
         let settled = n[0].endpoint.next_deadline() == Time::NEVER;

@@ -11,16 +11,16 @@ use urxe_proto::queue::RecvQueue;
 use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, Sge};
 
-/// A memory region. Its local and its remote key are the same number.
+/// A memory region. Its local and its remote key are equal.
 #[derive(Debug)]
 pub struct Region {
     /// The key.
     pub key: u32,
     /// The address of its first byte.
     pub base: u64,
-    /// What may be done to it.
+    /// The permitted accesses.
     pub access: Access,
-    /// What it holds.
+    /// The content.
     pub bytes: RefCell<Vec<u8>>,
 }
 
@@ -44,31 +44,32 @@ impl Region {
     }
 }
 
-/// Where an endpoint's queue pair finds memory and receives, and leaves completions.
+/// The host of an endpoint's queue pairs: memory, receives and completions.
 #[derive(Debug)]
 pub struct SimHost {
-    /// Its memory.
+    /// The memory regions.
     pub regions: Vec<Region>,
-    /// Keys that a SEND with invalidate may take away, each once.
+    /// Keys that a SEND with Invalidate may invalidate, each once.
     pub invalidatable: RefCell<HashSet<u32>>,
-    /// Keys that were bound or invalidated at this end, in order.
+    /// Keys that were bound or invalidated by local work requests, in order.
     pub local: RefCell<Vec<u32>>,
-    /// Its receives.
+    /// The receives.
     pub receives: RecvQueue,
-    /// Whether to pass the receives off as a shared queue's.
+    /// Whether the receives count as a shared receive queue's.
     pub shared: bool,
-    /// The number of the shared queue that they are of, over XRC.
+    /// Over XRC, the number of the shared receive queue.
     pub srq: Option<Srqn>,
     /// Completions of sends, oldest first.
     pub sends: VecDeque<Completion>,
-    /// Completions of receives, whether each was solicited, and what the region that is watched held then: one packet may
-    /// complete several, if those behind it were kept.
+    /// Completions of receives, each with whether it was solicited, and the content of the watched
+    /// region at that time. One packet may complete several, if requests behind it were in the
+    /// out-of-order queue.
     pub receptions: VecDeque<(Completion, bool, Vec<u8>)>,
-    /// The region that is watched.
+    /// The key of the watched region.
     pub watched: Option<u32>,
     /// The region that a second writer changes, and the time of its last write.
     pub versions: Option<(u32, Time)>,
-    /// Events.
+    /// Asynchronous events.
     pub events: VecDeque<QpEvent>,
 }
 
@@ -85,7 +86,7 @@ impl SimHost {
             .ok_or(MemoryError::Key)
     }
 
-    /// Calls `each` with the pieces of `len` bytes that start `offset` bytes into the list.
+    /// Calls `each` for the pieces of `len` bytes that start `offset` bytes into the list.
     fn walk(
         &self,
         sges: &[Sge],
@@ -165,7 +166,7 @@ impl Memory for SimHost {
         let region = self.region(key.rkey.0)?;
         let range = region.range(addr, out.len(), Access::REMOTE_READ)?;
         match self.versions {
-            // Each word of the region holds the time at which the second writer last wrote.
+            // Each word of the region has the time at which the second writer last wrote.
             Some((versions, written)) if versions == region.key => {
                 let word = written.0.to_le_bytes();
                 for (byte, at) in out.iter_mut().zip(range) {

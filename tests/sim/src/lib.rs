@@ -1,15 +1,16 @@
-//! Simulations of the protocol with virtual time. All that is random in a run comes from one seed, so a
-//! seed is a run: what failed once fails again, can be made smaller, and can be watched.
+//! Simulations of the protocol in virtual time. One seed determines all random decisions of a run.
+//! So a failure is reproducible, can be shrunk, and can be traced.
 //!
-//! - [`connection`]: two endpoints of a reliable connection, or an extended one, with random work over links
-//!   that lose, duplicate, reorder, delay and damage. What memory and completions may be is known at
-//!   each moment.
-//! - [`crowd`]: hosts with many queue pairs, reliable, unreliable and of datagrams, that share receives, fail
-//!   and connect anew.
-//! - [`cm`]: hosts whose programs connect, reject, disconnect, forget and crash.
-//! - [`throughput`]: bulk transfer over links that lose or queue little, in numbers.
+//! - [`connection`]: two endpoints of a reliable connection, or an extended one, with random work
+//!   over links that lose, duplicate, reorder, delay and damage. The permitted contents of memory
+//!   and completions are known at each time.
+//! - [`crowd`]: the many-QP scenario: hosts with many queue pairs for reliable connections,
+//!   unreliable connections and datagrams, which share receives, fail and reconnect.
+//! - [`cm`]: hosts whose programs connect, reject, disconnect, abandon and crash.
+//! - [`throughput`]: figures of bulk transfer over links with loss or short queues.
 //!
-//! A run of the first three panics when a rule is broken. [`seeds`] runs many, and makes the first that failed smaller.
+//! A run of the first three panics when a guarantee is violated. [`seeds`] runs many seeds, and
+//! shrinks the first that fails.
 
 pub mod cm;
 pub mod connection;

@@ -1,6 +1,6 @@
-//! What a run is held to beyond its seed: how a failure is made smaller.
+//! Limits of a run beyond its seed, by which a failure is shrunk.
 
-/// A kind of fault that links have.
+/// A kind of link fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub enum Fault {
     /// Datagrams are lost one by one.
@@ -24,7 +24,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Fault; 9] = [
         Self::Loss,
         Self::Burst,
@@ -37,7 +37,7 @@ impl Fault {
         Self::Mark,
     ];
 
-    /// Its name on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",
@@ -56,11 +56,11 @@ impl Fault {
 /// Limits of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Work requests of each endpoint, or attempts to connect, at most.
+    /// The maximum number of work requests per endpoint, or of attempts to connect.
     pub ops: usize,
-    /// The longest message, in bytes.
+    /// The maximum length of a message, in bytes.
     pub longest: usize,
-    /// Faults that do not happen.
+    /// Faults that are disabled.
     pub without: Vec<Fault>,
 }
 
@@ -75,12 +75,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether links may have this fault.
+    /// Whether a fault is permitted.
     pub fn allow(&self, fault: Fault) -> bool {
         !self.without.contains(&fault)
     }
 
-    /// What may be tried next to make a run smaller, the greatest steps first.
+    /// Returns the limits to try next when shrinking, the greatest reductions first.
     pub(crate) fn smaller(&self) -> impl Iterator<Item = Limits> {
         let ops = self.ops.min(512);
         let longest = self.longest.min(8 << 20);
@@ -109,7 +109,7 @@ impl Limits {
         fewer.chain(milder).chain(shorter)
     }
 
-    /// The options of `cargo xtask sim` that say the same.
+    /// Returns the options of `cargo xtask sim` for these limits.
     pub fn options(&self) -> String {
         let mut options = String::new();
         if self.ops != usize::MAX {

@@ -1,5 +1,5 @@
-//! One direction of a path between two endpoints: it loses, duplicates, reorders, delays, damages
-//! and, when its queue is full, drops datagrams.
+//! One direction of a path between two endpoints. It loses, duplicates, reorders, delays and
+//! damages datagrams, and drops them when its queue is full.
 
 use crate::limits::{Fault, Limits};
 use crate::rng::{Rng, Scripted};
@@ -13,35 +13,35 @@ use urxe_proto::psn::Psn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Operation, Packet};
 
-/// How bad a link is. Probabilities are per datagram.
+/// The faults of a link. Probabilities are per datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Lost.
+    /// The probability of a single loss.
     pub loss: f64,
-    /// Lost, with all that follow within a time.
+    /// The probability that a loss of all datagrams begins, of up to `LONGEST_BURST`.
     pub burst: f64,
-    /// Lost, with all that follow within a longer time.
+    /// The probability that a longer loss of all datagrams begins, of up to `LONGEST_PARTITION`.
     pub partition: f64,
-    /// Delivered twice.
+    /// The probability of a duplicate.
     pub duplicate: f64,
-    /// Delivered later than those behind it.
+    /// The probability of a late delivery, behind later datagrams.
     pub reorder: f64,
-    /// One or several bits flipped, or the end cut off.
+    /// The probability of damage: flipped bits or truncation.
     pub corrupt: f64,
-    /// How long each datagram takes.
+    /// The propagation delay.
     pub delay: Duration,
-    /// How much later those that are reordered come.
+    /// The maximum extra delay of a reordered datagram.
     pub late: Duration,
-    /// What sending a byte takes, in nanoseconds.
+    /// The serialization time per byte, in nanoseconds.
     pub ns_per_byte: f64,
-    /// How many datagrams may wait; those beyond are lost.
+    /// The size of the queue in datagrams; further ones are dropped.
     pub queue: usize,
-    /// From how many that wait on a datagram is marked as having met congestion.
+    /// The queue length from which datagrams are marked (ECN).
     pub mark: usize,
 }
 
 impl Faults {
-    /// Whether everything arrives, and in order.
+    /// Whether all datagrams arrive, in order.
     pub fn are_none(&self) -> bool {
         [
             self.loss,
@@ -53,7 +53,7 @@ impl Faults {
         ] == [0.0; 6]
     }
 
-    /// Those of them that are allowed.
+    /// Returns these faults without those that `limits` disable.
     pub fn within(self, limits: &Limits) -> Self {
         let often = |fault, often| if limits.allow(fault) { often } else { 0.0 };
         Faults {
@@ -77,7 +77,7 @@ impl Faults {
     }
 }
 
-/// A link as bad as chance has it; one that only delays unless `bad`.
+/// Returns random faults; without `bad`, only delays and a finite queue.
 pub fn faults(rng: &mut Rng, bad: bool) -> Faults {
     let us = Duration::from_micros;
     let mut often = |choices: [f64; 4]| match bad {
@@ -99,36 +99,36 @@ pub fn faults(rng: &mut Rng, bad: bool) -> Faults {
     }
 }
 
-/// The longest run of losses.
+/// The maximum length of a burst of losses.
 const LONGEST_BURST: Duration = Duration::from_millis(2);
 
-/// The longest that nothing gets through: less than a requester waits before it gives up.
+/// The maximum length of a partition: less than the time after which a requester gives up.
 const LONGEST_PARTITION: Duration = Duration::from_millis(200);
 
-/// A script does not lose more than this one after the other, or it would soon use up every retry.
+/// The maximum number of consecutive losses with a script. More would soon exhaust the retries.
 const MOST_IN_A_ROW: u32 = 2;
 
-/// What is under way: when it arrives, a number that keeps ties in order, its bytes, and whether it
-/// met congestion.
+/// A datagram in flight: its arrival time, a number that breaks ties, its bytes, and whether it is
+/// marked.
 type Flying = Reverse<(Time, u64, Vec<u8>, bool)>;
 
-/// The PSN of a READ response, in a datagram of any kind.
+/// Returns the PSN if the datagram is a READ response.
 fn read_response(datagram: &[u8]) -> Option<Psn> {
     let header = Packet::parse(datagram).ok()?.header;
     let is_one = header.bth.opcode.info().operation == Operation::ReadResponse;
     is_one.then_some(header.bth.psn)
 }
 
-/// What came out of a link.
+/// A datagram that leaves the link.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The packet, the ICRC taken off; `None` if that was wrong.
+    /// The packet without its ICRC; `None` if the ICRC was wrong.
     pub packet: Option<Vec<u8>>,
-    /// Whether it met congestion.
+    /// Whether it is marked (ECN).
     pub marked: bool,
 }
 
-/// One direction.
+/// One direction of a path.
 #[derive(Debug)]
 pub struct Link {
     faults: Faults,
@@ -141,20 +141,20 @@ pub struct Link {
     lost_in_a_row: u32,
     number: u64,
     bounds_reordering: bool,
-    /// The numbers of what does not arrive because a repeated response overtook it.
+    /// The numbers of datagrams that are dropped because a repeated response overtook them.
     overtaken: HashSet<u64>,
-    /// Damaged datagrams whose ICRC was right nevertheless, as must happen to one in 2^16.
+    /// Damaged datagrams with a correct ICRC, which has a probability of 2^-16.
     pub undetected: u64,
     /// Damaged datagrams.
     pub damaged: u64,
-    /// Times that nothing got through.
+    /// Partitions.
     pub partitions: u64,
-    /// Datagrams lost because the queue was full.
+    /// Datagrams dropped because the queue was full.
     pub overflowed: u64,
 }
 
 impl Link {
-    /// An idle link.
+    /// Returns an idle link.
     pub fn new(faults: Faults, is_v4: bool, rng: Scripted) -> Self {
         let flow = if is_v4 {
             Flow::V4 {
@@ -190,24 +190,24 @@ impl Link {
         }
     }
 
-    /// Whether nothing arrives twice, nor before what was sent before it.
+    /// Whether the link neither duplicates nor reorders.
     pub fn keeps_order(&self) -> bool {
         self.faults.duplicate == 0.0 && self.faults.reorder == 0.0
     }
 
-    /// From now on a READ response is lost if one that was sent later, for an earlier PSN, arrives
-    /// before it.
+    /// Bounds the reordering: drops a READ response if one that was sent later, for an earlier PSN,
+    /// arrives before it.
     ///
-    /// That other one answers a repeated request, which was sent when the peer had packets from
-    /// behind the first one's place: the network would have been late by more than a round trip. A
-    /// response has no mark by which a requester could tell the result of the first execution from
-    /// that of the second, and the specification assumes a fabric that does not reorder. So where
-    /// the age of data is checked, links reorder by less.
+    /// The later response answers a repeated request. The peer sent that after packets from behind
+    /// the first response had arrived, so the first one would be late by more than a round trip. A
+    /// response does not tell the result of the first execution from that of the second, and the
+    /// specification assumes a fabric that does not reorder. So where the age of data is checked,
+    /// links reorder by less.
     pub fn bound_reordering(&mut self) {
         self.bounds_reordering = true;
     }
 
-    /// Marks what the datagram that arrives then overtakes.
+    /// Records the datagrams that a datagram arriving at `arrives` overtakes.
     fn mark_overtaken(&mut self, arrives: Time, datagram: &[u8]) {
         let Some(psn) = read_response(datagram) else {
             return;
@@ -268,7 +268,7 @@ impl Link {
         }
     }
 
-    /// Whether what is sent now does not arrive.
+    /// Whether a datagram sent now is lost.
     fn loses(&mut self, now: Time) -> bool {
         if self.rng.random_bool(self.faults.burst) {
             let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
@@ -295,7 +295,7 @@ impl Link {
             }
             _ => {
                 let at = self.rng.random_range(0..datagram.len());
-                // The byte that the ICRC leaves out (A17.3.3) may change on the way.
+                // The ICRC does not cover this byte (A17.3.3), which may change in transit.
                 let at = if at == 4 { 5 } else { at };
                 datagram[at] ^= 1 << self.rng.random_range(0..8);
             }
@@ -310,7 +310,7 @@ impl Link {
         self.icrc.verify_known_sender(datagram, guess).is_ok()
     }
 
-    /// When the next datagram arrives.
+    /// The time at which the next datagram arrives.
     pub fn next_arrival(&self) -> Time {
         match self.flying.peek() {
             Some(Reverse((at, ..))) => *at,
@@ -318,7 +318,7 @@ impl Link {
         }
     }
 
-    /// Takes a datagram that has arrived by `now`.
+    /// Returns a datagram that has arrived by `now`.
     pub fn arrived(&mut self, now: Time) -> Option<Arrival> {
         let (mut datagram, marked) = loop {
             if self.next_arrival() > now {

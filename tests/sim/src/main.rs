@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: many seeds of a simulation, with progress; a failure is made smaller and shown.
+//! `cargo xtask sim`: many seeds of a simulation, with progress. A failure is shrunk and shown.
 
 use clap::{Parser, ValueEnum};
 use std::process::ExitCode;

@@ -1,13 +1,13 @@
-//! The generators: one that a seed begins, and one that first says what it is told, so that a fuzzer
-//! can steer a network.
+//! Random number generators: a seeded one, and one that first returns the bytes of a script, so
+//! that a fuzzer can control a network.
 
 use rand::rand_core::{Infallible, TryRng};
 use rand::{Rng as _, SeedableRng};
 
-/// The generator: small, quick, and the same everywhere.
+/// The seeded generator: small, fast, and equal on all platforms.
 pub type Rng = rand::rngs::Xoshiro256PlusPlus;
 
-/// A generator that begins with given bytes.
+/// A generator whose first values come from a script.
 #[derive(Debug)]
 pub struct Scripted {
     script: std::vec::IntoIter<u8>,
@@ -16,7 +16,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// One that says `script`, and then goes on as `seed` says.
+    /// Returns a generator that consumes `script`, and then continues from `seed`.
     pub fn new(script: Vec<u8>, seed: u64) -> Self {
         Scripted {
             is_told: !script.is_empty(),
@@ -25,7 +25,7 @@ impl Scripted {
         }
     }
 
-    /// Whether it began with a script: then it says what chance never would.
+    /// Whether it was created with a script, which may request what is improbable by chance.
     pub fn is_told(&self) -> bool {
         self.is_told
     }
@@ -38,8 +38,8 @@ impl TryRng for Scripted {
         self.try_next_u64().map(|n| (n >> 32) as u32)
     }
 
-    /// A byte of the script is enough to decide: it becomes the highest, by which ranges and
-    /// probabilities go.
+    /// Repeats one byte of the script in all eight bytes of the number. Ranges and probabilities
+    /// depend on the highest byte, so one byte is enough for a decision.
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         Ok(match self.script.next() {
             Some(byte) => u64::from_be_bytes([byte; 8]),

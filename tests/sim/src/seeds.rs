@@ -1,4 +1,4 @@
-//! Many runs, one a seed, on several threads; and the first failure, made smaller.
+//! Runs of many seeds on several threads, and shrinking of the first failure.
 
 use crate::limits::Limits;
 use std::fmt::Debug;
@@ -8,40 +8,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What happened in runs.
+/// The counts of runs.
 pub trait Stats: Default + Debug + Send {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     fn add(&mut self, other: &Self);
 }
 
-/// A simulation: seed, limits, whether to tell what happens. It panics when a rule is broken.
+/// A simulation. Its arguments are the seed, the limits, and whether to print the events. It panics
+/// when a guarantee is violated.
 pub trait Run<S>: Fn(u64, &Limits, bool) -> S + Sync {}
 
 impl<S, F: Fn(u64, &Limits, bool) -> S + Sync> Run<S> for F {}
 
-/// What came of many runs.
+/// The result of many runs.
 #[derive(Debug)]
 pub struct Outcome<S> {
-    /// How many there were.
+    /// The number of runs.
     pub seeds: u64,
-    /// What happened in those that broke no rule.
+    /// The counts of the successful runs.
     pub total: S,
-    /// Those that broke one, in order.
+    /// The seeds of the failed runs, in ascending order.
     pub failed: Vec<u64>,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
-/// Runs `seeds` on so many threads. Calls `progress` now and then with how many are done.
+/// Runs `seeds` on `threads` threads. Calls `progress` with the number of runs after every
+/// `PROGRESS` seeds.
 ///
-/// What a run that fails says goes to standard error, a line each.
+/// The panic message of a failed run goes to standard error.
 pub fn run<S: Stats>(
     seeds: Range<u64>,
     threads: usize,
     run: &impl Run<S>,
     progress: impl Fn(u64) + Sync,
 ) -> Outcome<S> {
-    // A line a failure is enough here; the replay shows the rest.
+    // One line per failure is enough here; the replay prints the rest.
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let started = Instant::now();
     let next = AtomicU64::new(seeds.start);
@@ -80,13 +82,13 @@ pub fn run<S: Stats>(
     }
 }
 
-/// How many seeds lie between two tellings of the progress.
+/// The number of seeds between two calls of `progress`.
 const PROGRESS: u64 = 1000;
 
-/// How often a failure is tried smaller.
+/// The maximum number of attempts to shrink a failure.
 const SHRINKS: u32 = 400;
 
-/// Finds narrow limits within which `seed` fails still.
+/// Searches narrow limits within which `seed` still fails.
 pub fn shrink<S>(seed: u64, run: &impl Run<S>) -> Limits {
     std::panic::set_hook(Box::new(|_| ()));
     let mut limits = Limits::default();
@@ -130,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Breaks a rule in seed 7 if there are 5 operations and loss.
+    /// A simulation that fails for seed 7 with at least 5 operations and loss.
     fn breaks(seed: u64, limits: &Limits, _trace: bool) -> Count {
         assert!(seed != 7 || limits.ops < 5 || !limits.allow(Fault::Loss));
         Count(1)

@@ -1,22 +1,22 @@
-//! What queue pairs send into.
+//! The packet sink of queue pairs.
 
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 
-/// A sink for one round of sending.
+/// A sink for one call of `poll_transmit`.
 #[derive(Debug)]
 pub struct Sink {
     now: Time,
     room: usize,
-    /// Whether it was asked for more than it takes.
+    /// Whether it refused a packet because it was full.
     pub refused: bool,
     staged: Vec<u8>,
-    /// What was sent.
+    /// The packets sent.
     pub packets: Vec<Vec<u8>>,
 }
 
 impl Sink {
-    /// One that takes `room` packets.
+    /// Returns a sink for `room` packets.
     pub fn new(now: Time, room: usize) -> Self {
         Sink {
             now,
@@ -35,7 +35,7 @@ impl Transmit for Sink {
             return None;
         }
         self.staged.clear();
-        // Whatever is not written shows.
+        // A fill pattern reveals bytes that are not written.
         self.staged.resize(len, 0xa5);
         Some(&mut self.staged)
     }

@@ -1,9 +1,10 @@
-//! How well connections use a link: bulk transfer in virtual time, so that the figures are exact, and the same
-//! however busy the machine is.
+//! Link utilisation of connections: bulk transfer in virtual time, so that the figures are exact
+//! and independent of the load of the machine.
 //!
-//! Requesters send WRITEs as fast as they may over one link to one host, or READs whose responses take that link. The link
-//! has a rate and a queue, and drops what finds the queue full: it models a switch, or the receive buffer of a host that
-//! takes packets at that rate. The packets of the other direction have a link of their own, without loss.
+//! Requesters send WRITEs at full speed over one link to one host, or READs whose responses use
+//! that link. The link has a rate and a queue, and drops packets that find the queue full. It
+//! models a switch, or the receive buffer of a host that processes packets at that rate. The
+//! packets of the other direction have a lossless link of their own.
 
 use crate::host::{Region, SimHost};
 use crate::rng::Rng;
@@ -25,39 +26,39 @@ use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
-/// Bytes of each WRITE, and of a long READ.
+/// The length of each WRITE, and of a long READ, in bytes.
 const MESSAGE: u32 = 64 << 10;
-/// Bytes of a short READ: one packet.
+/// The length of a short READ in bytes: one packet.
 const SHORT: u32 = 4 << 10;
-/// Work requests that each requester keeps posted, and READ requests that may be outstanding.
+/// The number of work requests that each requester keeps posted, and of outstanding READs.
 const POSTED: u32 = 16;
-/// How long a transfer goes on.
+/// The length of a transfer, in virtual time.
 const LENGTH: Duration = Duration::from_millis(60);
-/// The window's bound, and what responders keep; as the driver has them.
+/// The window limit and the size of the out-of-order queue, as in the driver.
 const WINDOW_BYTES: u32 = 256 << 10;
 const HOLD_BYTES: u32 = 512 << 10;
 const KEY: u32 = 1;
 const BASE: u64 = 1 << 32;
 const FIRST: u32 = 0x11;
 
-/// A link, and who uses it.
+/// A link and its users.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What it stands for.
+    /// The description.
     pub name: &'static str,
-    /// How many requesters.
+    /// The number of requesters.
     pub senders: usize,
-    /// Bytes a second.
+    /// The rate, in bytes per second.
     pub rate: u64,
-    /// From sending a packet to its answer, if no other is there.
+    /// The time from sending a packet to its answer on an idle link.
     pub round_trip: Duration,
-    /// How many packets the queue holds.
+    /// The size of the queue, in packets.
     pub queue: usize,
-    /// From how many packets in the queue on another one is marked.
+    /// The queue length, in packets, from which packets are marked (ECN).
     pub mark: usize,
-    /// How often a packet is lost.
+    /// The probability of a loss, per packet.
     pub loss: f64,
-    /// How many packets are lost at once.
+    /// The number of consecutive packets per loss.
     pub run: u32,
 }
 
@@ -72,7 +73,7 @@ const NIC: Case = Case {
     run: 1,
 };
 
-/// What is compared.
+/// The cases of the tables.
 pub const CASES: [Case; 13] = [
     NIC,
     Case {
@@ -149,12 +150,12 @@ pub const CASES: [Case; 13] = [
     },
 ];
 
-/// What requesters post.
+/// The work of the requesters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// WRITEs of 64 KiB.
     Write,
-    /// READs of so many bytes.
+    /// READs of this many bytes.
     Read(u32),
 }
 
@@ -167,16 +168,16 @@ impl Work {
     }
 }
 
-/// What came of a transfer.
+/// The result of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// The part of the link's rate that arrived and was acknowledged.
+    /// The fraction of the link's rate that carried acknowledged data.
     pub used: f64,
-    /// The part of the packets sent that had been sent before.
+    /// The fraction of the sent packets that were retransmissions.
     pub again: f64,
-    /// The longest that a requester heard nothing.
+    /// The longest time for which a requester received nothing.
     pub silence: Duration,
-    /// What the average packet waited in the queue.
+    /// The average time of a packet in the queue.
     pub waited: Duration,
 }
 
@@ -193,8 +194,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Writes two tables with a row a case. The columns are: for WRITEs, an algorithm and a kind of responder; for READs, an
-/// algorithm and a length.
+/// Writes two tables with a row per case. The columns are: for WRITEs, an algorithm and a kind of
+/// responder; for READs, an algorithm and a length.
 pub fn table(mut line: impl FnMut(String)) {
     line(format!(
         "{MESSAGE} bytes a WRITE, MTU 4096, {} ms; link used, sent again, longest silence, wait in the queue",
@@ -236,7 +237,8 @@ pub fn table(mut line: impl FnMut(String)) {
     }
 }
 
-/// One transfer, with responders that keep requests that arrive out of order, or drop them.
+/// Runs one transfer. With `keeps`, responders have an out-of-order queue; else they drop such
+/// requests.
 pub fn run(case: &Case, algorithm: Algorithm, keeps: bool, work: Work) -> Outcome {
     let mut world = World::new(*case, algorithm, keeps, work);
     world.run();
@@ -247,14 +249,14 @@ struct End {
     qp: RcQp,
     host: SimHost,
     work: Work,
-    /// The PSN after the highest that it sent over the link that is measured.
+    /// The PSN after the highest that it sent over the measured link.
     sent_end: Psn,
     completed: u64,
     heard: Time,
     silence: Duration,
 }
 
-/// A sink for one round of sending.
+/// A sink for one call of `poll_transmit`.
 struct Sink {
     now: Time,
     staged: Vec<u8>,
@@ -279,20 +281,20 @@ impl Transmit for Sink {
     }
 }
 
-/// Under way: when it arrives, a number that keeps ties in order, the end it is for, its bytes, and
-/// whether it is marked.
+/// A packet in flight: its arrival time, a number that breaks ties, the index of the receiving end,
+/// its bytes, and whether it is marked.
 type Flying = Reverse<(Time, u64, usize, Vec<u8>, bool)>;
 
 struct World {
     case: Case,
     work: Work,
-    /// The requesters, and then their responders.
+    /// The requesters, followed by their responders.
     ends: Vec<End>,
     flying: BinaryHeap<Flying>,
     number: u64,
-    /// When what is in the queue will have left it.
+    /// The times at which the queued packets leave the queue.
     leaving: VecDeque<Time>,
-    /// So many more are lost.
+    /// The number of further packets to lose.
     losing: u32,
     rng: Rng,
     now: Time,

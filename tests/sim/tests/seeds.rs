@@ -4,7 +4,7 @@ use urxe_sim::limits::Limits;
 use urxe_sim::seeds::{Outcome, Run, Stats};
 use urxe_sim::{cm, connection, crowd, seeds};
 
-/// Seeds in an ordinary run.
+/// The number of seeds in an ordinary run.
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
 #[track_caller]
@@ -26,18 +26,18 @@ fn all_pass<S: Stats>(world: &str, run: impl Run<S>) -> S {
 #[test]
 fn every_operation_takes_effect_once_and_in_order_over_bad_links() {
     let total = all_pass("connection", connection::run);
-    // The links were bad indeed, or nothing was shown.
+    // Every kind of fault must have occurred, or the runs prove nothing.
     assert!(total.retransmitted > 0 && total.duplicates > 0 && total.timeouts > 0);
     assert!(total.sequence_naks > 0 && total.rnr_naks > 0 && total.responses_lost > 0);
     assert!(total.bad_icrc > 0 && total.drains > 0 && total.xrc_operations > 0);
     assert!(total.partitions > 0 && total.held > 0 && total.probes > 0);
     assert!(total.notifications > 0 && total.versions_read > 0 && total.parts_dropped > 0);
-    // One damaged packet in 2^16 has a right ICRC.
+    // One damaged packet in 2^16 has a correct ICRC.
     assert!(total.undetected <= 3 + total.damaged / 10_000);
 }
 
-/// Where the simulated host favoured one queue pair over the other, the acknowledgements of these
-/// waited for longer than a requester does.
+/// With these seeds the simulated host once favoured one queue pair over the other. The other's
+/// acknowledgements were delayed beyond the requester's timeout.
 #[test]
 fn queue_pairs_of_one_host_do_not_keep_back_each_others_answers() {
     for seed in [29_479, 60_832, 95_372, 122_309, 140_876] {
@@ -50,7 +50,7 @@ fn queue_pairs_of_one_host_do_not_keep_back_each_others_answers() {
 #[test]
 fn messages_of_many_ends_arrive_as_their_service_promises() {
     let total = all_pass("crowd", crowd::run);
-    // All of it happened, or nothing was shown.
+    // Every case must have occurred, or the runs prove nothing.
     assert!(total.reliable > 0 && total.unreliable > 0 && total.datagrams > 0);
     assert!(total.lost > 0 && total.failures > 0 && total.flushed > 0);
     assert!(total.strays > 0 && total.bad_icrc > 0);
@@ -59,7 +59,7 @@ fn messages_of_many_ends_arrive_as_their_service_promises() {
 #[test]
 fn every_attempt_comes_to_its_right_end_at_both_sides_and_leaves_nothing() {
     let total = all_pass("cm", cm::run);
-    // All of it happened, or nothing was shown.
+    // Every case must have occurred, or the runs prove nothing.
     assert!(total.established > 0 && total.rejected > 0 && total.timed_out > 0);
     assert!(total.crashes > 0 && total.stale > 0 && total.resolved > 0);
     assert!(total.duplicates > 0 && total.repeated > 0 && total.over_backlog > 0);

@@ -1,4 +1,4 @@
-//! A host: a manager, and a program that does at random what programs do.
+//! A host: a connection manager, and a program that acts at random.
 
 use super::record::{Record, Role, Told};
 use super::world::Stats;
@@ -19,10 +19,10 @@ use urxe_proto::psn::Psn;
 use urxe_proto::time::Time;
 
 pub const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7471);
-/// Requests that may wait: few, so that some are dropped.
+/// The maximum number of pending REQs: low, so that some are dropped.
 const BACKLOG: usize = 3;
 
-/// Identifiers of a generator of the run.
+/// Identifiers drawn from a generator of the run.
 #[derive(Debug)]
 pub struct RandomIds(pub Rng);
 
@@ -35,7 +35,7 @@ impl Ids for RandomIds {
     }
 }
 
-/// What a program will do, and how long it thinks before.
+/// A future action of a program.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Connect,
@@ -54,9 +54,9 @@ pub struct Host {
     pub index: usize,
     pub manager: Manager<RandomIds>,
     pub records: HashMap<CommId, Record>,
-    /// How often it has crashed.
+    /// The number of its crashes.
     pub incarnation: u32,
-    /// It is switched off for good.
+    /// Whether it is off for the rest of the run.
     pub gone: bool,
     next_qpn: u32,
 }
@@ -77,7 +77,7 @@ impl Host {
         }
     }
 
-    /// It loses all that it knows, and begins anew, with the same queue pairs.
+    /// Discards all state, and restarts with the same QPNs.
     pub fn crash(&mut self, ids: Rng) {
         self.manager = listening(ids);
         self.records.clear();
@@ -94,7 +94,7 @@ impl Host {
         0x1000 + self.index as u64
     }
 
-    /// What the program does about an event, and when.
+    /// Returns the program's reactions to an event, with their delays.
     pub fn on_event(
         &mut self,
         event: &Event,
@@ -126,7 +126,7 @@ impl Host {
             }
             _ => {}
         }
-        // Events from before the program forgot it.
+        // Events may be older than the program's decision to abandon.
         let Some(record) = self.records.get_mut(&id).filter(|r| !r.abandoned) else {
             return Vec::new();
         };
@@ -168,7 +168,7 @@ impl Host {
         }
     }
 
-    /// The program does something. What it does too late, since the peer was faster, is refused.
+    /// Performs an action of the program. It is refused if the peer's message overtook it.
     pub fn act(
         &mut self,
         step: Step,
@@ -310,7 +310,7 @@ impl Host {
     fn someone(&self, hosts: usize, rng: &mut Rng) -> Address {
         Address {
             local: gid(self.index),
-            // It may be itself.
+            // The remote host may be this one.
             remote: gid(rng.random_range(0..hosts)),
             remote_qpn: Qpn::GSI,
             traffic_class: 0,
@@ -356,7 +356,7 @@ fn sidr_answer(qpn: Qpn) -> SidrAnswer {
     }
 }
 
-/// How a program is done with a connection.
+/// Returns the step by which a program ends a connection.
 fn ending(id: CommId, rng: &mut Rng) -> Step {
     match rng.random_range(0..4) {
         0 => Step::Abandon(id),
@@ -364,13 +364,13 @@ fn ending(id: CommId, rng: &mut Rng) -> Step {
     }
 }
 
-/// The time before an answer.
+/// Returns the time before a program's answer.
 fn thinking(rng: &mut Rng) -> Duration {
     Duration::from_millis(rng.random_range(0..3000))
 }
 
-/// The time for which a connection is used: now and then longer than it takes to find out that a
-/// message was lost every time.
+/// Returns the time for which a connection is used. Now and then it exceeds the time after which
+/// the manager gives up on a message that is lost every time.
 fn using(rng: &mut Rng) -> Duration {
     let longest = match rng.random_range(0..10) {
         0 => 200_000,

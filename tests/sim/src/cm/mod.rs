@@ -1,6 +1,6 @@
-//! Programs that connect, accept, reject, disconnect, forget and crash at random, over a network that
-//! loses, duplicates, delays and reorders their messages, with virtual time. Each attempt must come
-//! to the end that fits, at both sides, and nothing may be left behind.
+//! Programs that connect, accept, reject, disconnect, abandon and crash at random, over a network
+//! that loses, duplicates, delays and reorders their messages, in virtual time. Each attempt must
+//! end consistently on both sides, and no state may remain.
 
 mod host;
 mod record;

@@ -1,8 +1,8 @@
-//! What a program remembers of one identifier, and what it may be told of it.
+//! A program's record of one identifier, and the order of the events that it may receive.
 
 use urxe_proto::cm::{Awaited, CommId, Event};
 
-/// Which side of a connection, or of a resolution.
+/// The side of a connection or of a resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Client,
@@ -11,33 +11,33 @@ pub enum Role {
     Asked,
 }
 
-/// What has been told of an identifier.
+/// The last event received for an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// Nothing, at the client; the request, at the server.
+    /// Client: none. Server: the request.
     Begun,
-    /// The client: the reply.
+    /// Client: the reply.
     Reply,
-    /// The connection is established, or the peer ends it before that is known.
+    /// The connection is established, or the peer ended it before that was known.
     Used,
-    /// It is over, and waits.
+    /// The connection has ended and is in TimeWait.
     Over,
-    /// The last.
+    /// The last event has been received.
     End,
 }
 
-/// One identifier.
+/// The record of one identifier.
 #[derive(Debug)]
 pub struct Record {
     pub role: Role,
     pub told: Told,
-    /// The program wants no events of it any more.
+    /// The program has abandoned it, and must receive no more events.
     pub abandoned: bool,
-    /// The peer's identifier, as far as it said.
+    /// The peer's identifier, if known.
     pub peer: Option<CommId>,
-    /// The program said that it is ready.
+    /// The program has sent RTU.
     pub ready: bool,
-    /// The program rejected it.
+    /// The program has rejected it.
     pub rejected: bool,
 }
 
@@ -53,10 +53,10 @@ impl Record {
         }
     }
 
-    /// Takes note of an event.
+    /// Records an event.
     ///
     /// # Panics
-    /// When it is not one that may come now.
+    /// When the event is not permitted in this state.
     pub fn note(&mut self, event: &Event) {
         assert!(!self.abandoned, "{event:?} of what is abandoned: {self:?}");
         let before = self.told;
@@ -100,7 +100,8 @@ impl Record {
                     Told::Over
                 }
             }
-            // What the program agreed to, or rejected late, is over without another event.
+            // A disconnection that the program agreed to, or a late rejection, ends without another
+            // event.
             (Role::Client | Role::Server, Told::Over | Told::Used, Event::TimeWaitExit { .. }) => {
                 Told::End
             }

@@ -1,4 +1,4 @@
-//! Some hosts, the network between them, and what is true of all of it.
+//! The hosts, the network between them, and the invariants over all of them.
 
 use super::host::{Host, Step, gid};
 use super::record::{Role, Told};
@@ -13,40 +13,40 @@ use urxe_proto::cm::{Address, CommId, Event};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
-/// The longest that a message is under way: less than the packet life time that the hosts believe in,
-/// 268 ms.
+/// The maximum time in flight of a message: less than the packet lifetime that the hosts assume,
+/// which is 268 ms.
 const SLOWEST: Duration = Duration::from_millis(250);
-/// The longest that a run may take, in virtual time.
+/// The maximum length of a run, in virtual time.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Attempts begin within this time.
+/// The time within which attempts begin.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// What happened in a run, or in many.
+/// The counts of a run, or of many.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stats {
     /// Connections established.
     pub established: u64,
     /// Attempts that were rejected.
     pub rejected: u64,
-    /// Attempts that nobody answered.
+    /// Attempts that timed out without an answer.
     pub timed_out: u64,
-    /// Answers that were announced to take a while.
+    /// MRAs received: messages that announce a late answer.
     pub delayed: u64,
     /// Services resolved.
     pub resolved: u64,
     /// Connections found stale.
     pub stale: u64,
-    /// Hosts that lost all that they knew.
+    /// Crashes: a host lost all its state.
     pub crashes: u64,
-    /// Attempts that a program forgot.
+    /// Attempts that a program abandoned.
     pub abandoned: u64,
-    /// Attempts that were taken back.
+    /// Attempts abandoned while the REQ had no answer.
     pub taken_back: u64,
-    /// Messages that came twice.
+    /// Duplicate messages received.
     pub duplicates: u64,
-    /// Messages sent again.
+    /// Messages retransmitted.
     pub repeated: u64,
-    /// Requests dropped, as too many waited.
+    /// Requests dropped because too many were pending.
     pub over_backlog: u64,
     /// Messages delivered.
     pub delivered: u64,
@@ -70,7 +70,7 @@ impl crate::seeds::Stats for Stats {
     }
 }
 
-/// What is going to happen.
+/// A scheduled event.
 #[derive(Debug)]
 enum Action {
     /// A MAD arrives.
@@ -79,13 +79,13 @@ enum Action {
         address: Address,
         mad: Box<Mad>,
     },
-    /// A program does something, if its host has not crashed since.
+    /// A program acts, unless its host has crashed since.
     Act {
         host: usize,
         incarnation: u32,
         step: Step,
     },
-    /// A host loses all that it knows. It begins anew, or is gone for good.
+    /// A host loses all its state. It restarts, or stays off.
     Crash { host: usize, gone: bool },
 }
 
@@ -118,7 +118,7 @@ struct World {
     queue: BinaryHeap<Reverse<Queued>>,
     order: u64,
     now: Time,
-    /// Of a hundred messages, how many are lost, and how many arrive twice.
+    /// The percentages of messages that are lost, and that arrive twice.
     loss: u32,
     duplication: u32,
     crashes: bool,
@@ -126,10 +126,10 @@ struct World {
     loud: bool,
 }
 
-/// A run. All that is random in it comes from `seed`.
+/// Runs `seed` to its end; it determines all random decisions.
 ///
 /// # Panics
-/// When anything is not as it should be.
+/// When an invariant is violated.
 pub fn run(seed: u64, limits: &Limits, loud: bool) -> Stats {
     let mut rng = Rng::seed_from_u64(seed);
     let hosts = rng.random_range(2..=4);
@@ -154,7 +154,7 @@ pub fn run(seed: u64, limits: &Limits, loud: bool) -> Stats {
 }
 
 impl World {
-    /// Plans the attempts, and the crashes.
+    /// Schedules the attempts and the crashes.
     fn plan(&mut self, most: usize) {
         for _ in 0..self.rng.random_range(1..40).min(most) {
             let host = self.rng.random_range(0..self.hosts.len());
@@ -193,7 +193,7 @@ impl World {
         }));
     }
 
-    /// The next thing happens. False when there is none.
+    /// Processes the next event. Returns false when there is none.
     fn step(&mut self) -> bool {
         let queued = self.queue.peek().map_or(Time::NEVER, |Reverse(q)| q.when);
         let timers = self.hosts.iter().map(|host| host.manager.deadline());
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// Takes what came out of the managers.
+    /// Sends the messages and handles the events that the managers produced.
     fn collect(&mut self) {
         for index in 0..self.hosts.len() {
             while let Some(transmit) = self.hosts[index].manager.poll_transmit() {
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Takes a message to where it goes, once, twice or never.
+    /// Delivers a message twice, once or never, with random delays.
     fn carry(&mut self, to: usize, address: &Address, mad: &Mad) {
         let mut times = u32::from(self.rng.random_range(0..100) >= self.loss);
         times += u32::from(self.rng.random_range(0..100) < self.duplication);
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// What one side is told must be true of the other, as long as neither crashed.
+    /// Checks that an event of one side agrees with the state of the other, unless a host crashed.
     fn check(&self, index: usize, event: &Event) {
         let host = &self.hosts[index];
         let Some(record) = host.records.get(&event.id()) else {
@@ -329,8 +329,8 @@ impl World {
         }
     }
 
-    /// The server is told that its connection is established: so the client said, of this one, and
-    /// both know the same of it.
+    /// Checks that when the server's connection is established, the client of this connection said
+    /// so, and both have the same parameters.
     fn check_agreement(&self, index: usize, id: CommId) {
         let record = &self.hosts[index].records[&id];
         let client = record.peer.expect("a server knows its peer");
@@ -364,7 +364,7 @@ impl World {
         assert_eq!(counters.malformed, 0);
     }
 
-    /// Nothing happens any more: everything has come to its end, and nothing is left.
+    /// Checks at the end of a run that every attempt has ended, and that no state remains.
     fn conclude(&mut self) {
         for index in 0..self.hosts.len() {
             self.count(index);

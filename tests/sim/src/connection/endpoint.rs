@@ -1,5 +1,5 @@
-//! One endpoint: a queue pair, its host, and a program that posts what its plan says and checks all
-//! that comes of it.
+//! One endpoint: a queue pair, its host, and a program that posts the work of its plan and checks
+//! all results.
 
 use super::plan::{self, Data, Plan};
 use crate::host::{Region, SimHost};
@@ -24,53 +24,53 @@ use urxe_proto::work::{
     Destination, Extra, Payload, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
 
-/// How much is granted at a time: as much as a READ request asks for.
+/// The send quantum in bytes: the length of the largest READ.
 const GRANT: u32 = 64 << 10;
 
-/// How an endpoint is made and how its program behaves.
+/// The configuration of an endpoint and the behaviour of its program.
 #[derive(Clone, Debug)]
 pub struct Manners {
-    /// Queue sizes.
+    /// The limits of the send queue.
     pub send: SendQueueSize,
-    /// How many receives may wait.
+    /// The size of the receive queue.
     pub receives: u32,
-    /// Every send makes a completion.
+    /// Whether every send generates a completion.
     pub signal_all: bool,
-    /// The connection is an extended one. So is the peer's.
+    /// Whether the connection is an extended one (XRC), on both sides.
     pub xrc: bool,
-    /// Receives pose as a shared queue's: credits are invalid.
+    /// Whether the receives count as a shared receive queue's, so that credits are invalid.
     pub shared: bool,
-    /// The bound of the congestion window.
+    /// The limit of the congestion window, in bytes.
     pub window_bytes: u32,
-    /// How much it keeps of what came after a hole.
+    /// The size of the out-of-order queue, in bytes.
     pub hold_bytes: u32,
-    /// What governs its window.
+    /// The congestion control algorithm.
     pub congestion: Algorithm,
-    /// First PSN sent.
+    /// The first PSN sent.
     pub psn: Psn,
-    /// `timeout`.
+    /// The `timeout` attribute.
     pub timeout: u8,
-    /// `min_rnr_timer`.
+    /// The `min_rnr_timer` attribute.
     pub min_rnr_timer: u8,
-    /// `max_rd_atomic`, which is the peer's `max_dest_rd_atomic`.
+    /// The `max_rd_atomic` attribute, which is the peer's `max_dest_rd_atomic`.
     pub max_rd_atomic: u8,
-    /// The longest pause between two rounds of posting sends.
+    /// The maximum pause between two rounds of posting sends.
     pub send_pause: Duration,
-    /// The longest pause between two rounds of posting receives.
+    /// The maximum pause between two rounds of posting receives.
     pub receive_pause: Duration,
-    /// How late it may be to look for something to send after a packet arrived.
+    /// The maximum delay between the arrival of a packet and polling for packets to send.
     pub poll_delay: Duration,
-    /// The most packets that the sink takes at once.
+    /// The maximum number of packets that the sink accepts per poll.
     pub sink: usize,
-    /// How often a round of posting is one of draining the send queue.
+    /// The probability that a round of posting begins with draining the send queue.
     pub drain: f64,
-    /// Whether it takes a repeated READ request for the middle of an earlier one, as the
-    /// specification's responder does.
+    /// Whether it accepts a repeated READ request for the middle of an earlier one, as the
+    /// responder of the specification does.
     pub takes_parts: bool,
 }
 
 impl Manners {
-    /// Whether what it sends is granted bit by bit, as where several connections share a way.
+    /// Whether sending requires a quantum, as where several connections share a destination.
     fn takes_turns(&self) -> bool {
         self.sink == 4
     }
@@ -79,56 +79,57 @@ impl Manners {
 /// An endpoint.
 pub struct Endpoint {
     index: usize,
-    /// Its queue pair; over XRC, the one that sends.
+    /// The queue pair; over XRC, the initiator.
     pub qp: RcQp,
-    /// The one that receives, over XRC.
+    /// Over XRC, the target queue pair.
     tgt: Option<RcQp>,
-    /// Its memory, receives and completions.
+    /// The memory, receives and completions.
     pub host: SimHost,
-    /// When its program posts sends again.
+    /// The time at which its program posts sends again.
     pub send_at: Time,
-    /// When its program posts receives again.
+    /// The time at which its program posts receives again.
     pub receive_at: Time,
-    /// When it looks for something to send.
+    /// The time at which its queue pairs are polled for packets to send.
     pub poll_at: Time,
-    /// Over XRC, whether the queue pair that receives has the sink first. They take turns, as queue
-    /// pairs of one host do: one that fills the sink again and again would keep the other's
-    /// acknowledgements back until the peer takes them for lost.
+    /// Over XRC, whether the target is polled first. The two alternate, as the queue pairs of a
+    /// host do: if one of them could always fill the sink first, the other's acknowledgements would
+    /// be delayed until the peer times out.
     target_first: bool,
-    /// How often it drained its send queue.
+    /// The number of completed drains of the send queue.
     pub drains: u64,
     /// READs that returned versions.
     pub versions_read: u64,
-    /// Repeated READ requests that it dropped because they ended where no other had.
+    /// Repeated READ requests that were dropped because no earlier one had the same end.
     pub parts_dropped: u64,
-    /// Where READ requests ended that were not repeated.
+    /// The ends of READ requests that were not repeated.
     read_ends: HashSet<Psn>,
     manners: Manners,
     rng: Rng,
-    /// What it asks.
+    /// The work of this endpoint.
     plan: Rc<Plan>,
-    /// What its peer asks.
+    /// The work of the peer.
     peer_plan: Rc<Plan>,
     posted: usize,
-    /// When each READ of versions was posted that has not completed.
+    /// The times at which the outstanding READs of versions were posted.
     posted_at: VecDeque<Time>,
     /// The newest version that a READ returned.
     newest: Time,
-    /// Work requests that make a completion, in order, and how many of them have.
+    /// The work requests that generate a completion and have not completed, in order.
     signaled: VecDeque<usize>,
-    /// All before this one are known to be done.
+    /// The index of the first work request that is not known to have completed.
     checked: usize,
     receives_posted: usize,
     receptions_seen: usize,
-    /// What the target holds after the last message received, and how many operations that is.
+    /// The expected target after the last message received, and the number of operations applied to
+    /// it.
     target: Vec<u8>,
     applied: usize,
 }
 
-/// The UDP port that packets come from.
+/// The UDP source port of all packets.
 const SOURCE_PORT: u16 = 0xc000;
 
-/// The GID of endpoint `index`.
+/// Returns the GID of endpoint `index`.
 pub fn gid(index: usize) -> Gid {
     Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, index as u8 + 1).into())
 }
@@ -137,18 +138,18 @@ fn qpn(index: usize) -> Qpn {
     Qpn::new(0x11 + index as u32)
 }
 
-/// The number of what receives over XRC.
+/// Returns the QPN of the XRC target.
 fn target_qpn(index: usize) -> Qpn {
     Qpn::new(0x91 + index as u32)
 }
 
-/// The number of the shared queue that it receives from.
+/// Returns the number of the shared receive queue.
 fn srqn(index: usize) -> Srqn {
     Srqn::new(0x51 + index as u32)
 }
 
 impl Endpoint {
-    /// An endpoint in RTS whose peer is `peer`, with `peer_plan` to receive.
+    /// Returns an endpoint in RTS. `manners` and `plans` are its own and its peer's.
     pub fn new(
         index: usize,
         mtu: Mtu,
@@ -304,7 +305,7 @@ impl Endpoint {
         self.qps().map(RcQp::deadline).fold(Time::NEVER, Time::min)
     }
 
-    /// The next moment at which it wants to be asked.
+    /// The time of the next call of [`Endpoint::turn`].
     pub fn next(&self) -> Time {
         self.timer()
             .min(self.send_at)
@@ -312,7 +313,7 @@ impl Endpoint {
             .min(self.poll_at)
     }
 
-    /// Its turn at `now`: timers, the program, and packets to send, which are returned.
+    /// Runs timers and the program at `now`. Returns the packets to send.
     pub fn turn(&mut self, now: Time) -> Vec<Vec<u8>> {
         self.write_versions(now);
         if self.timer() <= now {
@@ -342,12 +343,12 @@ impl Endpoint {
         packets
     }
 
-    /// The second writer writes: in each word of the versions, the time.
+    /// Performs the second writer's write: the time, in each word of the versions.
     fn write_versions(&mut self, now: Time) {
         self.host.versions = Some((plan::VERSIONS, now));
     }
 
-    /// A packet arrived for it, which may have met congestion.
+    /// Handles a packet, which may be marked (ECN).
     pub fn receive(&mut self, now: Time, from: Gid, packet: &Packet<'_>, marked: bool) {
         self.write_versions(now);
         if !self.manners.takes_parts && self.is_part(packet) {
@@ -373,7 +374,7 @@ impl Endpoint {
         self.poll_at = self.poll_at.min(now + delay);
     }
 
-    /// Whether this is a repeated READ request that ends where none ended before.
+    /// Whether this is a repeated READ request whose end is not that of an earlier one.
     fn is_part(&mut self, packet: &Packet<'_>) -> bool {
         let header = &packet.header;
         let operation = header.bth.opcode.info().operation;
@@ -417,7 +418,7 @@ impl Endpoint {
         sink.packets
     }
 
-    /// Posts sends, or drains the queue for a while.
+    /// Posts sends, perhaps after starting to drain the queue.
     fn program(&mut self, now: Time) {
         let pause = self.pause(self.manners.send_pause);
         self.send_at = now + pause + Duration::from_nanos(1);
@@ -501,7 +502,7 @@ impl Endpoint {
         }
     }
 
-    /// Each signaled work request completes once, in order, and so do all before it.
+    /// Checks that each signaled work request completes once, in order, after all before it.
     fn check_sends(&mut self, now: Time) {
         while let Some(completion) = self.host.sends.pop_front() {
             let index = self
@@ -526,7 +527,7 @@ impl Endpoint {
         }
     }
 
-    /// What a READ or an atomic brought.
+    /// Checks the result of a READ or an atomic.
     fn check_returned(&self, index: usize) {
         let op = &self.plan.ops[index];
         if let (true, Data::Sges(sges)) = (op.op.has_response(), &op.data) {
@@ -536,8 +537,9 @@ impl Endpoint {
         }
     }
 
-    /// READ after READ is ordered without a fence (10.8.3.3): one returns nothing older than an
-    /// earlier one did. Within one READ there is no order.
+    /// Checks the versions that a READ returned. READ after READ is ordered without a fence
+    /// (10.8.3.3): none returns a version older than an earlier one did. Within one READ there is
+    /// no order.
     fn check_versions(&mut self, index: usize, now: Time) {
         let posted = self.posted_at.pop_front().expect("it was posted");
         let op = &self.plan.ops[index];
@@ -581,8 +583,8 @@ impl Endpoint {
         region.expect("the region exists").bytes.borrow()
     }
 
-    /// Messages arrive in order, each once and whole, when all before them took effect and nothing
-    /// after them has.
+    /// Checks that messages arrive once, in order and unmodified, after the effects of all earlier
+    /// operations and before those of later ones.
     fn check_receptions(&mut self) {
         let peer_plan = Rc::clone(&self.peer_plan);
         while let Some((completion, solicited, target)) = self.host.receptions.pop_front() {
@@ -615,7 +617,7 @@ impl Endpoint {
         }
     }
 
-    /// The target is, or was, as the first `upto` operations of the peer leave it.
+    /// Checks that `target` is as the first `upto` operations of the peer leave it.
     fn check_target(&mut self, upto: usize, target: &[u8]) {
         for op in &self.peer_plan.ops[self.applied..upto] {
             if let Some((at, bytes)) = &op.effect {
@@ -630,7 +632,7 @@ impl Endpoint {
         );
     }
 
-    /// Whether all that was planned has come to pass on this side.
+    /// Whether all planned work of this side has completed.
     pub fn is_done(&self) -> bool {
         self.posted == self.plan.ops.len()
             && self.signaled.is_empty()
@@ -638,7 +640,7 @@ impl Endpoint {
             && self.qp.state() == QpState::Rts
     }
 
-    /// A line about how far it has come, for failures.
+    /// Returns a line about the progress, for failures.
     pub fn progress(&self) -> String {
         format!(
             "{:?}: posted {} of {}, {} completions due, {} received, {:?}",
@@ -651,7 +653,7 @@ impl Endpoint {
         )
     }
 
-    /// The last look, when nothing is under way any more.
+    /// Checks the final state, after all packets have arrived.
     pub fn check_end(&mut self) {
         let target = self.region(plan::TARGET).clone();
         self.check_target(self.peer_plan.ops.len(), &target);
@@ -669,8 +671,8 @@ impl Endpoint {
     }
 }
 
-/// How long a program waits at least before it looks again whether a full queue has room.
+/// The minimum pause before a program retries to post to a full queue.
 const FULL_PAUSE: Duration = Duration::from_micros(100);
 
-/// What a receive or the sink holds where nothing was written.
+/// The content of unwritten bytes of receives and the sink.
 const UNTOUCHED: u8 = 0xee;

@@ -19,53 +19,53 @@ use urxe_proto::rc::congestion::Algorithm;
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
-/// The longest a run may take, in virtual time.
+/// The maximum length of a run, in virtual time.
 const LONGEST: Duration = Duration::from_secs(600);
-/// The most that may happen in a run.
+/// The maximum number of events in a run.
 const MOST_EVENTS: u64 = 3_000_000;
 
-/// What happened in a run, or in many.
+/// The counts of a run, or of many.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stats {
     /// Packets delivered.
     pub delivered: u64,
     /// Packets dropped for a wrong ICRC.
     pub bad_icrc: u64,
-    /// Damaged packets, and those of them that the ICRC did not show.
+    /// Damaged packets.
     pub damaged: u64,
-    /// Damaged packets that the ICRC did not show.
+    /// Damaged packets with a correct ICRC.
     pub undetected: u64,
-    /// Work requests done.
+    /// Work requests completed.
     pub operations: u64,
-    /// Work requests done over extended reliable connections.
+    /// Work requests completed over extended reliable connections.
     pub xrc_operations: u64,
     /// READs that returned versions of a second writer.
     pub versions_read: u64,
-    /// READ requests for the middle of an earlier one that a responder did not take.
+    /// Repeated READ requests for the middle of an earlier one that a responder dropped.
     pub parts_dropped: u64,
     /// Send queues drained.
     pub drains: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmitted: u64,
-    /// Requests that came twice.
+    /// Duplicate requests received.
     pub duplicates: u64,
-    /// NAKs for a hole that were received.
+    /// PSN sequence NAKs received.
     pub sequence_naks: u64,
-    /// RNR NAKs that were received.
+    /// RNR NAKs received.
     pub rnr_naks: u64,
     /// READs and atomics whose response was lost.
     pub responses_lost: u64,
-    /// Congestion notifications that were obeyed.
+    /// CNPs received.
     pub notifications: u64,
-    /// Requests that were kept until a hole before them had closed.
+    /// Requests executed from the out-of-order queue.
     pub held: u64,
-    /// Single packets sent again after some silence.
+    /// Probes sent.
     pub probes: u64,
-    /// Timers that led to sending again.
+    /// Timeouts that caused a retransmission.
     pub timeouts: u64,
-    /// Times that nothing got through.
+    /// Partitions of links.
     pub partitions: u64,
-    /// Virtual time.
+    /// The virtual time of the run.
     pub time: Duration,
 }
 
@@ -116,23 +116,23 @@ struct World {
     plans: [Rc<Plan>; 2],
     now: Time,
     trace: bool,
-    /// Whether the links do nothing but delay.
+    /// Whether the links only delay.
     perfect: bool,
     stats: Stats,
 }
 
-/// Runs `seed` to its end within `limits`. With `trace`, tells what happens.
+/// Runs `seed` to its end within `limits`. With `trace`, prints the events.
 ///
 /// # Panics
-/// When a rule is broken.
+/// When a guarantee is violated.
 pub fn run(seed: u64, limits: &Limits, trace: bool) -> Stats {
     run_scripted(seed, limits, [Vec::new(), Vec::new()], trace)
 }
 
-/// The same, with what each of the two links decides first.
+/// Runs `seed` like [`run`], with scripts for the first decisions of the two links.
 ///
 /// # Panics
-/// When a rule is broken.
+/// When a guarantee is violated.
 pub fn run_scripted(seed: u64, limits: &Limits, scripts: [Vec<u8>; 2], trace: bool) -> Stats {
     let mut world = World::new(seed, limits, scripts, trace);
     world.run();
@@ -227,7 +227,7 @@ impl World {
             let counters = self.endpoints[index].qp.counters();
             if lossless {
                 assert_eq!(counters.timeouts, 0, "{}", self.progress());
-                // For draining, the last packet may go again to ask for an acknowledgement.
+                // For a drain, the last packet may be retransmitted to request an acknowledgement.
                 let few = counters.retransmitted <= self.endpoints[index].drains + counters.probes;
                 let waited = counters.rnr_naks_received > 0;
                 assert!(few || waited, "{}", self.progress());
@@ -250,7 +250,7 @@ impl World {
         self.stats.time = self.now.since(Time(0));
     }
 
-    /// Hands endpoint `index` what has arrived.
+    /// Delivers the packets that have arrived at endpoint `index`.
     fn deliver(&mut self, index: usize) {
         let from = 1 - index;
         while let Some(arrival) = self.links[from].arrived(self.now) {
@@ -297,7 +297,7 @@ impl World {
 
 fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
     let scale = rng.random_range(0.0..1.0_f64);
-    // Mostly small, some of several hundred KiB, a few of 4 MiB.
+    // Mostly small ones, some of several hundred KiB, a few of 4 MiB.
     let longest = match rng.random_range(0..100) {
         0..2 => 4 << 20,
         2..15 => 600_000,
@@ -310,7 +310,7 @@ fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
     }
     weights[rng.random_range(0..10)] += 2;
     if xrc {
-        // There is neither ATOMIC WRITE nor FLUSH.
+        // XRC has neither ATOMIC WRITE nor FLUSH.
         weights[10..].fill(0);
     }
     Habits {
@@ -328,7 +328,7 @@ fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
 
 fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
     let us = Duration::from_micros;
-    // Often so that PSNs wrap soon, in the middle of whatever is under way.
+    // Often close to the end of the range, so that PSNs wrap early in the run.
     let psn = if rng.random_bool(0.5) {
         Psn::new(0) - rng.random_range(0..200)
     } else {
@@ -360,8 +360,8 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
     }
 }
 
-/// Lets READs of some seeds meet a second writer at the target. It has a generator of its own, as
-/// [`govern`] has.
+/// Adds a second writer at the target to the READs of some seeds. It has a generator of its own,
+/// for the same reason as [`govern`].
 fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
     let mut rng = Rng::seed_from_u64(seed ^ 0x5ec0_4d77);
     let part = [0.0, 0.5, 1.0][rng.random_range(0..3)];
@@ -371,8 +371,8 @@ fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
     part > 0.0
 }
 
-/// How congestion is met, and what responders take. It has a generator of its own, so that seeds
-/// that showed something go on showing it.
+/// Chooses congestion control, ECN marking and the responders' behaviour. It has a generator of its
+/// own, so that existing seeds keep their other decisions.
 fn govern(seed: u64, manners: &mut [Manners; 2], faults: &mut [Faults; 2]) {
     let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
     for manners in manners.iter_mut() {

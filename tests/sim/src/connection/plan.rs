@@ -1,13 +1,14 @@
-//! What one endpoint will ask of the other, and what must come of it.
+//! The planned work of one endpoint, and its expected results.
 //!
-//! One queue pair is the only one that touches its part of the peer's memory, and its work requests
-//! take effect in the order of posting. So what each READ and each atomic returns, and what memory
-//! holds when a message arrives, is known beforehand: exactly, as long as a WRITE waits (by a
-//! fence) for earlier READs of the same bytes.
+//! Only one queue pair accesses its part of the peer's memory, and its work requests take effect in
+//! the order of posting. So the result of each READ and atomic, and the memory at the arrival of
+//! each message, are known beforehand. This holds exactly as long as a WRITE waits, by a fence, for
+//! earlier READs of the same bytes.
 //!
 //! One region has a second writer, a program at the target, and no work request writes there. Its
-//! words are versions that only grow. A READ of them has no result that is known beforehand; it
-//! must return versions that the region held while the READ was outstanding, none older than an
+//! words are versions that only grow. The result of a READ of them is not known beforehand. It must
+//! consist of versions that the region held while the READ was outstanding, none older than an
+//! earlier READ returned.
 //! earlier READ returned.
 
 use crate::rng::Rng;
@@ -18,28 +19,28 @@ use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::wire::Feth;
 use urxe_proto::work::{SendFlags, SendOp, Sge};
 
-/// Keys of an endpoint's regions.
+/// The keys of an endpoint's regions; this one is the source of messages.
 pub const SOURCE: u32 = 0x1001;
-/// What the peer may write, read and do atomics on.
+/// The region that the peer may write, read and access by atomics.
 pub const TARGET: u32 = 0x2002;
-/// What the peer may read while a program at the target writes there: 64-bit versions.
+/// The region that the peer may read while a program at the target writes it: 64-bit versions.
 pub const VERSIONS: u32 = 0x5005;
-/// Where READ data and the results of atomics go.
+/// The region for READ data and the results of atomics.
 pub const SINK: u32 = 0x3003;
-/// Where messages go.
+/// The region for received messages.
 pub const RECEIVE: u32 = 0x4004;
 /// The first of the keys that may be invalidated.
 const INVALIDATABLE: u32 = 0x10_0000;
 
-/// The most elements that a work request or a receive has.
+/// The maximum number of elements of a work request or a receive.
 pub const MAX_SGE: u32 = 32;
 
-/// Where region `key` begins.
+/// Returns the start address of region `key`.
 pub fn base(key: u32) -> u64 {
     u64::from(key) << 32
 }
 
-/// Where an operation's data is.
+/// The location of an operation's data.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// In registered memory.
@@ -51,76 +52,76 @@ pub enum Data {
 /// A planned work request.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
-    /// Where its data is.
+    /// The location of its data.
     pub data: Data,
-    /// The bytes of the message, or those that it must return.
+    /// The bytes of the message, or the expected result.
     pub bytes: Vec<u8>,
-    /// What it changes in the peer's target, and to what.
+    /// The change of the peer's target: an offset, and the new bytes there.
     pub effect: Option<(usize, Vec<u8>)>,
 }
 
-/// A planned receive of the peer's.
+/// A planned receive of the peer.
 #[derive(Clone, Debug)]
 pub struct Reception {
-    /// Where the message goes.
+    /// The buffers for the message.
     pub sges: Vec<Sge>,
-    /// The operation that it is for.
+    /// The index of the operation that it is for.
     pub op: usize,
 }
 
-/// Sizes and habits of a plan.
+/// The sizes and probabilities of a plan.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// How many work requests.
+    /// The number of work requests.
     pub ops: usize,
-    /// The longest message, usually.
+    /// The maximum length of most messages.
     pub longest: usize,
-    /// Bytes of all messages together, about.
+    /// The approximate number of bytes of all messages together.
     pub budget: usize,
-    /// Elements a work request or receive may have.
+    /// The maximum number of elements of a work request or receive.
     pub max_sge: usize,
-    /// Bytes of inline data.
+    /// The maximum number of bytes of inline data.
     pub max_inline: usize,
-    /// Bytes of the target.
+    /// The size of the target, in bytes.
     pub target: usize,
-    /// How often a work request asks for a completion.
+    /// The probability that a work request is signaled.
     pub signaled: f64,
-    /// How often one has a fence without need.
+    /// The probability of an unnecessary fence.
     pub fence: f64,
-    /// Weights of the twelve operations: local ones before those of annex A19, the others in the
-    /// order of [`SendOp`].
+    /// The weights of the twelve operations: local ones before those of annex A19, the others in
+    /// the order of [`SendOp`].
     pub weights: [u32; 12],
 }
 
-/// What one endpoint will ask.
+/// The planned work of one endpoint.
 #[derive(Debug)]
 pub struct Plan {
-    /// Its work requests.
+    /// The work requests.
     pub ops: Vec<Op>,
     /// The receives that the peer posts for them.
     pub receptions: Vec<Reception>,
-    /// What the source holds, always.
+    /// The constant content of the source.
     pub source: Vec<u8>,
-    /// What the peer's target holds at first.
+    /// The initial content of the peer's target.
     pub target: Vec<u8>,
-    /// What it holds at last.
+    /// The final content of the peer's target.
     pub target_after: Vec<u8>,
-    /// Bytes of the sink.
+    /// The size of the sink, in bytes.
     pub sink: usize,
-    /// Bytes of the peer's receives.
+    /// The size of the peer's receive region, in bytes.
     pub receive: usize,
     /// The peer's keys that are invalidated.
     pub keys: Vec<u32>,
-    /// The keys that are bound or invalidated at this end, in order.
+    /// The keys that are bound or invalidated by local work requests, in order.
     pub local: Vec<u32>,
 }
 
 impl Plan {
-    /// Makes a plan.
+    /// Returns a random plan.
     pub fn new(rng: &mut Rng, habits: &Habits) -> Self {
         let mut source = vec![0; habits.longest.max(64)];
         rng.fill_bytes(&mut source);
@@ -159,20 +160,20 @@ impl Plan {
 }
 
 impl Op {
-    /// Whether it reads versions.
+    /// Whether it is a READ of versions.
     pub fn reads_versions(&self) -> bool {
         matches!(self.op, SendOp::Read { rkey, .. } if rkey == RKey(VERSIONS))
     }
 }
 
 impl Plan {
-    /// Lets some of the READs, this part of them, read versions in place of the target.
+    /// Redirects READs, each with probability `part`, from the target to the versions.
     pub fn read_versions(&mut self, rng: &mut Rng, part: f64) {
         for op in &mut self.ops {
             if let SendOp::Read { addr, rkey } = &mut op.op
                 && rng.random_bool(part)
             {
-                // Whole words, so that each comes in one packet.
+                // Aligned to words, so that no word is split between packets.
                 *addr = base(VERSIONS) + ((*addr - base(TARGET)) & !7);
                 *rkey = RKey(VERSIONS);
             }
@@ -221,7 +222,7 @@ impl Maker<'_> {
         len
     }
 
-    /// SEND and WRITE, with all that they may carry.
+    /// Returns a SEND or a WRITE, in all variants.
     fn data_op(&mut self, rng: &mut Rng, kind: usize, len: usize, mut flags: SendFlags) -> Op {
         let writes = kind >= 3;
         let mut len = if writes {
@@ -295,7 +296,7 @@ impl Maker<'_> {
     }
 
     fn atomic(&mut self, rng: &mut Rng, kind: usize, mut flags: SendFlags) -> Op {
-        // Few places, so that atomics meet.
+        // Few places, so that atomics use the same ones.
         let at = 8 * rng.random_range(0..(self.habits.target / 8).min(4));
         let original = u64::from_ne_bytes(self.shadow[at..at + 8].try_into().unwrap());
         let (addr, rkey) = (base(TARGET) + at as u64, RKey(TARGET));
@@ -376,7 +377,7 @@ impl Maker<'_> {
         }
     }
 
-    /// What is carried out at this end: each names a key of its own.
+    /// Returns a local operation. Each names a key of its own.
     fn local(&mut self, kind: usize, flags: SendFlags) -> Op {
         let key = RKey(self.plan.local.len() as u32);
         self.plan.local.push(key.0);
@@ -450,7 +451,7 @@ fn pick(rng: &mut Rng, weights: &[u32; 12]) -> usize {
         .unwrap()
 }
 
-/// A length: often one where rules meet, else of any order of magnitude.
+/// Returns a length: often one at a boundary, else one of any order of magnitude.
 fn length(rng: &mut Rng, longest: usize) -> usize {
     let mtu = 256 << rng.random_range(0..5);
     let len = match rng.random_range(0..10) {
@@ -468,7 +469,8 @@ fn length(rng: &mut Rng, longest: usize) -> usize {
     len.min(longest)
 }
 
-/// Cuts `len` bytes into pieces, some of them empty. With no elements allowed there is no data.
+/// Cuts `len` bytes into pieces, some of them empty. If no elements are permitted, there is no
+/// data.
 fn cut(rng: &mut Rng, len: usize, max: usize) -> Vec<usize> {
     if max == 0 || (len == 0 && rng.random_bool(0.5)) {
         return Vec::new();

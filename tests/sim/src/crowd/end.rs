@@ -1,4 +1,4 @@
-//! One end: a queue pair of any service, what its program has posted, and what it has heard of its peer.
+//! One endpoint: a queue pair of any service, and the state of the program that uses it.
 
 use crate::host::SimHost;
 use crate::sink::Sink;
@@ -17,46 +17,46 @@ use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
 use urxe_proto::wire::Packet;
 use urxe_proto::work::SendWr;
 
-/// The queue key of all datagram queue pairs here.
+/// The queue key of all datagram queue pairs.
 pub const QKEY: QKey = QKey(0x1234);
 
-/// Bytes between the marks of an unreliable connection: a few packets.
+/// The number of bytes between flow-control probes of an unreliable connection: a few packets.
 const MARK_EVERY: u32 = 2048;
 
-/// The UDP port that all packets come from.
+/// The UDP source port of all packets.
 const SOURCE_PORT: u16 = 0xc000;
 
-/// Work requests that may wait.
+/// The limits of a send queue.
 const SENDS: SendQueueSize = SendQueueSize {
     max_wr: 8,
     max_sge: 1,
     max_inline: 8192,
 };
-/// How much a reliable connection has in flight at most, in packets.
+/// The maximum in-flight data of a reliable connection, in packets.
 const WINDOW: u32 = 32;
-/// How much of what comes after a hole one keeps, in packets.
+/// The limit of a reliable connection's out-of-order queue, in packets.
 pub const HOLD: u32 = 7;
 
-/// What queue pairs of the services have in common.
+/// A queue pair of any service.
 pub enum Qp {
     Rc(Box<RcQp>),
     Uc(Box<UcQp>),
     Ud(Box<UdQp>),
 }
 
-/// How a queue pair reaches its peer.
+/// The attributes that connect a queue pair to its peer.
 pub struct Wiring {
     pub service: QpType,
     pub mtu: Mtu,
     pub qpn: Qpn,
     pub psn: Psn,
-    /// The peer's number, first PSN and address; of no meaning to datagrams.
+    /// The peer's QPN, first PSN and address; unused by datagram queue pairs.
     pub peer: (Qpn, Psn, Gid),
     pub timeout: u8,
 }
 
 impl Qp {
-    /// One that can send and receive.
+    /// Returns a queue pair in RTS.
     pub fn ready(wiring: &Wiring, now: Time, host: &mut SimHost) -> Qp {
         let Wiring { qpn, mtu, .. } = *wiring;
         let mut qp = match wiring.service {
@@ -79,7 +79,7 @@ impl Qp {
                     signal_all: true,
                 };
                 let mut qp = UcQp::new(config).expect("memory");
-                // Some ends send marks, some only answer them.
+                // Some queue pairs send probes, others only echo them.
                 qp.set_probe_interval(if qpn.get() % 2 == 0 { MARK_EVERY } else { 0 });
                 Qp::Uc(Box::new(qp))
             }
@@ -155,7 +155,7 @@ impl Qp {
         }
     }
 
-    /// The number of the host to which its next datagram goes; `None` unless it sends datagrams.
+    /// The number of the destination host of the next datagram; `None` for other services.
     pub fn next_destination(&self) -> Option<u64> {
         match self {
             Self::Ud(qp) => qp.next_destination(),
@@ -163,7 +163,7 @@ impl Qp {
         }
     }
 
-    /// Sends; true when there is more.
+    /// Sends packets. Returns whether there are more.
     pub fn poll(&mut self, now: Time, host: &mut SimHost, sink: &mut Sink) -> bool {
         match self {
             Self::Rc(qp) => qp.poll_transmit(now, host, sink),
@@ -189,7 +189,7 @@ impl Qp {
     }
 }
 
-/// The way from RESET to RTS (11.2.4.2).
+/// Returns the transitions from RESET to RTS (11.2.4.2).
 fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
     let (dest_qpn, rq_psn, dgid) = wiring.peer;
     let attr = QpAttr {
@@ -213,21 +213,21 @@ fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
     transitions_to_rts(wiring.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
 }
 
-/// An end, and what its program knows.
+/// An endpoint: a queue pair and the state of its program.
 pub struct End {
     pub qp: Qp,
     pub service: QpType,
     pub host: usize,
-    /// The other end of its connection; datagrams go to any of their kind.
+    /// The other endpoint of its connection. A datagram endpoint sends to any datagram endpoint.
     pub peer: usize,
-    /// Messages that are still to be posted.
+    /// The number of messages to post.
     pub left: u32,
-    /// Messages that were posted.
+    /// The number of messages posted.
     pub posted: u32,
-    /// Those that have not completed, oldest first.
+    /// The posted messages that have not completed, oldest first.
     pub outstanding: VecDeque<u32>,
     /// The number of the next message from its peer, if none is lost.
     pub expected: u32,
-    /// When its program posts again.
+    /// The time at which its program posts again.
     pub post_at: Time,
 }

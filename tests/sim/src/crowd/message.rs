@@ -1,21 +1,21 @@
-//! What messages hold: who sent them to whom, which of theirs it is, and bytes that follow from that.
+//! The content of messages: sender, receiver and number, and bytes derived from these.
 
-/// Who sent a message, to whom, and which one it is.
+/// The identity of a message: its sender, its receiver and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// The end that sent it.
+    /// The index of the endpoint that sent it.
     pub from: u32,
-    /// The end that it is for.
+    /// The index of the endpoint that it is for.
     pub to: u32,
-    /// How many it has sent before.
+    /// The number of messages that the sender posted before it.
     pub number: u32,
 }
 
-/// The length of what says so: no message is shorter.
+/// The length of the identity in bytes, which is the minimum length of a message.
 pub const SHORTEST: usize = 16;
 
 impl Name {
-    /// The message of this name with `len` bytes, at least [`SHORTEST`].
+    /// Returns the message with this identity and `len` bytes, at least [`SHORTEST`].
     pub fn message(self, len: usize) -> Vec<u8> {
         let mut message = Vec::with_capacity(len);
         for word in [self.from, self.to, self.number, len as u32] {
@@ -29,10 +29,10 @@ impl Name {
         message
     }
 
-    /// The name of a message that arrived.
+    /// Returns the identity of a received message.
     ///
     /// # Panics
-    /// When a byte of it is wrong.
+    /// When the length or any byte of the message is wrong.
     pub fn of(message: &[u8]) -> Name {
         let word = |at: usize| {
             let bytes = message

@@ -1,10 +1,17 @@
-//! Hosts with many queue pairs, of reliable and unreliable connections and of datagrams. Those of a host share
-//! its receives. Connections fail at any moment, and are made anew.
+//! The many-QP scenario: hosts with many queue pairs, for reliable connections, unreliable
+//! connections and datagrams. The queue pairs of a host share its receives. Connections fail at
+//! random times, and are replaced.
 //!
-//! Each message tells whose it is. So what may arrive is known: over a reliable connection each message once
-//! and in order; over an unreliable one none twice and none before an earlier one, some of them missing, unless the
-//! network does that to packets; of datagrams any. All that arrives is whole, and is what was sent, to this very end. What a reliable connection says is
-//! done has arrived.
+//! Each message carries its sender, its receiver and its number. So the harness checks the
+//! guarantees of each service:
+//!
+//! - Reliable connection: each message arrives exactly once, in order. A message whose send
+//!   completed successfully has arrived.
+//! - Unreliable connection: messages may be lost. None arrives twice or out of order, unless the
+//!   network duplicates or reorders packets.
+//! - Datagrams: any of those sent.
+//!
+//! For all of them, every message arrives unmodified, at the endpoint that it was sent to.
 
 mod end;
 mod message;
@@ -33,44 +40,44 @@ use urxe_proto::work::{
     WcOpcode, WcStatus,
 };
 
-/// The longest a run may take, in virtual time, and the most that may happen in it.
+/// The maximum length of a run in virtual time, and the maximum number of its events.
 const LONGEST: Duration = Duration::from_secs(600);
 const MOST_EVENTS: u64 = 3_000_000;
 
-/// The longest message, and what a datagram has before it (11.4.1.2).
+/// The maximum length of a message; below, the space before a datagram's payload (11.4.1.2).
 const ROOM: usize = 4096;
-/// As many messages as may be carried out at once: the one that was missing, and what was kept of those after it.
+/// The maximum number of messages executed at once: the missing one, and those queued behind it.
 const PLACES: usize = end::HOLD as usize + 1;
 const GRH: usize = 40;
 
-/// Keys of a host's regions: where receives go, and where WRITEs go. Each end has a place for these.
+/// Keys of a host's regions, for receives and for WRITEs. Each endpoint has its places in both.
 const RECEIVE: u32 = 1;
 const TARGET: u32 = 2;
-/// Where regions begin.
+/// The start address of a region.
 const fn base(key: u32) -> u64 {
     (key as u64) << 32
 }
 
-/// What happened in a run, or in many.
+/// The counts of a run, or of many.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Stats {
-    /// Messages that arrived over reliable connections.
+    /// Messages received over reliable connections.
     pub reliable: u64,
-    /// Over unreliable ones.
+    /// Messages received over unreliable connections.
     pub unreliable: u64,
-    /// Messages that did not.
+    /// Messages lost over unreliable connections.
     pub lost: u64,
-    /// Datagrams that arrived, those included that arrived twice.
+    /// Datagrams received, including duplicates.
     pub datagrams: u64,
-    /// Connections that failed and were made anew.
+    /// Connections that failed and were replaced.
     pub failures: u64,
     /// Work requests that were flushed.
     pub flushed: u64,
-    /// Packets for queue pairs that were no more.
+    /// Packets for queue pairs that no longer exist.
     pub strays: u64,
     /// Packets dropped for a wrong ICRC.
     pub bad_icrc: u64,
-    /// Virtual time.
+    /// The virtual time of the run.
     pub time: Duration,
 }
 
@@ -88,35 +95,35 @@ impl crate::seeds::Stats for Stats {
     }
 }
 
-/// Runs `seed` to its end within `limits`. With `trace`, tells what happens.
+/// Runs `seed` to its end within `limits`. With `trace`, prints the events.
 ///
 /// # Panics
-/// When a rule is broken.
+/// When a guarantee is violated.
 pub fn run(seed: u64, limits: &Limits, trace: bool) -> Stats {
     let mut world = World::new(seed, limits, trace);
     world.run();
     world.stats
 }
 
-/// A host: what its queue pairs share.
+/// A host, with everything that its queue pairs share.
 struct Host {
     inner: SimHost,
-    /// Receives that are not posted, by their number.
+    /// The numbers of the receives that are not posted.
     free: Vec<u64>,
-    /// When its program posts them.
+    /// The time at which its program posts them.
     receive_at: Time,
-    /// When it looks for something to send.
+    /// The time at which its queue pairs are polled for packets to send.
     poll_at: Time,
 }
 
 struct World {
     hosts: Vec<Host>,
     ends: Vec<End>,
-    /// From each host to each.
+    /// The link from each host to each host.
     links: Vec<Vec<Link>>,
     mtu: Mtu,
     longest: usize,
-    /// How likely a program lets its connection fail when it is its turn.
+    /// The probability that a program makes its connection fail when it posts.
     failing: f64,
     next_qpn: u32,
     now: Time,
@@ -192,7 +199,7 @@ impl World {
         }
     }
 
-    /// Hands a host what has arrived.
+    /// Delivers the packets that have arrived at a host.
     fn deliver(&mut self, to: usize) {
         for from in 0..self.hosts.len() {
             while let Some(arrival) = self.links[from][to].arrived(self.now) {
@@ -228,7 +235,7 @@ impl World {
         }
     }
 
-    /// An end's timers and program.
+    /// Runs the due timers and the program of an endpoint.
     fn turn(&mut self, index: usize) {
         let now = self.now;
         let end = &mut self.ends[index];
@@ -317,7 +324,7 @@ impl World {
         ends[self.rng.random_range(0..ends.len())]
     }
 
-    /// Both queue pairs of a connection go to error, and others take their places.
+    /// Moves both queue pairs of a connection to the error state, and replaces them.
     fn fail(&mut self, index: usize) {
         let pair = [index, self.ends[index].peer];
         self.tell(|| format!("the connection of ends {pair:?} fails"));
@@ -347,14 +354,14 @@ impl World {
         let service = self.ends[index].service;
         let qps = self.connect(service, pair.map(|end| self.ends[end].host));
         for (end, qp) in pair.into_iter().zip(qps) {
-            // What was flushed may have arrived or not; it will not any more.
+            // Flushed messages may or may not have arrived; they will not arrive any more.
             let peer = self.ends[end].peer;
             self.ends[end].expected = self.ends[peer].posted;
             self.ends[end].qp = qp;
         }
     }
 
-    /// A host posts receives, and its ends send.
+    /// Posts the receives of a host, and sends for its endpoints.
     fn turn_of_host(&mut self, index: usize) {
         let now = self.now;
         let host = &mut self.hosts[index];
@@ -384,7 +391,7 @@ impl World {
         self.check(index);
     }
 
-    /// An end sends for once; true when there is more.
+    /// Polls an endpoint once for packets. Returns whether there are more.
     fn send(&mut self, index: usize) -> bool {
         let room = [1, 4, 64][self.rng.random_range(0..3)];
         let end = &self.ends[index];
@@ -407,7 +414,7 @@ impl World {
         more
     }
 
-    /// Looks at a host's completions.
+    /// Checks the completions of a host.
     fn check(&mut self, host: usize) {
         while let Some(completion) = self.hosts[host].inner.sends.pop_front() {
             self.check_send(&completion);
@@ -461,7 +468,7 @@ impl World {
         assert_eq!(end.host, host);
         match completion.status {
             WcStatus::Success => {}
-            // The receive of a message that did not come to its end.
+            // A receive held by a message that did not complete.
             WcStatus::WrFlushErr if end.qp.state() == QpState::Err => return,
             status => panic!("end {index}: a receive ended with {status:?}"),
         }
@@ -493,7 +500,8 @@ impl World {
                 );
                 self.stats.reliable += 1;
             }
-            // It does not look for what comes twice or late: the network is not to do that (9.8.2.2).
+            // The service does not detect duplicates and reordering, which the network must not
+            // cause (9.8.2.2).
             QpType::Uc => {
                 let in_order = name.number >= end.expected;
                 assert!(
@@ -513,13 +521,14 @@ impl World {
     }
 }
 
-/// Where in the region for WRITEs a message to an end goes. Several may have been carried out, where the first was
-/// missing, before the program looks at any of them.
+/// Returns the offset of a message to an endpoint in the region for WRITEs. Messages behind a
+/// missing one may be executed together with it, before the program checks any of them; so each has
+/// a place.
 fn place_of(to: usize, number: u32) -> usize {
     (to * PLACES + number as usize % PLACES) * ROOM
 }
 
-/// Who sent a datagram: these are never replaced.
+/// Returns the QPN of a datagram's sender. Datagram queue pairs are never replaced.
 fn sender_qpn(ends: &[End], name: Name) -> Qpn {
     ends[name.from as usize].qp.qpn()
 }

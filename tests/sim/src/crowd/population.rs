@@ -1,4 +1,4 @@
-//! Who is in the crowd: hosts, links between them, and queue pairs that are connected to each other.
+//! The setup of the scenario: hosts, links between them, and connected queue pairs.
 
 use super::*;
 use crate::host::Region;
@@ -41,12 +41,13 @@ impl World {
         world
     }
 
-    /// Makes the hosts and their ends.
+    /// Creates the hosts and their endpoints.
     fn populate(&mut self, hosts: usize, limits: &Limits) {
         let connections = self.rng.random_range(1..=2 * hosts);
         let datagrams = self.rng.random_range(0..=hosts);
         let ends = 2 * connections + datagrams;
-        // One that has begun a message keeps a receive until it ends, if ever.
+        // A queue pair in the middle of a message holds a receive until the message ends, if it
+        // ever does.
         let receives = ends + self.rng.random_range(1..20);
         for _ in 0..hosts {
             let region = |key, len, access| Region {
@@ -80,7 +81,7 @@ impl World {
         for _ in 0..connections {
             let service = [QpType::Rc, QpType::Uc][self.rng.random_range(0..2)];
             let a = self.rng.random_range(0..hosts);
-            // Some are within a host.
+            // Some connections are within one host.
             let b = self.rng.random_range(0..hosts);
             let index = self.ends.len();
             let [qp_a, qp_b] = self.connect(service, [a, b]);
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// Two queue pairs that are connected to each other, of numbers that nobody had.
+    /// Returns two queue pairs that are connected to each other, with QPNs not used before.
     pub(super) fn connect(&mut self, service: QpType, hosts: [usize; 2]) -> [Qp; 2] {
         let nobody = (Qpn::new(0), Psn::new(0), gid(0));
         let mut wirings = [(); 2].map(|()| self.wiring(service, nobody));
