@@ -1,5 +1,5 @@
-//! Fork. Drivers of hardware must keep a child from moving pages that the hardware reads and writes.
-//! Nothing but this process touches its regions here, so there is nothing to prepare.
+//! Fork support. Drivers of hardware must prevent a child from moving pages that the hardware
+//! accesses. Here only this process accesses its memory regions, so no preparation is needed.
 
 use libc::{c_int, c_void};
 
