@@ -105,8 +105,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             let Some(queue) = channel.step(waiting, deliver)? else {
                 return Ok(false);
             };
-            // SAFETY: `queue` is alive until its event is acknowledged, and no reference to it is made. The
-            // other pointers are null or valid for writing: this function's contract, section Safety.
+            // SAFETY: `queue` lives until its event is acknowledged, and no reference to it is
+            // made. `cq` and `cq_context` are non-null (checked above) and writable: this
+            // function's contract, section Safety.
             unsafe {
                 let context = (&raw const (*queue).cq_context).read();
                 entry::write(cq, queue)?;

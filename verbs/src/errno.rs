@@ -186,7 +186,8 @@ pub fn of_call(result: c_int) -> Result<(), Errno> {
 
 /// Returns the calling thread's `errno`.
 pub fn last() -> Errno {
-    // SAFETY: the pointer is to this thread's errno, which is initialized and valid for the thread's life.
+    // SAFETY: the pointer is to this thread's `errno`, which is initialized and valid for the
+    // thread's life.
     Errno(unsafe { *libc::__errno_location() })
 }
 

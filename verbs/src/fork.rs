@@ -11,7 +11,8 @@ pub extern "C" fn ibv_fork_init() -> c_int {
     entry::status("ibv_fork_init", || Ok(()))
 }
 
-/// Reports that children may use registered memory without preparation (`ibv_is_fork_initialized(3)`).
+/// Returns `IBV_FORK_UNNEEDED`: children may use registered memory without preparation
+/// (`ibv_is_fork_initialized(3)`).
 pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     entry::value("ibv_is_fork_initialized", IBV_FORK_UNNEEDED, || {
         IBV_FORK_UNNEEDED

@@ -1,4 +1,4 @@
-//! XRC domains, and their target queue pairs, which several programs may open.
+//! XRC domains, and their target queue pairs, which other handles in the process may open.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
