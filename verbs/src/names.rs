@@ -138,7 +138,7 @@ fn pick(call: &'static str, names: &[&'static CStr], index: Option<usize>) -> *c
     })
 }
 
-/// The name of a node type, as a static C string (`ibv_node_type_str(3)`).
+/// Returns the name of a node type, as a static C string (`ibv_node_type_str(3)`).
 pub extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     let index = usize::try_from(node_type)
         .ok()
@@ -146,7 +146,7 @@ pub extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     pick("ibv_node_type_str", &NODE_TYPES, index)
 }
 
-/// The name of a port state, as a static C string (`ibv_port_state_str(3)`).
+/// Returns the name of a port state, as a static C string (`ibv_port_state_str(3)`).
 pub extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char {
     pick(
         "ibv_port_state_str",
@@ -155,22 +155,22 @@ pub extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_cha
     )
 }
 
-/// The name of an asynchronous event, as a static C string (`ibv_event_type_str(3)`).
+/// Returns the name of an asynchronous event, as a static C string (`ibv_event_type_str(3)`).
 pub extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
     pick("ibv_event_type_str", &EVENT_TYPES, Some(event as usize))
 }
 
-/// The name of a completion status, as a static C string.
+/// Returns the name of a completion status, as a static C string.
 pub extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     pick("ibv_wc_status_str", &WC_STATUSES, Some(status as usize))
 }
 
-/// The name of a work request opcode, as a static C string.
+/// Returns the name of a work request opcode, as a static C string.
 pub extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     pick("ibv_wr_opcode_str", &WR_OPCODES, Some(opcode as usize))
 }
 
-/// The name of a connection manager event, as a static C string (`rdma_event_str(3)`).
+/// Returns the name of a connection manager event, as a static C string (`rdma_event_str(3)`).
 pub extern "C" fn rdma_event_str(event: c_uint) -> *const c_char {
     entry::value("rdma_event_str", c"UNKNOWN EVENT".as_ptr(), || {
         CM_EVENTS
