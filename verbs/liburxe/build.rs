@@ -1,5 +1,5 @@
-//! Makes the exports of the shared object from the one list of symbols: a version script with the
-//! nodes, and for every symbol and node an assembler label that jumps to the function behind it.
+//! Generates the exports of the shared object from the list of symbols: a version script with the
+//! nodes, and for each symbol and node an assembler label that jumps to the function behind it.
 
 mod symbol_list;
 
@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         script.display()
     );
 
-    // Programs load us as part of their plugins and unload these; the progress thread stays.
+    // Programs load this library as part of a plugin and may unload the plugin, while the progress
+    // thread goes on.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     let jump = jump_instruction(&env::var("CARGO_CFG_TARGET_ARCH")?)?;
@@ -34,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The instruction that goes to a function without coming back.
+/// Returns the architecture's instruction for a jump without a return address.
 fn jump_instruction(arch: &str) -> Result<&'static str, String> {
     match arch {
         "x86_64" => Ok("jmp"),
@@ -46,8 +47,8 @@ fn jump_instruction(arch: &str) -> Result<&'static str, String> {
     }
 }
 
-/// The nodes alone; the symbols carry theirs in their names. Each node of a library inherits from
-/// the one before it, the private ones stand alone.
+/// Returns the version script. It has the nodes only; the symbols carry theirs in their names. Each
+/// node of a library inherits from the one before it; the private ones have no parent.
 fn version_script(symbols: &[Symbol]) -> String {
     let mut nodes: Vec<&str> = Vec::new();
     for version in symbols.iter().flat_map(|symbol| &symbol.versions) {
@@ -68,7 +69,7 @@ fn version_script(symbols: &[Symbol]) -> String {
     script
 }
 
-/// The functions of what is not supported, and the labels of everything.
+/// Returns the functions of unsupported symbols, and the labels of all symbols.
 fn exports(symbols: &[Symbol], jump: &str) -> Result<String, Box<dyn Error>> {
     let mut code = String::new();
     for symbol in symbols {
@@ -105,7 +106,8 @@ fn exports(symbols: &[Symbol], jump: &str) -> Result<String, Box<dyn Error>> {
     Ok(code)
 }
 
-/// The Rust function behind a symbol: of the same name, but for what only older programs call.
+/// Returns the name of the Rust function behind a symbol. It is the symbol's, except for
+/// unsupported symbols that only older programs call.
 fn function_name(symbol: &Symbol) -> String {
     match symbol.versions.iter().any(|version| version.default) || symbol.state == State::Done {
         true => symbol.name.clone(),
@@ -116,7 +118,7 @@ fn function_name(symbol: &Symbol) -> String {
     }
 }
 
-/// The result, the function of `unsupported` and the errno of what is not supported.
+/// Returns the result type, the function of `unsupported` and the errno of an unsupported symbol.
 fn refusal(state: &State) -> Option<(&'static str, &'static str, Option<&str>)> {
     match state {
         State::Errno(errno) => Some((" -> libc::c_int", "errno", Some(errno))),
@@ -128,7 +130,7 @@ fn refusal(state: &State) -> Option<(&'static str, &'static str, Option<&str>)> 
     }
 }
 
-/// One zero byte under all its versions.
+/// Returns the assembler text of one zero byte under all versions of a symbol.
 fn data(symbol: &Symbol) -> Result<String, Box<dyn Error>> {
     let mut asm = String::from(".pushsection .bss.urxe_exports, \"aw\", @nobits\n");
     for version in &symbol.versions {
@@ -147,7 +149,8 @@ fn label(symbol: &Symbol, version: &Version) -> String {
     format!("urxe_export.{}.{}", symbol.name, version.node)
 }
 
-/// Gives a label its exported name and version; `remove` keeps the label itself out of the object.
+/// Returns the directive that gives a label its exported name and version. `remove` keeps the label
+/// itself out of the object.
 fn symver(symbol: &Symbol, version: &Version) -> String {
     let at = if version.default { "@@" } else { "@" };
     format!(

@@ -1,16 +1,16 @@
-//! Reads `symbols.txt`. Shared by `build.rs`, which exports what it says, and by the test that holds
-//! `docs/SUPPORT.md` and the built library against it.
+//! Parser of `symbols.txt`. `build.rs` generates exports from it; a test compares it with
+//! `docs/SUPPORT.md` and the built library.
 
-/// A symbol, under every node at which the same thing is exported.
+/// A symbol, with all nodes that export the same function.
 #[derive(Clone, Debug)]
 pub struct Symbol {
     /// The name that programs look up.
     pub name: String,
     /// The nodes, at least one.
     pub versions: Vec<Version>,
-    /// What is behind it.
+    /// The function or variable behind it.
     pub state: State,
-    /// What a reader of the support page should know, or empty.
+    /// A note for readers of the support page, or empty.
     pub note: String,
 }
 
@@ -19,14 +19,15 @@ pub struct Symbol {
 pub struct Version {
     /// The version node.
     pub node: String,
-    /// Whether programs are linked with this one (`@@`), or it only serves older ones (`@`).
+    /// Whether programs are linked with this version (`@@`); otherwise it only serves older
+    /// programs (`@`).
     pub default: bool,
 }
 
-/// What is behind a symbol.
+/// The kind of function or variable behind a symbol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The function of that name.
+    /// The Rust function of that name.
     Done,
     /// A function that returns the errno.
     Errno(String),
@@ -42,10 +43,10 @@ pub enum State {
     Data,
 }
 
-/// The list, in the order of the file.
+/// Returns the symbols in the order of the file.
 ///
 /// # Errors
-/// A line that does not read as the head of the file says, with its number.
+/// The first line that does not match the format in the head of the file, with its number.
 pub fn parse(text: &str) -> Result<Vec<Symbol>, String> {
     let mut private: Vec<&str> = Vec::new();
     let mut symbols = Vec::new();
@@ -118,7 +119,7 @@ fn parse_line(line: &str, private: &[&str]) -> Result<Vec<Symbol>, &'static str>
         };
         private.iter().map(numbered).collect()
     } else {
-        // The newest comes first: a name has one default version.
+        // The newest version comes first: a name has one default version.
         let version = |(index, number)| Version {
             node: private_node(number),
             default: default && index == 0,

@@ -1,4 +1,4 @@
-//! Address handles, which say where datagrams go.
+//! Address handles: the destinations of datagrams.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -19,18 +19,23 @@ impl Handle for ibv_ah {
     type Ours = AddressHandle;
 }
 
-/// What stands behind an `ibv_ah`.
+/// The library's state behind an `ibv_ah`.
 #[derive(Debug)]
 pub(super) struct AddressHandle {
     pub driver: Arc<driver::AddressHandle>,
     _pd: Use,
 }
 
+/// Creates an address handle.
+///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and attributes.
+/// `pd` must be null or a live protection domain created by this library. `attr` must be null or
+/// point to readable attributes.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     entry::pointer("ibv_create_ah", || {
-        // SAFETY: the caller's promise; the last makes no reference.
+        // SAFETY: `pd` is null or live, and `attr` null or readable: the caller's contract, section
+        // Safety. `context` is read only after `object::ours` has rejected a null `pd`, and without
+        // a reference.
         let (domain, attr, context) = unsafe {
             let domain = object::ours(pd)?;
             (
@@ -39,7 +44,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
                 (&raw const (*pd).context).read(),
             )
         };
-        // SAFETY: the domain's own context, which outlives it.
+        // SAFETY: `context` is the domain's own context, which outlives the domain.
         let opened = &unsafe { context_of(context) }?.driver;
         let driver = opened.create_ah(&domain.driver, address_from(&attr)?)?;
         let shown = ibv_ah {
@@ -52,25 +57,28 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     })
 }
 
-/// Datagrams that wait to be sent to it are sent all the same.
+/// Destroys an address handle. Datagrams that were posted with it are still sent.
 ///
 /// # Safety
-/// `ah` is null or an address handle of ours, and used for nothing else any more.
+/// `ah` must be null or a live address handle created by this library. No other call may use it now
+/// or later.
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     entry::status("ibv_destroy_ah", || {
         if ah.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `ah` is non-null (checked above) and live, and no other call uses it: the
+        // caller's contract, section Safety.
         drop(unsafe { object::free(ah) });
         Ok(())
     })
 }
 
-/// The way back to the sender of a datagram.
+/// Fills in the address attributes of the route back to the sender of a datagram.
 ///
 /// # Safety
-/// The pointers are null or good for one structure each; `context` is an opened device.
+/// `context` must be null or an opened device. `wc` and `grh` must be null or readable, and
+/// `ah_attr` null or writable, for one structure each.
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
     port_num: u8,
@@ -79,7 +87,8 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     ah_attr: *mut ibv_ah_attr,
 ) -> c_int {
     entry::status_or_minus_one("ibv_init_ah_from_wc", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `wc` null or readable: the caller's
+        // contract, section Safety.
         let (device, wc) = unsafe { (context_of(context)?.driver.device(), entry::read(wc)?) };
         let mut attr = ibv_ah_attr::zeroed();
         attr.dlid = wc.slid;
@@ -90,18 +99,22 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
             if grh.is_null() {
                 return Err(Errno(libc::EINVAL));
             }
-            // SAFETY: as above; any bytes are a header, wherever in a buffer they are.
+            // SAFETY: `grh` is non-null (checked above) and readable: the caller's contract,
+            // section Safety. It is read as bytes, for which any alignment and any value are valid.
             let header = unsafe { grh.cast::<[u8; GRH]>().read() };
             attr.is_global = 1;
             attr.grh = route_back(&header, device)?;
         }
-        // SAFETY: as above.
+        // SAFETY: `ah_attr` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(ah_attr, attr) }
     })
 }
 
+/// Creates an address handle for the route back to the sender of a datagram.
+///
 /// # Safety
-/// The pointers are null or good for one structure each; `pd` is a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library. `wc` and `grh` must be
+/// null or readable for one structure each.
 pub unsafe extern "C" fn ibv_create_ah_from_wc(
     pd: *mut ibv_pd,
     wc: *mut ibv_wc,
@@ -112,18 +125,20 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     let context = if pd.is_null() {
         ptr::null_mut()
     } else {
-        // SAFETY: the caller's promise; this makes no reference.
+        // SAFETY: `pd` is non-null (checked above) and live: the caller's contract, section Safety.
+        // `context` is read without a reference.
         unsafe { (&raw const (*pd).context).read() }
     };
-    // SAFETY: the caller's promise; a null context is caught.
+    // SAFETY: `context` is null or the domain's own, `attr` is a local, and `wc` and `grh` are null
+    // or readable: the caller's contract, section Safety.
     match unsafe { ibv_init_ah_from_wc(context, port_num, wc, grh, &raw mut attr) } {
-        // SAFETY: as above.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety. `attr` is a local.
         0 => unsafe { ibv_create_ah(pd, &raw mut attr) },
         _ => ptr::null_mut(),
     }
 }
 
-/// The bytes of a GRH, or of what is in its place.
+/// The length of a GRH in bytes, and of the IPv4 header with padding in its place.
 const GRH: usize = size_of::<ibv_grh>();
 
 fn route_back(header: &[u8; GRH], device: &Device) -> Result<ibv_global_route, Errno> {

@@ -1,4 +1,4 @@
-//! Queue pair attributes in the driver's terms and back.
+//! Conversion of queue pair attributes between the C structures and the driver's types.
 
 use std::ffi::c_int;
 
@@ -12,16 +12,18 @@ use urxe_proto::qp::{AddressVector, AttrMask, PathMigState, QpAttr, QpState};
 use super::errno::Errno;
 use super::ffi::*;
 
+/// Converts an attribute mask.
+///
 /// # Errors
 /// `EOPNOTSUPP` for bits that name no attribute.
 pub(super) fn mask_from(mask: c_int) -> Result<AttrMask, Errno> {
     AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno(libc::EOPNOTSUPP))
 }
 
-/// The attributes that `mask` names; a program need not have set the others.
+/// Converts the attributes that `mask` names. A program need not set the others.
 ///
 /// # Errors
-/// `EINVAL` for a value that its type does not have.
+/// `EINVAL` for a value that is not defined for its type.
 pub(super) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let mut ours = QpAttr::default();
     let named = |bit: AttrMask| mask.contains(bit);
@@ -53,7 +55,7 @@ pub(super) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAt
             _ => return Err(bad("path migration state")),
         };
     }
-    // Of the rest every value is one: the driver checks their ranges.
+    // Every value of the other members is valid for its type. The driver checks the ranges.
     ours.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
     ours.pkey_index = attr.pkey_index;
     ours.port = attr.port_num;
@@ -86,7 +88,7 @@ fn state_from(number: ibv_qp_state) -> Result<QpState, Errno> {
 pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     super::query::check_port(attr.port_num).map_err(|_| bad("port in the address"))?;
     Ok(AddressVector {
-        // SAFETY: every member of the union is 16 bytes of anything.
+        // SAFETY: every member of the union is 16 bytes, and every bit pattern is valid for them.
         dgid: Gid(unsafe { attr.grh.dgid.raw }),
         sgid_index: attr.grh.sgid_index,
         flow_label: attr.grh.flow_label,
@@ -101,7 +103,7 @@ pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     })
 }
 
-/// What a program sees of a queue pair's attributes.
+/// Converts a queue pair's attributes for the program.
 pub(super) fn shown_attributes(ours: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: ours.state as ibv_qp_state,

@@ -1,4 +1,5 @@
-//! Buffers that the library allocates. Any memory is as good as any other here, so they are pages.
+//! Buffers that the library allocates. The library has no special memory, so they are anonymous
+//! pages.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,26 +14,27 @@ impl Handle for ibv_buf {
     type Ours = Buffer;
 }
 
-/// What stands behind an `ibv_buf`.
+/// The library's state behind an `ibv_buf`.
 #[derive(Debug)]
 pub(super) struct Buffer {
     map: MmapRaw,
-    /// The address of the domain that it was allocated from, to be compared only.
+    /// The address of the domain that it was allocated from. It is only compared.
     pd: usize,
     _pd: Use,
 }
 
-/// Allocates a buffer; its address is returned, and what stands for it stored at `buf`.
+/// Allocates a buffer, returns its address, and stores its `ibv_buf` at `buf`.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and room for a pointer.
+/// `pd` must be null or a live protection domain created by this library. `buf` must be null or
+/// point to a writable pointer.
 pub unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
     size: usize,
     buf: *mut *mut ibv_buf,
 ) -> *mut c_void {
     entry::pointer("ibv_alloc_buf", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         let domain = unsafe { object::ours(pd) }?;
         if size == 0 || buf.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -45,18 +47,23 @@ pub unsafe extern "C" fn ibv_alloc_buf(
             _pd: domain.users.add(),
         };
         let made = object::make(ibv_buf { _opaque: [] }, ours);
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf` is non-null (checked above) and writable: the caller's contract, section
+        // Safety.
         unsafe { entry::write(buf, made) }?;
         Ok(start)
     })
 }
 
+/// Frees a buffer.
+///
 /// # Safety
-/// `buf` is null or a buffer of ours, and used for nothing else any more.
+/// `buf` must be null or a live buffer created by this library. No other call may use it, or its
+/// memory, now or later.
 pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     entry::value("ibv_free_buf", (), || {
         if !buf.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `buf` is non-null (checked above) and live, and no other call uses it: the
+            // caller's contract, section Safety.
             drop(unsafe { object::free(buf) });
         }
     });
@@ -65,7 +72,8 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
 /// Registers a part of a buffer.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain and a buffer of ours.
+/// `pd` and `buf` must be null or live objects created by this library. The buffer must not be
+/// freed before the region is deregistered.
 pub unsafe extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,
@@ -84,36 +92,37 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
         dmah: std::ptr::null_mut(),
         buf,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `attr` is a local, and `pd` and `buf` are null or live: the caller's contract,
+    // section Safety. The region lies in the buffer, which stays mapped.
     unsafe { super::mr::ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
-/// `ENODATA`, as no buffer is a DMA buffer.
+/// Returns -1 with `ENODATA`, since no buffer is a DMA buffer.
 ///
 /// # Safety
-/// `buf` is null or a buffer of ours.
+/// `buf` must be null or a live buffer created by this library.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     entry::number("ibv_export_buf_dmabuf_fd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(buf) }?;
         Err(Errno(libc::ENODATA))
     })
 }
 
-/// Checks that a range lies within a buffer, and that the domain is the one that it is from.
+/// Checks that a range is within a buffer, and that the buffer was allocated from `pd`.
 ///
 /// # Errors
-/// `EINVAL` if not.
+/// `EINVAL` if either check fails, or `buf` is null.
 ///
 /// # Safety
-/// `buf` is null or a buffer of ours.
+/// `buf` must be null or a live buffer created by this library.
 pub(super) unsafe fn check_within(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,
     addr: *mut c_void,
     length: usize,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buf` is null or live: the caller's contract, section Safety.
     let buffer = unsafe { object::ours(buf) }?;
     let offset = addr.addr().checked_sub(buffer.map.as_mut_ptr().addr());
     let end = offset.and_then(|offset| offset.checked_add(length));

@@ -1,11 +1,11 @@
-//! Cancellation of threads: pthread_cancel(3).
+//! Thread cancellation: pthread_cancel(3).
 //!
-//! The functions that wait for an event are cancellation points, as rdma-core's are; the others are not:
-//! `docs/THREADS.md`. glibc cancels a thread by unwinding its stack by force, which must not meet a frame that
-//! catches panics or has something to drop. So every function runs with cancellation disabled, and the
-//! functions that wait sleep in [`wait`]: a frame of plain data, where cancellation is as the caller has set
-//! it. The C library's functions are declared here as ones that unwind, as the compiler would end the
-//! process otherwise.
+//! The functions that wait for an event are cancellation points, as in rdma-core; the others are
+//! not (`docs/THREADS.md`). glibc cancels a thread by a forced unwind of its stack. That unwind
+//! must not cross a frame that catches panics or has a destructor to run. Every function therefore
+//! runs with cancellation disabled. The waiting functions sleep in [`wait`]: a frame of plain data,
+//! where the caller's cancellation state applies. The C library's functions are declared `C-unwind`
+//! here; with plain `C` the forced unwind would abort the process.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,7 +17,7 @@ use urxe_driver::waiting::{Sleep, Waiting};
 use super::entry;
 use super::errno::{self, Errno};
 
-/// `struct _pthread_cleanup_buffer`: the C library's own.
+/// `struct _pthread_cleanup_buffer` of the C library.
 #[repr(C)]
 struct CleanupBuffer {
     routine: Option<extern "C" fn(*mut c_void)>,
@@ -29,8 +29,9 @@ struct CleanupBuffer {
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
-    /// What `pthread_cleanup_push` of C programs without exceptions was in the Linux Standard Base. The
-    /// macro of today is setjmp(3) in the caller's frame, which Rust does not have.
+    /// The function that `pthread_cleanup_push` called in C programs without exceptions, from the
+    /// Linux Standard Base. The current macro uses setjmp(3) in the caller's frame, which Rust does
+    /// not have.
     fn _pthread_cleanup_push(
         buffer: *mut CleanupBuffer,
         routine: extern "C" fn(*mut c_void),
@@ -39,26 +40,30 @@ unsafe extern "C-unwind" {
     fn _pthread_cleanup_pop(buffer: *mut CleanupBuffer, execute: c_int);
 }
 
-/// For functions that wait for an event, and return 0, or -1 and set `errno`. `begin` checks the arguments; what
-/// it returns takes one step of the wait, and says whether that was the last. The thread may be cancelled when
-/// the function is entered, and while it sleeps between two steps: then the step function is dropped, and
-/// no event is lost. What `begin` has captured is `Copy`, so that this frame has nothing to drop.
+/// Wraps a function that waits for an event, and returns 0, or -1 and sets `errno`.
+///
+/// `begin` checks the arguments and returns the step function. A step returns true if the wait is
+/// over. The thread may be cancelled on entry, and while it sleeps between two steps; the step
+/// function is then dropped and no event is lost. `begin` is `Copy`, so this frame has nothing to
+/// drop.
 pub(super) fn wait<F>(name: &'static str, begin: impl FnOnce() -> Result<F, Errno> + Copy) -> c_int
 where
     F: FnMut(&mut Waiting) -> Result<bool, Errno>,
 {
-    // SAFETY: it may be called at any time. If it unwinds, this frame has nothing to drop.
+    // SAFETY: `pthread_testcancel` has no preconditions. If it unwinds, this frame has nothing to
+    // drop.
     unsafe { pthread_testcancel() };
     let mut place = MaybeUninit::<(Waiting, F)>::uninit();
     let wait = place.as_mut_ptr();
     let mut sleep = Sleep::for_milliseconds(0);
-    // Usually there is an event already: then the wait is over before it has a place here.
+    // Usually an event is already pending, and the first step ends the wait without the copy to
+    // `place`.
     let stepped = entry::number::<c_int>(name, || {
         let (mut waiting, mut step) = (Waiting::new(), begin()?);
         let done = step(&mut waiting)?;
         if !done {
             sleep = waiting.sleep();
-            // SAFETY: `wait` points at room for it.
+            // SAFETY: `wait` points to `place`, which has room for the pair and is aligned for it.
             unsafe { wait.write((waiting, step)) };
         }
         Ok(done.into())
@@ -67,13 +72,13 @@ where
         return status_of(stepped);
     }
     let mut buffer = MaybeUninit::<CleanupBuffer>::uninit();
-    // SAFETY: the buffer stays where it is until it is popped below, in this same frame. `wait` points at an
-    // initialized object, which `end` drops once: when the thread is cancelled, or below.
+    // SAFETY: the buffer stays in this frame until it is popped below. `wait` points to an
+    // initialized pair, which `end` drops once: on cancellation, or at the pop below.
     unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), end::<F>, wait.cast()) };
     let stepped = loop {
         let (fds, timeout) = sleep.arguments();
-        // SAFETY: pointer and length are those of a slice of this frame. If it unwinds, this frame has nothing to
-        // drop.
+        // SAFETY: `fds` is a live slice and its own length is passed. If `poll` unwinds, this frame
+        // has nothing to drop.
         let polled = unsafe { poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
         let code = errno::last();
         let stepped = entry::number::<c_int>(name, || {
@@ -81,7 +86,8 @@ where
                 -1 => Err(io::Error::from_raw_os_error(code.0)),
                 _ => Ok(()),
             };
-            // SAFETY: initialized above, and nothing else refers to it.
+            // SAFETY: the pair at `wait` was written by the first step, and no other reference to
+            // it exists.
             let (waiting, step) = unsafe { &mut *wait };
             waiting.woke(polled, &sleep)?;
             let done = step(waiting)?;
@@ -93,24 +99,26 @@ where
         }
     };
     let code = errno::last();
-    // SAFETY: it is this thread's innermost buffer: what was called since has popped its own.
+    // SAFETY: this is the thread's innermost buffer, since every function called since the push has
+    // popped its own.
     unsafe { _pthread_cleanup_pop(buffer.as_mut_ptr(), 1) };
     errno::set(code);
     status_of(stepped)
 }
 
-/// What a step returns that was not the last one. The last one returns 1, or -1.
+/// The value of a step after which the wait goes on. The last step returns 1, or -1 on failure.
 const PENDING: c_int = 0;
 
-/// What a C function returns after its last step.
+/// Returns the C function's result for the value of its last step.
 fn status_of(stepped: c_int) -> c_int {
     stepped.min(0)
 }
 
-/// Ends a wait: a thread's cleanup handler.
+/// Drops the state of a wait: the thread's cleanup handler.
 extern "C" fn end<F>(wait: *mut c_void) {
     entry::value("the end of a wait", (), || {
-        // SAFETY: the cleanup handler is called once, with the pointer that was given with it.
+        // SAFETY: the handler runs once, with the pointer that `wait` registered, which points to
+        // an initialized pair.
         unsafe { wait.cast::<(Waiting, F)>().drop_in_place() };
     });
 }

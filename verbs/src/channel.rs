@@ -21,10 +21,10 @@ impl Handle for ibv_comp_channel {
     type Ours = CompletionChannel;
 }
 
-/// Where threads wait for notifications.
+/// The channels at which threads of the program may wait for notifications.
 static CHANNELS: Waited<Channel> = Waited::new();
 
-/// What stands behind an `ibv_comp_channel`.
+/// The library's state behind an `ibv_comp_channel`.
 #[derive(Debug)]
 pub(super) struct CompletionChannel {
     pub driver: Arc<Channel>,
@@ -33,13 +33,15 @@ pub(super) struct CompletionChannel {
     _context: Use,
 }
 
+/// Creates a completion channel.
+///
 /// # Safety
-/// `context` is null or an opened device.
+/// `context` must be null or an opened device.
 pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     entry::pointer("ibv_create_comp_channel", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
         let driver = Arc::new(Channel::new()?);
         let shown = ibv_comp_channel {
@@ -58,23 +60,27 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     })
 }
 
-/// `EBUSY` while a completion queue notifies it. Threads may be waiting at it.
+/// Destroys a completion channel. `EBUSY` while a completion queue notifies it. Threads may still
+/// be waiting at it.
 ///
 /// # Safety
-/// `channel` is null or a channel of ours, and used for nothing else any more.
+/// `channel` must be null or a live channel created by this library. No other call may use it now
+/// or later, except [`ibv_get_cq_event`].
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     entry::status("ibv_destroy_comp_channel", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `channel` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(channel) }?.users.check_none()?;
         CHANNELS.remove(channel);
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `channel` is live, and no other call uses it: the caller's contract, section
+        // Safety. Waiting threads hold the driver's object instead.
         drop(unsafe { object::free(channel) });
         Ok(())
     })
 }
 
-/// Takes the next notification, waiting for it unless the descriptor has `O_NONBLOCK`. `EBADF` when
-/// the channel was destroyed.
+/// Returns the next notification, after a wait unless the descriptor has `O_NONBLOCK`.
+///
+/// `EBADF` if the channel was destroyed.
 ///
 /// # Safety
 /// `cq` and `cq_context` must be null or valid for writing a pointer.
@@ -89,8 +95,8 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
         }
         let channel = CHANNELS.find(channel)?;
         Ok(move |waiting: &mut Waiting| {
-            // A queue that is being destroyed has no events any more; one of which an event was returned is
-            // not destroyed before the event is acknowledged.
+            // A queue that is being destroyed delivers no further events. A queue with a delivered
+            // event is not destroyed before the program acknowledges that event.
             let deliver = |queue: Arc<Cq>| {
                 let shown = shown_queue(&queue)?;
                 queue.channel_acks.delivered();
@@ -99,8 +105,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             let Some(queue) = channel.step(waiting, deliver)? else {
                 return Ok(false);
             };
-            // SAFETY: `queue` is alive until its event is acknowledged, and no reference to it is made. The
-            // other pointers are null or valid for writing: this function's contract, section Safety.
+            // SAFETY: `queue` lives until its event is acknowledged, and no reference to it is
+            // made. `cq` and `cq_context` are non-null (checked above) and writable: this
+            // function's contract, section Safety.
             unsafe {
                 let context = (&raw const (*queue).cq_context).read();
                 entry::write(cq, queue)?;
@@ -111,24 +118,26 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     })
 }
 
+/// Acknowledges `nevents` notifications of a completion queue.
+///
 /// # Safety
-/// `cq` is null or a completion queue of ours.
+/// `cq` must be null or a live completion queue created by this library.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     entry::value("ibv_ack_cq_events", (), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or live: the caller's contract, section Safety.
         if let Ok(queue) = unsafe { super::cq::queue_of(cq) } {
             queue.driver.channel_acks.acknowledge(nevents);
         }
     });
 }
 
-/// What stands behind a channel, and that one more uses it; nothing for a null pointer.
+/// Returns the driver's channel and a use of it; `None` for a null pointer.
 ///
 /// # Errors
-/// `EINVAL` if it is not of this context.
+/// `EINVAL` if the channel belongs to another context.
 ///
 /// # Safety
-/// `channel` is null or a channel of ours.
+/// `channel` must be null or a live channel created by this library.
 pub(super) unsafe fn use_channel(
     channel: *mut ibv_comp_channel,
     context: *mut ibv_context,
@@ -136,7 +145,8 @@ pub(super) unsafe fn use_channel(
     if channel.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise; the second makes no reference.
+    // SAFETY: `channel` is non-null (checked above) and live: the caller's contract, section
+    // Safety. `context` is read without a reference.
     let (ours, its) = unsafe {
         (
             object::ours(channel)?,

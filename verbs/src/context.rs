@@ -1,4 +1,5 @@
-//! Opened devices: `ibv_context` with the functions that the inline ones of `verbs.h` call.
+//! Opened devices: `ibv_context` and the functions that the inline functions of `verbs.h` call
+//! through it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,62 +16,69 @@ use super::import::Session;
 use super::object::{self, Handle, Users};
 use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, srq, wq, xrcd};
 
-/// How many completion vectors there are: one thread makes all completions.
+/// The number of completion vectors. All completions are made by one thread.
 pub(super) const COMP_VECTORS: c_int = 1;
 
 impl Handle for verbs_context {
     type Ours = OpenDevice;
 }
 
-/// What stands behind an `ibv_context`.
+/// The library's state behind an `ibv_context`.
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     pub driver: Context,
-    /// Its protection domains, completion queues and channels.
+    /// Its protection domains, completion queues, channels and other objects.
     pub users: Users,
-    /// What it shares with those that were imported from it.
+    /// The state that it shares with the contexts imported from it.
     pub session: Arc<Session>,
-    /// Stands for the file of the kernel's that there is not.
+    /// Takes the place of the kernel's command file.
     _command: OwnedFd,
 }
 
-/// What stands behind an `ibv_context`.
+/// Returns the library's state behind an `ibv_context`.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `context` is null.
 ///
 /// # Safety
-/// A pointer that is not null is from [`ibv_open_device`], and not closed while the result is used.
+/// If `context` is not null, it must be from [`ibv_open_device`] or `ibv_import_device`, and must
+/// not be closed during `'a`.
 pub(super) unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a OpenDevice, Errno> {
     if context.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the context of a whole verbs_context of ours, by the caller's promise.
+    // SAFETY: `context` is non-null (checked above) and the `context` member of a live
+    // `verbs_context` that `open` made: the caller's contract, section Safety.
     unsafe { object::ours(verbs_context_of(context)) }
 }
 
+/// Opens a device.
+///
 /// # Safety
-/// `device` is null or a device of ours.
+/// `device` must be null or a live device of this library's list.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     entry::pointer("ibv_open_device", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `device` is null or live: the caller's contract, section Safety.
         unsafe { device::device_of(device) }?;
         let (session, command) = Session::new(device)?;
-        // SAFETY: as above.
+        // SAFETY: the session is of `device`, which `device_of` accepted and which is live: the
+        // caller's contract, section Safety.
         unsafe { open(session, || command) }
     })
 }
 
-/// Opens the device of a session, with the file that `command` gives once nothing can fail any more.
+/// Opens the device of a session. `command` is called last, once nothing can fail any more, and
+/// gives the command file.
 ///
 /// # Safety
-/// The session is of a device of ours.
+/// The device of the session must be live and of this library's list.
 pub(super) unsafe fn open(
     session: Arc<Session>,
     command: impl FnOnce() -> OwnedFd,
 ) -> Result<*mut ibv_context, Errno> {
     let device = session.device();
-    // SAFETY: the caller's promise.
+    // SAFETY: `device` is the session's device, which is live: the caller's contract, section
+    // Safety.
     let ours = unsafe { device::device_of(device) }?;
     let driver = Context::open(ours).inspect_err(|error| {
         tracing::error!("{} cannot be opened: {error}", ours.name());
@@ -88,14 +96,16 @@ pub(super) unsafe fn open(
     };
     let events = Arc::clone(ours.driver.events());
     let made = object::make(shown, ours);
-    // SAFETY: just made; this makes no reference.
+    // SAFETY: `made` was created above and is live. This takes an address and makes no reference.
     let context = unsafe { &raw mut (*made).context };
     EVENTS.add(context, &events);
     Ok(context)
 }
 
-/// The functions that are not here stay null: the inline functions of `verbs.h` then report that
-/// the device does not support them, or need an object that cannot have been made.
+/// Makes the C structure of an opened device.
+///
+/// Functions that are not set stay null. The inline functions of `verbs.h` then report that the
+/// device does not support them, or need an object that cannot exist.
 fn describe(device: *mut ibv_device) -> verbs_context {
     let mut shown = verbs_context::zeroed();
     shown.sz = size_of::<verbs_context>();
@@ -151,23 +161,28 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     shown
 }
 
-/// Closes the device. As with rdma-core this succeeds also when objects are left; these keep what
-/// they need of it, so that destroying them late does no harm.
+/// Closes a device.
+///
+/// As in rdma-core this succeeds while objects of the device exist. These keep the state that they
+/// need, so they may be destroyed later.
 ///
 /// # Safety
-/// `context` is null or from [`ibv_open_device`], and used for nothing else any more.
+/// `context` must be null or from [`ibv_open_device`] or `ibv_import_device`, and not closed yet.
+/// No other call may use it now or later, except through its remaining objects.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     entry::status_or_minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let users = unsafe { context_of(context) }?.users.count();
-        // SAFETY: as above.
+        // SAFETY: `context` is non-null, since `context_of` accepted it, and live: the caller's
+        // contract, section Safety. The member is read without a reference.
         let device = unsafe { (&raw const (*context).device).read() };
         EVENTS.remove(context);
         if users > 0 {
             tracing::debug!("a device was closed while {users} of its objects were left");
             return Ok(());
         }
-        // SAFETY: as above; nothing that points at it is left.
+        // SAFETY: `context` is live, and no other call uses it: the caller's contract, section
+        // Safety. No object refers to it, since `users` is 0.
         drop(unsafe { object::free(verbs_context_of(context)) });
         device::release(device.cast());
         Ok(())

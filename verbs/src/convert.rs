@@ -1,5 +1,6 @@
-//! The `ibv_copy_*` functions: what the kernel's CM reports, in the structures of programs.
-//! rdma-core's own libraries and some programs that talk to `/dev/infiniband/rdma_cm` use them.
+//! The `ibv_copy_*` functions, which convert between the kernel's CM structures and those of
+//! programs. rdma-core's own libraries, and some programs that talk to `/dev/infiniband/rdma_cm`,
+//! use them.
 
 use super::entry::{self, read, write};
 use super::ffi::*;
@@ -22,29 +23,34 @@ fn ah_attr_from_kernel(src: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
+/// Converts the kernel's address attributes for a program.
+///
 /// # Safety
-/// The pointers are null or good for one structure each.
+/// `src` must be null or readable, and `dst` null or writable, for one structure each.
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
     src: *const ib_uverbs_ah_attr,
 ) {
     entry::status("ibv_copy_ah_attr_from_kern", || {
-        // SAFETY: null is caught; otherwise good by the caller's promise.
+        // SAFETY: `src` is null or readable and `dst` null or writable: the caller's contract,
+        // section Safety.
         unsafe { write(dst, ah_attr_from_kernel(&read(src)?)) }
     });
 }
 
-/// Leaves `qp_state` and `rate_limit` as they are: the kernel's structure answers a query, in which
-/// the state is `cur_qp_state`, and has no rate.
+/// Converts the kernel's queue pair attributes for a program.
+///
+/// Leaves `qp_state` and `rate_limit` unchanged. The kernel's structure is the result of a query:
+/// it has the state in `cur_qp_state`, and no rate.
 ///
 /// # Safety
-/// The pointers are null or good for one structure each.
+/// `src` must be null or readable, and `dst` null or readable and writable, for one structure each.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
     src: *const ib_uverbs_qp_attr,
 ) {
     entry::status("ibv_copy_qp_attr_from_kern", || {
-        // SAFETY: null is caught; otherwise good by the caller's promise.
+        // SAFETY: `dst` and `src` are null or readable: the caller's contract, section Safety.
         let (old, src) = unsafe { (read(dst)?, read(src)?) };
         let attr = ibv_qp_attr {
             qp_state: old.qp_state,
@@ -80,19 +86,21 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
             alt_timeout: src.alt_timeout,
             rate_limit: old.rate_limit,
         };
-        // SAFETY: as above.
+        // SAFETY: `dst` is writable: the caller's contract, section Safety.
         unsafe { write(dst, attr) }
     });
 }
 
+/// Converts the kernel's path record for a program.
+///
 /// # Safety
-/// The pointers are null or good for one structure each.
+/// `src` must be null or readable, and `dst` null or writable, for one structure each.
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
     src: *const ib_user_path_rec,
 ) {
     entry::status("ibv_copy_path_rec_from_kern", || {
-        // SAFETY: null is caught; otherwise good by the caller's promise.
+        // SAFETY: `src` is null or readable: the caller's contract, section Safety.
         let src = unsafe { read(src)? };
         let record = ibv_sa_path_rec {
             dgid: ibv_gid { raw: src.dgid },
@@ -108,7 +116,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
             pkey: src.pkey,
             sl: src.sl,
             mtu_selector: src.mtu_selector,
-            // A code of a few bits (ibv_mtu) that the kernel keeps in 32.
+            // A code of a few bits (`ibv_mtu`), in 32 bits in the kernel's structure.
             mtu: src.mtu as u8,
             rate_selector: src.rate_selector,
             rate: src.rate,
@@ -116,20 +124,22 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
             packet_life_time: src.packet_life_time,
             preference: src.preference,
         };
-        // SAFETY: as above.
+        // SAFETY: `dst` is null or writable: the caller's contract, section Safety.
         unsafe { write(dst, record) }
     });
 }
 
+/// Converts a program's path record for the kernel.
+///
 /// # Safety
-/// The pointers are null or good for one structure each.
+/// `src` must be null or readable, and `dst` null or writable, for one structure each.
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
     src: *const ibv_sa_path_rec,
 ) {
     entry::status("ibv_copy_path_rec_to_kern", || {
-        // SAFETY: null is caught; otherwise good by the caller's promise. The GIDs are read as the
-        // bytes that they are in every member of the union.
+        // SAFETY: `src` is null or readable: the caller's contract, section Safety. Every member of
+        // the GID union is 16 bytes, for which every bit pattern is valid.
         let (src, dgid, sgid) = unsafe {
             let src = read(src)?;
             (src, src.dgid.raw, src.sgid.raw)
@@ -155,7 +165,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
             packet_life_time: src.packet_life_time,
             preference: src.preference,
         };
-        // SAFETY: as above.
+        // SAFETY: `dst` is null or writable: the caller's contract, section Safety.
         unsafe { write(dst, record) }
     });
 }

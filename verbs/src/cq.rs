@@ -24,42 +24,48 @@ impl Handle for ibv_cq_ex {
     type Ours = CompletionQueue;
 }
 
-/// What stands behind an `ibv_cq`; every one is an `ibv_cq_ex`.
+/// The library's state behind an `ibv_cq`. Every `ibv_cq` is the start of an `ibv_cq_ex`.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub driver: Arc<Cq>,
-    /// The queue pairs that complete here, each once for its sends and once for its receives.
+    /// The queue pairs that complete here, counted once for sends and once for receives.
     pub users: Users,
-    /// What the extended functions read. It belongs to who has the `mutex` of the `ibv_cq`.
+    /// The completion that the extended functions read, guarded by the `mutex` of the `ibv_cq`.
     pub current: UnsafeCell<Option<(Completion, Stamp)>>,
     _context: Use,
     _channel: Option<Use>,
     _domain: Option<Use>,
 }
 
-// SAFETY: `current` is used under a mutex, see there.
+// SAFETY: `current` is the only member that is not `Sync`, and is accessed only by the thread that
+// holds the `mutex` of the `ibv_cq`.
 unsafe impl Sync for CompletionQueue {}
 
-/// What stands behind an `ibv_cq`.
+/// Returns the library's state behind an `ibv_cq`.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `cq` is null.
 ///
 /// # Safety
-/// A pointer that is not null is a completion queue of ours, in use while the result is.
+/// If `cq` is not null, it must be a completion queue created by this library that stays live for
+/// `'a`.
 pub(super) unsafe fn queue_of<'a>(cq: *mut ibv_cq) -> Result<&'a CompletionQueue, Errno> {
-    // SAFETY: each ibv_cq of ours begins an ibv_cq_ex; the rest is the caller's promise.
+    // SAFETY: `create` makes each `ibv_cq` as the start of an `ibv_cq_ex`. It is null or live for
+    // `'a`: the caller's contract, section Safety.
     unsafe { object::ours(cq.cast::<ibv_cq_ex>()) }
 }
 
-/// The `ibv_cq` of a completion queue, unless it is being destroyed.
+/// Returns the `ibv_cq` of a completion queue, or `None` if it is being destroyed.
 pub(super) fn shown_queue(queue: &Cq) -> Option<*mut ibv_cq> {
     let shown = ptr::with_exposed_provenance_mut::<ibv_cq>(queue.tag());
     (!shown.is_null()).then_some(shown)
 }
 
+/// Creates a completion queue.
+///
 /// # Safety
-/// The pointers are null, or an opened device and a channel of ours.
+/// `context` must be null or an opened device. `channel` must be null or a live completion channel
+/// created by this library.
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     cqe: c_int,
@@ -77,47 +83,56 @@ pub unsafe extern "C" fn ibv_create_cq(
             comp_vector: vector,
             ..ibv_cq_init_attr_ex::zeroed()
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` and `channel` are null or live: the caller's contract, section Safety.
+        // The other pointers in `wanted` are null.
         let queue = unsafe { create(context, &wanted) }?;
         Ok(queue.cast())
     })
 }
 
-/// What an extended queue can report: everything but what only a raw packet or a tag has.
+/// The members that an extended queue can report: all but those of raw packets and tag matching.
 const REPORTED: u64 = (IBV_WC_STANDARD_FLAGS | STAMPS) as u64;
 
-/// The members for which a queue must note the time.
+/// The members for which a queue must record the time of each completion.
 const STAMPS: u32 =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// Whether its user promises to use a queue from one thread makes no difference here.
+/// The supported creation flags. `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect here.
 const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
-/// `create_cq_ex` of a context.
+/// Implements `create_cq_ex` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with a channel of ours or none.
+/// `context` must be null or an opened device. `init_attr` must be null or point to readable
+/// attributes, whose `channel` and, if its mask bit is set, `parent_domain` are null or live
+/// objects created by this library.
 pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init_attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     entry::pointer("ibv_create_cq_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `init_attr` is null or points to readable attributes: the caller's contract,
+        // section Safety.
         let mut wanted = unsafe { entry::read(init_attr) }?;
-        // Without its bit a member may hold anything: older programs have none.
+        // A member whose bit is clear may hold any value: the structure of older programs ends
+        // before it.
         if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
             wanted.flags = 0;
         }
         if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
             wanted.parent_domain = ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: `context`, `channel` and `parent_domain` are null or live: the caller's contract,
+        // section Safety.
         unsafe { create(context, &wanted) }
     })
 }
 
+/// Creates a completion queue.
+///
 /// # Safety
-/// The pointers are null, or an opened device and, in the attributes, a channel of ours.
+/// `context` must be null or an opened device. `wanted.channel` and `wanted.parent_domain` must be
+/// null or live objects created by this library.
 unsafe fn create(
     context: *mut ibv_context,
     wanted: &ibv_cq_init_attr_ex,
@@ -129,14 +144,15 @@ unsafe fn create(
     {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
     let device = unsafe { context_of(context) }?;
     if wanted.comp_vector >= COMP_VECTORS.cast_unsigned() {
         return Err(Errno(libc::EINVAL));
     }
     let domain = match wanted.parent_domain.is_null() {
         true => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: `parent_domain` is a live protection domain: the caller's contract, section
+        // Safety.
         false => Some(unsafe { object::ours(wanted.parent_domain) }?),
     };
     if domain.is_some_and(|domain| !domain.is_parent()) {
@@ -145,7 +161,7 @@ unsafe fn create(
     let allocators = domain.and_then(|domain| domain.allocators.as_ref());
     let place = Place::from(allocators, Kind::CompletionQueue)?;
     let channel = wanted.channel;
-    // SAFETY: the caller's promise.
+    // SAFETY: `channel` is null or a live channel: the caller's contract, section Safety.
     let (notified, channel_use) = unsafe { use_channel(channel, context) }?.unzip();
     let driver = device.driver.create_cq_ex(CqInit {
         capacity: wanted.cqe,
@@ -180,27 +196,32 @@ fn shown_capacity(queue: &Cq) -> c_int {
     queue.capacity().cast_signed()
 }
 
+/// Changes the capacity of a completion queue.
+///
 /// # Safety
-/// `cq` is null or a completion queue of ours.
+/// `cq` must be null or a live completion queue created by this library.
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     entry::status("ibv_resize_cq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
         let cqe = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         queue.driver.resize(cqe)?;
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: `cq` is non-null, since `queue_of` accepted it, and live: the caller's contract,
+        // section Safety. The write goes through a raw pointer and makes no reference.
         unsafe { (&raw mut (*cq).cqe).write(shown_capacity(&queue.driver)) };
         Ok(())
     })
 }
 
-/// `modify_cq` of a context: how long its events may be delayed.
+/// Implements `modify_cq` of a context: sets how long its events may be delayed.
 ///
 /// # Safety
-/// The pointers are null, or a completion queue of ours and attributes.
+/// `cq` must be null or a live completion queue created by this library. `attr` must be null or
+/// point to readable attributes.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     entry::status("ibv_modify_cq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or live, and `attr` null or readable: the caller's contract, section
+        // Safety.
         let (queue, attr) = unsafe { (queue_of(cq)?, entry::read(attr)?) };
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(Errno(libc::EINVAL));
@@ -215,38 +236,43 @@ pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// `EBUSY` while a queue pair completes there. Waits until the program has acknowledged the events
-/// that it has of it.
+/// Destroys a completion queue.
+///
+/// Returns `EBUSY` while a queue pair completes there. Waits until the program has acknowledged all
+/// events of this queue that it has received.
 ///
 /// # Safety
-/// `cq` is null or a completion queue of ours, and used for nothing else any more.
+/// `cq` must be null or a live completion queue created by this library. No other call may use it
+/// now or later.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     entry::status("ibv_destroy_cq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
         queue.users.check_none()?;
         queue.driver.tag.store(0, Ordering::Release);
         queue.driver.retire();
-        // SAFETY: as above; no queue pair and no event points at it.
+        // SAFETY: `cq` is live, and no other call uses it: the caller's contract, section Safety.
+        // No queue pair uses it (checked above), and after `retire` no event refers to it.
         drop(unsafe { object::free(cq.cast::<ibv_cq_ex>()) });
         Ok(())
     })
 }
 
-/// How many completions are taken at once.
+/// The number of completions that are taken in one pass.
 const BATCH: usize = 16;
 
-/// `poll_cq` of a context. Returns how many completions there were, or a negative number.
+/// Implements `poll_cq` of a context. Returns the number of completions, or a negative number.
 ///
 /// # Safety
-/// The pointers are null, or a completion queue of ours and room for `num_entries`.
+/// `cq` must be null or a live completion queue created by this library. `wc` must be null or point
+/// to `num_entries` writable `ibv_wc` elements.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
     entry::number("ibv_poll_cq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
         let wanted = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
         if wc.is_null() && wanted > 0 {
@@ -258,7 +284,8 @@ pub(super) unsafe extern "C" fn poll_cq(
             let room = BATCH.min(wanted - polled);
             let taken = queue.driver.poll(&mut batch[..room]);
             for completion in batch[..taken].iter().flatten() {
-                // SAFETY: fewer than num_entries were written, and there is room for so many.
+                // SAFETY: `wc` is non-null (checked above) and points to `num_entries` writable
+                // elements: the caller's contract, section Safety. `polled < num_entries`.
                 unsafe { wc.add(polled).write(shown_completion(completion)) };
                 polled += 1;
             }
@@ -270,13 +297,13 @@ pub(super) unsafe extern "C" fn poll_cq(
     })
 }
 
-/// `req_notify_cq` of a context.
+/// Implements `req_notify_cq` of a context.
 ///
 /// # Safety
-/// `cq` is null or a completion queue of ours.
+/// `cq` must be null or a live completion queue created by this library.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     entry::status("ibv_req_notify_cq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         unsafe { queue_of(cq) }?.driver.arm(solicited_only != 0);
         Ok(())
     })
@@ -300,7 +327,7 @@ fn shown_completion(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// Immediate data is in network order there, an invalidated key in the host's.
+/// Returns the immediate data, in network byte order, or the invalidated key, in host order.
 pub(super) fn shown_immediate(completion: &Completion) -> ibv_wc_imm {
     match completion.extra {
         Extra::None => ibv_wc_imm { imm_data: 0 },
@@ -327,9 +354,11 @@ pub(super) fn shown_flags(completion: &Completion) -> ibv_wc_flags {
         }
 }
 
+/// Returns the value of `sl` in a completion.
+///
 /// RoCE has no service level. In the receive completion of a datagram, NICs report the type of the
-/// network header there: bit 3 for UDP, and below it 1 for IPv6 or 2 for IPv4. UCX before 1.19 reads
-/// it, to find out which of the two the first 40 bytes of the receive are.
+/// network header there: bit 3 for UDP, and in the bits below it 1 for IPv6 or 2 for IPv4. UCX
+/// before 1.19 reads this value to find out which header the first 40 bytes of the receive hold.
 pub(super) fn shown_service_level(completion: &Completion) -> u8 {
     match completion.grh {
         None => 0,
@@ -338,5 +367,5 @@ pub(super) fn shown_service_level(completion: &Completion) -> u8 {
     }
 }
 
-/// The bit of a service level that says that a datagram came in a UDP packet.
+/// The service level bit for a datagram that arrived in a UDP packet.
 const UDP: u8 = 1 << 3;

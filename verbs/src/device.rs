@@ -1,7 +1,8 @@
-//! The list of devices (`ibv_get_device_list(3)` and what takes an `ibv_device`).
+//! The list of devices: `ibv_get_device_list(3)` and the functions that take an `ibv_device`.
 //!
-//! A device that is there has one `ibv_device` for good: programs compare the pointers, and some use
-//! them after they have freed the list. One whose interface is gone goes with its last user.
+//! A present device keeps one `ibv_device`: programs compare the pointers, and some use them after
+//! they have freed the list. The `ibv_device` of an interface that is gone is freed when no list
+//! and no context refers to it.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -22,14 +23,15 @@ impl Handle for verbs_device {
     type Ours = Arc<Device>;
 }
 
-/// All `ibv_device` that were shown to the program. `refcount` in each counts the lists and contexts
-/// that it is in, and changes only while this is locked.
+/// All `ibv_device` that the program has been given. `refcount` in each counts the lists and
+/// contexts that refer to it, and changes only under this lock.
 static SHOWN: PerProcess<Mutex<Shown>> = PerProcess::new();
 
 #[derive(Debug, Default)]
 struct Shown(Vec<*mut verbs_device>);
 
-// SAFETY: the pointers are to objects that any thread may use.
+// SAFETY: the pointers are to `Object`s, whose state is `Sync`, and whose `refcount` changes only
+// under the lock around `Shown`.
 unsafe impl Send for Shown {}
 
 fn shown() -> MutexGuard<'static, Shown> {
@@ -39,17 +41,18 @@ fn shown() -> MutexGuard<'static, Shown> {
 
 impl Shown {
     fn device(pointer: *mut verbs_device) -> &'static Arc<Device> {
-        // SAFETY: pointers in the list are live objects; they leave it when they are freed, and
-        // nobody keeps what is returned beyond that.
+        // SAFETY: every pointer in the list is to a live object, because it leaves the list before
+        // the object is freed. No caller keeps the result beyond that.
         unsafe { object::ours(pointer) }.expect("no null pointer is in the list")
     }
 
     fn refcount(pointer: *mut verbs_device) -> *mut c_int {
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: the caller's pointer is to a live `verbs_device`. This takes the address of a
+        // member and makes no reference.
         unsafe { &raw mut (*pointer).refcount }
     }
 
-    /// The object for a device, with one reference more.
+    /// Returns the object of a device, with one more reference.
     fn take(&mut self, device: &Arc<Device>) -> *mut verbs_device {
         let known = |&pointer: &*mut verbs_device| Arc::ptr_eq(Self::device(pointer), device);
         let pointer = self.0.iter().copied().find(known).unwrap_or_else(|| {
@@ -57,20 +60,22 @@ impl Shown {
             self.0.push(pointer);
             pointer
         });
-        // SAFETY: live, and the list is locked.
+        // SAFETY: `pointer` is in the list, so live; the list is locked, which guards `refcount`.
         unsafe { *Self::refcount(pointer) += 1 };
         pointer
     }
 
-    /// Frees what nobody uses of devices that are gone.
+    /// Frees the objects without references whose devices are not in `present`.
     fn forget_all_but(&mut self, present: &[Arc<Device>]) {
         self.0.retain(|&pointer| {
             let device = Self::device(pointer);
-            // SAFETY: live, and the list is locked.
+            // SAFETY: `pointer` is in the list, so live; the list is locked, which guards
+            // `refcount`.
             let used = unsafe { *Self::refcount(pointer) } > 0;
             let keep = used || present.iter().any(|other| Arc::ptr_eq(other, device));
             if !keep {
-                // SAFETY: it leaves the list, and no list of the program's and no context has it.
+                // SAFETY: `pointer` is from `object::make` and leaves the list now. No list of the
+                // program and no context refers to it, since `refcount` is 0.
                 drop(unsafe { object::free(pointer) });
             }
             keep
@@ -78,42 +83,45 @@ impl Shown {
     }
 }
 
-/// One reference more to a device that the program has.
+/// Adds a reference to a device that the program has.
 pub(super) fn retain(device: *mut verbs_device) {
     let _shown = shown();
-    // SAFETY: the program has it, so it is live; the list is locked.
+    // SAFETY: the program has `device`, so it is live; the list is locked, which guards `refcount`.
     unsafe { *Shown::refcount(device) += 1 };
 }
 
-/// One reference less.
+/// Removes a reference to a device.
 pub(super) fn release(device: *mut verbs_device) {
     let _shown = shown();
-    // SAFETY: the caller has a reference, so it is live; the list is locked.
+    // SAFETY: the caller has a reference to `device`, so it is live; the list is locked, which
+    // guards `refcount`.
     unsafe { *Shown::refcount(device) -= 1 };
 }
 
-/// The object of which an `ibv_device` is the first member.
+/// Returns the library's state behind an `ibv_device`, which is the first member of a
+/// `verbs_device`.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `device` is null.
 ///
 /// # Safety
-/// A pointer that is not null is from [`ibv_get_device_list`], and in use while the result is.
+/// If `device` is not null, it must be from [`ibv_get_device_list`] and stay live for `'a`.
 pub(super) unsafe fn device_of<'a>(device: *mut ibv_device) -> Result<&'a Arc<Device>, Errno> {
     const { assert!(offset_of!(verbs_device, device) == 0) };
-    // SAFETY: a verbs_device begins with its ibv_device; the rest is the caller's promise.
+    // SAFETY: a `verbs_device` begins with its `ibv_device` (asserted above). It is null or live
+    // for `'a`: the caller's contract, section Safety.
     unsafe { object::ours(device.cast::<verbs_device>()) }
 }
 
-/// What begins like the operations that rdma-core's drivers have there, whose first member is a
-/// name. The address says that the device is none of theirs.
+/// The start of the operations of rdma-core's drivers, whose first member is a name. Its address
+/// tells such a driver that the device is not its own.
 #[repr(C)]
 struct DeviceOps {
     name: *const c_char,
     none: [*const c_void; 31],
 }
 
-// SAFETY: constants that nobody writes to.
+// SAFETY: the pointers are to constants, which are never written.
 unsafe impl Sync for DeviceOps {}
 
 static OPS: DeviceOps = DeviceOps {
@@ -121,8 +129,8 @@ static OPS: DeviceOps = DeviceOps {
     none: [ptr::null(); 31],
 };
 
-/// What a program sees of a device. The paths are what they would be of a device of the kernel's;
-/// under `urxe run` the files are there.
+/// Makes the C structure of a device. The paths are those of a kernel device; under `urxe run` the
+/// files exist.
 fn describe(device: &Device) -> verbs_device {
     let mut shown = verbs_device::zeroed();
     shown.device.node_type = IBV_NODE_CA;
@@ -136,7 +144,7 @@ fn describe(device: &Device) -> verbs_device {
     shown
 }
 
-/// As much of a text as fits, with a NUL.
+/// Converts a text to a C string, cut to fit with a NUL.
 pub(super) fn c_string<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array[..N - 1].iter_mut().zip(text.bytes()) {
@@ -145,10 +153,11 @@ pub(super) fn c_string<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// The devices, and a null pointer after the last. `num_devices`, unless null, is set to how many.
+/// Returns a null-terminated list of the devices. `num_devices`, unless null, is set to their
+/// number.
 ///
 /// # Safety
-/// `num_devices` is null or good for an `int`.
+/// `num_devices` must be null or point to a writable `int`.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     entry::pointer("ibv_get_device_list", || {
         log::start();
@@ -158,9 +167,9 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         if present.is_empty() {
             say_why_none();
         }
-        // From the C library, which zeros it: the end needs no length to be found, and a program
-        // that frees the list by itself does no harm.
-        // SAFETY: a size that cannot overflow: there are not that many interfaces.
+        // The list is from the C library, zeroed: its end is found without a length, and a program
+        // may free it with `free`.
+        // SAFETY: `calloc` has no preconditions; it checks its product for overflow.
         let list = unsafe { libc::calloc(present.len() + 1, size_of::<*mut ibv_device>()) };
         let list = list.cast::<*mut ibv_device>();
         if list.is_null() {
@@ -168,12 +177,13 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         }
         let mut shown = shown();
         for (index, device) in present.iter().enumerate() {
-            // SAFETY: within what was allocated.
+            // SAFETY: `index` is less than the number of elements that were allocated.
             unsafe { *list.add(index) = shown.take(device).cast() };
         }
         shown.forget_all_but(&present);
         if !num_devices.is_null() {
-            // SAFETY: good by the caller's promise.
+            // SAFETY: `num_devices` is non-null (checked above) and writable: the caller's
+            // contract, section Safety.
             unsafe { entry::write(num_devices, present.len() as c_int)? };
         }
         Ok(list)
@@ -190,53 +200,58 @@ fn say_why_none() {
     }
 }
 
+/// Frees a list of devices.
+///
 /// # Safety
-/// `list` is null or from [`ibv_get_device_list`], and not freed yet.
+/// `list` must be null or from [`ibv_get_device_list`], and not freed yet.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     entry::value("ibv_free_device_list", (), || {
         let mut at = list;
-        // SAFETY: the list ends in a null pointer; until then it holds devices.
+        // SAFETY: `at` is null or within the list, which ends with a null pointer: the caller's
+        // contract, section Safety.
         while let Some(device) = unsafe { at.as_ref() }.filter(|device| !device.is_null()) {
             release(device.cast());
             at = at.wrapping_add(1);
         }
-        // SAFETY: allocated with calloc, or null.
+        // SAFETY: `list` is null or from `calloc`, and not freed yet: the caller's contract,
+        // section Safety.
         unsafe { libc::free(list.cast()) };
     });
 }
 
-/// The name, as long as the device lives.
+/// Returns the name of a device. The string is valid as long as the device.
 ///
 /// # Safety
-/// `device` is null or a device of ours.
+/// `device` must be null or a live device of this library's list.
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     entry::pointer("ibv_get_device_name", || {
         if device.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: a live device, by the caller's promise; this makes no reference.
+        // SAFETY: `device` is non-null (checked above) and live: the caller's contract, section
+        // Safety. This takes an address and makes no reference.
         Ok(unsafe { &raw mut (*device).name }.cast::<c_char>())
     })
 }
 
-/// The node GUID in network order, or 0.
+/// Returns the node GUID in network byte order, or 0 if `device` is null.
 ///
 /// # Safety
-/// `device` is null or a device of ours.
+/// `device` must be null or a live device of this library's list.
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     entry::value("ibv_get_device_guid", 0, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `device` is null or live: the caller's contract, section Safety.
         unsafe { device_of(device) }.map_or(0, |device| u64::from_ne_bytes(device.guid()))
     })
 }
 
-/// The number of the interface, which is unique among devices.
+/// Returns the index of the network interface, which is unique among devices.
 ///
 /// # Safety
-/// `device` is null or a device of ours.
+/// `device` must be null or a live device of this library's list.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     entry::number("ibv_get_device_index", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `device` is null or live: the caller's contract, section Safety.
         let index = unsafe { device_of(device) }?.interface_index();
         c_int::try_from(index).map_err(|_| Errno(libc::EOVERFLOW))
     })

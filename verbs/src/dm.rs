@@ -16,7 +16,7 @@ impl Handle for ibv_dm {
     type Ours = Memory;
 }
 
-/// What stands behind an `ibv_dm`.
+/// The library's state behind an `ibv_dm`.
 #[derive(Debug)]
 pub(super) struct Memory {
     driver: Arc<DeviceMemory>,
@@ -27,10 +27,10 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Where a part of it lies, and that it is used.
+    /// Returns the address of a part of the memory, and a use of it.
     ///
     /// # Errors
-    /// `EINVAL` if there is no such part.
+    /// `EINVAL` if the part is not within the memory.
     pub fn part(&self, offset: u64, length: usize) -> Result<(u64, Use), Errno> {
         match offset.checked_add(length as u64) {
             Some(end) if end <= self.driver.len() as u64 => {
@@ -41,25 +41,27 @@ impl Memory {
     }
 }
 
-/// The device that it belongs to.
+/// Returns the context that device memory belongs to.
 ///
 /// # Safety
-/// `dm` is device memory of ours.
+/// `dm` must be live device memory created by this library.
 pub(super) unsafe fn context_of(dm: *mut ibv_dm) -> *mut ibv_context {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `dm` is live: the caller's contract, section Safety. The member is read without a
+    // reference.
     unsafe { (&raw const (*dm).context).read() }
 }
 
-/// `alloc_dm` of a context.
+/// Implements `alloc_dm` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes.
+/// `context` must be null or an opened device. `attr` must be null or point to readable attributes.
 pub(super) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     entry::pointer("ibv_alloc_dm", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `attr` null or readable: the caller's
+        // contract, section Safety.
         let (device, attr) = unsafe { (open_device(context)?, entry::read(attr)?) };
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
@@ -73,7 +75,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// Makes an `ibv_dm`.
+/// Makes an `ibv_dm` for device memory of the driver.
 pub(super) fn show(
     context: *mut ibv_context,
     handle: u32,
@@ -97,22 +99,27 @@ pub(super) fn show(
     object::make(shown, ours)
 }
 
-/// `free_dm` of a context. `EBUSY` while memory regions of it are left.
+/// Implements `free_dm` of a context. `EBUSY` while memory regions of it exist.
 ///
 /// # Safety
-/// `dm` is null or device memory of ours, and used for nothing else any more.
+/// `dm` must be null or live device memory created by this library. No other call may use it now or
+/// later.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     entry::status("ibv_free_dm", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(dm) }?.users.check_none()?;
-        // SAFETY: as above.
+        // SAFETY: `dm` is live, and no other call uses it: the caller's contract, section Safety.
+        // No memory region uses it (checked above).
         drop(unsafe { object::free(dm) });
         Ok(())
     })
 }
 
+/// Copies host memory to device memory.
+///
 /// # Safety
-/// `dm` is null or device memory of ours, and there are so many bytes at `host_addr`.
+/// `dm` must be null or live device memory created by this library. `host_addr` must be null or
+/// point to `length` readable bytes.
 unsafe extern "C" fn memcpy_to_dm(
     dm: *mut ibv_dm,
     dm_offset: u64,
@@ -120,7 +127,8 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     entry::status("ibv_memcpy_to_dm", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is null or live, and `host_addr` points to `length` readable bytes: the
+        // caller's contract, section Safety. `check_host` rejects a null `host_addr`.
         unsafe {
             let memory = object::ours(dm)?;
             check_host(host_addr, length)?;
@@ -129,8 +137,11 @@ unsafe extern "C" fn memcpy_to_dm(
     })
 }
 
+/// Copies device memory to host memory.
+///
 /// # Safety
-/// `dm` is null or device memory of ours, and there are so many bytes at `host_addr`.
+/// `dm` must be null or live device memory created by this library. `host_addr` must be null or
+/// point to `length` writable bytes.
 unsafe extern "C" fn memcpy_from_dm(
     host_addr: *mut c_void,
     dm: *mut ibv_dm,
@@ -138,7 +149,8 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     entry::status("ibv_memcpy_from_dm", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is null or live, and `host_addr` points to `length` writable bytes: the
+        // caller's contract, section Safety. `check_host` rejects a null `host_addr`.
         unsafe {
             let memory = object::ours(dm)?;
             check_host(host_addr, length)?;
@@ -149,8 +161,10 @@ unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
+/// Checks the host address of a copy.
+///
 /// # Errors
-/// `EFAULT` where no bytes can be.
+/// `DmError::Range`, reported as `EFAULT`, if it is null and `length` is not 0.
 fn check_host(host_addr: *const c_void, length: usize) -> Result<(), DmError> {
     match host_addr.is_null() && length > 0 {
         true => Err(DmError::Range),

@@ -1,11 +1,12 @@
-//! How a C function is entered and left: every exported function and every function pointer in an
-//! object is one of the shapes below. They catch panics, trace the call and report failure as C
-//! callers of that function expect.
+//! Entry and exit of C functions. Every exported function, and every function pointer in an object,
+//! uses one of the wrappers below. They catch panics, trace the call and report failure in the form
+//! that C callers of that function expect.
 //!
-//! An exported function is a plain `pub unsafe extern "C" fn` of its C name in a module of
-//! this package, its body a closure given to one of these; its row in `symbols.txt` says `done`.
+//! An exported function is a plain `pub unsafe extern "C" fn` with its C name in a module of this
+//! package. Its body is a closure passed to one of these wrappers; its row in `symbols.txt` says
+//! `done`.
 //!
-//! No function is a cancellation point, but for those that are given to `cancellation::wait`.
+//! Only the functions that use `cancellation::wait` are cancellation points.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,11 +15,11 @@ use urxe_net::thread;
 
 use super::errno::{self, Errno};
 
-/// What a call that panicked reports: something broke, and it was not the caller.
+/// The error of a call that panicked: `EIO`, an internal failure rather than a caller's error.
 const AFTER_PANIC: Errno = Errno(libc::EIO);
 
-/// For functions that return 0 or an errno value. They set `errno` too: rdma-core's do, and
-/// programs have come to print it.
+/// Wraps a function that returns 0 or an errno value. It also sets `errno`: rdma-core's functions
+/// do, and programs print it.
 pub fn status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(name, call) {
         Ok(()) => 0,
@@ -29,7 +30,7 @@ pub fn status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c
     }
 }
 
-/// For functions that return a number, or -1 and set `errno`.
+/// Wraps a function that returns a number, or -1 and sets `errno`.
 pub fn number<T: From<i8>>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> T {
     guarded(name, call).unwrap_or_else(|error| {
         errno::set(error);
@@ -37,17 +38,17 @@ pub fn number<T: From<i8>>(name: &'static str, call: impl FnOnce() -> Result<T, 
     })
 }
 
-/// For functions that return 0, or -1 and set `errno`.
+/// Wraps a function that returns 0, or -1 and sets `errno`.
 pub fn status_or_minus_one(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(name, || call().map(|()| 0))
 }
 
-/// For functions that return how many there are, or a negative errno value.
+/// Wraps a function that returns a count, or a negative errno value.
 pub fn count(name: &'static str, call: impl FnOnce() -> Result<usize, Errno>) -> isize {
     guarded(name, call).map_or_else(|error| -(error.0 as isize), usize::cast_signed)
 }
 
-/// For functions that return a pointer, or null and set `errno`.
+/// Wraps a function that returns a pointer, or null and sets `errno`.
 pub fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(name, call).unwrap_or_else(|error| {
         errno::set(error);
@@ -55,56 +56,62 @@ pub fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut T, Errn
     })
 }
 
-/// For functions that cannot report failure; `fallback` is what they return after a panic.
+/// Wraps a function that cannot report failure; it returns `fallback` after a panic.
 pub fn value<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T {
     guarded(name, || Ok(call())).unwrap_or(fallback)
 }
 
-/// The same, for functions so short that disabling cancellation would be most of their work. `call` makes no
-/// system call that is a cancellation point.
+/// Wraps a function as [`value`] does, but leaves cancellation enabled.
+///
+/// For functions so short that disabling cancellation would dominate their cost. `call` must make
+/// no system call that is a cancellation point.
 pub fn short<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T {
     caught(name, || Ok(call())).unwrap_or(fallback)
 }
 
-/// Reads what a C pointer argument points at.
+/// Reads the value that a C pointer argument points to.
 ///
 /// # Errors
-/// `EINVAL` if it is null or not aligned for its type.
+/// `EINVAL` if `pointer` is null or not aligned for `T`.
 ///
 /// # Safety
-/// A pointer that is not null points at a `T` that can be read.
+/// If `pointer` is not null, it must point to a readable, initialized `T`.
 pub unsafe fn read<T: Copy>(pointer: *const T) -> Result<T, Errno> {
     if pointer.is_null() || !pointer.is_aligned() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: not null and aligned as checked; the rest is the caller's to promise.
+    // SAFETY: `pointer` is non-null and aligned (checked above), and points to a readable `T`: the
+    // caller's contract, section Safety.
     Ok(unsafe { pointer.read() })
 }
 
-/// Writes to what a C pointer argument points at.
+/// Writes a value to the place that a C pointer argument points to.
 ///
 /// # Errors
-/// `EINVAL` if it is null or not aligned for its type.
+/// `EINVAL` if `pointer` is null or not aligned for `T`.
 ///
 /// # Safety
-/// A pointer that is not null points at room for a `T`.
+/// If `pointer` is not null, it must point to `size_of::<T>()` writable bytes.
 pub unsafe fn write<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     if pointer.is_null() || !pointer.is_aligned() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: not null and aligned as checked; the rest is the caller's to promise.
+    // SAFETY: `pointer` is non-null and aligned (checked above), and points to writable memory for
+    // a `T`: the caller's contract, section Safety.
     unsafe { pointer.write(value) };
     Ok(())
 }
 
-/// Writes a structure that grows from version to version to a caller that has `room` bytes for it:
-/// as much of it as the caller knows, and zeros in what the caller knows and we do not.
+/// Writes a structure that later versions extend, to a caller with `room` bytes for it.
+///
+/// The caller receives the members that it has room for. Bytes beyond this version's structure are
+/// set to zero.
 ///
 /// # Errors
-/// `EINVAL` if the pointer is null.
+/// `EINVAL` if `pointer` is null.
 ///
 /// # Safety
-/// A pointer that is not null points at `room` bytes.
+/// If `pointer` is not null, it must point to `room` writable bytes.
 pub unsafe fn write_as_known<T: Copy>(
     pointer: *mut T,
     room: usize,
@@ -115,8 +122,10 @@ pub unsafe fn write_as_known<T: Copy>(
     }
     let known = room.min(size_of::<T>());
     let bytes = pointer.cast::<u8>();
-    // SAFETY: at most `room` bytes are written and at most the value's are read; as bytes, so that
-    // a part of a structure and its padding are as good as the whole.
+    // SAFETY: `pointer` is non-null (checked above) and points to `room` writable bytes: the
+    // caller's contract, section Safety. `known` exceeds neither `room` nor the size of `value`.
+    // The copy is of bytes, so it needs no alignment and may end within a member or include
+    // padding.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast(), bytes, known);
         bytes.add(known).write_bytes(0, room - known);
@@ -129,10 +138,10 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
     thread::without_cancellation(|| caught(name, call))
 }
 
-/// Runs a call in its span. A panic ends here: unwinding into C is undefined.
+/// Runs a call in its tracing span. A panic ends here, because unwinding into C is undefined.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _span = tracing::trace_span!(target: "urxe::abi", "call", name).entered();
-    // What a panicking call leaves half done is guarded by the locks that it poisons.
+    // State that a panicking call leaves inconsistent is behind the locks that it poisons.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
         Err(AFTER_PANIC)
@@ -182,7 +191,7 @@ mod tests {
     fn null_and_misaligned_arguments_are_invalid() {
         let words = [1u64, 2];
         let odd = words.as_ptr().wrapping_byte_add(1);
-        // SAFETY: each pointer is null, misaligned or good for its type.
+        // SAFETY: each pointer is null, misaligned or valid for its type.
         unsafe {
             assert_eq!(read::<u64>(std::ptr::null()), Err(Errno(libc::EINVAL)));
             assert_eq!(read(odd), Err(Errno(libc::EINVAL)));
@@ -201,7 +210,7 @@ mod tests {
             (7, [1, 2, 3, 4, 0, 0, 0, 9]),
         ] {
             let mut buffer = [9_u8; 8];
-            // SAFETY: `room` is within the buffer, and bytes need no alignment.
+            // SAFETY: `room` is at most the buffer's length, and byte writes need no alignment.
             let result = unsafe { write_as_known(buffer.as_mut_ptr().cast(), room, &value) };
             assert_eq!((result, buffer), (Ok(()), expected));
         }

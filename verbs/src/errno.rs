@@ -1,4 +1,4 @@
-//! Errors in the C ABI's own terms.
+//! Errors of the C ABI: `errno` values.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use urxe_driver::srq::SrqError;
 use urxe_driver::xrcd::XrcdError;
 use urxe_proto::queue::PostError;
 
-/// An `errno` value: what a call that failed reports. Never 0.
+/// An `errno` value, the result of a failed call. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub c_int);
 
@@ -28,14 +28,15 @@ impl fmt::Display for Errno {
 impl std::error::Error for Errno {}
 
 impl From<std::io::Error> for Errno {
-    /// The error of the system call, or `EIO` for one that came from none.
+    /// Returns the error of the system call, or `EIO` for an error that is not from one.
     fn from(error: std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 
-// An errno value says little, so the driver's error is logged where it becomes one. A size beyond a
-// documented limit is logged at debug level: programs find the limits by trying.
+// An errno value carries little detail, so the driver's error is logged where it is converted. A
+// size beyond a documented limit is logged at debug level, because programs find the limits by
+// trying.
 
 impl From<CqError> for Errno {
     fn from(error: CqError) -> Self {
@@ -132,7 +133,8 @@ impl From<MulticastError> for Errno {
 }
 
 impl From<PostError> for Errno {
-    /// Programs that fill a queue meet these as a matter of course: they are not warned.
+    /// Logs at debug level only: a program that fills a queue gets these errors in normal
+    /// operation.
     fn from(error: PostError) -> Self {
         tracing::debug!("work request: {error}");
         match error {
@@ -149,10 +151,10 @@ impl From<CmError> for Errno {
     }
 }
 
-/// What a function of ours returned that says why in `errno`.
+/// Checks the result of a function of this library that returns null and sets `errno` on failure.
 ///
 /// # Errors
-/// `errno`, if the pointer is null.
+/// `errno`, if `pointer` is null.
 pub fn unless_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     match pointer.is_null() {
         true => Err(std::io::Error::last_os_error().into()),
@@ -160,10 +162,10 @@ pub fn unless_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     }
 }
 
-/// What a function returned that returns 0 or an `errno`.
+/// Checks the result of a function that returns 0 or an `errno` value.
 ///
 /// # Errors
-/// That, unless it is 0.
+/// `status`, unless it is 0.
 pub fn unless_zero(status: c_int) -> Result<(), Errno> {
     match status {
         0 => Ok(()),
@@ -171,10 +173,10 @@ pub fn unless_zero(status: c_int) -> Result<(), Errno> {
     }
 }
 
-/// What a call of the system returned that says -1 and why in `errno`.
+/// Checks the result of a system call that returns -1 and sets `errno` on failure.
 ///
 /// # Errors
-/// `errno`, if it failed.
+/// `errno`, if `result` is -1.
 pub fn of_call(result: c_int) -> Result<(), Errno> {
     match result {
         -1 => Err(std::io::Error::last_os_error().into()),
@@ -182,14 +184,16 @@ pub fn of_call(result: c_int) -> Result<(), Errno> {
     }
 }
 
-/// The calling thread's `errno`.
+/// Returns the calling thread's `errno`.
 pub fn last() -> Errno {
-    // SAFETY: the pointer is to this thread's errno, which is initialized and valid for the thread's life.
+    // SAFETY: the pointer is to this thread's `errno`, which is initialized and valid for the
+    // thread's life.
     Errno(unsafe { *libc::__errno_location() })
 }
 
 /// Sets the calling thread's `errno`.
 pub fn set(errno: Errno) {
-    // SAFETY: the C library's errno of this thread is always there to be written.
+    // SAFETY: the pointer is to this thread's `errno`, which is valid and writable for the thread's
+    // life.
     unsafe { *libc::__errno_location() = errno.0 }
 }

@@ -15,11 +15,11 @@ use super::qp::{pair_of, shown_pair};
 use super::srq::{shared_of, shown_shared};
 use super::waited::Waited;
 
-/// Where threads wait for them, by the opened device.
+/// The event queues at which threads of the program may wait, by opened device.
 pub(super) static EVENTS: Waited<AsyncEvents> = Waited::new();
 
-/// What the program is told of an event, which then counts as delivered. `None` for one of an
-/// object that is being destroyed.
+/// Converts an event for the program and counts it as delivered. `None` if its object is being
+/// destroyed.
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     let element = match event.object {
         EventObject::Qp(pair) => {
@@ -55,11 +55,12 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     })
 }
 
-/// Takes the next event, waiting for it unless the descriptor has `O_NONBLOCK`. `EBADF` when the
-/// device was closed.
+/// Returns the next event, after a wait unless the descriptor has `O_NONBLOCK`.
+///
+/// `EBADF` if the device was closed.
 ///
 /// # Safety
-/// `event` is null or room for an event.
+/// `event` must be null or point to a writable event.
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
@@ -73,30 +74,36 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
             let Some(next) = events.step(waiting, deliver)? else {
                 return Ok(false);
             };
-            // SAFETY: `event` is valid for writing an event: this function's contract, section Safety.
+            // SAFETY: `event` is non-null (checked above) and writable: the caller's contract,
+            // section Safety.
             unsafe { entry::write(event, next) }?;
             Ok(true)
         })
     })
 }
 
+/// Acknowledges an asynchronous event.
+///
 /// # Safety
-/// `event` is null or an event that was got and is not acknowledged yet.
+/// `event` must be null or point to an event from [`ibv_get_async_event`] that has not been
+/// acknowledged.
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     entry::value("ibv_ack_async_event", (), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `event` is null or readable: the caller's contract, section Safety.
         let Ok(event) = (unsafe { entry::read(event) }) else {
             return;
         };
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
-                // SAFETY: this event's element is a queue, which lives until it is acknowledged.
+                // SAFETY: `cq` is the element of this event type. The queue lives until the event
+                // is acknowledged.
                 if let Ok(queue) = unsafe { queue_of(event.element.cq) } {
                     queue.driver.async_acks.acknowledge(1);
                 }
             }
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-                // SAFETY: these events' element is a shared receive queue, which lives as above.
+                // SAFETY: `srq` is the element of these event types. The queue lives until the
+                // event is acknowledged.
                 if let Ok(queue) = unsafe { shared_of(event.element.srq) } {
                     queue.driver.async_acks.acknowledge(1);
                 }
@@ -109,7 +116,8 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
             | IBV_EVENT_PATH_MIG
             | IBV_EVENT_PATH_MIG_ERR
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: these events' element is a queue pair, which lives as above.
+                // SAFETY: `qp` is the element of these event types. The queue pair lives until the
+                // event is acknowledged.
                 if let Ok(pair) = unsafe { pair_of(event.element.qp) } {
                     pair.async_acks().acknowledge(1);
                 }

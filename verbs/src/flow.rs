@@ -1,4 +1,4 @@
-//! Flow steering of raw packet queue pairs, and the counters of flows.
+//! Flow steering for raw packet queue pairs, and the counters of flows.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,7 +20,7 @@ impl Handle for ibv_flow {
     type Ours = Steering;
 }
 
-/// What stands behind an `ibv_flow`.
+/// The library's state behind an `ibv_flow`.
 #[derive(Debug)]
 pub(super) struct Steering {
     pair: Arc<Qp>,
@@ -29,16 +29,20 @@ pub(super) struct Steering {
     _counters: Option<Use>,
 }
 
-/// `ibv_create_flow` of a context.
+/// Implements `ibv_create_flow` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and attributes that their specifications follow.
+/// `qp` must be null or a live queue pair created by this library. `flow_attr` must be null or
+/// point to readable attributes that `num_of_specs` specifications follow. Each of these must have
+/// the type and the size that its header gives. Counters that they name must be null or live.
 pub(super) unsafe extern "C" fn create_flow(
     qp: *mut ibv_qp,
     flow_attr: *mut ibv_flow_attr,
 ) -> *mut ibv_flow {
     entry::pointer("ibv_create_flow", || {
-        // SAFETY: the caller's promise; the last makes no reference.
+        // SAFETY: `qp` is null or live, and `flow_attr` null or readable: the caller's contract,
+        // section Safety. `context` is read only after `pair_of` has rejected a null `qp`, and
+        // without a reference.
         let (pair, attr, context) = unsafe {
             (
                 pair_of(qp)?,
@@ -47,11 +51,12 @@ pub(super) unsafe extern "C" fn create_flow(
             )
         };
         check_port(attr.port)?;
-        // The host's network stack sees the frames in any case, which is what DONT_TRAP asks for.
+        // The host's network stack receives the frames in any case, as `DONT_TRAP` requests.
         if attr.comp_mask != 0 || attr.flags & !IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `num_of_specs` specifications follow the attributes: the caller's contract,
+        // section Safety.
         let specs = unsafe { read_specs(flow_attr, attr.num_of_specs) }?;
         let select = match attr.r#type {
             IBV_FLOW_ATTR_NORMAL if specs.patterns.is_empty() => Select::All,
@@ -89,31 +94,36 @@ pub(super) unsafe extern "C" fn create_flow(
     })
 }
 
-/// `ibv_destroy_flow` of a context.
+/// Implements `ibv_destroy_flow` of a context.
 ///
 /// # Safety
-/// `flow` is null or a flow of ours, and used for nothing else any more.
+/// `flow` must be null or a live flow created by this library. No other call may use it now or
+/// later.
 pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     entry::status("ibv_destroy_flow", || {
         if flow.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `flow` is non-null (checked above) and live, and no other call uses it: the
+        // caller's contract, section Safety.
         let ours = unsafe { object::free(flow) };
         ours.pair.remove_flow(ours.number);
         Ok(())
     })
 }
 
-/// What the specifications of a flow say.
+/// The specifications of a flow.
 struct Specs<'a> {
     patterns: Vec<Pattern>,
     action: Action,
     counters: Option<&'a Counters>,
 }
 
+/// Reads the specifications that follow the attributes of a flow.
+///
 /// # Safety
-/// So many specifications follow the attributes, each as long as it says.
+/// `count` readable specifications must follow `attr`. Each must have the type and the size that
+/// its header gives. Counters that they name must be null or live for `'a`.
 unsafe fn read_specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Specs<'a>, Errno> {
     let mut specs = Specs {
         patterns: Vec::new(),
@@ -122,13 +132,15 @@ unsafe fn read_specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Specs<
     };
     let mut at = attr.wrapping_add(1).cast::<u8>();
     for _ in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at` is the start of one of the `count` specifications, each of which starts with
+        // a header: the caller's contract, section Safety.
         let header = unsafe { at.cast::<ibv_flow_spec_spec_hdr>().read_unaligned() };
         let spec = Spec {
             at,
             size: header.size.into(),
         };
-        // SAFETY: as above: each is of the type that its header says.
+        // SAFETY: the specification has the type and size of its header, and its counters are null
+        // or live: the caller's contract, section Safety.
         unsafe {
             match header.r#type {
                 IBV_FLOW_SPEC_ETH => specs.patterns.push(ethernet(&spec.read()?)),
@@ -142,7 +154,7 @@ unsafe fn read_specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Specs<
                     let count: ibv_flow_spec_counter_action = spec.read()?;
                     specs.counters = Some(object::ours(count.counters)?);
                 }
-                // Tunnels and what they hold, tags, and what only hardware does to packets.
+                // Tunnels and inner headers, tags, and actions that only hardware performs.
                 _ => return Err(Errno(libc::EOPNOTSUPP)),
             }
         }
@@ -158,13 +170,19 @@ struct Spec {
 }
 
 impl Spec {
+    /// Reads the specification as a `T`.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is shorter than a `T`.
+    ///
     /// # Safety
-    /// It is a `T`, as long as it says.
+    /// `at` must point to `size` readable bytes, and the type of the specification must be `T`.
     unsafe fn read<T: Copy>(&self) -> Result<T, Errno> {
         if self.size < size_of::<T>() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `size` readable bytes hold a `T` (checked above), of that type: the caller's
+        // contract, section Safety. The read needs no alignment.
         Ok(unsafe { self.at.cast::<T>().read_unaligned() })
     }
 }
@@ -181,14 +199,14 @@ fn ethernet(spec: &ibv_flow_spec_eth) -> Pattern {
     Pattern::any(Header::Ethernet).with(0, &bytes(&spec.val), &bytes(&spec.mask))
 }
 
-/// Where the addresses are in an IPv4 header; the others are the type of service, the time to live
-/// and the protocol.
+/// The offset of the addresses in an IPv4 header. The other offsets are those of the type of
+/// service, the time to live and the protocol.
 const IPV4_ADDRESSES: usize = 12;
 const IPV4_TOS: usize = 1;
 const IPV4_TTL: usize = 8;
 const IPV4_PROTOCOL: usize = 9;
 
-/// Addresses are in network order there already.
+/// Returns the pattern for addresses. They are in network byte order already.
 fn ipv4_addresses(val: [u32; 2], mask: [u32; 2]) -> Pattern {
     let at = |index: usize| IPV4_ADDRESSES + 4 * index;
     (0..2).fold(Pattern::any(Header::Ipv4), |pattern, index| {
@@ -217,7 +235,7 @@ fn ipv4_ext(spec: &ibv_flow_spec_ipv4_ext) -> Result<Pattern, Errno> {
 fn ipv6(spec: &ibv_flow_spec_ipv6) -> Pattern {
     let bytes = |filter: &ibv_flow_ipv6_filter| {
         let mut bytes = [0; 40];
-        // Four bits of version, eight of traffic class, twenty of flow label.
+        // 4 bits of version, 8 of traffic class, 20 of flow label.
         let first =
             u32::from(filter.traffic_class) << 20 | u32::from_be(filter.flow_label) & 0x000f_ffff;
         bytes[..4].copy_from_slice(&first.to_be_bytes());
@@ -243,30 +261,32 @@ impl Handle for ibv_counters {
     type Ours = Counters;
 }
 
-/// What stands behind an `ibv_counters`.
+/// The library's state behind an `ibv_counters`.
 #[derive(Debug)]
 pub(super) struct Counters {
     counter: Arc<FlowCounter>,
-    /// What each place of a reading shows.
+    /// The counter that each index of a reading reports.
     places: Mutex<Vec<Option<ibv_counter_description>>>,
-    /// The flows that count.
+    /// The flows that count with it.
     users: Users,
     _context: Use,
 }
 
-/// The most places of a reading.
+/// The maximum number of indices of a reading.
 const MAX_PLACES: usize = 64;
 
-/// `create_counters` of a context.
+/// Implements `create_counters` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes.
+/// `context` must be null or an opened device. `init_attr` must be null or point to readable
+/// attributes.
 pub(super) unsafe extern "C" fn create_counters(
     context: *mut ibv_context,
     init_attr: *mut ibv_counters_init_attr,
 ) -> *mut ibv_counters {
     entry::pointer("ibv_create_counters", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `init_attr` null or readable: the
+        // caller's contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(init_attr)?) };
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -281,32 +301,36 @@ pub(super) unsafe extern "C" fn create_counters(
     })
 }
 
-/// `destroy_counters` of a context. `EBUSY` while a flow counts there.
+/// Implements `destroy_counters` of a context. `EBUSY` while a flow counts with it.
 ///
 /// # Safety
-/// `counters` is null or counters of ours, and used for nothing else any more.
+/// `counters` must be null or live counters created by this library. No other call may use them now
+/// or later.
 pub(super) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     entry::status("ibv_destroy_counters", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counters` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(counters) }?.users.check_none()?;
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `counters` is live, and no other call uses it: the caller's contract, section
+        // Safety. No flow uses it (checked above).
         drop(unsafe { object::free(counters) });
         Ok(())
     })
 }
 
-/// `attach_counters_point_flow` of a context: says what a reading shows in a place. The flow is what
-/// names the counters when it is made, so none is given here.
+/// Implements `attach_counters_point_flow` of a context: sets the counter that an index of a
+/// reading reports. A flow names its counters when it is created, so `flow` must be null.
 ///
 /// # Safety
-/// The pointers are null, or counters of ours and attributes.
+/// `counters` must be null or live counters created by this library. `attr` must be null or point
+/// to readable attributes.
 pub(super) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut ibv_counters,
     attr: *mut ibv_counter_attach_attr,
     flow: *mut ibv_flow,
 ) -> c_int {
     entry::status("ibv_attach_counters_point_flow", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counters` is null or live, and `attr` null or readable: the caller's contract,
+        // section Safety.
         let (counters, attr) = unsafe { (object::ours(counters)?, entry::read(attr)?) };
         if attr.comp_mask != 0 || !flow.is_null() {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -316,7 +340,7 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
         if !known || place >= MAX_PLACES {
             return Err(Errno(libc::EINVAL));
         }
-        // A flow that counts already would have counted for less than it shows.
+        // A flow that counts already has counted packets without this index.
         counters.users.check_none()?;
         let mut places = counters
             .places
@@ -329,10 +353,11 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
     })
 }
 
-/// `read_counters` of a context.
+/// Implements `read_counters` of a context.
 ///
 /// # Safety
-/// The pointers are null, or counters of ours and room for `ncounters` values.
+/// `counters` must be null or live counters created by this library. `counters_value` must be null
+/// or point to `ncounters` writable `u64`.
 pub(super) unsafe extern "C" fn read_counters(
     counters: *mut ibv_counters,
     counters_value: *mut u64,
@@ -340,7 +365,7 @@ pub(super) unsafe extern "C" fn read_counters(
     flags: u32,
 ) -> c_int {
     entry::status("ibv_read_counters", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `counters` is null or live: the caller's contract, section Safety.
         let counters = unsafe { object::ours(counters) }?;
         if flags & !IBV_READ_COUNTERS_ATTR_PREFER_CACHED != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -355,7 +380,9 @@ pub(super) unsafe extern "C" fn read_counters(
                 Some(_) => counters.counter.bytes.load(Ordering::Relaxed),
                 None => 0,
             };
-            // SAFETY: as above.
+            // SAFETY: `counters_value` is null or points to `ncounters` writable values, and `index
+            // < ncounters`: the caller's contract, section Safety. `entry::write` rejects null at
+            // index 0.
             unsafe { entry::write(counters_value.wrapping_add(index), value) }?;
         }
         Ok(())

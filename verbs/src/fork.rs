@@ -1,5 +1,5 @@
-//! Fork. Drivers of hardware must keep a child from moving pages that the hardware reads and writes.
-//! Nothing but this process touches its regions here, so there is nothing to prepare.
+//! Fork support. Drivers of hardware must prevent a child from moving pages that the hardware
+//! accesses. Here only this process accesses its memory regions, so no preparation is needed.
 
 use libc::{c_int, c_void};
 
@@ -11,7 +11,8 @@ pub extern "C" fn ibv_fork_init() -> c_int {
     entry::status("ibv_fork_init", || Ok(()))
 }
 
-/// Reports that children may use registered memory without preparation (`ibv_is_fork_initialized(3)`).
+/// Returns `IBV_FORK_UNNEEDED`: children may use registered memory without preparation
+/// (`ibv_is_fork_initialized(3)`).
 pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     entry::value("ibv_is_fork_initialized", IBV_FORK_UNNEEDED, || {
         IBV_FORK_UNNEEDED

@@ -1,6 +1,7 @@
-//! Importing: a second `ibv_context` for a device that this process has opened, by the file descriptor of
-//! the first, and objects of the first in it, by their handles. Across processes there is nothing to
-//! import: what stands behind an object is memory of its own process.
+//! Import of devices and objects: a second `ibv_context` for a device that this process has opened,
+//! by the command descriptor of the first, and objects of the first in it, by their handles.
+//!
+//! Nothing can be imported across processes: an object is memory of its own process.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -23,12 +24,12 @@ use super::mr::{self, Registration};
 use super::object;
 use super::pd::ProtectionDomain;
 
-/// What an opened device and those imported from it have in common.
+/// The state that an opened device shares with the contexts imported from it.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Names its file: device and inode.
+    /// The device and inode numbers of its command file, which identify it.
     file: (u64, u64),
-    /// The `ibv_device`, exposed.
+    /// The `ibv_device`, as an address with exposed provenance.
     device: usize,
     exported: Mutex<HashMap<u32, Exported>>,
 }
@@ -41,7 +42,7 @@ pub(super) enum Exported {
     Dm(Weak<DeviceMemory>),
 }
 
-/// That an object may be imported, until this is dropped.
+/// The registration of an object that may be imported, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Listing {
     session: Arc<Session>,
@@ -66,8 +67,8 @@ fn sessions() -> MutexGuard<'static, Vec<Weak<Session>>> {
 }
 
 impl Session {
-    /// A new one for a device, and the file that stands for it: programs duplicate its descriptor, hand
-    /// it to [`ibv_import_device`], and close it.
+    /// Creates a session for a device and its command file. Programs duplicate the descriptor of
+    /// this file, pass it to [`ibv_import_device`], and close it.
     pub fn new(device: *mut ibv_device) -> io::Result<(Arc<Self>, OwnedFd)> {
         let command = memfd_create("urxe", MemfdFlags::CLOEXEC)?;
         let session = Arc::new(Session {
@@ -81,12 +82,12 @@ impl Session {
         Ok((session, command))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> *mut ibv_device {
         ptr::with_exposed_provenance_mut(self.device)
     }
 
-    /// Lets the object with this handle be imported.
+    /// Allows the object with this handle to be imported until the result is dropped.
     pub fn export(self: &Arc<Self>, handle: u32, object: Exported) -> Listing {
         lock(&self.exported).insert(handle, object);
         Listing {
@@ -106,17 +107,20 @@ fn identity(file: impl AsFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Opens a device again, by a duplicate of the descriptor `cmd_fd` of one of its contexts, which then
-/// belongs to the new context. `EOPNOTSUPP` for the descriptor of another process's.
+/// Opens a device again by `cmd_fd`, a duplicate of the command descriptor of one of its contexts.
+/// On success the descriptor belongs to the new context.
+///
+/// `EOPNOTSUPP` for any other open descriptor, also one of another process's device.
 ///
 /// # Safety
-/// The descriptor is not used for anything else any more, if this succeeds.
+/// If the call succeeds, the caller must not use or close `cmd_fd` any more.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     entry::pointer("ibv_import_device", || {
         if cmd_fd < 0 {
             return Err(Errno(libc::EBADF));
         }
-        // SAFETY: it is used while this function runs; a number that is no open file's gives an error.
+        // SAFETY: `cmd_fd` is not -1 (checked above) and is borrowed only during this call. If it
+        // is not an open file, `fstat` fails.
         let file = identity(unsafe { BorrowedFd::borrow_raw(cmd_fd) })?;
         let mut sessions = sessions().clone().into_iter();
         let session = sessions.find_map(|session| {
@@ -124,19 +128,20 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
             (session.file == file).then_some(session)
         });
         let session = session.ok_or(Errno(libc::EOPNOTSUPP))?;
-        // SAFETY: the device of an opened context, which the session belongs to; and a descriptor that
-        // is open, as was just seen, and given away by the caller's promise.
+        // SAFETY: the session is of an opened context, which keeps its device live. `cmd_fd` is
+        // open, since `fstat` succeeded, and its ownership passes to this call: the caller's
+        // contract, section Safety.
         unsafe { context::open(session, || OwnedFd::from_raw_fd(cmd_fd)) }
     })
 }
 
-/// A protection domain of the same device, by its handle.
+/// Imports a protection domain of the same device by its handle.
 ///
 /// # Safety
-/// `context` is null or an opened device.
+/// `context` must be null or an opened device.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd {
     entry::pointer("ibv_import_pd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
         let Exported::Pd(found) = device.session.find(pd_handle)? else {
             return Err(Errno(libc::EINVAL));
@@ -151,26 +156,29 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
     })
 }
 
-/// Ends an imported protection domain; the one that it is stays.
+/// Ends an imported protection domain. The original domain remains.
 ///
 /// # Safety
-/// `pd` is null or from [`ibv_import_pd`], and used for nothing else any more.
+/// `pd` must be null or live and from [`ibv_import_pd`]. No other call may use it now or later.
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     entry::value("ibv_unimport_pd", (), || {
         if !pd.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `pd` is non-null (checked above) and live, and no other call uses it: the
+            // caller's contract, section Safety.
             drop(unsafe { object::free(pd) });
         }
     });
 }
 
-/// A memory region of the same device, by its handle. Whichever deregisters it, deregisters it for all.
+/// Imports a memory region of the same device by its handle. Deregistering any import, or the
+/// original, ends the registration for all.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     entry::pointer("ibv_import_mr", || {
-        // SAFETY: the caller's promise; the context is read without a reference to the whole.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read
+        // only after `object::ours` has rejected a null `pd`, and without a reference.
         let device = unsafe {
             object::ours(pd)?;
             context_of((&raw const (*pd).context).read())?
@@ -179,31 +187,32 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
             return Err(Errno(libc::EINVAL));
         };
         let found = found.upgrade().ok_or(Errno(libc::EINVAL))?;
-        // SAFETY: as above.
+        // SAFETY: `pd` is live: the caller's contract, section Safety.
         unsafe { mr::import(pd, mr_handle, found) }
     })
 }
 
-/// Ends an imported memory region; the one that it is stays.
+/// Ends an imported memory region. The registration remains.
 ///
 /// # Safety
-/// `mr` is null or from [`ibv_import_mr`], and used for nothing else any more.
+/// `mr` must be null or live and from [`ibv_import_mr`]. No other call may use it now or later.
 pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     entry::value("ibv_unimport_mr", (), || {
         if !mr.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `mr` is non-null (checked above) and live, and no other call uses it: the
+            // caller's contract, section Safety.
             drop(unsafe { object::free(mr) });
         }
     });
 }
 
-/// Device memory of the same device, by its handle.
+/// Imports device memory of the same device by its handle.
 ///
 /// # Safety
-/// `context` is null or an opened device.
+/// `context` must be null or an opened device.
 pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
     entry::pointer("ibv_import_dm", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
         let Exported::Dm(found) = device.session.find(dm_handle)? else {
             return Err(Errno(libc::EINVAL));
@@ -219,14 +228,15 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
     })
 }
 
-/// Ends imported device memory; the memory stays.
+/// Ends imported device memory. The memory remains.
 ///
 /// # Safety
-/// `dm` is null or from [`ibv_import_dm`], and used for nothing else any more.
+/// `dm` must be null or live and from [`ibv_import_dm`]. No other call may use it now or later.
 pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     entry::value("ibv_unimport_dm", (), || {
         if !dm.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `dm` is non-null (checked above) and live, and no other call uses it: the
+            // caller's contract, section Safety.
             drop(unsafe { object::free(dm) });
         }
     });

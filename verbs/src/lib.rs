@@ -1,11 +1,12 @@
 //! The C ABI of libibverbs and librdmacm.
 //!
-//! [`ffi`] has the C types, [`entry`] the way into and out of every function, [`calls`] the functions
-//! by their C names; the other modules are the functions, by subject. There is no protocol here: the
-//! functions check pointers, convert, and call the objects of `urxe_driver` and `urxe_rsockets`.
+//! [`ffi`] has the C types, [`entry`] the wrappers for entry to and exit from every function, and
+//! [`calls`] the functions by their C names. The other modules hold the functions, by subject.
+//! There is no protocol code here: the functions check pointers, convert, and call the objects of
+//! `urxe_driver` and `urxe_rsockets`.
 //!
-//! The package `liburxe` (`verbs/liburxe/`) makes the shared object: it exports each function under
-//! its symbol versions.
+//! The package `liburxe` (`verbs/liburxe/`) builds the shared object, which exports each function
+//! under its symbol versions.
 
 mod ah;
 mod attributes;

@@ -1,9 +1,9 @@
 //! Messages on standard error, each with the prefix `urxe: `.
 //!
-//! A C program installs no `tracing` subscriber, so its first call of the library installs this one.
-//! Without `URXE_LOG` it prints warnings and errors, each text once for the process: a program that
-//! probes for limits, or repeats a call that fails, causes one line. With `URXE_LOG` it prints every
-//! message that the variable selects.
+//! A C program installs no `tracing` subscriber, so its first call of the library installs this
+//! one. Without `URXE_LOG` it prints warnings and errors, each text once per process. A program
+//! that probes for limits, or repeats a failing call, thus causes one line. With `URXE_LOG` it
+//! prints every message that the variable selects.
 
 mod once;
 
@@ -22,8 +22,8 @@ use once::Printed;
 
 const VARIABLE: &str = "URXE_LOG";
 
-/// Shows messages from now on. Does nothing the second time, and nothing where a Rust program has
-/// installed a subscriber.
+/// Installs the subscriber. Does nothing on a second call, or if a Rust program has installed a
+/// subscriber.
 pub fn start() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -48,13 +48,15 @@ pub fn start() {
     });
 }
 
-/// Standard error, written to by the system call itself. `std::io::Stderr` has a lock, which a forked child finds
-/// held for ever if another thread of its parent was writing; and write(2) of the C library is a cancellation point.
+/// Standard error, written by the system call itself.
+///
+/// `std::io::Stderr` has a lock. A forked child finds it locked for ever if another thread of its
+/// parent was writing. The C library's write(2) is a cancellation point.
 struct StandardError;
 
 impl io::Write for StandardError {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: pointer and length are those of a slice, which the kernel only reads.
+        // SAFETY: pointer and length are those of a live slice, which the kernel only reads.
         let written = unsafe {
             libc::syscall(
                 libc::SYS_write,
@@ -71,7 +73,7 @@ impl io::Write for StandardError {
     }
 }
 
-/// The filter that a value of the variable asks for, or the usual one and what is wrong with it.
+/// Returns the filter for a value of the variable, or the default filter and an error text.
 fn filter(value: Option<&str>) -> (EnvFilter, Option<String>) {
     let builder = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let value = value.unwrap_or_default();
@@ -87,8 +89,8 @@ fn filter(value: Option<&str>) -> (EnvFilter, Option<String>) {
     }
 }
 
-/// A bare word that is neither a level nor a part of urxe. As a filter it would be the name of a
-/// part that there is not, and show nothing: most likely it is a level misspelt.
+/// Returns the first bare word that is neither a level nor a target of urxe. As a filter it would
+/// name a target that does not exist, and select nothing; most likely it is a misspelt level.
 fn unknown_word(value: &str) -> Option<&str> {
     let words = value.split(',').map(str::trim);
     words
@@ -96,12 +98,13 @@ fn unknown_word(value: &str) -> Option<&str> {
         .find(|word| word.parse::<LevelFilter>().is_err() && !word.starts_with("urxe"))
 }
 
-/// What this process has printed without `URXE_LOG`.
+/// The messages that this process has printed without `URXE_LOG`.
 static PRINTED: Printed = Printed::new();
 
-/// Formats an event as `urxe: message`; below the level of a warning, with its level and target.
+/// Formats an event as `urxe: message`. Events below the level of a warning have their level and
+/// target too.
 struct Line {
-    /// The messages that are not to be printed again, where repetitions are suppressed.
+    /// The messages that are not printed again, if repetitions are suppressed.
     printed: Option<&'static Printed>,
 }
 

@@ -1,4 +1,4 @@
-//! Memory regions, of the program's memory, of device memory and of DMA buffers.
+//! Memory regions: of program memory, of device memory and of DMA buffers.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -26,44 +26,44 @@ impl Handle for ibv_mr {
     type Ours = Region;
 }
 
-/// What stands behind an `ibv_mr`.
+/// The library's state behind an `ibv_mr`.
 #[derive(Debug)]
 pub(super) struct Region {
     registration: Arc<Registration>,
     _listing: Option<Listing>,
-    /// That an imported region uses its domain.
+    /// An imported region's use of its protection domain.
     _pd: Option<Use>,
 }
 
-/// A registration, which several may have imported. The region goes first: what it needs is not needed
-/// after it.
+/// A registration, which several imports may share. `inner` is declared before `memory`, so that
+/// the region is dropped before the memory under it.
 #[derive(Debug)]
 pub(super) struct Registration {
-    /// `None` once it has ended. It comes before the table of regions in the order of locks, so nobody
-    /// who posts may take it: what posting asks for stands beside it.
+    /// `None` once the registration has ended. In the lock order it precedes the table of regions,
+    /// so a thread that posts must not take it: the members that posting reads are outside it.
     inner: Mutex<Option<Inner>>,
     lkey: LKey,
-    /// The number of its protection domain; [`ENDED`] once it has ended.
+    /// The number of its protection domain, or [`ENDED`].
     domain: AtomicU64,
     memory: Memory,
 }
 
-/// No protection domain's number.
+/// The value of `domain` after the registration has ended. No protection domain has this number.
 const ENDED: u64 = 0;
 
-/// What re-registration changes.
+/// The parts that re-registration changes.
 #[derive(Debug)]
 struct Inner {
     driver: Mr,
     pd: Use,
 }
 
-/// What a region's memory is.
+/// The memory of a region.
 #[derive(Debug)]
 enum Memory {
-    /// The program's.
+    /// Memory of the program.
     Program,
-    /// There is none.
+    /// No memory.
     Null,
     /// A part of device memory.
     Device(#[expect(dead_code, reason = "counts while it lives")] Use),
@@ -78,10 +78,10 @@ impl Registration {
 }
 
 impl Region {
-    /// Its key for work requests, and the number of its protection domain.
+    /// Returns the region's key for work requests and the number of its protection domain.
     ///
     /// # Errors
-    /// `EINVAL` if it was deregistered by another that had imported it.
+    /// `EINVAL` if the registration was ended through another `ibv_mr` that shares it.
     pub fn key_and_domain(&self) -> Result<(LKey, u64), Errno> {
         match self.registration.domain.load(Ordering::Acquire) {
             ENDED => Err(Errno(libc::EINVAL)),
@@ -90,22 +90,23 @@ impl Region {
     }
 }
 
-/// Access that devices may do without is not asked for.
+/// Converts access flags. Flags in the optional range are ignored.
 fn access_from(flags: c_uint) -> Access {
     Access::from_bits_retain(flags & !IBV_ACCESS_OPTIONAL_RANGE)
 }
 
-/// Makes the object.
+/// Makes the `ibv_mr` of a region of the driver.
 ///
 /// # Safety
-/// `pd` is a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 unsafe fn make(
     pd: *mut ibv_pd,
     driver: Mr,
     addr: *mut c_void,
     memory: Memory,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: the caller's promise; the member is read without a reference to the whole.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
+    // after `object::ours` has rejected a null `pd`, and without a reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
     let shown = ibv_mr {
         context,
@@ -116,7 +117,7 @@ unsafe fn make(
         lkey: driver.lkey().0,
         rkey: driver.rkey().0,
     };
-    // SAFETY: the domain's own context, which outlives it.
+    // SAFETY: `context` is the domain's own context, which outlives the domain.
     let session = &unsafe { context_of(context) }?.session;
     let pd = domain.users.add();
     let registration = Arc::new(Registration {
@@ -134,16 +135,17 @@ unsafe fn make(
     Ok(object::make(shown, ours))
 }
 
-/// Makes another `ibv_mr` for a registration. It has no address, as by rdma-core.
+/// Makes another `ibv_mr` for a registration. Its address is null, as in rdma-core.
 ///
 /// # Safety
-/// `pd` is a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 pub(super) unsafe fn import(
     pd: *mut ibv_pd,
     handle: u32,
     registration: Arc<Registration>,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: the caller's promise; the member is read without a reference to the whole.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
+    // after `object::ours` has rejected a null `pd`, and without a reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
     let inner = registration.inner();
     let driver = &inner.as_ref().ok_or(Errno(libc::EINVAL))?.driver;
@@ -165,10 +167,11 @@ pub(super) unsafe fn import(
     Ok(object::make(shown, ours))
 }
 
-/// Registers memory that work requests and peers name by addresses from `iova` on.
+/// Registers memory that work requests and peers address from `iova` on.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours; the memory stays mapped until it is deregistered.
+/// `pd` must be null or a live protection domain created by this library. `length` bytes at `addr`
+/// must stay mapped, with the requested access, until the region is deregistered.
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -176,20 +179,21 @@ unsafe fn register(
     iova: u64,
     access: c_uint,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety.
     let domain = unsafe { object::ours(pd) }?;
     let start = addr.expose_provenance() as u64;
     let (len, access) = (length as u64, access_from(access));
-    // SAFETY: the caller's promise, which is that of every C program that registers memory.
+    // SAFETY: the memory stays mapped until the region is deregistered: the caller's contract,
+    // section Safety. A C program that registers memory accepts it (ibv_reg_mr(3)).
     let driver = unsafe { Mr::register(&domain.driver, start, len, iova, access) }?;
-    // SAFETY: as above.
+    // SAFETY: `pd` is live: the caller's contract, section Safety.
     unsafe { make(pd, driver, addr, Memory::Program) }
 }
 
 /// Registers a part of a DMA buffer.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 unsafe fn register_dmabuf(
     pd: *mut ibv_pd,
     offset: u64,
@@ -202,7 +206,7 @@ unsafe fn register_dmabuf(
         .union(Access::REMOTE_WRITE)
         .union(Access::REMOTE_READ)
         .union(Access::REMOTE_ATOMIC);
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety.
     let domain = unsafe { object::ours(pd) }?;
     let access = access_from(access);
     let page = rustix::param::page_size() as u64;
@@ -212,20 +216,25 @@ unsafe fn register_dmabuf(
     if fd < 0 {
         return Err(Errno(libc::EBADF));
     }
-    // SAFETY: it is used while this function runs; a number that is no open file's gives an error.
+    // SAFETY: `fd` is not -1 (checked above) and is borrowed only during this call. If it is not an
+    // open file, mapping it fails.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let map = DmaBuf::map(fd, offset, length, access.contains(Access::LOCAL_WRITE))?;
     let (addr, len) = (map.addr(), length as u64);
-    // SAFETY: it is mapped as long as the region lives, and for writing if that is asked for.
+    // SAFETY: `map` keeps the memory mapped as long as the region lives, writable if `access`
+    // includes local writes, which remote writes require.
     let driver = unsafe { Mr::register_mapped(&domain.driver, addr, len, iova, access) }?;
-    // The offset stands in the place of an address, as rdma-core has it.
+    // `addr` of the region holds the offset, as in rdma-core.
     let shown = ptr::without_provenance_mut(offset as usize);
-    // SAFETY: as above.
+    // SAFETY: `pd` is live: the caller's contract, section Safety.
     unsafe { make(pd, driver, shown, Memory::DmaBuf(map)) }
 }
 
+/// Registers memory with addresses from `iova` on.
+///
 /// # Safety
-/// `pd` is null or a protection domain of ours; the memory stays mapped until it is deregistered.
+/// `pd` must be null or a live protection domain created by this library. `length` bytes at `addr`
+/// must stay mapped, with the requested access, until the region is deregistered.
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -234,13 +243,16 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     entry::pointer("ibv_reg_mr_iova2", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live, and the memory stays mapped: the caller's contract, section
+        // Safety.
         unsafe { register(pd, addr, length, iova, access) }
     })
 }
 
+/// Registers memory with addresses from `iova` on.
+///
 /// # Safety
-/// As for [`ibv_reg_mr_iova2`].
+/// The requirements of [`ibv_reg_mr_iova2`] apply.
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -248,12 +260,14 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of `ibv_reg_mr_iova2` is this function's own, section Safety.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
+/// Registers memory with its own addresses.
+///
 /// # Safety
-/// As for [`ibv_reg_mr_iova2`].
+/// The requirements of [`ibv_reg_mr_iova2`] apply.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -261,12 +275,14 @@ pub unsafe extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let iova = addr.addr() as u64;
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of `ibv_reg_mr_iova2` is this function's own, section Safety.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
+/// Registers a part of a DMA buffer.
+///
 /// # Safety
-/// `pd` is null or a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -276,26 +292,30 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     entry::pointer("ibv_reg_dmabuf_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) }
     })
 }
 
-/// Registers what the members of `attr` that its mask names describe: memory of the program's, of a
-/// buffer from `ibv_alloc_buf`, or of a DMA buffer.
+/// Registers the memory that `mr_init_attr` describes: memory of the program, of a buffer from
+/// `ibv_alloc_buf`, or of a DMA buffer.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and attributes of which those that are named
-/// are good; the memory stays mapped until it is deregistered.
+/// `pd` must be null or a live protection domain created by this library. `mr_init_attr` must be
+/// null or point to readable attributes. A `buf` that its mask selects must be null or a live
+/// buffer created by this library. Memory that `addr` names must stay mapped, with the requested
+/// access, until the region is deregistered.
 pub unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     mr_init_attr: *mut ibv_mr_init_attr,
 ) -> *mut ibv_mr {
     entry::pointer("ibv_reg_mr_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr_init_attr` is null or points to readable attributes: the caller's contract,
+        // section Safety.
         let attr = unsafe { entry::read(mr_init_attr) }?;
         let mask = |bits: c_uint| attr.comp_mask & u64::from(bits) != 0;
-        // There are no handles for hints to hardware, and later versions may know more members.
+        // DMA handles are hints to hardware and are not supported. Unknown bits are members of
+        // later versions.
         let known = IBV_REG_MR_MASK_IOVA
             | IBV_REG_MR_MASK_ADDR
             | IBV_REG_MR_MASK_FD
@@ -313,42 +333,44 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
                 return Err(Errno(libc::EINVAL));
             }
             let (offset, length) = (attr.fd_offset, attr.length);
-            // SAFETY: the caller's promise.
+            // SAFETY: `pd` is null or live: the caller's contract, section Safety.
             return unsafe { register_dmabuf(pd, offset, length, attr.iova, attr.fd, access) };
         }
         if !mask(IBV_REG_MR_MASK_ADDR) || mask(of_file) {
             return Err(Errno(libc::EINVAL));
         }
         if mask(IBV_REG_MR_MASK_BUF) {
-            // SAFETY: the caller's promise.
+            // SAFETY: `pd` and `attr.buf` are null or live: the caller's contract, section Safety.
             unsafe { super::buf::check_within(pd, attr.buf, attr.addr, attr.length) }?;
         }
         let iova = match mask(IBV_REG_MR_MASK_IOVA) {
             true => attr.iova,
             false => attr.addr.addr() as u64,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live, and the memory at `attr.addr` stays mapped: the caller's
+        // contract, section Safety.
         unsafe { register(pd, attr.addr, attr.length, iova, access) }
     })
 }
 
-/// `alloc_null_mr` of a context: a region that reads as zeros and forgets what is written.
+/// Implements `alloc_null_mr` of a context: makes a region that reads as zeros and discards writes.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     entry::pointer("ibv_alloc_null_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         let driver = Mr::null(&unsafe { object::ours(pd) }?.driver);
-        // SAFETY: as above.
+        // SAFETY: `pd` is live: the caller's contract, section Safety.
         unsafe { make(pd, driver, ptr::null_mut(), Memory::Null) }
     })
 }
 
-/// `reg_dm_mr` of a context: registers a part of device memory, which is named from 0.
+/// Implements `reg_dm_mr` of a context: registers a part of device memory, with addresses from 0.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain and device memory of ours.
+/// `pd` must be null or a live protection domain, and `dm` null or live device memory, both created
+/// by this library.
 pub(super) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -357,7 +379,8 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     entry::pointer("ibv_reg_dm_mr", || {
-        // SAFETY: the caller's promise; members are read without a reference to the whole.
+        // SAFETY: `pd` and `dm` are null or live: the caller's contract, section Safety. Their
+        // members are read only after `object::ours` has rejected null, and without a reference.
         let (domain, memory, same_device) = unsafe {
             let (domain, memory) = (object::ours(pd)?, object::ours(dm)?);
             let of_pd = (&raw const (*pd).context).read();
@@ -368,20 +391,24 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
             return Err(Errno(libc::EINVAL));
         }
         let (addr, using) = memory.part(dm_offset, length)?;
-        // SAFETY: the memory stays as long as it is used, and can be read and written.
+        // SAFETY: `using`, which the region keeps, keeps the device memory alive. It is readable
+        // and writable.
         let driver =
             unsafe { Mr::register_mapped(&domain.driver, addr, length as u64, 0, access) }?;
-        // SAFETY: as above.
+        // SAFETY: `pd` is live: the caller's contract, section Safety.
         unsafe { make(pd, driver, ptr::null_mut(), Memory::Device(using)) }
     })
 }
 
-/// Changes a region. When it fails the region is as it was, though programs should not rely on that
-/// where the code says that the region is lost.
+/// Changes a region.
+///
+/// Returns 0 or an `ibv_rereg_mr_err_code`. On failure the region is unchanged. Programs should not
+/// rely on that for codes that declare the region lost (ibv_rereg_mr(3)).
 ///
 /// # Safety
-/// `mr` is null or a memory region of ours; the memory stays mapped until it is deregistered; `pd` is
-/// a protection domain of ours if it is to be changed.
+/// `mr` must be null or a live memory region created by this library. If `flags` changes the
+/// domain, `pd` must be null or a live protection domain created by this library. The memory of the
+/// region must stay mapped, with its access, until it is deregistered.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -391,7 +418,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     entry::value("ibv_rereg_mr", IBV_REREG_MR_ERR_CMD, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr`, `pd` and the memory meet the requirements of `reregister`: the caller's
+        // contract, section Safety.
         match unsafe { reregister(mr, flags.cast_unsigned(), pd, addr, length, access) } {
             Ok(()) => 0,
             Err((code, error)) => {
@@ -402,8 +430,10 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
+/// Changes a region, and returns the code for C with the error.
+///
 /// # Safety
-/// As for [`ibv_rereg_mr`].
+/// The requirements of [`ibv_rereg_mr`] apply.
 unsafe fn reregister(
     mr: *mut ibv_mr,
     flags: ibv_rereg_mr_flags,
@@ -416,7 +446,7 @@ unsafe fn reregister(
     let failed = |error: Errno| (IBV_REREG_MR_ERR_CMD, error);
     let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
     let grants = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
-    // SAFETY: the caller's promise; so below.
+    // SAFETY: `mr` is null or a live region: the caller's contract, section Safety.
     let region = unsafe { object::ours(mr) }.map_err(|_| WRONG)?;
     if !matches!(region.registration.memory, Memory::Program)
         || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
@@ -430,7 +460,8 @@ unsafe fn reregister(
     }
     let domain = match flags & IBV_REREG_MR_CHANGE_PD {
         0 => None,
-        // SAFETY: as above.
+        // SAFETY: `pd` is null or live, since `flags` changes the domain: the caller's contract,
+        // section Safety.
         _ => Some(unsafe { object::ours(pd) }.map_err(failed)?),
     };
     let change = Change {
@@ -440,18 +471,21 @@ unsafe fn reregister(
     };
     let mut inner = region.registration.inner();
     let inner = inner.as_mut().ok_or(WRONG)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the memory stays mapped until the region is deregistered: the caller's contract,
+    // section Safety.
     let changed = unsafe { inner.driver.reregister(&change) };
     changed.map_err(|error| failed(error.into()))?;
     if let Some(domain) = domain {
         inner.pd = domain.users.add();
         let number = domain.driver.id();
         region.registration.domain.store(number, Ordering::Release);
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: `mr` is non-null, since `object::ours` accepted it, and live: the caller's
+        // contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*mr).pd).write(pd) };
     }
     if moves {
-        // SAFETY: as above.
+        // SAFETY: `mr` is non-null, since `object::ours` accepted it, and live: the caller's
+        // contract, section Safety. The writes make no reference.
         unsafe {
             (&raw mut (*mr).addr).write(addr);
             (&raw mut (*mr).length).write(length);
@@ -460,13 +494,16 @@ unsafe fn reregister(
     Ok(())
 }
 
-/// Returns when nobody uses the memory any more. `EBUSY` while memory windows are bound to it.
+/// Deregisters a region.
+///
+/// Returns once the memory is no longer accessed. `EBUSY` while memory windows are bound to it.
 ///
 /// # Safety
-/// `mr` is null or a memory region of ours, and used for nothing else any more.
+/// `mr` must be null or a live memory region created by this library. No other call may use it now
+/// or later.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr` is null or a live region: the caller's contract, section Safety.
         let registration = &unsafe { object::ours(mr) }?.registration;
         let mut inner = registration.inner();
         if inner
@@ -475,21 +512,22 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         {
             return Err(Errno(libc::EBUSY));
         }
-        // Whoever else has imported it has it no longer.
+        // All imports of this registration end with it.
         registration.domain.store(ENDED, Ordering::Release);
         let ended = inner.take();
         drop(inner);
         drop(ended);
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr` is live, and no other call uses it: the caller's contract, section Safety.
         drop(unsafe { object::free(mr) });
         Ok(())
     })
 }
 
-/// `advise_mr` of a context.
+/// Implements `advise_mr` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and so many elements.
+/// `pd` must be null or a live protection domain created by this library. `sg_list` must be null or
+/// point to `num_sges` readable `ibv_sge` elements.
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ibv_advise_mr_advice,
@@ -498,7 +536,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     num_sges: u32,
 ) -> c_int {
     entry::status("ibv_advise_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         let domain = unsafe { object::ours(pd) }?;
         let advice = match advice {
             IBV_ADVISE_MR_ADVICE_PREFETCH => Advice::Read,
@@ -511,7 +549,8 @@ pub(super) unsafe extern "C" fn advise_mr(
         }
         let wait = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0;
         for index in 0..num_sges as usize {
-            // SAFETY: as above; a null list is caught.
+            // SAFETY: `sg_list` is null or points to `num_sges` readable elements: the caller's
+            // contract, section Safety. `entry::read` rejects a null list at the first element.
             let element = unsafe { entry::read(sg_list.wrapping_add(index)) }?;
             odp::advise(&domain.driver, advice, &[element_from(&element)], wait)?;
         }

@@ -20,20 +20,21 @@ impl Handle for ibv_mw {
     type Ours = Window;
 }
 
-/// What stands behind an `ibv_mw`. The window goes first: nothing of the domain is needed after it.
+/// The library's state behind an `ibv_mw`. `driver` is declared first, so that the window ends
+/// before its use of the domain.
 #[derive(Debug)]
 pub(super) struct Window {
     driver: Mw,
     _pd: Use,
 }
 
-/// `alloc_mw` of a context.
+/// Implements `alloc_mw` of a context.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours.
+/// `pd` must be null or a live protection domain created by this library.
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     entry::pointer("ibv_alloc_mw", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         let domain = unsafe { object::ours(pd) }?;
         let driver_kind = match kind {
             IBV_MW_TYPE_1 => WindowType::One,
@@ -42,7 +43,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         };
         let driver = Mw::allocate(&domain.driver, driver_kind);
         let shown = ibv_mw {
-            // SAFETY: live, as above; this makes no reference.
+            // SAFETY: `pd` is non-null, since `object::ours` accepted it, and live: the caller's
+            // contract, section Safety. The member is read without a reference.
             context: unsafe { (&raw const (*pd).context).read() },
             pd,
             rkey: driver.rkey().0,
@@ -57,41 +59,45 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// `dealloc_mw` of a context. What the window was bound to cannot be reached through it any more.
+/// Implements `dealloc_mw` of a context. Memory that the window was bound to is no longer
+/// accessible through it.
 ///
 /// # Safety
-/// `mw` is null or a memory window of ours, and used for nothing else any more.
+/// `mw` must be null or a live memory window created by this library. No other call may use it now
+/// or later.
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     entry::status("ibv_dealloc_mw", || {
         if mw.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `mw` is non-null (checked above) and live, and no other call uses it: the
+        // caller's contract, section Safety.
         drop(unsafe { object::free(mw) });
         Ok(())
     })
 }
 
-/// The bind of a window to what `info` says, with a new low byte for its key.
+/// Makes the operation that binds a window to the range in `info`, with a new low byte for its key.
 ///
 /// # Errors
-/// `EINVAL` when there is no region but a range, and `EPERM` for a region of another protection
-/// domain, as rdma-core's software provider has it.
+/// `EINVAL` for a window of another type, and for a range without a region. `EPERM` for a region of
+/// another protection domain, as in rdma-core's software provider.
 ///
 /// # Safety
-/// The pointers are null, or a window and a region of ours.
+/// `mw` and `info.mr` must be null or live objects created by this library.
 unsafe fn bind(
     mw: *mut ibv_mw,
     kind: WindowType,
     new_key: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `mw` is null or live: the caller's contract, section Safety.
     let window = unsafe { object::ours(mw) }?;
     if window.driver.kind() != kind {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as above; this makes no reference to what the program writes.
+    // SAFETY: `mw` is non-null, since `object::ours` accepted it, and live: the caller's contract,
+    // section Safety. The member, which the program may write, is read without a reference.
     let key = unsafe { (&raw const (*mw).rkey).read() };
     let region = if info.mr.is_null() {
         if info.addr != 0 || info.length != 0 {
@@ -99,7 +105,8 @@ unsafe fn bind(
         }
         LKey(0)
     } else {
-        // SAFETY: as above.
+        // SAFETY: `info.mr` is non-null (checked above) and live: the caller's contract, section
+        // Safety.
         let (lkey, domain) = unsafe { object::ours(info.mr) }?.key_and_domain()?;
         if domain != window.driver.pd().id() {
             return Err(Errno(libc::EPERM));
@@ -116,44 +123,51 @@ unsafe fn bind(
     }))
 }
 
-/// The bind of a window of type 2: the program chooses the low byte of its key.
+/// Makes the operation that binds a window of type 2, for which the program chooses the low byte of
+/// the key.
 ///
 /// # Errors
-/// `EINVAL` for a window of type 1, which `ibv_bind_mw` binds; see [`bind`].
+/// `EINVAL` for a window of type 1, which `ibv_bind_mw` binds, and the errors of [`bind`].
 ///
 /// # Safety
-/// As for [`bind`].
+/// The requirements of [`bind`] apply.
 pub(super) unsafe fn bind_type_2(
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of `bind` is this function's own, section Safety.
     unsafe { bind(mw, WindowType::Two, rkey, info) }
 }
 
-/// `bind_mw` of a context: posts the bind of a window of type 1, which gets a new key at once.
+/// Implements `bind_mw` of a context: posts the bind of a window of type 1, which gets its new key
+/// at once.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair and a window of ours and what to bind it to.
+/// `qp` and `mw` must be null or live objects created by this library. `mw_bind` must be null or
+/// point to a readable request, whose `bind_info.mr` is null or a live memory region created by
+/// this library.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
     entry::status("ibv_bind_mw", || {
-        // SAFETY: the caller's promise; here and below.
+        // SAFETY: `qp` is null or live, and `mw_bind` null or readable: the caller's contract,
+        // section Safety.
         let (pair, asked) = unsafe { (pair_of(qp)?, entry::read(mw_bind)?) };
         if asked.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above; a null or misaligned pointer is caught first.
+        // SAFETY: `mw` is null or live: the caller's contract, section Safety. The member is read
+        // only after `object::ours` has rejected null and misaligned pointers, and without a
+        // reference.
         let key = unsafe {
             object::ours(mw)?;
             (&raw const (*mw).rkey).read()
         };
         let new_key = (key & !KEY_VARIANT) | (key.wrapping_add(1) & KEY_VARIANT);
-        // SAFETY: as above.
+        // SAFETY: `mw` and `bind_info.mr` are null or live: the caller's contract, section Safety.
         let op = unsafe { bind(mw, WindowType::One, new_key, &asked.bind_info) }?;
         let flags = flags_from(asked.send_flags)?;
         pair.driver.start_posting().post(&SendWr {
@@ -163,7 +177,8 @@ pub(super) unsafe extern "C" fn bind_mw(
             payload: Payload::Sges(&[]),
             dest: None,
         })?;
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: `mw` is non-null, since `object::ours` accepted it, and live: the caller's
+        // contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*mw).rkey).write(new_key) };
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! The names of states, events and statuses that programs print. They are rdma-core's words, for
-//! which scripts look in the output of programs.
+//! Names of states, events and statuses. They are rdma-core's strings, because scripts search for
+//! these in the output of programs.
 
 use std::ffi::{CStr, c_char};
 
@@ -10,7 +10,7 @@ use super::ffi::{ibv_event_type, ibv_node_type, ibv_port_state, ibv_wc_status, i
 
 const UNKNOWN: &CStr = c"unknown";
 
-/// By `ibv_node_type`, from `IBV_NODE_CA` = 1.
+/// Names by `ibv_node_type`, from `IBV_NODE_CA` = 1.
 const NODE_TYPES: [&CStr; 7] = [
     c"InfiniBand channel adapter",
     c"InfiniBand switch",
@@ -21,7 +21,7 @@ const NODE_TYPES: [&CStr; 7] = [
     c"unspecified",
 ];
 
-/// By `ibv_port_state`.
+/// Names by `ibv_port_state`.
 const PORT_STATES: [&CStr; 6] = [
     c"no state change (NOP)",
     c"down",
@@ -31,7 +31,7 @@ const PORT_STATES: [&CStr; 6] = [
     c"active defer",
 ];
 
-/// By `ibv_event_type`.
+/// Names by `ibv_event_type`.
 const EVENT_TYPES: [&CStr; 21] = [
     c"CQ error",
     c"local work queue catastrophic error",
@@ -56,7 +56,7 @@ const EVENT_TYPES: [&CStr; 21] = [
     c"Device link speed change",
 ];
 
-/// By `ibv_wc_status`.
+/// Names by `ibv_wc_status`.
 const WC_STATUSES: [&CStr; 24] = [
     c"success",
     c"local length error",
@@ -84,7 +84,7 @@ const WC_STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// By `ibv_wr_opcode`; 12 and 13 are nothing.
+/// Names by `ibv_wr_opcode`; 12 and 13 are not assigned.
 const WR_OPCODES: [&CStr; 16] = [
     c"rdma-write",
     c"rdma-write-with-imm",
@@ -104,7 +104,7 @@ const WR_OPCODES: [&CStr; 16] = [
     c"atomic-write",
 ];
 
-/// By `rdma_cm_event_type`.
+/// Names by `rdma_cm_event_type`.
 const CM_EVENTS: [&CStr; 20] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
@@ -128,7 +128,7 @@ const CM_EVENTS: [&CStr; 20] = [
     c"RDMA_CM_EVENT_INTERNAL",
 ];
 
-/// The name at an index, or «unknown»: a program may ask for any number.
+/// Returns the name at an index, or «unknown»: a program may pass any number.
 fn pick(call: &'static str, names: &[&'static CStr], index: Option<usize>) -> *const c_char {
     entry::value(call, UNKNOWN.as_ptr(), || {
         index
@@ -138,7 +138,7 @@ fn pick(call: &'static str, names: &[&'static CStr], index: Option<usize>) -> *c
     })
 }
 
-/// The name of a node type, as a static C string (`ibv_node_type_str(3)`).
+/// Returns the name of a node type, as a static C string (`ibv_node_type_str(3)`).
 pub extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     let index = usize::try_from(node_type)
         .ok()
@@ -146,7 +146,7 @@ pub extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     pick("ibv_node_type_str", &NODE_TYPES, index)
 }
 
-/// The name of a port state, as a static C string (`ibv_port_state_str(3)`).
+/// Returns the name of a port state, as a static C string (`ibv_port_state_str(3)`).
 pub extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char {
     pick(
         "ibv_port_state_str",
@@ -155,22 +155,22 @@ pub extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_cha
     )
 }
 
-/// The name of an asynchronous event, as a static C string (`ibv_event_type_str(3)`).
+/// Returns the name of an asynchronous event, as a static C string (`ibv_event_type_str(3)`).
 pub extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
     pick("ibv_event_type_str", &EVENT_TYPES, Some(event as usize))
 }
 
-/// The name of a completion status, as a static C string.
+/// Returns the name of a completion status, as a static C string.
 pub extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     pick("ibv_wc_status_str", &WC_STATUSES, Some(status as usize))
 }
 
-/// The name of a work request opcode, as a static C string.
+/// Returns the name of a work request opcode, as a static C string.
 pub extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     pick("ibv_wr_opcode_str", &WR_OPCODES, Some(opcode as usize))
 }
 
-/// The name of a connection manager event, as a static C string (`rdma_event_str(3)`).
+/// Returns the name of a connection manager event, as a static C string (`rdma_event_str(3)`).
 pub extern "C" fn rdma_event_str(event: c_uint) -> *const c_char {
     entry::value("rdma_event_str", c"UNKNOWN EVENT".as_ptr(), || {
         CM_EVENTS
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn text(name: *const c_char) -> &'static str {
-        // SAFETY: every name is one of the literals above.
+        // SAFETY: every name is one of the literals above, which are null-terminated and static.
         unsafe { CStr::from_ptr(name) }
             .to_str()
             .expect("the literals are ASCII")

@@ -1,6 +1,8 @@
-//! The objects that programs hold pointers to: the C structure first, what urxe keeps of it behind.
+//! Objects that programs hold pointers to: the C structure first, the library's own state behind
+//! it.
 //!
-//! A program reads and writes its part whenever it likes, so ours never makes a reference to it.
+//! A program reads and writes the C structure at any time, so the library never makes a reference
+//! to it.
 
 use std::alloc::Layout;
 use std::mem::MaybeUninit;
@@ -10,9 +12,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::errno::Errno;
 use super::parent_domain::{Allocators, Giver, Kind};
 
-/// A C structure that begins an object of ours.
+/// A C structure at the start of an object of this library.
 pub(super) trait Handle: Sized {
-    /// What stands behind it. Programs use objects from several threads at once.
+    /// The library's state behind it. It is `Sync`: programs use objects from several threads at
+    /// once.
     type Ours: Sync;
 }
 
@@ -20,18 +23,18 @@ pub(super) trait Handle: Sized {
 struct Object<C: Handle> {
     shown: C,
     ours: C::Ours,
-    /// Who gave the memory, if not the process's heap.
+    /// The program's allocator that gave the memory; `None` for the process's heap.
     giver: Option<Giver>,
 }
 
-/// Room for an object that is not made yet.
+/// Memory for an object that is not initialized yet.
 pub(super) struct Place<C: Handle> {
     memory: *mut Object<C>,
     giver: Option<Giver>,
 }
 
 impl<C: Handle> Place<C> {
-    /// On the process's heap.
+    /// Allocates on the process's heap.
     pub fn on_heap() -> Self {
         Self {
             memory: Box::into_raw(Box::<Object<C>>::new_uninit()).cast(),
@@ -39,17 +42,18 @@ impl<C: Handle> Place<C> {
         }
     }
 
-    /// Where the program's own allocators say, if there are any. `kind` is what they are told.
+    /// Allocates with the program's own allocators if there are any, otherwise on the heap. `kind`
+    /// is passed to the allocator.
     ///
     /// # Errors
-    /// `ENOMEM` when they have none, `EINVAL` when it is misaligned.
+    /// `ENOMEM` when the allocator fails, `EINVAL` when its memory is misaligned.
     pub fn from(allocators: Option<&Allocators>, kind: Kind) -> Result<Self, Errno> {
         let layout = Layout::new::<Object<C>>();
         let given = allocators.map(|from| from.allocate(layout, kind));
         let Some((memory, giver)) = given.transpose()?.flatten() else {
             return Ok(Self::on_heap());
         };
-        // It is given back when this is dropped.
+        // From here on, dropping `place` returns the memory.
         let place = Self {
             memory: memory.cast(),
             giver: Some(giver),
@@ -60,17 +64,18 @@ impl<C: Handle> Place<C> {
         }
     }
 
-    /// What will point at the object.
+    /// Returns the address that the object will have.
     pub fn pointer(&self) -> *mut C {
         self.memory.cast()
     }
 
-    /// Makes the object there; the pointer is good until [`free`].
+    /// Initializes the object; the pointer is valid until [`free`].
     pub fn make(mut self, shown: C, ours: C::Ours) -> *mut C {
         let giver = self.giver.take();
         let memory = self.memory;
         std::mem::forget(self);
-        // SAFETY: room for it that nobody else has, aligned.
+        // SAFETY: `memory` is exclusively owned, aligned, and has room for the object: `Place`
+        // guarantees it.
         unsafe { memory.write(Object { shown, ours, giver }) };
         memory.cast()
     }
@@ -78,51 +83,58 @@ impl<C: Handle> Place<C> {
 
 impl<C: Handle> Drop for Place<C> {
     fn drop(&mut self) {
-        // SAFETY: the memory is from this giver, and no object was made there.
+        // SAFETY: the memory is from this giver, or from the heap if there is none; no object was
+        // initialized in it; and it is returned once, in `drop`.
         unsafe { release(self.memory, self.giver.take()) };
     }
 }
 
-/// Gives the memory of an object back.
+/// Returns the memory of an object to its allocator.
 ///
 /// # Safety
-/// It is from `giver`, or the heap, holds no object any more, and is given back once.
+/// `memory` must be from `giver`, or from `Box` if that is `None`. It must hold no live object and
+/// must not be released again.
 unsafe fn release<C: Handle>(memory: *mut Object<C>, giver: Option<Giver>) {
     match giver {
         Some(giver) => giver.take_back(memory.cast()),
-        // SAFETY: it is from a box of this layout, by the caller's promise.
+        // SAFETY: the memory is from a `Box` of this layout and is released once: the caller's
+        // contract, section Safety.
         None => drop(unsafe { Box::from_raw(memory.cast::<MaybeUninit<Object<C>>>()) }),
     }
 }
 
-/// Makes an object on the heap; the pointer is good until [`free`].
+/// Makes an object on the heap; the pointer is valid until [`free`].
 pub(super) fn make<C: Handle>(shown: C, ours: C::Ours) -> *mut C {
     Place::on_heap().make(shown, ours)
 }
 
-/// What stands behind an object.
+/// Returns the library's state behind an object.
 ///
 /// # Errors
-/// `EINVAL` if the pointer is null or misaligned.
+/// `EINVAL` if `pointer` is null or misaligned.
 ///
 /// # Safety
-/// A pointer that is not null is from [`make`], and not freed while the reference is in use.
+/// If `pointer` is not null, it must be from [`make`] or [`Place::make`], and must not be freed
+/// during `'a`.
 pub(super) unsafe fn ours<'a, C: Handle>(pointer: *mut C) -> Result<&'a C::Ours, Errno> {
     let object = pointer.cast::<Object<C>>();
     if object.is_null() || !object.is_aligned() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: a live object, by the caller's promise; nobody makes a mutable reference to this part.
+    // SAFETY: `object` is a live object: the caller's contract, section Safety. No mutable
+    // reference to `ours` is ever made.
     Ok(unsafe { &(*object).ours })
 }
 
-/// Ends an object, and gives back what stood behind it.
+/// Ends an object and returns the library's state of it.
 ///
 /// # Safety
-/// The pointer is from [`make`], and nobody uses it any more.
+/// `pointer` must be from [`make`] or [`Place::make`], must not have been freed, and must not be
+/// used any more by any thread.
 pub(super) unsafe fn free<C: Handle>(pointer: *mut C) -> C::Ours {
     let memory = pointer.cast::<Object<C>>();
-    // SAFETY: a live object, which is read this once and then is none any more.
+    // SAFETY: `memory` is a live object that no thread uses: the caller's contract, section Safety.
+    // It is moved out once, then its memory is released to the giver that it names.
     unsafe {
         let Object { ours, giver, .. } = memory.read();
         release(memory, giver);
@@ -130,28 +142,30 @@ pub(super) unsafe fn free<C: Handle>(pointer: *mut C) -> C::Ours {
     }
 }
 
-/// A number for the `handle` of an object, which programs may print and compare.
+/// Returns a number for the `handle` of an object, which programs may print and compare.
 pub(super) fn number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How many objects use one, which cannot be destroyed before them.
+/// The count of the objects that use this one. It cannot be destroyed before them.
 #[derive(Debug, Default)]
 pub struct Users(Arc<AtomicUsize>);
 
 impl Users {
-    /// One more, until what is returned is dropped.
+    /// Adds one user, until the returned value is dropped.
     pub fn add(&self) -> Use {
         self.0.fetch_add(1, Ordering::AcqRel);
         Use(Arc::clone(&self.0))
     }
 
-    /// How many there are.
+    /// Returns the number of users.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Checks that there are no users.
+    ///
     /// # Errors
     /// `EBUSY` if there are any.
     pub fn check_none(&self) -> Result<(), Errno> {
@@ -162,7 +176,7 @@ impl Users {
     }
 }
 
-/// That one object uses another.
+/// One object's use of another.
 #[derive(Debug)]
 pub struct Use(Arc<AtomicUsize>);
 

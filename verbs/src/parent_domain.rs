@@ -1,9 +1,11 @@
-//! Parent domains: protection domains that say where the objects made in them get their memory. And
-//! thread domains, in which the program promises to use objects from one thread at a time.
+//! Parent domains and thread domains.
 //!
-//! Of a queue pair or a completion queue the program's allocators give the object itself, which drivers of
-//! hardware, too, write for each work request. Thread domains change nothing here: the locks that one
-//! could spare guard against the progress thread as well.
+//! A parent domain is a protection domain with allocators for the objects created in it. A thread
+//! domain declares that the program uses its objects from one thread at a time.
+//!
+//! The program's allocators provide the memory of queue pair and completion queue objects, which
+//! hardware drivers, too, write for each work request. Thread domains have no effect: the locks
+//! that they could save also guard against the progress thread.
 
 use std::alloc::Layout;
 use std::ffi::{c_int, c_void};
@@ -20,8 +22,8 @@ type Alloc =
     unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, resource_type: u64) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, resource_type: u64);
 
-/// What memory is for, as the program's allocators are told. The upper half of the number is the
-/// driver's, which has none here.
+/// The purpose of memory, passed to the program's allocators as the resource type. The upper half
+/// of that number is driver-specific and 0 here.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -35,23 +37,27 @@ pub(super) struct Allocators {
     pd_context: *mut c_void,
     alloc: Alloc,
     free: Free,
-    /// The domain; null until it is made.
+    /// The parent domain; null until it is created.
     domain: *mut ibv_pd,
 }
 
-// SAFETY: the program gives them for use from whichever thread makes objects, with pointers that are
-// its own.
+// SAFETY: the pointers are the program's own and are only passed to its functions.
+// ibv_alloc_parent_domain(3) lets a library call these from any thread that creates or destroys
+// objects.
 unsafe impl Send for Allocators {}
-// SAFETY: as above.
+// SAFETY: the members are never written after creation, and the program's functions may be called
+// from any thread, as for `Send`.
 unsafe impl Sync for Allocators {}
 
 impl Allocators {
-    /// Room of this layout, and who takes it back; `None` where the program leaves it to us.
+    /// Allocates memory of this layout, and returns it with its giver; `None` if the program leaves
+    /// the allocation to the library.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENOMEM` if the program's allocator fails.
     pub fn allocate(&self, layout: Layout, kind: Kind) -> Result<Option<(*mut u8, Giver)>, Errno> {
-        // SAFETY: the program's function, called as its documentation says.
+        // SAFETY: `alloc` is the program's function, called with the arguments that
+        // ibv_alloc_parent_domain(3) defines.
         let memory = unsafe {
             (self.alloc)(
                 self.domain,
@@ -72,7 +78,7 @@ impl Allocators {
     }
 }
 
-/// Who gave an object its memory, and takes it back.
+/// The allocator that gave an object its memory, and takes it back.
 #[derive(Debug)]
 pub(super) struct Giver {
     allocators: Allocators,
@@ -80,7 +86,7 @@ pub(super) struct Giver {
 }
 
 impl Giver {
-    /// Takes back what it gave.
+    /// Returns memory to the allocator.
     pub fn take_back(self, memory: *mut c_void) {
         let Allocators {
             pd_context,
@@ -88,27 +94,31 @@ impl Giver {
             domain,
             ..
         } = self.allocators;
-        // SAFETY: the program's function, called as its documentation says, with what its other
-        // function gave.
+        // SAFETY: `free` is the program's function, called with the arguments that
+        // ibv_alloc_parent_domain(3) defines. `memory` is from the `alloc` of the same domain.
         unsafe { free(domain, pd_context, memory, self.kind as u64) };
     }
 }
 
-/// `alloc_parent_domain` of a context.
+/// Implements `alloc_parent_domain` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with domains of ours.
+/// `context` must be null or an opened device. `attr` must be null or point to readable attributes,
+/// whose `pd` and `td` are null or live objects created by this library. Allocators in them must
+/// follow ibv_alloc_parent_domain(3).
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    /// The last lets a driver take memory that a confidential guest shares: ours never has to be.
+    /// The supported attributes. The last allows memory that a confidential guest shares with its
+    /// host, which this library never needs.
     const TAKEN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
 
     entry::pointer("ibv_alloc_parent_domain", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `attr` null or readable: the caller's
+        // contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(attr)?) };
         if attr.comp_mask & !TAKEN != 0 {
             return Err(Errno(libc::EINVAL));
@@ -127,7 +137,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
             }),
             _ => return Err(Errno(libc::EINVAL)),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `attr.td` and `attr.pd` are null or live: the caller's contract, section Safety.
         let (parent, thread) = unsafe {
             let thread = match attr.td.is_null() {
                 true => None,
@@ -137,7 +147,8 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         };
         let shown = ibv_pd {
             context,
-            // SAFETY: live, as above; this makes no reference.
+            // SAFETY: `attr.pd` is non-null, since `object::ours` accepted it, and live: the
+            // caller's contract, section Safety. The member is read without a reference.
             handle: unsafe { (&raw const (*attr.pd).handle).read() },
         };
         let place = object::Place::on_heap();
@@ -154,24 +165,26 @@ impl Handle for ibv_td {
     type Ours = ThreadDomain;
 }
 
-/// What stands behind an `ibv_td`.
+/// The library's state behind an `ibv_td`.
 #[derive(Debug)]
 pub(super) struct ThreadDomain {
-    /// The parent domains that it is in.
+    /// The parent domains that contain it.
     users: Users,
     _context: Use,
 }
 
-/// `alloc_td` of a context.
+/// Implements `alloc_td` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes.
+/// `context` must be null or an opened device. `init_attr` must be null or point to readable
+/// attributes.
 pub(super) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     entry::pointer("ibv_alloc_td", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `init_attr` null or readable: the
+        // caller's contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(init_attr)?) };
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
@@ -184,15 +197,17 @@ pub(super) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `dealloc_td` of a context. `EBUSY` while it is in a parent domain.
+/// Implements `dealloc_td` of a context. `EBUSY` while a parent domain contains it.
 ///
 /// # Safety
-/// `td` is null or a thread domain of ours, and used for nothing else any more.
+/// `td` must be null or a live thread domain created by this library. No other call may use it now
+/// or later.
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     entry::status("ibv_dealloc_td", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `td` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(td) }?.users.check_none()?;
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `td` is live, and no other call uses it: the caller's contract, section Safety.
+        // No parent domain uses it (checked above).
         drop(unsafe { object::free(td) });
         Ok(())
     })

@@ -16,22 +16,22 @@ impl Handle for ibv_pd {
     type Ours = ProtectionDomain;
 }
 
-/// What stands behind an `ibv_pd`.
+/// The library's state behind an `ibv_pd`.
 #[derive(Debug)]
 pub(super) struct ProtectionDomain {
     pub driver: Arc<Pd>,
-    /// Its memory regions, queue pairs and address handles.
+    /// The objects that use it: memory regions, queue pairs, address handles and others.
     pub users: Users,
-    /// Where objects made in it get their memory, for a parent domain that says so.
+    /// The program's allocators for objects created in it, if it is a parent domain that has them.
     pub allocators: Option<Allocators>,
-    /// What a parent domain is made of: a protection domain, and perhaps a thread domain.
+    /// The parts of a parent domain: a protection domain, and optionally a thread domain.
     parts: [Option<Use>; 2],
     _listing: Option<Listing>,
     _context: Use,
 }
 
 impl ProtectionDomain {
-    /// One that can stand for `of` everywhere, with allocators of its own.
+    /// Makes a parent domain: it shares the driver's domain of `of`, and has its own allocators.
     pub fn parent(
         of: &Self,
         thread: Option<Use>,
@@ -48,7 +48,7 @@ impl ProtectionDomain {
         }
     }
 
-    /// Another name for a protection domain.
+    /// Makes another handle of a protection domain.
     pub fn imported(driver: Arc<Pd>, context: Use) -> Self {
         Self {
             driver,
@@ -60,17 +60,19 @@ impl ProtectionDomain {
         }
     }
 
-    /// Whether it is a parent domain.
+    /// Returns whether it is a parent domain.
     pub fn is_parent(&self) -> bool {
         self.parts[0].is_some()
     }
 }
 
+/// Allocates a protection domain.
+///
 /// # Safety
-/// `context` is null or an opened device.
+/// `context` must be null or an opened device.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     entry::pointer("ibv_alloc_pd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
         let shown = ibv_pd {
             context,
@@ -86,15 +88,17 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     })
 }
 
-/// `EBUSY` while something of the domain is left.
+/// Deallocates a protection domain. `EBUSY` while an object uses it.
 ///
 /// # Safety
-/// `pd` is null or a protection domain of ours, and used for nothing else any more.
+/// `pd` must be null or a live protection domain created by this library. No other call may use it
+/// now or later.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     entry::status("ibv_dealloc_pd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(pd) }?.users.check_none()?;
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `pd` is live, and no other call uses it: the caller's contract, section Safety.
+        // No object uses it (checked above).
         drop(unsafe { object::free(pd) });
         Ok(())
     })

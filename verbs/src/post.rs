@@ -1,4 +1,4 @@
-//! Posting of work requests, in lists.
+//! Posting of lists of work requests.
 
 use std::ffi::c_int;
 
@@ -17,13 +17,14 @@ use super::object;
 use super::qp::pair_of;
 use super::srq::shared_of;
 
-/// Elements of the work request at hand. They are copied: the program may change its own.
+/// Scratch room for the elements of one work request. They are copied, because the program may
+/// change its own array.
 type Elements = [Sge; MAX_SGE as usize];
 
-/// The `count` elements at `list`.
+/// Copies the `count` elements at `list` to `into`, and returns them.
 ///
 /// # Safety
-/// There are so many.
+/// `list` must be null or point to `count` readable `ibv_sge` elements.
 unsafe fn elements(
     list: *const ibv_sge,
     count: c_int,
@@ -32,7 +33,8 @@ unsafe fn elements(
     let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
     let into = into.get_mut(..count).ok_or(PostError::TooManySges)?;
     for (index, element) in into.iter_mut().enumerate() {
-        // SAFETY: the caller's promise; a null list is caught.
+        // SAFETY: `list` points to `count` readable elements and `index < count`: the caller's
+        // contract, section Safety. `entry::read` rejects a null `list`.
         *element = element_from(&unsafe { entry::read(list.wrapping_add(index)) }?);
     }
     Ok(into)
@@ -46,12 +48,14 @@ pub(super) fn element_from(sge: &ibv_sge) -> Sge {
     }
 }
 
-/// What a request asks for. Which transport has which operation is the driver's to say.
+/// Converts a work request to an operation. The driver checks which transport has which operation.
 ///
 /// # Safety
-/// What the request points at is there.
+/// For `IBV_WR_BIND_MW`, `wr.ext.bind_mw.mw` must be null or a live memory window created by this
+/// library, and so must be the region in its `bind_info`.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
-    // SAFETY: each member read is the one that the opcode names, and every value is one.
+    // SAFETY: the unions hold plain integers and pointers, for which every bit pattern is valid.
+    // Only the members that the opcode names are used.
     let (imm, invalidate, rdma, atomic) = unsafe {
         (
             u32::from_be(wr.imm.imm_data),
@@ -81,8 +85,9 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
         },
         IBV_WR_LOCAL_INV => SendOp::LocalInv(invalidate),
         IBV_WR_BIND_MW => {
-            // SAFETY: the member that the opcode names, and every value is one; what it points at is
-            // the caller's promise.
+            // SAFETY: `ext.bind_mw` is the member for this opcode, and every bit pattern is valid
+            // for it. The objects that it points to are null or live: the caller's contract,
+            // section Safety.
             unsafe {
                 let bind = wr.ext.bind_mw;
                 mw::bind_type_2(bind.mw, bind.rkey, &bind.bind_info)?
@@ -92,29 +97,33 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
+/// Converts send flags.
+///
 /// # Errors
-/// `EINVAL` for flags that no operation here has.
+/// `EINVAL` for flags that no operation has.
 pub(super) fn flags_from(flags: ibv_send_flags) -> Result<SendFlags, Errno> {
     SendFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))
 }
 
-/// Where a request goes.
+/// Returns the destination of a request.
 ///
 /// # Safety
-/// The address handle of a datagram is null or one of ours.
+/// For a datagram, `wr.wr.ud.ah` must be null or a live address handle created by this library, and
+/// stay live for `'a`.
 unsafe fn destination<'a>(service: QpType, op: SendOp, wr: &ibv_send_wr) -> Result<To<'a>, Errno> {
     match service {
         QpType::Ud if matches!(op, SendOp::Send | SendOp::SendImm(_)) => {}
         QpType::XrcIni => {
-            // SAFETY: the member that sends of this service have, and every value is one.
+            // SAFETY: `qp_type.xrc` is the member for this service, and every bit pattern is valid
+            // for it.
             let xrc = unsafe { wr.qp_type.xrc };
             return Ok(To::Shared(Srqn::new(xrc.remote_srqn)));
         }
         _ => return Ok(To::Peer),
     }
-    // SAFETY: the member that sends of this service have, and every value is one.
+    // SAFETY: `wr.ud` is the member for this service, and every bit pattern is valid for it.
     let ud = unsafe { wr.wr.ud };
-    // SAFETY: the caller's promise.
+    // SAFETY: `ud.ah` is null or a live address handle: the caller's contract, section Safety.
     let handle = unsafe { object::ours(ud.ah) }?;
     Ok(To::Datagram(Destination {
         handle: &handle.driver,
@@ -123,22 +132,29 @@ unsafe fn destination<'a>(service: QpType, op: SendOp, wr: &ibv_send_wr) -> Resu
     }))
 }
 
+/// Posts one request.
+///
 /// # Safety
-/// What the request points at is there.
+/// `wr.sg_list` must be null or point to `wr.num_sge` readable `ibv_sge` elements. Elements of
+/// inline data must name readable memory. The objects that `wr` names must be null or live objects
+/// created by this library.
 unsafe fn post_one(
     posting: &mut Posting<'_>,
     wr: &ibv_send_wr,
     scratch: &mut Elements,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the objects that `wr` names are null or live: the caller's contract, section Safety.
     let op = unsafe { operation(wr) }?;
     let flags = flags_from(wr.send_flags)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `sg_list` is null or points to `num_sge` readable elements: the caller's contract,
+    // section Safety.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge, scratch) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the address handle of a datagram is null or live: the caller's contract, section
+    // Safety.
     let to = unsafe { destination(posting.service(), op, wr) }?;
     if flags.contains(SendFlags::INLINE) && !op.is_local() {
-        // SAFETY: the caller's promise: the elements of inline data are memory of the program's.
+        // SAFETY: the elements of inline data name readable memory: the caller's contract, section
+        // Safety.
         unsafe { posting.post_inline(wr.wr_id, op, flags, sges, &to) }?;
     } else {
         let wr = SendWr {
@@ -153,21 +169,24 @@ unsafe fn post_one(
     Ok(())
 }
 
-/// Notes which request could not be posted.
+/// Stores the request that could not be posted in `*bad`.
 ///
 /// # Safety
-/// `bad` is null or good for a pointer.
+/// `bad` must be null or point to a writable pointer.
 unsafe fn blame<T>(bad: *mut *mut T, wr: *mut T) {
     if !bad.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `bad` is non-null (checked above) and points to a writable pointer: the caller's
+        // contract, section Safety.
         unsafe { bad.write(wr) };
     }
 }
 
-/// `post_send` of a context.
+/// Implements `post_send` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and a list of requests.
+/// `qp` must be null or a live queue pair created by this library. `wr` must be null or start a
+/// list of readable requests, linked by `next` and ended by null, each valid for its opcode
+/// (ibv_post_send(3)). `bad_wr` must be null or point to a writable pointer.
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -175,12 +194,13 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut at = wr;
     let status = entry::status("ibv_post_send", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         let pair = unsafe { pair_of(qp) }?;
         let mut scratch = [Sge::default(); MAX_SGE as usize];
         let mut posting = pair.driver.start_posting();
         while !at.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `at` is an element of the caller's list, so it points to a readable request
+            // that is valid for its opcode: the caller's contract, section Safety.
             let next = unsafe {
                 let wr = entry::read(at)?;
                 post_one(&mut posting, &wr, &mut scratch)?;
@@ -191,17 +211,21 @@ pub(super) unsafe extern "C" fn post_send(
         Ok(())
     });
     if status != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `bad_wr` is null or writable: the caller's contract, section Safety.
         unsafe { blame(bad_wr, at) };
     }
     status
 }
 
-/// Posts a list of receives, one by one. Returns what `name` does, and notes in `bad_wr` which
-/// could not be posted.
+/// Posts a list of receives one by one.
+///
+/// Returns the status of the C function `name`. On failure `*bad_wr` is the receive that could not
+/// be posted.
 ///
 /// # Safety
-/// The pointers are null, or a list of requests and room for a pointer.
+/// `wr` must be null or start a list of readable requests, linked by `next` and ended by null. Each
+/// `sg_list` must be null or point to `num_sge` readable `ibv_sge` elements. `bad_wr` must be null
+/// or point to a writable pointer.
 pub(super) unsafe fn post_receives(
     name: &'static str,
     wr: *mut ibv_recv_wr,
@@ -212,7 +236,8 @@ pub(super) unsafe fn post_receives(
     let status = entry::status(name, || {
         let mut scratch = [Sge::default(); MAX_SGE as usize];
         while !at.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `at` is an element of the caller's list, so it and its `sg_list` are
+            // readable: the caller's contract, section Safety.
             let (wr, sges) = unsafe {
                 let wr = entry::read(at)?;
                 (wr, elements(wr.sg_list, wr.num_sge, &mut scratch)?)
@@ -223,22 +248,24 @@ pub(super) unsafe fn post_receives(
         Ok(())
     });
     if status != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `bad_wr` is null or writable: the caller's contract, section Safety.
         unsafe { blame(bad_wr, at) };
     }
     status
 }
 
-/// `post_recv` of a context.
+/// Implements `post_recv` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and a list of requests.
+/// `qp` must be null or a live queue pair created by this library. `wr` and `bad_wr` must meet the
+/// requirements of [`post_receives`].
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null or a live queue pair, and the list and `bad_wr` meet the requirements of
+    // `post_receives`: the caller's contract, section Safety.
     unsafe {
         post_receives("ibv_post_recv", wr, bad_wr, |wr_id, sges| {
             Ok(pair_of(qp)?.driver.post_receive(wr_id, sges)?)
@@ -246,16 +273,18 @@ pub(super) unsafe extern "C" fn post_recv(
     }
 }
 
-/// `post_srq_recv` of a context.
+/// Implements `post_srq_recv` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a shared receive queue of ours and a list of requests.
+/// `srq` must be null or a live shared receive queue created by this library. `wr` and `bad_wr`
+/// must meet the requirements of [`post_receives`].
 pub(super) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is null or a live shared receive queue, and the list and `bad_wr` meet the
+    // requirements of `post_receives`: the caller's contract, section Safety.
     unsafe {
         post_receives("ibv_post_srq_recv", wr, bad_wr, |wr_id, sges| {
             Ok(shared_of(srq)?.driver.post_receive(wr_id, sges)?)

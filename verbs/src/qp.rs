@@ -1,4 +1,4 @@
-//! Queue pairs: their making, attributes and end.
+//! Queue pairs: creation, attributes and destruction.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -28,31 +28,33 @@ impl Handle for ibv_qp_ex {
     type Ours = QueuePair;
 }
 
-/// What stands behind an `ibv_qp`; every one is an `ibv_qp_ex`.
+/// The library's state behind an `ibv_qp`. Every `ibv_qp` is the start of an `ibv_qp_ex`.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub driver: Arc<Qp>,
-    /// What the `ibv_wr_*` functions have prepared, if it was made for them.
+    /// Requests that the `ibv_wr_*` functions have prepared. `None` unless the queue pair was
+    /// created for these functions.
     pub staging: Option<Staging>,
-    /// The flows that it receives.
+    /// The flows that steer frames to this queue pair.
     pub flows: Users,
-    /// How the program came by it.
+    /// How the program obtained it.
     pub has: Has,
-    /// What it is made of.
+    /// The objects that it uses.
     pub _uses: Vec<Use>,
 }
 
-/// How a program came by a queue pair.
+/// How a program obtained a queue pair.
 #[derive(Debug)]
 pub(super) enum Has {
-    /// It made it.
+    /// The program created it.
     Made,
-    /// It opened one that was there.
+    /// The program opened an existing one.
     Share(Arc<Share>),
 }
 
 impl QueuePair {
-    /// The events that the program has of it.
+    /// Returns the count of asynchronous events of this queue pair that the program has
+    /// acknowledged.
     pub fn async_acks(&self) -> &AckCount {
         match &self.has {
             Has::Made => &self.driver.async_acks,
@@ -60,8 +62,10 @@ impl QueuePair {
         }
     }
 
-    /// No event points at the `ibv_qp` any more; waits until the program is done with those that it
-    /// has.
+    /// Ends the queue pair in the driver.
+    ///
+    /// Afterwards no event refers to the `ibv_qp`. Waits until the program has acknowledged all
+    /// events of it that it has received.
     fn destroy(&self) {
         match &self.has {
             Has::Made => {
@@ -76,50 +80,57 @@ impl QueuePair {
     }
 }
 
-/// What stands behind an `ibv_qp`.
+/// Returns the library's state behind an `ibv_qp`.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `qp` is null.
 ///
 /// # Safety
-/// A pointer that is not null is a queue pair of ours, in use while the result is.
+/// If `qp` is not null, it must be a queue pair created by this library that stays live for `'a`.
 pub(super) unsafe fn pair_of<'a>(qp: *mut ibv_qp) -> Result<&'a QueuePair, Errno> {
     const { assert!(offset_of!(ibv_qp_ex, qp_base) == 0) };
-    // SAFETY: each ibv_qp of ours begins an ibv_qp_ex; the rest is the caller's promise.
+    // SAFETY: each `ibv_qp` of this library is the start of an `ibv_qp_ex`. It is null or live for
+    // `'a`: the caller's contract, section Safety.
     unsafe { object::ours(qp.cast::<ibv_qp_ex>()) }
 }
 
-/// The `ibv_qp` of the queue pair with this tag, unless it is being destroyed.
+/// Returns the `ibv_qp` of the queue pair with this tag, or `None` if it is being destroyed.
 pub(super) fn shown_pair(tag: usize) -> Option<*mut ibv_qp> {
     let shown = ptr::with_exposed_provenance_mut::<ibv_qp>(tag);
     (!shown.is_null()).then_some(shown)
 }
 
-/// What both ways of making a queue pair ask for.
+/// The attributes that both functions for creating a queue pair take.
 struct Wanted {
     qp_context: *mut c_void,
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
     srq: *mut ibv_srq,
-    /// The work queues that receive in its place, and that it uses their table.
+    /// The work queues that receive in its place, and its use of their indirection table.
     spread: Option<(Spread, Use)>,
     cap: ibv_qp_cap,
     qp_type: ibv_qp_type,
     signal_all: bool,
     send_ops: Option<u64>,
-    /// Its own datagrams to groups that it is attached to shall not come back to it.
+    /// Datagrams of this queue pair to multicast groups that it is attached to are not looped back
+    /// to it.
     block_own_multicast: bool,
     xrcd: *mut ibv_xrcd,
 }
 
+/// Creates a queue pair.
+///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and attributes with objects of ours.
+/// `pd` must be null or a live protection domain created by this library. `qp_init_attr` must be
+/// null or point to readable and writable attributes, whose queues are null or live objects created
+/// by this library.
 pub unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     entry::pointer("ibv_create_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp_init_attr` is null or points to readable attributes: the caller's contract,
+        // section Safety.
         let attr = unsafe { entry::read(qp_init_attr) }?;
         let wanted = Wanted {
             qp_context: attr.qp_context,
@@ -134,34 +145,39 @@ pub unsafe extern "C" fn ibv_create_qp(
             block_own_multicast: false,
             xrcd: ptr::null_mut(),
         };
-        // SAFETY: as above.
+        // SAFETY: `pd` and the queues in `wanted` are null or live: the caller's contract, section
+        // Safety.
         let (qp, cap) = unsafe { create(pd, wanted) }?;
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: `qp_init_attr` is non-null, since `entry::read` accepted it, and writable: the
+        // caller's contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*qp_init_attr).cap).write(cap) };
         Ok(qp)
     })
 }
 
-/// Members of the extended attributes that mean something here.
+/// The supported members of the extended attributes.
 const TAKEN: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_PD
     | IBV_QP_INIT_ATTR_XRCD
     | IBV_QP_INIT_ATTR_CREATE_FLAGS
     | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
     | SPREAD;
 
-/// The members that spread the frames of a raw packet queue pair; both or none.
+/// The members that spread the frames of a raw packet queue pair. They must be given together.
 const SPREAD: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
 
-/// `create_qp_ex` of a context.
+/// Implements `create_qp_ex` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with objects of ours.
+/// `context` must be null or an opened device. `qp_init_attr_ex` must be null or point to readable
+/// and writable attributes. The objects that its mask selects must be null or live objects created
+/// by this library.
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     entry::pointer("ibv_create_qp_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and the attributes null or readable: the
+        // caller's contract, section Safety.
         let attr = unsafe {
             context_of(context)?;
             entry::read(qp_init_attr_ex)?
@@ -174,14 +190,15 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         if attr.comp_mask & !TAKEN != 0 || flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // The target of an extended reliable connection has no protection domain of its own.
+        // The target of an XRC connection has no protection domain of its own.
         if attr.qp_type != IBV_QPT_XRC_RECV && !given(IBV_QP_INIT_ATTR_PD) {
             return Err(Errno(libc::EINVAL));
         }
         let spread = match attr.comp_mask & SPREAD {
             0 => None,
             SPREAD if attr.qp_type == IBV_QPT_RAW_PACKET => {
-                // SAFETY: as above.
+                // SAFETY: `rwq_ind_tbl` is null or a live indirection table, since its mask bit is
+                // set: the caller's contract, section Safety.
                 Some(unsafe { wq::spread(attr.rwq_ind_tbl, &attr.rx_hash_conf) }?)
             }
             _ => return Err(Errno(libc::EINVAL)),
@@ -203,24 +220,28 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             },
         };
         let (qp, cap) = match attr.qp_type {
-            // SAFETY: as above.
+            // SAFETY: `context` and the objects in `wanted` are null or live: the caller's
+            // contract, section Safety.
             IBV_QPT_XRC_RECV => unsafe { create_target(context, wanted) },
-            // SAFETY: as above.
+            // SAFETY: `attr.pd` and the objects in `wanted` are null or live: the caller's
+            // contract, section Safety.
             _ => unsafe { create(attr.pd, wanted) },
         }?;
-        // SAFETY: as above; this makes no reference.
+        // SAFETY: `qp_init_attr_ex` is non-null, since `entry::read` accepted it, and writable: the
+        // caller's contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*qp_init_attr_ex).cap).write(cap) };
         Ok(qp)
     })
 }
 
-/// Makes a queue pair, and says which capacities it has.
+/// Creates a queue pair, and returns it with its capacities.
 ///
 /// # Safety
-/// The pointers are null or objects of ours.
+/// `pd` and the queues in `wanted` must be null or live objects created by this library.
 unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
     let service = service_of(&wanted)?;
-    // SAFETY: the caller's promise; the last makes no reference.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
+    // after `object::ours` has rejected a null `pd`, and without a reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
     let mut uses = vec![domain.users.add()];
     let mut made_of = MadeOf {
@@ -228,13 +249,14 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
         ..MadeOf::nothing()
     };
     let queue = |queue: *mut ibv_cq, uses: &mut Vec<Use>| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `queue` is one of the queues in `wanted`, so null or live: the caller's contract,
+        // section Safety.
         let queue = unsafe { queue_in(queue, context) }?;
         uses.push(queue.users.add());
         Ok::<_, Errno>(Arc::clone(&queue.driver))
     };
     let send_cq = match wanted.spread {
-        // It only receives.
+        // A queue pair that spreads frames to work queues only receives.
         Some(_) => None,
         None => {
             made_of.send_cq = wanted.send_cq;
@@ -250,7 +272,7 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
         (_, None) => {
             (made_of.recv_cq, made_of.srq) = (wanted.recv_cq, wanted.srq);
             let cq = queue(wanted.recv_cq, &mut uses)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: `wanted.srq` is null or live: the caller's contract, section Safety.
             match unsafe { shared_in(wanted.srq, context) }? {
                 None => ReceivesFrom::Own(cq),
                 Some(srq) => {
@@ -260,7 +282,7 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
             }
         }
     };
-    // SAFETY: the domain's own context, which outlives it.
+    // SAFETY: `context` is the domain's own context, which outlives the domain.
     let device = &unsafe { context_of(context) }?.driver;
     let place = Place::from(domain.allocators.as_ref(), Kind::QueuePair)?;
     let init = QpInit {
@@ -278,16 +300,18 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
     ))
 }
 
-/// Makes the target of an extended reliable connection, which sends nothing, and receives into the
-/// shared queues of its domain.
+/// Creates the target of an XRC connection.
+///
+/// A target sends nothing, and receives into the shared receive queues of its XRC domain.
 ///
 /// # Safety
-/// The pointers are null or objects of ours.
+/// `context` must be null or an opened device. `wanted.xrcd` must be null or a live XRC domain
+/// created by this library.
 unsafe fn create_target(
     context: *mut ibv_context,
     wanted: Wanted,
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` and `wanted.xrcd` are null or live: the caller's contract, section Safety.
     let (device, domain) = unsafe { (context_of(context)?, object::ours(wanted.xrcd)?) };
     let init = QpInit {
         service: QpType::XrcTgt,
@@ -297,7 +321,8 @@ unsafe fn create_target(
         signal_all: false,
         block_own_multicast: wanted.block_own_multicast,
     };
-    // What it reaches is for the shared queues' protection domains to say, so its own is empty.
+    // The protection domains of the shared receive queues decide what memory a target reaches, so
+    // its own is empty.
     let driver = device.driver.create_qp(&Pd::new(), init)?;
     let uses = vec![domain.users.add()];
     let made_of = MadeOf::nothing();
@@ -312,7 +337,7 @@ unsafe fn create_target(
     ))
 }
 
-/// The objects that an `ibv_qp` shows.
+/// The objects whose pointers an `ibv_qp` has as members.
 struct MadeOf {
     pd: *mut ibv_pd,
     send_cq: *mut ibv_cq,
@@ -331,7 +356,7 @@ impl MadeOf {
     }
 }
 
-/// The `ibv_qp` of a queue pair that was made, and its capacities.
+/// Makes the `ibv_qp` of a queue pair of the driver, and returns it with its capacities.
 fn show(
     place: Place<ibv_qp_ex>,
     context: *mut ibv_context,
@@ -379,13 +404,19 @@ fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
     Err(Errno(libc::EOPNOTSUPP))
 }
 
+/// Returns the completion queue, if it belongs to `context`.
+///
+/// # Errors
+/// `EINVAL` if `cq` is null or belongs to another context.
+///
 /// # Safety
-/// `cq` is null or a completion queue of ours.
+/// `cq` must be null or a completion queue created by this library that stays live for `'a`.
 pub(super) unsafe fn queue_in<'a>(
     cq: *mut ibv_cq,
     context: *mut ibv_context,
 ) -> Result<&'a CompletionQueue, Errno> {
-    // SAFETY: the caller's promise; the second makes no reference.
+    // SAFETY: `cq` is null or live: the caller's contract, section Safety. `context` is read only
+    // after `queue_of` has rejected a null `cq`, and without a reference.
     let (queue, its) = unsafe { (queue_of(cq)?, (&raw const (*cq).context).read()) };
     if ptr::eq(its, context) {
         Ok(queue)
@@ -394,8 +425,13 @@ pub(super) unsafe fn queue_in<'a>(
     }
 }
 
+/// Returns the shared receive queue, if it belongs to `context`; `None` if `srq` is null.
+///
+/// # Errors
+/// `EINVAL` if it belongs to another context.
+///
 /// # Safety
-/// `srq` is null or a shared receive queue of ours.
+/// `srq` must be null or a shared receive queue created by this library that stays live for `'a`.
 unsafe fn shared_in<'a>(
     srq: *mut ibv_srq,
     context: *mut ibv_context,
@@ -403,7 +439,8 @@ unsafe fn shared_in<'a>(
     if srq.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise; the second makes no reference.
+    // SAFETY: `srq` is non-null (checked above) and live: the caller's contract, section Safety.
+    // `context` is read without a reference.
     let (queue, its) = unsafe { (shared_of(srq)?, (&raw const (*srq).context).read()) };
     if ptr::eq(its, context) {
         Ok(Some(queue))
@@ -412,17 +449,19 @@ unsafe fn shared_in<'a>(
     }
 }
 
-/// The state that the program sees in its `ibv_qp`.
+/// Sets the state that the program reads in its `ibv_qp`.
 ///
 /// # Safety
-/// `qp` is a queue pair of ours.
+/// `qp` must be a live queue pair created by this library.
 unsafe fn show_state(qp: *mut ibv_qp, state: ibv_qp_state) {
-    // SAFETY: live, and aligned for it; the program's reads of it are its own affair.
+    // SAFETY: `qp` is live: the caller's contract, section Safety. `state` is a `u32` that is
+    // aligned for an atomic, and this library accesses it only atomically; how the program reads it
+    // is the program's responsibility.
     unsafe { AtomicU32::from_ptr(&raw mut (*qp).state) }.store(state, Ordering::Relaxed);
 }
 
-/// Programs give each half of an extended reliable connection the attributes of both; as in the
-/// kernel, it takes its own.
+/// Removes the attributes that do not apply to a service. Programs give each half of an XRC
+/// connection the attributes of both; as in the kernel, each half takes its own.
 fn meaningful(service: QpType, mask: AttrMask) -> AttrMask {
     match service {
         QpType::XrcIni => mask - (AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
@@ -433,31 +472,37 @@ fn meaningful(service: QpType, mask: AttrMask) -> AttrMask {
     }
 }
 
+/// Changes attributes of a queue pair.
+///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and attributes.
+/// `qp` must be null or a live queue pair created by this library. `attr` must be null or point to
+/// readable attributes.
 pub unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     attr_mask: c_int,
 ) -> c_int {
     entry::status("ibv_modify_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or live, and `attr` null or readable: the caller's contract, section
+        // Safety.
         let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
         let mask = meaningful(pair.driver.service(), mask_from(attr_mask)?);
         let ours = attributes_from(&attr, mask)?;
         pair.driver.modify(&ours, mask)?;
         if mask.contains(AttrMask::STATE) {
-            // SAFETY: as above.
+            // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's
+            // contract, section Safety.
             unsafe { show_state(qp, attr.qp_state) };
         }
         Ok(())
     })
 }
 
-/// All attributes, whatever the mask asks for.
+/// Reads all attributes of a queue pair, whatever the mask asks for.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and room for the attributes.
+/// `qp` must be null or a live queue pair created by this library. `attr` and `init_attr` must be
+/// null or point to writable attributes.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -465,11 +510,13 @@ pub unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     entry::status("ibv_query_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         let pair = unsafe { pair_of(qp) }?;
         let cap = pair.driver.cap();
         let shown = shown_attributes(&pair.driver.attributes(), &cap);
-        // SAFETY: as above; the pointers in it do not change.
+        // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's contract,
+        // section Safety. These members do not change after creation, and are read without a
+        // reference.
         let (qp_context, send_cq, recv_cq, srq, qp_type) = unsafe {
             (
                 (&raw const (*qp).qp_context).read(),
@@ -488,7 +535,8 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type,
             sq_sig_all: c_int::from(pair.driver.signals_all()),
         };
-        // SAFETY: as above.
+        // SAFETY: `qp` is non-null and live, and `attr` and `init_attr` are null or writable: the
+        // caller's contract, section Safety.
         unsafe {
             show_state(qp, shown.qp_state);
             entry::write(attr, shown)?;
@@ -497,37 +545,41 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `modify_qp_rate_limit` of a context.
+/// Implements `modify_qp_rate_limit` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a queue pair of ours and attributes.
+/// `qp` must be null or a live queue pair created by this library. `attr` must be null or point to
+/// readable attributes.
 pub(super) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_rate_limit_attr,
 ) -> c_int {
     entry::status("ibv_modify_qp_rate_limit", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or live, and `attr` null or readable: the caller's contract, section
+        // Safety.
         let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        // Packets are counted as they are, whatever size is typical.
+        // `typical_pkt_sz` is ignored: the limit applies to actual packet sizes.
         Ok(pair.driver.limit_rate(attr.rate_limit, attr.max_burst_sz)?)
     })
 }
 
-/// Whether data is written in order, so that a program may look at it instead of waiting for the
-/// completion: that is not promised, as processors copy as they like within a packet.
+/// Returns whether data is written in order, so that a program may poll memory instead of waiting
+/// for the completion.
+///
+/// Always 0: within a packet the processor may copy bytes in any order.
 ///
 /// # Safety
-/// `qp` is null or a queue pair of ours.
+/// `qp` must be null or a live queue pair created by this library.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
     _op: ibv_wr_opcode,
     _flags: u32,
 ) -> c_int {
     entry::value("ibv_query_qp_data_in_order", 0, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         if let Err(error) = unsafe { pair_of(qp) } {
             errno::set(error);
         }
@@ -535,21 +587,25 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(
     })
 }
 
-/// `EBUSY` while it is attached to a multicast group, or a flow steers frames to it. Waits until the
-/// program has acknowledged the events that it has of it.
+/// Destroys a queue pair.
+///
+/// Returns `EBUSY` while it is attached to a multicast group, or a flow steers frames to it. Waits
+/// until the program has acknowledged all events of it that it has received.
 ///
 /// # Safety
-/// `qp` is null or a queue pair of ours, and used for nothing else any more.
+/// `qp` must be null or a live queue pair created by this library. No other call may use it now or
+/// later.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     entry::status("ibv_destroy_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         let pair = unsafe { pair_of(qp) }?;
         if !pair.driver.groups().is_empty() {
             return Err(Errno(libc::EBUSY));
         }
         pair.flows.check_none()?;
         pair.destroy();
-        // SAFETY: as above; no event points at it.
+        // SAFETY: `qp` is live, and no other call uses it: the caller's contract, section Safety.
+        // After `destroy` no event refers to it.
         drop(unsafe { object::free(qp.cast::<ibv_qp_ex>()) });
         Ok(())
     })

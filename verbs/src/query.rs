@@ -1,4 +1,4 @@
-//! What a program asks of an opened device: attributes of the device and its port, GIDs, P_Keys.
+//! Queries of an opened device: attributes of the device and its port, GIDs, P_Keys.
 
 use std::ffi::c_int;
 use std::mem::{offset_of, size_of};
@@ -22,46 +22,48 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 
-/// What software devices report as the vendor: no OUI.
+/// The vendor ID that software devices report: no OUI.
 const VENDOR: u32 = 0xff_ffff;
 
-/// The upper 8 bits of a QPN are the process's; these are all numbers of the other 16 that are not
-/// 0, 1 or all ones.
+/// The number of queue pair numbers of a process. The upper 8 of the 24 bits are the process's
+/// slot; the values 0, 1 and all ones of the other 16 are not used.
 const MAX_QP: c_int = 65_533;
 
-/// Objects that only memory limits: a number that programs can allocate by.
+/// The reported maximum for objects that only memory limits. Programs may size arrays by it.
 const PLENTY: c_int = 1 << 20;
 
-/// Pages of every power of two from 4 KiB on.
+/// The page sizes: every power of two from 4 KiB on.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
-/// What can be done with on-demand paging: all there is, since data is always moved the same way.
+/// The on-demand paging capabilities. All operations support it, because data is always copied in
+/// the same way.
 const ODP_RELIABLE: u32 =
     ODP_UNRELIABLE | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
-/// ATOMIC WRITE and FLUSH are of RC alone.
+/// ATOMIC WRITE and FLUSH exist for RC only.
 const ODP_RC: u32 = ODP_RELIABLE | IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
 const ODP_UNRELIABLE: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 
-/// How long an acknowledgement may take that waits for a thread to wake up: 4.096 us x 2^15,
-/// 134 ms.
+/// The longest delay of an acknowledgement, which may wait for a thread to wake: 4.096 us x 2^15,
+/// which is 134 ms.
 const ACK_DELAY: u8 = 15;
 
-/// The device's clock counts nanoseconds.
+/// The frequency of the device's clock, which counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 
-/// Capabilities that the kernel numbers (`enum ib_uverbs_device_cap_flags`) and rdma-core's header
-/// does not.
+/// Device capabilities that the kernel defines (`enum ib_uverbs_device_cap_flags`) and rdma-core's
+/// header does not.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 
-/// The one entry of the P_Key table.
+/// The length of the P_Key table.
 const PKEYS: u16 = 1;
 
-/// Four lanes of 10 Gb/s: about what loopback carries. There is no link to take it from.
+/// The link width: 4 lanes, of 10 Gb/s each. That is about the bandwidth of loopback; there is no
+/// link to read it from.
 const ACTIVE_WIDTH_4X: u8 = 2;
 const ACTIVE_SPEED_QDR: u8 = 4;
 
-/// Physical port states (14.2.5.6).
+/// Physical port states (IBA 14.2.5.6).
 const PHYSICAL_DISABLED: u8 = 3;
 const PHYSICAL_LINK_UP: u8 = 5;
 
@@ -121,14 +123,18 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     attr
 }
 
+/// Reads the device attributes.
+///
 /// # Safety
-/// The pointers are null, or an opened device and room for the attributes.
+/// `context` must be null or an opened device. `device_attr` must be null or point to writable
+/// attributes.
 pub unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     device_attr: *mut ibv_device_attr,
 ) -> c_int {
     entry::status("ibv_query_device", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `device_attr` null or writable: the
+        // caller's contract, section Safety.
         unsafe {
             let device = context_of(context)?.driver.device();
             entry::write(device_attr, device_attributes(device))
@@ -136,10 +142,11 @@ pub unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// `query_device_ex` of a context.
+/// Implements `query_device_ex` of a context.
 ///
 /// # Safety
-/// `context` is an opened device, `input` null or good, and `attr` has `attr_size` bytes.
+/// `context` must be null or an opened device. `input` must be null or readable. `attr` must be
+/// null or point to `attr_size` writable bytes.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -147,17 +154,18 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     entry::status("ibv_query_device_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `input` is non-null (checked first) and readable: the caller's contract, section
+        // Safety.
         if !input.is_null() && unsafe { entry::read(input) }?.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
         if attr_size < offset_of!(ibv_device_attr_ex, odp_caps) {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
-        // What is zero there is what a device without the feature reports: no on-demand paging, no
-        // clock, no raw packets, no tag matching, no device memory.
+        // Members that stay zero report absent features: TSO, raw packet offloads, tag matching,
+        // PCI atomics, and on-demand paging if the kernel does not offer it.
         let mut all = ibv_device_attr_ex::zeroed();
         all.orig_attr = device_attributes(device);
         all.completion_timestamp_mask = u64::MAX;
@@ -187,22 +195,25 @@ pub(super) unsafe extern "C" fn query_device_ex(
         }
         all.max_dm_size = MAX_DM_SIZE as u64;
         all.phys_port_cnt_ex = u32::from(PORT);
-        // SAFETY: as above.
+        // SAFETY: `attr` is null or points to `attr_size` writable bytes: the caller's contract,
+        // section Safety.
         unsafe { entry::write_as_known(attr, attr_size, &all) }
     })
 }
 
-/// `query_rt_values` of a context: the clock of completions' time stamps. As by drivers of hardware
-/// it is one number, in `tv_nsec`.
+/// Implements `query_rt_values` of a context: reads the clock of the completion timestamps. As in
+/// drivers of hardware it is one number of ticks, in `tv_nsec`.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and what is asked for.
+/// `context` must be null or an opened device. `values` must be null or point to a readable and
+/// writable structure.
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     entry::status("ibv_query_rt_values_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `values` null or readable: the
+        // caller's contract, section Safety.
         let asked = unsafe {
             context_of(context)?;
             entry::read(values)?
@@ -217,12 +228,12 @@ pub(super) unsafe extern "C" fn query_rt_values(
                 tv_nsec: urxe_net::now().0.cast_signed(),
             };
         }
-        // SAFETY: as above.
+        // SAFETY: `values` is writable: the caller's contract, section Safety.
         unsafe { entry::write(values, answer) }
     })
 }
 
-/// The specification's counters of violations have 16 bits, and stop at their end (14.2.5.6).
+/// The maximum of the violation counters, which have 16 bits and saturate (IBA 14.2.5.6).
 const MAX_VIOLATIONS: u64 = 0xffff;
 
 fn port_attributes(device: &Device) -> ibv_port_attr {
@@ -252,8 +263,10 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
     attr
 }
 
+/// Checks a port number.
+///
 /// # Errors
-/// `EINVAL` if it is not the one port.
+/// `EINVAL` if it is not that of the only port.
 pub(super) fn check_port(number: impl Into<u32>) -> Result<(), Errno> {
     if number.into() == u32::from(PORT) {
         Ok(())
@@ -262,10 +275,11 @@ pub(super) fn check_port(number: impl Into<u32>) -> Result<(), Errno> {
     }
 }
 
-/// `query_port` of a context.
+/// Implements `query_port` of a context.
 ///
 /// # Safety
-/// `context` is an opened device, and `port_attr` has `port_attr_len` bytes.
+/// `context` must be null or an opened device. `port_attr` must be null or point to `port_attr_len`
+/// writable bytes.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -273,28 +287,31 @@ pub(super) unsafe extern "C" fn query_port(
     port_attr_len: usize,
 ) -> c_int {
     entry::status("ibv_query_port", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
         check_port(port_num)?;
-        // SAFETY: as above.
+        // SAFETY: `port_attr` is null or points to `port_attr_len` writable bytes: the caller's
+        // contract, section Safety.
         unsafe { entry::write_as_known(port_attr, port_attr_len, &port_attributes(device)) }
     })
 }
 
-/// For programs that know only the first part of the attributes.
+/// Reads the port attributes for programs that know only the first part of the structure.
 ///
 /// # Safety
-/// `context` is an opened device, and `port_attr` has [`COMPAT_PORT_ATTR_LEN`] bytes.
+/// `context` must be null or an opened device. `port_attr` must be null or point to
+/// [`COMPAT_PORT_ATTR_LEN`] writable bytes.
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port_num: u8,
     port_attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is null or an opened device, and `port_attr` null or writable for this
+    // length: the caller's contract, section Safety.
     unsafe { query_port(context, port_num, port_attr.cast(), COMPAT_PORT_ATTR_LEN) }
 }
 
-/// The GID with this index, or `None` for an empty entry.
+/// Returns the GID with this index, or `None` for an empty entry.
 fn gid_at(device: &Device, index: impl TryInto<usize>) -> Result<Option<Gid>, Errno> {
     match index.try_into() {
         Ok(index) if index < GID_TABLE_LEN => Ok(device.gid(index)),
@@ -312,10 +329,10 @@ fn gid_entry(device: &Device, gid: Gid, index: usize) -> ibv_gid_entry {
     }
 }
 
-/// An entry of the GID table; all zeros for an empty one.
+/// Reads an entry of the GID table; all zeros for an empty one.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and room for a GID.
+/// `context` must be null or an opened device. `gid` must be null or point to a writable GID.
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
     port_num: u8,
@@ -323,19 +340,20 @@ pub unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     entry::status_or_minus_one("ibv_query_gid", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
         check_port(port_num)?;
         let raw = gid_at(device, index)?.unwrap_or_default().0;
-        // SAFETY: as above.
+        // SAFETY: `gid` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(gid, ibv_gid { raw }) }
     })
 }
 
-/// An entry of the GID table with what else is known of it; `ENODATA` for an empty one.
+/// Reads an entry of the GID table with its type and interface; `ENODATA` for an empty one.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and `entry_size` bytes.
+/// `context` must be null or an opened device. `entry` must be null or point to `entry_size`
+/// writable bytes.
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,
@@ -345,18 +363,20 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     entry::status("ibv_query_gid_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
         check_entries(flags, entry_size)?;
         check_port(port_num)?;
         let gid = gid_at(device, gid_index)?.ok_or(Errno(libc::ENODATA))?;
         let known = gid_entry(device, gid, gid_index as usize);
-        // SAFETY: as above.
+        // SAFETY: `entry` is null or points to `entry_size` writable bytes: the caller's contract,
+        // section Safety.
         unsafe { entry::write_as_known(entry, entry_size, &known) }
     })
 }
 
-/// No flags are defined, and no entry was ever smaller than now.
+/// Checks the flags and the entry size of a GID query. No flags are defined, and no version of the
+/// entry was smaller.
 fn check_entries(flags: u32, entry_size: usize) -> Result<(), Errno> {
     if flags != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -367,10 +387,12 @@ fn check_entries(flags: u32, entry_size: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The entries of the GID table that are not empty. Returns how many, or a negative errno value.
+/// Reads the entries of the GID table that are not empty. Returns their number, or a negative errno
+/// value.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and `max_entries` times `entry_size` bytes.
+/// `context` must be null or an opened device. `entries` must be null or point to `max_entries *
+/// entry_size` writable bytes.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -379,7 +401,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     entry::count("ibv_query_gid_table", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
         check_entries(flags, entry_size)?;
         let gids = device.gids();
@@ -389,17 +411,19 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         for (place, (index, ip)) in gids.iter().enumerate() {
             let known = gid_entry(device, Gid::from_ip(*ip), *index);
             let at = entries.wrapping_byte_add(place * entry_size);
-            // SAFETY: as above; fewer than max_entries are written.
+            // SAFETY: `entries` is null or points to `max_entries` writable entries, and `place <
+            // max_entries` (checked above): the caller's contract, section Safety. `write_as_known`
+            // rejects null at the first entry.
             unsafe { entry::write_as_known(at, entry_size, &known)? };
         }
         Ok(gids.len())
     })
 }
 
-/// The type of a GID by the numbers that sysfs has: 1 is RoCEv2.
+/// Reads the type of a GID by sysfs's numbers: 1 is RoCEv2.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and room for the type.
+/// `context` must be null or an opened device. `kind` must be null or point to a writable `u32`.
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
     port_num: u8,
@@ -408,17 +432,19 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     const SYSFS_ROCE_V2: u32 = 1;
     entry::status_or_minus_one("ibv_query_gid_type", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?.driver.device();
         check_port(port_num)?;
         gid_at(device, index)?;
-        // SAFETY: as above.
+        // SAFETY: `kind` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(kind, SYSFS_ROCE_V2) }
     })
 }
 
+/// Reads an entry of the P_Key table, in network byte order.
+///
 /// # Safety
-/// The pointers are null, or an opened device and room for a P_Key.
+/// `context` must be null or an opened device. `pkey` must be null or point to a writable `u16`.
 pub unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
     port_num: u8,
@@ -426,26 +452,28 @@ pub unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     entry::status_or_minus_one("ibv_query_pkey", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         unsafe { context_of(context) }?;
         check_port(port_num)?;
         if !(0..c_int::from(PKEYS)).contains(&index) {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above.
+        // SAFETY: `pkey` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(pkey, PKey::DEFAULT.0.to_be()) }
     })
 }
 
+/// Returns the index of a P_Key, given in network byte order.
+///
 /// # Safety
-/// `context` is null or an opened device.
+/// `context` must be null or an opened device.
 pub unsafe extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,
     port_num: u8,
     pkey: u16,
 ) -> c_int {
     entry::number("ibv_get_pkey_index", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         unsafe { context_of(context) }?;
         check_port(port_num)?;
         if u16::from_be(pkey) == PKey::DEFAULT.0 {

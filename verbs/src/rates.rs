@@ -1,16 +1,16 @@
-//! Static rates: the codes of the specification (volume 1, 9.11.1, as `ibv_rate`) against multiples
-//! of 2.5 Gbit/s and against Mbit/s as lines carry them.
+//! Static rates: conversion of the specification's codes (IBA 9.11.1, `ibv_rate`) to multiples of
+//! 2.5 Gbit/s and to Mbit/s.
 
 use libc::c_int;
 
 use super::entry;
 use super::ffi::*;
 
-/// A rate: its code, its multiple of 2.5 Gbit/s if that is how it is built, and its Mbit/s.
+/// A rate: its code, its multiple of 2.5 Gbit/s if it has one, and its signalling rate in Mbit/s.
 struct Rate(ibv_rate, Option<c_int>, c_int);
 
-/// Rates since FDR have a signalling rate that is no multiple of 2.5 Gbit/s; some have a nominal
-/// multiple all the same.
+/// The known rates. Signalling rates since FDR are not multiples of 2.5 Gbit/s; some have a nominal
+/// multiple nevertheless.
 const RATES: [Rate; 23] = [
     Rate(IBV_RATE_2_5_GBPS, Some(1), 2_500),
     Rate(IBV_RATE_5_GBPS, Some(2), 5_000),
@@ -37,10 +37,10 @@ const RATES: [Rate; 23] = [
     Rate(IBV_RATE_1200_GBPS, Some(480), 1_275_000),
 ];
 
-/// What stands for «no such rate» in multiples and Mbit/s.
+/// The value for «no such rate» in multiples and Mbit/s.
 const NO_RATE: c_int = -1;
 
-/// A rate as a multiple of 2.5 Gbit/s; -1 where it is not one (`ibv_rate_to_mult(3)`).
+/// Returns a rate as a multiple of 2.5 Gbit/s; -1 if it is not one (`ibv_rate_to_mult(3)`).
 pub extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     entry::value("ibv_rate_to_mult", NO_RATE, || {
         RATES
@@ -51,7 +51,7 @@ pub extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     })
 }
 
-/// The rate that is this multiple of 2.5 Gbit/s; `IBV_RATE_MAX` where there is none.
+/// Returns the rate for a multiple of 2.5 Gbit/s; `IBV_RATE_MAX` if there is none.
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     entry::value("mult_to_ibv_rate", IBV_RATE_MAX, || {
         RATES
@@ -61,7 +61,7 @@ pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     })
 }
 
-/// A rate in Mbit/s; -1 for an unknown one (`ibv_rate_to_mbps(3)`).
+/// Returns a rate in Mbit/s; -1 for an unknown one (`ibv_rate_to_mbps(3)`).
 pub extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     entry::value("ibv_rate_to_mbps", NO_RATE, || {
         RATES
@@ -71,7 +71,7 @@ pub extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     })
 }
 
-/// The rate of this many Mbit/s; `IBV_RATE_MAX` where there is none.
+/// Returns the rate for a number of Mbit/s; `IBV_RATE_MAX` if there is none.
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     entry::value("mbps_to_ibv_rate", IBV_RATE_MAX, || {
         RATES

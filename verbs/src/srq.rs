@@ -19,7 +19,7 @@ impl Handle for ibv_srq {
     type Ours = SharedQueue;
 }
 
-/// What stands behind an `ibv_srq`.
+/// The library's state behind an `ibv_srq`.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub driver: Arc<Srq>,
@@ -28,19 +28,20 @@ pub(super) struct SharedQueue {
     _uses: Vec<Use>,
 }
 
-/// What stands behind an `ibv_srq`.
+/// Returns the library's state behind an `ibv_srq`.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `srq` is null.
 ///
 /// # Safety
-/// A pointer that is not null is a shared receive queue of ours, in use while the result is.
+/// If `srq` is not null, it must be a shared receive queue created by this library that stays live
+/// for `'a`.
 pub(super) unsafe fn shared_of<'a>(srq: *mut ibv_srq) -> Result<&'a SharedQueue, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is null or live for `'a`: the caller's contract, section Safety.
     unsafe { object::ours(srq) }
 }
 
-/// The `ibv_srq` of a shared receive queue, unless it is being destroyed.
+/// Returns the `ibv_srq` of a shared receive queue, or `None` if it is being destroyed.
 pub(super) fn shown_shared(queue: &Srq) -> Option<*mut ibv_srq> {
     let shown = ptr::with_exposed_provenance_mut::<ibv_srq>(queue.tag());
     (!shown.is_null()).then_some(shown)
@@ -62,43 +63,48 @@ fn shown_attributes(ours: &SrqAttr) -> ibv_srq_attr {
     }
 }
 
-/// Says which sizes the queue has.
+/// Creates a shared receive queue, and stores its actual sizes in `srq_init_attr`.
 ///
 /// # Safety
-/// The pointers are null, or a protection domain of ours and attributes.
+/// `pd` must be null or a live protection domain created by this library. `srq_init_attr` must be
+/// null or point to readable and writable attributes.
 pub unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     srq_init_attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     entry::pointer("ibv_create_srq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is null or live, and `srq_init_attr` is null or readable and writable: the
+        // caller's contract, section Safety. `entry::read` rejects null before the write.
         unsafe {
             let wanted = entry::read(srq_init_attr)?;
             let (srq, attr) = create(pd, &wanted, None)?;
-            // This makes no reference.
+            // The write makes no reference.
             (&raw mut (*srq_init_attr).attr).write(attr);
             Ok(srq)
         }
     })
 }
 
-/// What a shared receive queue of extended reliable connections needs beside.
+/// The further objects of a shared receive queue of XRC connections.
 struct Membership {
     xrcd: *mut ibv_xrcd,
     cq: *mut ibv_cq,
 }
 
-/// `create_srq_ex` of a context. The inline function calls [`ibv_create_srq`] for queues that need
-/// no more.
+/// Implements `create_srq_ex` of a context. For basic queues the inline function calls
+/// [`ibv_create_srq`] instead.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with objects of ours.
+/// `context` must be null or an opened device. `srq_init_attr_ex` must be null or point to readable
+/// and writable attributes. The objects that its mask selects must be null or live objects created
+/// by this library.
 pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     entry::pointer("ibv_create_srq_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and the attributes null or readable: the
+        // caller's contract, section Safety.
         let wanted = unsafe {
             context_of(context)?;
             entry::read(srq_init_attr_ex)?
@@ -133,7 +139,9 @@ pub(super) unsafe extern "C" fn create_srq_ex(
             srq_context: wanted.srq_context,
             attr: wanted.attr,
         };
-        // SAFETY: as above; the last makes no reference.
+        // SAFETY: the selected objects are null or live, and `srq_init_attr_ex`, which
+        // `entry::read` accepted, is writable: the caller's contract, section Safety. The write
+        // makes no reference.
         unsafe {
             let (srq, attr) = create(wanted.pd, &basic, membership)?;
             (&raw mut (*srq_init_attr_ex).attr).write(attr);
@@ -142,25 +150,26 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Makes a queue, and says which sizes it has.
+/// Creates a shared receive queue, and returns it with its actual sizes.
 ///
 /// # Safety
-/// The pointers are null or objects of ours.
+/// `pd` and the objects in `membership` must be null or live objects created by this library.
 unsafe fn create(
     pd: *mut ibv_pd,
     wanted: &ibv_srq_init_attr,
     membership: Option<Membership>,
 ) -> Result<(*mut ibv_srq, ibv_srq_attr), Errno> {
-    // SAFETY: the caller's promise; the second makes no reference.
+    // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
+    // after `object::ours` has rejected a null `pd`, and without a reference.
     let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
-    // SAFETY: the domain's own context, which outlives it.
+    // SAFETY: `context` is the domain's own context, which outlives the domain.
     let device = &unsafe { context_of(context) }?.driver;
     let attr = attributes_from(&wanted.attr);
     let mut uses = vec![domain.users.add()];
     let driver = match membership {
         None => device.create_srq(&domain.driver, attr)?,
         Some(Membership { xrcd, cq }) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `xrcd` and `cq` are null or live: the caller's contract, section Safety.
             let (xrcd, cq) = unsafe { (object::ours(xrcd)?, queue_in(cq, context)?) };
             uses.extend([xrcd.users.add(), cq.users.add()]);
             device.create_srq_in(&xrcd.driver, &cq.driver, &domain.driver, attr)?
@@ -182,30 +191,37 @@ unsafe fn create(
     Ok((srq, attr))
 }
 
-/// `get_srq_num` of a context: the number by which messages of extended reliable connections name
-/// it, which other queues have not.
+/// Implements `get_srq_num` of a context: returns the number by which messages of XRC connections
+/// address the queue.
+///
+/// `EOPNOTSUPP` for other queues, which have no number.
 ///
 /// # Safety
-/// The pointers are null, or a shared receive queue of ours and room for the number.
+/// `srq` must be null or a live shared receive queue created by this library. `srq_num` must be
+/// null or point to a writable `u32`.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     entry::status("ibv_get_srq_num", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is null or live: the caller's contract, section Safety.
         let number = unsafe { shared_of(srq) }?.driver.number();
         let number = number.ok_or(Errno(libc::EOPNOTSUPP))?;
-        // SAFETY: as above.
+        // SAFETY: `srq_num` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(srq_num, number.get()) }
     })
 }
 
+/// Changes the size or the limit of a shared receive queue.
+///
 /// # Safety
-/// The pointers are null, or a shared receive queue of ours and attributes.
+/// `srq` must be null or a live shared receive queue created by this library. `srq_attr` must be
+/// null or point to readable attributes.
 pub unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,
     srq_attr: *mut ibv_srq_attr,
     srq_attr_mask: c_int,
 ) -> c_int {
     entry::status("ibv_modify_srq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is null or live, and `srq_attr` null or readable: the caller's contract,
+        // section Safety.
         let (queue, attr) = unsafe { (shared_of(srq)?, entry::read(srq_attr)?) };
         let mask = srq_attr_mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -219,11 +235,15 @@ pub unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
+/// Reads the attributes of a shared receive queue.
+///
 /// # Safety
-/// The pointers are null, or a shared receive queue of ours and room for attributes.
+/// `srq` must be null or a live shared receive queue created by this library. `srq_attr` must be
+/// null or point to writable attributes.
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int {
     entry::status("ibv_query_srq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is null or live, and `srq_attr` null or writable: the caller's contract,
+        // section Safety.
         unsafe {
             let queue = shared_of(srq)?;
             entry::write(srq_attr, shown_attributes(&queue.driver.attributes()))
@@ -231,19 +251,23 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq
     })
 }
 
-/// `EBUSY` while a queue pair receives from it. Waits until the program has acknowledged the events
-/// that it has of it.
+/// Destroys a shared receive queue.
+///
+/// Returns `EBUSY` while a queue pair receives from it. Waits until the program has acknowledged
+/// all events of it that it has received.
 ///
 /// # Safety
-/// `srq` is null or a shared receive queue of ours, and used for nothing else any more.
+/// `srq` must be null or a live shared receive queue created by this library. No other call may use
+/// it now or later.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     entry::status("ibv_destroy_srq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is null or live: the caller's contract, section Safety.
         let queue = unsafe { shared_of(srq) }?;
         queue.users.check_none()?;
         queue.driver.tag.store(0, Ordering::Release);
         queue.driver.retire();
-        // SAFETY: as above; no queue pair and no event points at it.
+        // SAFETY: `srq` is live, and no other call uses it: the caller's contract, section Safety.
+        // No queue pair uses it (checked above), and after `retire` no event refers to it.
         drop(unsafe { object::free(srq) });
         Ok(())
     })

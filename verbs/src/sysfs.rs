@@ -1,5 +1,5 @@
-//! Reading sysfs. Not for urxe's own devices, which have nothing there: drivers and a few programs
-//! use these calls for what they want to know of the host.
+//! Reading of sysfs. urxe's own devices have no files there; drivers and a few programs use these
+//! calls to read properties of the host.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::ffi::IBV_SYSFS_PATH_MAX;
 
 const DEFAULT_PATH: &CStr = c"/sys";
 
-/// Where sysfs is: `SYSFS_PATH` without slashes at its end, or `/sys`.
+/// Returns the path of sysfs: `SYSFS_PATH` without trailing slashes, or `/sys`.
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<Option<CString>> = OnceLock::new();
     entry::value("ibv_get_sysfs_path", DEFAULT_PATH.as_ptr(), || {
@@ -27,9 +27,9 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     })
 }
 
-/// The environment counts only where the process has no more rights than who started it.
+/// Returns the path from the environment, unless the process has more rights than its user.
 fn path_from_environment() -> Option<CString> {
-    // SAFETY: these calls take nothing and cannot fail.
+    // SAFETY: these calls have no arguments and no preconditions, and cannot fail.
     let elevated =
         unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() };
     if elevated {
@@ -45,11 +45,12 @@ fn path_from_environment() -> Option<CString> {
     CString::new(&bytes[..end]).ok()
 }
 
-/// Reads `dir/file` into `buf` as a C string without the newline at its end. Returns its length, or
-/// -1, also when `size` bytes cannot hold it.
+/// Reads `dir/file` into `buf` as a C string without a final newline. Returns its length, or -1,
+/// also if it does not fit `size` bytes.
 ///
 /// # Safety
-/// `dir` and `file` are C strings, and `buf` has room for `size` bytes.
+/// `dir` and `file` must be null or C strings. `buf` must be null or point to `size` writable
+/// bytes.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,
@@ -60,11 +61,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
         if dir.is_null() || file.is_null() || buf.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: not null as checked, and strings by the caller's promise.
+        // SAFETY: `dir` and `file` are non-null (checked above) and C strings: the caller's
+        // contract, section Safety.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
         let path = [dir.to_bytes(), file.to_bytes()].join(&b'/');
         let text = read_text(Path::new(OsStr::from_bytes(&path)), size)?;
-        // SAFETY: read_text leaves room for the NUL within `size`, which the caller has at buf.
+        // SAFETY: `buf` is non-null (checked above) and points to `size` writable bytes: the
+        // caller's contract, section Safety. `read_text` leaves room for the NUL within `size`.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, text.len());
             buf.add(text.len()).write(0);
@@ -73,10 +76,10 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// What `path` holds, without the newline at its end, if that and a NUL fit into `room` bytes.
+/// Returns the contents of `path` without a final newline, if they and a NUL fit `room` bytes.
 fn read_text(path: &Path, room: usize) -> Result<Vec<u8>, Errno> {
     let mut text = Vec::new();
-    // One byte more than fits tells a text that just fits from one that is cut off.
+    // One more byte than fits distinguishes a text that just fits from one that is cut off.
     File::open(path)?
         .take(room as u64 + 1)
         .read_to_end(&mut text)?;
@@ -94,11 +97,13 @@ fn read_text(path: &Path, room: usize) -> Result<Vec<u8>, Errno> {
 mod tests {
     use super::*;
 
-    /// Reads /proc/sys/kernel/ostype, which is «Linux\n» on every host, into `room` bytes.
+    /// Reads /proc/sys/kernel/ostype, which is «Linux
+    /// » on every host, into `room` bytes.
     fn os_type(room: usize) -> (c_int, Vec<u8>) {
         let mut buf = vec![0x7f_u8; 16];
         let (dir, file) = (c"/proc/sys/kernel", c"ostype");
-        // SAFETY: two literals, and a buffer larger than every `room` that is asked for.
+        // SAFETY: two C string literals, and a buffer that is larger than every `room` of the
+        // tests.
         let res = unsafe {
             ibv_read_sysfs_file(dir.as_ptr(), file.as_ptr(), buf.as_mut_ptr().cast(), room)
         };
@@ -125,7 +130,7 @@ mod tests {
     #[test]
     fn missing_file_and_null_pointers_are_errors() {
         let mut buf = [0 as c_char; 4];
-        // SAFETY: literals, null, and a buffer of the size given.
+        // SAFETY: C string literals, null, and a buffer of the given size.
         unsafe {
             let none = ibv_read_sysfs_file(c"/".as_ptr(), c"no/such".as_ptr(), buf.as_mut_ptr(), 4);
             assert_eq!(none, -1);

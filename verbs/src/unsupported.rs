@@ -1,27 +1,28 @@
-//! What functions that urxe does not have return. Which function is of which shape, and its errno,
-//! stands in `symbols.txt`; `build.rs` writes a function for each row from these.
+//! Results of functions that urxe does not support. `symbols.txt` lists the kind of result and the
+//! errno of each function; `build.rs` generates a function for each row from these.
 
 use libc::{c_int, c_void};
 
 use super::entry;
 use super::errno::{self, Errno};
 
-/// The errno itself, for functions that return 0 or an errno.
+/// Returns the errno, for functions that return 0 or an errno.
 pub fn errno(name: &'static str, error: c_int) -> c_int {
     entry::status(name, || refuse(name, error))
 }
 
-/// -1 and `errno`. As wide as the widest of these functions returns, which serves the narrower.
+/// Returns -1 and sets `errno`. The result is as wide as the widest of these functions returns,
+/// which also serves the narrower ones.
 pub fn minus1(name: &'static str, error: c_int) -> isize {
     entry::number(name, || refuse(name, error))
 }
 
-/// A null pointer and `errno`.
+/// Returns null and sets `errno`.
 pub fn null(name: &'static str, error: c_int) -> *mut c_void {
     entry::pointer(name, || refuse(name, error))
 }
 
-/// 0 and `errno`, for functions that have no value for failure.
+/// Returns 0 and sets `errno`, for functions that have no result for failure.
 pub fn zero(name: &'static str, error: c_int) -> u64 {
     entry::value(name, 0, || {
         errno::set(Errno(error));
@@ -29,7 +30,7 @@ pub fn zero(name: &'static str, error: c_int) -> u64 {
     })
 }
 
-/// Nothing, for functions that return nothing.
+/// Returns nothing, for functions without a result.
 pub fn void(name: &'static str) {
     entry::value(name, (), || ());
 }

@@ -1,9 +1,10 @@
-//! Objects at which threads of a program wait, while other threads may destroy them.
+//! Registry of the objects at which threads wait, while other threads may destroy them.
 //!
-//! Programs end that way: `main` destroys the channel and leaves, and a thread that nobody joins asks for
-//! the next event once more. With rdma-core such a call reads a descriptor that is closed, and fails;
-//! so a call that waits looks here for what it is to wait at, and never at memory that was freed. Whoever
-//! waits already stays until there is an event, as in the kernel: what it waits at lives as long.
+//! Some programs end in that way: `main` destroys the channel and returns, while a detached thread
+//! asks for the next event once more. With rdma-core such a call reads a closed descriptor, and
+//! fails. A call that waits therefore finds its object in this registry by the pointer, and never
+//! reads memory that may be freed. A thread that waits already goes on until there is an event, as
+//! in the kernel: its reference keeps the object alive.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -13,8 +14,8 @@ use urxe_driver::per_process::PerProcess;
 
 use super::errno::Errno;
 
-/// The objects of a kind that are not destroyed, by the pointers that programs have. A forked child does not find
-/// its parent's.
+/// The live objects of one kind, by the pointers that programs have. A forked child starts with an
+/// empty registry.
 pub(super) struct Waited<T: 'static>(PerProcess<RwLock<ByPointer<T>>>);
 
 type ByPointer<T> = HashMap<usize, Arc<T>>;
@@ -28,16 +29,16 @@ impl<T: Debug + Send + Sync> Waited<T> {
         self.0.get(RwLock::default)
     }
 
-    /// One more.
+    /// Adds an object.
     pub fn add<C>(&'static self, pointer: *const C, what: &Arc<T>) {
         let mut all = self.all().write().unwrap_or_else(PoisonError::into_inner);
         all.insert(pointer.addr(), Arc::clone(what));
     }
 
-    /// What to wait at; the pointer is only compared.
+    /// Returns the object of a pointer, which is only compared.
     ///
     /// # Errors
-    /// `EINVAL` for a null pointer, `EBADF` for one that was destroyed.
+    /// `EINVAL` for a null pointer, `EBADF` for an object that was destroyed.
     pub fn find<C>(&'static self, pointer: *const C) -> Result<Arc<T>, Errno> {
         if pointer.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -48,8 +49,8 @@ impl<T: Debug + Send + Sync> Waited<T> {
             .ok_or(Errno(libc::EBADF))
     }
 
-    /// Nobody begins to wait there any more. To be called before its memory is freed. False when it is
-    /// not here.
+    /// Removes an object, so that no further thread waits at it. To be called before its memory is
+    /// freed. Returns false if it is not registered.
     pub fn remove<C>(&'static self, pointer: *const C) -> bool {
         let mut all = self.all().write().unwrap_or_else(PoisonError::into_inner);
         let removed = all.remove(&pointer.addr());

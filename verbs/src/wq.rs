@@ -1,4 +1,4 @@
-//! Receive side scaling of raw packet queue pairs: work queues and the tables over them.
+//! Receive side scaling of raw packet queue pairs: work queues and indirection tables.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -18,26 +18,28 @@ impl Handle for ibv_wq {
     type Ours = WorkQueue;
 }
 
-/// What stands behind an `ibv_wq`.
+/// The library's state behind an `ibv_wq`.
 #[derive(Debug)]
 pub(super) struct WorkQueue {
     driver: Arc<Wq>,
-    /// The tables that it is in.
+    /// The indirection tables that contain it.
     users: Users,
     _pd: Use,
     _cq: Use,
 }
 
-/// `create_wq` of a context.
+/// Implements `create_wq` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with objects of ours.
+/// `context` must be null or an opened device. `wq_init_attr` must be null or point to readable
+/// attributes, whose `pd` and `cq` are null or live objects created by this library.
 pub(super) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     wq_init_attr: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
     entry::pointer("ibv_create_wq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `wq_init_attr` null or readable: the
+        // caller's contract, section Safety.
         let attr = unsafe {
             context_of(context)?;
             entry::read(wq_init_attr)?
@@ -49,7 +51,7 @@ pub(super) unsafe extern "C" fn create_wq(
         if attr.wq_type != IBV_WQT_RQ {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above.
+        // SAFETY: `attr.pd` and `attr.cq` are null or live: the caller's contract, section Safety.
         let (domain, queue) = unsafe { (object::ours(attr.pd)?, queue_of(attr.cq)?) };
         let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)?;
         let mut shown = ibv_wq::zeroed();
@@ -72,13 +74,15 @@ pub(super) unsafe extern "C" fn create_wq(
     })
 }
 
-/// `modify_wq` of a context.
+/// Implements `modify_wq` of a context.
 ///
 /// # Safety
-/// The pointers are null, or a work queue of ours and attributes.
+/// `wq` must be null or a live work queue created by this library. `wq_attr` must be null or point
+/// to readable attributes.
 pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int {
     entry::status("ibv_modify_wq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `wq` is null or live, and `wq_attr` null or readable: the caller's contract,
+        // section Safety.
         let (ours, attr) = unsafe { (object::ours(wq)?, entry::read(wq_attr)?) };
         let given = |bit| attr.attr_mask & bit != 0;
         if attr.attr_mask & !(IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE) != 0 {
@@ -93,39 +97,44 @@ pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_
             if !ours.driver.modify(to) {
                 return Err(Errno(libc::EINVAL));
             }
-            // SAFETY: as above; this makes no reference.
+            // SAFETY: `wq` is non-null, since `object::ours` accepted it, and live: the caller's
+            // contract, section Safety. The write makes no reference.
             unsafe { (&raw mut (*wq).state).write(attr.wq_state) };
         }
         Ok(())
     })
 }
 
-/// `destroy_wq` of a context. `EBUSY` while it is in a table.
+/// Implements `destroy_wq` of a context. `EBUSY` while an indirection table contains it.
 ///
 /// # Safety
-/// `wq` is null or a work queue of ours, and used for nothing else any more.
+/// `wq` must be null or a live work queue created by this library. No other call may use it now or
+/// later.
 pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     entry::status("ibv_destroy_wq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `wq` is null or live: the caller's contract, section Safety.
         let ours = unsafe { object::ours(wq) }?;
         ours.users.check_none()?;
         ours.driver.destroy();
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `wq` is live, and no other call uses it: the caller's contract, section Safety.
+        // No table uses it (checked above).
         drop(unsafe { object::free(wq) });
         Ok(())
     })
 }
 
-/// `post_recv` of a work queue.
+/// Implements `post_recv` of a work queue.
 ///
 /// # Safety
-/// The pointers are null, or a work queue of ours and a list of requests.
+/// `wq` must be null or a live work queue created by this library. `wr` and `bad_wr` must meet the
+/// requirements of [`post_receives`].
 unsafe extern "C" fn post_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `wq` is null or live, and the list and `bad_wr` meet the requirements of
+    // `post_receives`: the caller's contract, section Safety.
     unsafe {
         post_receives("ibv_post_wq_recv", wr, bad_wr, |wr_id, sges| {
             Ok(object::ours(wq)?.driver.post_receive(wr_id, sges)?)
@@ -137,7 +146,7 @@ impl Handle for ibv_rwq_ind_table {
     type Ours = Table;
 }
 
-/// What stands behind an `ibv_rwq_ind_table`.
+/// The library's state behind an `ibv_rwq_ind_table`.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: Vec<Arc<Wq>>,
@@ -147,17 +156,19 @@ pub(super) struct Table {
     _context: Use,
 }
 
-/// `create_rwq_ind_table` of a context.
+/// Implements `create_rwq_ind_table` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with as many work queues of ours as they
-/// say.
+/// `context` must be null or an opened device. `init_attr` must be null or point to readable
+/// attributes. Their `ind_tbl` must be null or point to `1 << log_ind_tbl_size` readable pointers,
+/// each null or a live work queue created by this library.
 pub(super) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     init_attr: *mut ibv_rwq_ind_table_init_attr,
 ) -> *mut ibv_rwq_ind_table {
     entry::pointer("ibv_create_rwq_ind_table", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `init_attr` null or readable: the
+        // caller's contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(init_attr)?) };
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -168,7 +179,9 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         let mut entries = Vec::with_capacity(count);
         let mut queues = Vec::with_capacity(count);
         for index in 0..count {
-            // SAFETY: as above.
+            // SAFETY: `ind_tbl` is null or points to `count` readable pointers, each null or a live
+            // work queue, and `index < count`: the caller's contract, section Safety. `entry::read`
+            // rejects a null `ind_tbl` at index 0.
             let queue = unsafe { object::ours(entry::read(attr.ind_tbl.wrapping_add(index))?) }?;
             entries.push(Arc::clone(&queue.driver));
             queues.push(queue.users.add());
@@ -190,29 +203,32 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
     })
 }
 
-/// `destroy_rwq_ind_table` of a context. `EBUSY` while a queue pair uses it.
+/// Implements `destroy_rwq_ind_table` of a context. `EBUSY` while a queue pair uses it.
 ///
 /// # Safety
-/// `table` is null or a table of ours, and used for nothing else any more.
+/// `table` must be null or a live indirection table created by this library. No other call may use
+/// it now or later.
 pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     entry::status("ibv_destroy_rwq_ind_table", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `table` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(table) }?.users.check_none()?;
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `table` is live, and no other call uses it: the caller's contract, section
+        // Safety. No queue pair uses it (checked above).
         drop(unsafe { object::free(table) });
         Ok(())
     })
 }
 
-/// How a queue pair with this table and this hash spreads its frames, and that it uses the table.
+/// Returns the spread of frames over a table by a hash, and a use of the table.
 ///
 /// # Safety
-/// `table` is null or a table of ours, and the key of the hash has as many bytes as it says.
+/// `table` must be null or a live indirection table created by this library. `hash.rx_hash_key`
+/// must be null or point to `rx_hash_key_len` readable bytes.
 pub(super) unsafe fn spread(
     table: *mut ibv_rwq_ind_table,
     hash: &ibv_rx_hash_conf,
 ) -> Result<(Spread, Use), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `table` is null or live: the caller's contract, section Safety.
     let table = unsafe { object::ours(table) }?;
     if u32::from(hash.rx_hash_function) != IBV_RX_HASH_FUNC_TOEPLITZ {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -222,7 +238,9 @@ pub(super) unsafe fn spread(
     }
     let fields = HashFields::from_bits(hash.rx_hash_fields_mask).ok_or(Errno(libc::EOPNOTSUPP))?;
     let mut key = [0; KEY_LEN];
-    // SAFETY: as above; as bytes, which need no alignment.
+    // SAFETY: `rx_hash_key` is non-null and `rx_hash_key_len` is `KEY_LEN` (checked above), so
+    // `KEY_LEN` bytes are readable: the caller's contract, section Safety. Bytes need no alignment,
+    // and `key` is a local.
     unsafe { ptr::copy_nonoverlapping(hash.rx_hash_key, key.as_mut_ptr(), KEY_LEN) };
     let spread = Spread::new(key, fields, table.entries.clone()).ok_or(Errno(libc::EINVAL))?;
     Ok((spread, table.users.add()))

@@ -1,4 +1,4 @@
-//! Domains of extended reliable connections, and their target queue pairs, which others may open.
+//! XRC domains, and their target queue pairs, which other handles in the process may open.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -21,25 +21,27 @@ impl Handle for ibv_xrcd {
     type Ours = XrcDomain;
 }
 
-/// What stands behind an `ibv_xrcd`.
+/// The library's state behind an `ibv_xrcd`.
 #[derive(Debug)]
 pub(super) struct XrcDomain {
     pub driver: Arc<Xrcd>,
-    /// The shared receive queues and queue pairs that were made by this handle of it.
+    /// The shared receive queues and queue pairs that were created by this handle of the domain.
     pub users: Users,
     _context: Use,
 }
 
-/// `open_xrcd` of a context.
+/// Implements `open_xrcd` of a context.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes.
+/// `context` must be null or an opened device. `xrcd_init_attr` must be null or point to readable
+/// attributes.
 pub(super) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     xrcd_init_attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     entry::pointer("ibv_open_xrcd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `xrcd_init_attr` null or readable: the
+        // caller's contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(xrcd_init_attr)?) };
         if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -56,8 +58,8 @@ pub(super) unsafe extern "C" fn open_xrcd(
         };
         let file = match attr.fd {
             -1 => None,
-            // SAFETY: the program's descriptor, which it keeps open during the call. Should it be
-            // none, looking at it says so.
+            // SAFETY: `fd` is not -1 and is borrowed only during this call, for which the program
+            // keeps it open. If it is not an open file, `fstat` fails.
             fd if fd >= 0 => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
             _ => return Err(Errno(libc::EBADF)),
         };
@@ -70,15 +72,17 @@ pub(super) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// `close_xrcd` of a context. `EBUSY` while something is left that was made by it.
+/// Implements `close_xrcd` of a context. `EBUSY` while an object uses this handle.
 ///
 /// # Safety
-/// `xrcd` is null or a domain of ours, and used for nothing else any more.
+/// `xrcd` must be null or a live XRC domain created by this library. No other call may use it now
+/// or later.
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     entry::status("ibv_close_xrcd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `xrcd` is null or live: the caller's contract, section Safety.
         unsafe { object::ours(xrcd) }?.users.check_none()?;
-        // SAFETY: as above, and nothing uses it.
+        // SAFETY: `xrcd` is live, and no other call uses it: the caller's contract, section Safety.
+        // No object uses it (checked above).
         drop(unsafe { object::free(xrcd) });
         Ok(())
     })
@@ -87,16 +91,19 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 const OPEN_NEEDS: ibv_qp_open_attr_mask =
     IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
 
-/// `open_qp` of a context: a target queue pair of the domain, by its number.
+/// Implements `open_qp` of a context: opens a target queue pair of the domain by its number.
 ///
 /// # Safety
-/// The pointers are null, or an opened device and attributes with a domain of ours.
+/// `context` must be null or an opened device. `qp_open_attr` must be null or point to readable
+/// attributes. If the mask selects their `xrcd`, it must be null or a live XRC domain created by
+/// this library.
 pub(super) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     qp_open_attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     entry::pointer("ibv_open_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is null or an opened device, and `qp_open_attr` null or readable: the
+        // caller's contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(qp_open_attr)?) };
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -104,7 +111,8 @@ pub(super) unsafe extern "C" fn open_qp(
         if attr.comp_mask & OPEN_NEEDS != OPEN_NEEDS || attr.qp_type != IBV_QPT_XRC_RECV {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `attr.xrcd` is null or live, since its mask bit is set (checked above): the
+        // caller's contract, section Safety.
         let domain = unsafe { object::ours(attr.xrcd) }?;
         let events = device.driver.events();
         let qpn = Qpn::new(attr.qp_num);

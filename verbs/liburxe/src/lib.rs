@@ -1,10 +1,11 @@
-//! `liburxe.so`: the exported symbols, each under its version node. `build.rs` generates them from
-//! `symbols.txt`: a jump for each symbol and node to the function that serves it, and the functions of
-//! what is not supported.
+//! `liburxe.so`: the exported symbols, each under its version node.
 //!
-//! Jumps instead of `#[no_mangle]`, since a shared object may export several versions of a name, and
-//! only an assembler label can carry one. Besides, the names stay out of Rust programs that use
-//! `urxe_verbs`: they can link the real libibverbs beside it.
+//! `build.rs` generates them from `symbols.txt`: for each symbol and node a jump to the function
+//! behind it, and the functions of unsupported symbols.
+//!
+//! Jumps are used instead of `#[no_mangle]`, because a shared object may export several versions of
+//! a name, and only an assembler label can carry a version. Besides, Rust programs that use
+//! `urxe_verbs` do not export these names, so they can link the real libibverbs too.
 
 use urxe_verbs::calls::*;
 use urxe_verbs::unsupported;

@@ -13,7 +13,8 @@ pub struct ibv_global_route {
     pub traffic_class: u8,
 }
 
-/// The 40 bytes in front of a datagram's payload; for RoCEv2 over IPv4 the last 20 of them are the IP header.
+/// The 40 bytes in front of a datagram's payload. For RoCEv2 over IPv4 the last 20 of them are the
+/// IP header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_grh {
@@ -25,7 +26,7 @@ pub struct ibv_grh {
     pub dgid: ibv_gid,
 }
 
-/// Static rates; the codes are the specification's, not in order.
+/// Static rates. The codes are the specification's; they are not in order of speed.
 pub type ibv_rate = c_uint;
 pub const IBV_RATE_MAX: ibv_rate = 0;
 pub const IBV_RATE_2_5_GBPS: ibv_rate = 2;

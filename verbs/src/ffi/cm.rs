@@ -4,7 +4,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use super::*;
 
-/// What an event tells.
+/// Types of connection manager events.
 pub type rdma_cm_event_type = c_uint;
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
@@ -45,13 +45,13 @@ pub const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 pub const RDMA_MAX_RESP_RES: u8 = 0xff;
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 
-/// Where events arrive.
+/// An event channel: the queue of connection manager events.
 #[repr(C)]
 pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// What a side of a connection offers, asks for, or was told.
+/// The connection parameters that one side requests, or that it received from its peer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_conn_param {
@@ -66,7 +66,7 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// How to reach a datagram service or a multicast group.
+/// The address and keys of a datagram service or a multicast group.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
@@ -86,7 +86,7 @@ pub union rdma_cm_event_param {
     pub arg: u64,
 }
 
-/// An event.
+/// A connection manager event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_cm_event {
@@ -97,7 +97,7 @@ pub struct rdma_cm_event {
     pub param: rdma_cm_event_param,
 }
 
-/// The GIDs of an identifier.
+/// The GIDs of an identifier's path.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ib_addr {
@@ -179,7 +179,7 @@ pub const RAI_FAMILY: c_int = 1 << 3;
 pub const RAI_SA: c_int = 1 << 4;
 pub const RAI_DNS: c_int = 1 << 5;
 
-/// What `rdma_getaddrinfo()` finds.
+/// A result of `rdma_getaddrinfo()`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addrinfo {
@@ -212,7 +212,7 @@ pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: rdma_cm_mc_join_flags = 0;
 pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: rdma_cm_mc_join_flags = 1;
 pub const RDMA_MC_JOIN_FLAG_RESERVED: rdma_cm_mc_join_flags = 2;
 
-/// How to join a multicast group.
+/// Parameters for joining a multicast group.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_cm_join_mc_attr_ex {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Why a work request completed; anything but 0 is an error.
+/// The status of a completed work request; any value but 0 is an error.
 pub type ibv_wc_status = c_uint;
 pub const IBV_WC_SUCCESS: ibv_wc_status = 0;
 pub const IBV_WC_LOC_LEN_ERR: ibv_wc_status = 1;
@@ -29,7 +29,7 @@ pub const IBV_WC_GENERAL_ERR: ibv_wc_status = 21;
 pub const IBV_WC_TM_ERR: ibv_wc_status = 22;
 pub const IBV_WC_TM_RNDV_INCOMPLETE: ibv_wc_status = 23;
 
-/// What completed. Bit 7 set: the receive side.
+/// The operation that completed. Bit 7 is set on the receive side.
 pub type ibv_wc_opcode = c_uint;
 pub const IBV_WC_SEND: ibv_wc_opcode = 0;
 pub const IBV_WC_RDMA_WRITE: ibv_wc_opcode = 1;
@@ -54,7 +54,7 @@ pub const IBV_WC_DRIVER3: ibv_wc_opcode = 137;
 
 pub const IBV_WC_IP_CSUM_OK_SHIFT: c_uint = 2;
 
-/// What an extended completion queue must be able to report.
+/// The members that an extended completion queue must be able to report.
 pub type ibv_create_cq_wc_flags = c_uint;
 pub const IBV_WC_EX_WITH_BYTE_LEN: ibv_create_cq_wc_flags = 1 << 0;
 pub const IBV_WC_EX_WITH_IMM: ibv_create_cq_wc_flags = 1 << 1;
@@ -73,7 +73,7 @@ pub const IBV_WC_STANDARD_FLAGS: c_uint = 127;
 
 pub const IBV_CREATE_CQ_SUP_WC_FLAGS: c_uint = 0xfff;
 
-/// Bits of wc_flags of a completion.
+/// Bits of `wc_flags` of a completion.
 pub type ibv_wc_flags = c_uint;
 pub const IBV_WC_GRH: ibv_wc_flags = 1 << 0;
 pub const IBV_WC_WITH_IMM: ibv_wc_flags = 1 << 1;
@@ -131,7 +131,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
-/// Tag of a tag matching completion.
+/// The tag of a tag matching completion.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wc_tm_info {
@@ -139,7 +139,8 @@ pub struct ibv_wc_tm_info {
     pub r#priv: u32,
 }
 
-/// An extended completion queue: an ibv_cq, then the entry being read and the functions that read it.
+/// An extended completion queue: an `ibv_cq`, then the current completion and the functions that
+/// read it.
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub context: *mut ibv_context,
@@ -207,7 +208,7 @@ pub type ibv_create_cq_attr_flags = c_uint;
 pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: ibv_create_cq_attr_flags = 1 << 0;
 pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: ibv_create_cq_attr_flags = 1 << 1;
 
-/// How to create an extended completion queue.
+/// Attributes for creating an extended completion queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_init_attr_ex {

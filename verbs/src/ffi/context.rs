@@ -1,8 +1,10 @@
-//! Opened devices: the tables of function pointers that the inline functions of `verbs.h` call through.
+//! Opened devices: the tables of function pointers that the inline functions of `verbs.h` call
+//! through.
 
 use super::*;
 
-/// Functions of an opened device. Slots that begin with _compat are dead, but for the two queries.
+/// Functions of an opened device. Members that begin with `_compat` are unused, except the two
+/// queries.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_context_ops {
@@ -70,7 +72,7 @@ pub struct ibv_context_ops {
     pub _compat_async_event: Option<unsafe extern "C" fn() -> *mut c_void>,
 }
 
-/// An opened device. abi_compat all ones says that a verbs_context surrounds it.
+/// An opened device. `abi_compat` of all ones means that a `verbs_context` contains it.
 #[repr(C)]
 pub struct ibv_context {
     pub device: *mut ibv_device,
@@ -82,7 +84,8 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// What surrounds an `ibv_context`, its last member. New functions are added at the front, and `sz` says how much there is.
+/// The structure that contains an `ibv_context` as its last member. New functions are added at the
+/// front, and `sz` is the size.
 #[repr(C)]
 pub struct verbs_context {
     pub free_buf: Option<unsafe extern "C" fn(buf: *mut ibv_buf)>,
@@ -262,31 +265,32 @@ pub struct verbs_context {
     pub context: ibv_context,
 }
 
-/// The private part of a [`verbs_context`], which is rdma-core's own; null here.
+/// The private part of a [`verbs_context`], which belongs to rdma-core. It is null here.
 #[repr(C)]
 pub struct verbs_ex_private {
     _opaque: [u8; 0],
 }
 
-/// [`ibv_port_attr`] as programs know it that were compiled before `port_cap_flags2`: its first
+/// The [`ibv_port_attr`] of programs that were compiled before `port_cap_flags2`: its first
 /// [`COMPAT_PORT_ATTR_LEN`] bytes.
 #[repr(C)]
 pub struct _compat_ibv_port_attr {
     _opaque: [u8; 0],
 }
 
-/// How many bytes of an [`ibv_port_attr`] the oldest programs have room for.
+/// The size in bytes of the [`ibv_port_attr`] of the oldest programs.
 pub const COMPAT_PORT_ATTR_LEN: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
-/// What `abi_compat` of an [`ibv_context`] holds when a [`verbs_context`] surrounds it.
+/// The value of `abi_compat` in an [`ibv_context`] that a [`verbs_context`] contains.
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
-/// The [`verbs_context`] that surrounds a context of ours.
+/// Returns the [`verbs_context`] that contains a context of this library.
 ///
 /// # Safety
-/// `context` points at the last member of a live `verbs_context`.
+/// `context` must point to the last member of a live `verbs_context`.
 pub unsafe fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: the caller says that a whole verbs_context is there.
+    // SAFETY: `context` is a member of a live `verbs_context`, so its start is in the same
+    // allocation: the caller's contract, section Safety.
     unsafe {
         context
             .byte_sub(core::mem::offset_of!(verbs_context, context))

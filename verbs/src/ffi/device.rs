@@ -1,4 +1,4 @@
-//! GIDs, devices and ports: what a program learns before it opens anything.
+//! GIDs, devices and ports: the properties that a program can query.
 
 use super::*;
 
@@ -10,7 +10,7 @@ pub struct ibv_gid_global {
     pub interface_id: u64,
 }
 
-/// A 128-bit GID; for RoCEv2 an IP address, IPv4 ones as ::ffff:a.b.c.d.
+/// A 128-bit GID. For RoCEv2 it is an IP address; IPv4 addresses are `::ffff:a.b.c.d`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_gid {
@@ -18,13 +18,13 @@ pub union ibv_gid {
     pub global: ibv_gid_global,
 }
 
-/// How a GID travels: RoCEv2 is UDP to port 4791.
+/// The encapsulation of a GID's packets. RoCEv2 is UDP to port 4791.
 pub type ibv_gid_type = c_uint;
 pub const IBV_GID_TYPE_IB: ibv_gid_type = 0;
 pub const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
 pub const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
 
-/// One row of a device's GID table.
+/// An entry of a device's GID table.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_gid_entry {
@@ -35,7 +35,7 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// What kind of node a device is; negative when unknown.
+/// The node type of a device; negative if unknown.
 pub type ibv_node_type = c_int;
 pub const IBV_NODE_UNKNOWN: ibv_node_type = -1;
 pub const IBV_NODE_CA: ibv_node_type = 1;
@@ -46,7 +46,7 @@ pub const IBV_NODE_USNIC: ibv_node_type = 5;
 pub const IBV_NODE_USNIC_UDP: ibv_node_type = 6;
 pub const IBV_NODE_UNSPECIFIED: ibv_node_type = 7;
 
-/// Which transport a device speaks; RoCE counts as IB.
+/// The transport of a device. RoCE counts as IB.
 pub type ibv_transport_type = c_int;
 pub const IBV_TRANSPORT_UNKNOWN: ibv_transport_type = -1;
 pub const IBV_TRANSPORT_IB: ibv_transport_type = 0;
@@ -55,7 +55,7 @@ pub const IBV_TRANSPORT_USNIC: ibv_transport_type = 2;
 pub const IBV_TRANSPORT_USNIC_UDP: ibv_transport_type = 3;
 pub const IBV_TRANSPORT_UNSPECIFIED: ibv_transport_type = 4;
 
-/// Bits of device_cap_flags in the device attributes.
+/// Bits of `device_cap_flags` in the device attributes.
 pub type ibv_device_cap_flags = c_uint;
 pub const IBV_DEVICE_RESIZE_MAX_WR: ibv_device_cap_flags = 1 << 0;
 pub const IBV_DEVICE_BAD_PKEY_CNTR: ibv_device_cap_flags = 1 << 1;
@@ -82,19 +82,19 @@ pub const IBV_DEVICE_RC_IP_CSUM: ibv_device_cap_flags = 1 << 25;
 pub const IBV_DEVICE_RAW_IP_CSUM: ibv_device_cap_flags = 1 << 26;
 pub const IBV_DEVICE_MANAGED_FLOW_STEERING: ibv_device_cap_flags = 1 << 29;
 
-/// Whether memory regions survive fork().
+/// Whether memory regions remain usable after fork().
 pub type ibv_fork_status = c_uint;
 pub const IBV_FORK_DISABLED: ibv_fork_status = 0;
 pub const IBV_FORK_ENABLED: ibv_fork_status = 1;
 pub const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
 
-/// What atomic operations are atomic against.
+/// The scope within which atomic operations are atomic.
 pub type ibv_atomic_cap = c_uint;
 pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 
-/// What a device is and the most of everything that it takes.
+/// The identity and the limits of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr {
@@ -140,19 +140,19 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// Input of the extended device query; comp_mask must be 0.
+/// Input of the extended device query; `comp_mask` must be 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
-/// On-demand paging: what the device offers at all.
+/// On-demand paging: general capabilities of the device.
 pub type ibv_odp_general_caps = c_uint;
 pub const IBV_ODP_SUPPORT: ibv_odp_general_caps = 1 << 0;
 pub const IBV_ODP_SUPPORT_IMPLICIT: ibv_odp_general_caps = 1 << 1;
 
-/// On-demand paging: which operations of a transport may fault.
+/// On-demand paging: the operations of a transport that may fault.
 pub type ibv_odp_transport_cap_bits = c_uint;
 pub const IBV_ODP_SUPPORT_SEND: ibv_odp_transport_cap_bits = 1 << 0;
 pub const IBV_ODP_SUPPORT_RECV: ibv_odp_transport_cap_bits = 1 << 1;
@@ -180,7 +180,7 @@ pub struct ibv_odp_caps {
     pub per_transport_caps: ibv_odp_caps_per_transport_caps,
 }
 
-/// TCP segmentation offload of raw queue pairs, sizes in bytes.
+/// TCP segmentation offload of raw packet queue pairs, sizes in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_tso_caps {
@@ -205,7 +205,7 @@ pub const IBV_RX_HASH_DST_PORT_UDP: ibv_rx_hash_fields = 1 << 7;
 pub const IBV_RX_HASH_IPSEC_SPI: ibv_rx_hash_fields = 1 << 8;
 pub const IBV_RX_HASH_INNER: ibv_rx_hash_fields = 1 << 31;
 
-/// Receive side scaling of raw queue pairs.
+/// Receive side scaling of raw packet queue pairs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_rss_caps {
@@ -247,7 +247,7 @@ pub struct ibv_tm_caps {
     pub max_sge: u32,
 }
 
-/// Interrupt moderation: completions, and microseconds.
+/// Interrupt moderation: a number of completions, and microseconds.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_moderation_caps {
@@ -261,7 +261,7 @@ pub const IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 1 <
 pub const IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 1 << 1;
 pub const IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP: ibv_pci_atomic_op_size = 1 << 2;
 
-/// PCI atomic sizes as bits.
+/// The PCI atomic sizes as bits.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_pci_atomic_caps {
@@ -270,7 +270,7 @@ pub struct ibv_pci_atomic_caps {
     pub compare_swap: u16,
 }
 
-/// The device attributes with what was added since; the caller's size says how much of it is filled in.
+/// The device attributes with later additions. The caller's size limits how much is filled in.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr_ex {
@@ -301,7 +301,7 @@ pub const IBV_MTU_1024: ibv_mtu = 3;
 pub const IBV_MTU_2048: ibv_mtu = 4;
 pub const IBV_MTU_4096: ibv_mtu = 5;
 
-/// Logical port state.
+/// The logical port state.
 pub type ibv_port_state = c_uint;
 pub const IBV_PORT_NOP: ibv_port_state = 0;
 pub const IBV_PORT_DOWN: ibv_port_state = 1;
@@ -352,7 +352,7 @@ pub const IBV_PORT_LINK_SPEED_HDR_SUP: ibv_port_cap_flags2 = 1 << 5;
 pub const IBV_PORT_LINK_SPEED_NDR_SUP: ibv_port_cap_flags2 = 1 << 10;
 pub const IBV_PORT_LINK_SPEED_XDR_SUP: ibv_port_cap_flags2 = 1 << 12;
 
-/// State and limits of a port.
+/// The state and the limits of a port.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_port_attr {
@@ -381,7 +381,7 @@ pub struct ibv_port_attr {
     pub active_speed_ex: u32,
 }
 
-/// Two slots of the first ABI; kept for their space.
+/// Two members of the first ABI, kept for their space.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct _ibv_device_ops {
@@ -393,7 +393,7 @@ pub struct _ibv_device_ops {
 pub const IBV_SYSFS_NAME_MAX: usize = 64;
 pub const IBV_SYSFS_PATH_MAX: usize = 0x100;
 
-/// A device in the list; the strings end in a NUL.
+/// A device in the list. The strings end in a NUL.
 #[repr(C)]
 pub struct ibv_device {
     pub _ops: _ibv_device_ops,
@@ -405,7 +405,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
 }
 
-/// Which clock to read.
+/// The clocks that can be read.
 pub type ibv_values_mask = c_uint;
 pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = 1 << 0;
 pub const IBV_VALUES_MASK_RESERVED: ibv_values_mask = 1 << 1;
@@ -418,8 +418,8 @@ pub struct ibv_values_ex {
     pub raw_clock: timespec,
 }
 
-/// What surrounds an [`ibv_device`]. Drivers of other devices look at `ops` to tell their own
-/// devices from ours: it points at something that is none of theirs.
+/// The structure that starts with an [`ibv_device`]. Drivers of other devices recognise their own
+/// by `ops`, so here it points to operations of none of them.
 #[repr(C)]
 pub struct verbs_device {
     pub device: ibv_device,
@@ -435,5 +435,5 @@ pub const IBV_DEVICE_RAW_SCATTER_FCS: u64 = 1 << 34;
 pub const IBV_DEVICE_PCI_WRITE_END_PADDING: u64 = 1 << 36;
 pub const IBV_DEVICE_CC_DMA_BOUNCE: u64 = 1 << 41;
 
-/// Bit of `flags` in the port attributes: only addresses with a GRH work.
+/// Bit of `flags` in the port attributes: only addresses with a GRH are valid.
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1 << 0;

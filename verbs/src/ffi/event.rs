@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Kinds of asynchronous event.
+/// Types of asynchronous events.
 pub type ibv_event_type = c_uint;
 pub const IBV_EVENT_CQ_ERR: ibv_event_type = 0;
 pub const IBV_EVENT_QP_FATAL: ibv_event_type = 1;
@@ -37,7 +37,7 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
-/// An asynchronous event; which member of element is valid follows from the type.
+/// An asynchronous event. The valid member of `element` follows from the type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {

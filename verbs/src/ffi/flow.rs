@@ -1,4 +1,5 @@
-//! Flow steering and counters; flow actions and completion counters, types that function signatures need.
+//! Flow steering and counters; also flow actions and completion counters, which function signatures
+//! need.
 
 use super::*;
 
@@ -266,14 +267,14 @@ pub union ibv_flow_spec_spec {
     pub flow_count: ibv_flow_spec_counter_action,
 }
 
-/// Any flow specification; hdr is common to all.
+/// A flow specification of any type; `hdr` is common to all.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_flow_spec {
     pub spec: ibv_flow_spec_spec,
 }
 
-/// A steering rule; the specifications follow it in memory.
+/// A flow rule. The specifications follow it in memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_flow_attr {

@@ -1,8 +1,8 @@
-//! Protection domains, memory regions, memory windows and the domains around them.
+//! Protection domains, memory regions, memory windows and XRC, thread and parent domains.
 
 use super::*;
 
-/// What local and remote work may do to a memory region, and a queue pair to memory.
+/// The permitted accesses to a memory region, or of a queue pair's peer to memory.
 pub type ibv_access_flags = c_uint;
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1 << 0;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 1 << 1;
@@ -36,7 +36,7 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 
-/// What an allocator returns to leave it to the library: this address.
+/// The address that an allocator returns to leave the allocation to the library.
 pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
 
 /// `enum ibv_parent_domain_init_attr_mask`.
@@ -79,7 +79,7 @@ pub const IBV_XRCD_INIT_ATTR_FD: ibv_xrcd_init_attr_mask = 1 << 0;
 pub const IBV_XRCD_INIT_ATTR_OFLAGS: ibv_xrcd_init_attr_mask = 1 << 1;
 pub const IBV_XRCD_INIT_ATTR_RESERVED: ibv_xrcd_init_attr_mask = 1 << 2;
 
-/// How to find or create an XRC domain: the inode of fd names it.
+/// Attributes for opening an XRC domain, which the inode of `fd` identifies.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_xrcd_init_attr {
@@ -94,7 +94,7 @@ pub struct ibv_xrcd {
     pub context: *mut ibv_context,
 }
 
-/// A registered memory region; length in bytes.
+/// A registered memory region; `length` is in bytes.
 #[repr(C)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
@@ -106,14 +106,14 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 
-/// What ibv_rereg_mr() changes.
+/// The properties that `ibv_rereg_mr()` changes.
 pub type ibv_rereg_mr_flags = c_uint;
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1 << 0;
 pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 1 << 2;
 pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
 
-/// How ibv_rereg_mr() failed; below -1 the region is no longer usable.
+/// Failures of `ibv_rereg_mr()`. Below -1 the region is no longer usable.
 pub type ibv_rereg_mr_err_code = c_int;
 pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
 pub const IBV_REREG_MR_ERR_DONT_FORK_NEW: ibv_rereg_mr_err_code = -2;
@@ -121,7 +121,7 @@ pub const IBV_REREG_MR_ERR_DO_FORK_OLD: ibv_rereg_mr_err_code = -3;
 pub const IBV_REREG_MR_ERR_CMD: ibv_rereg_mr_err_code = -4;
 pub const IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW: ibv_rereg_mr_err_code = -5;
 
-/// Which members of ibv_mr_init_attr are valid.
+/// The valid members of `ibv_mr_init_attr`.
 pub type ibv_mr_init_attr_mask = c_uint;
 pub const IBV_REG_MR_MASK_IOVA: ibv_mr_init_attr_mask = 1 << 0;
 pub const IBV_REG_MR_MASK_ADDR: ibv_mr_init_attr_mask = 1 << 1;
@@ -130,7 +130,7 @@ pub const IBV_REG_MR_MASK_FD_OFFSET: ibv_mr_init_attr_mask = 1 << 3;
 pub const IBV_REG_MR_MASK_DMAH: ibv_mr_init_attr_mask = 1 << 4;
 pub const IBV_REG_MR_MASK_BUF: ibv_mr_init_attr_mask = 1 << 5;
 
-/// Everything with which a region can be registered.
+/// Attributes for registering a region of any kind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mr_init_attr {
@@ -170,7 +170,7 @@ pub struct ibv_mw {
     pub r#type: ibv_mw_type,
 }
 
-/// The range and the rights that a window is bound to.
+/// The range and the access flags that a window is bound to.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mw_bind_info {
@@ -180,7 +180,7 @@ pub struct ibv_mw_bind_info {
     pub mw_access_flags: c_uint,
 }
 
-/// A bind request for a type 1 window.
+/// A bind request for a window of type 1.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mw_bind {
@@ -189,7 +189,7 @@ pub struct ibv_mw_bind {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// Size and alignment of device memory.
+/// The size and the alignment of device memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_alloc_dm_attr {
@@ -226,7 +226,7 @@ pub struct ibv_dm {
     pub handle: u32,
 }
 
-/// A DMA handle: hints for how the device reaches memory.
+/// A DMA handle: hints for the device's accesses to memory.
 #[repr(C)]
 pub struct ibv_dmah {
     pub context: *mut ibv_context,
@@ -253,10 +253,10 @@ pub struct ibv_dmah_init_attr {
     pub tph_mem_type: u8,
 }
 
-/// Access flags in this range are hints: what does not know one ignores it.
+/// Access flags in this range are hints; a device ignores those that it does not support.
 pub const IBV_ACCESS_OPTIONAL_RANGE: ibv_access_flags = 0x3ff0_0000;
 
-/// A buffer of `ibv_alloc_buf`, of which programs know nothing.
+/// A buffer of `ibv_alloc_buf`, which is opaque to programs.
 #[repr(C)]
 pub struct ibv_buf {
     pub(crate) _opaque: [u8; 0],

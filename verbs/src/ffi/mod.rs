@@ -1,9 +1,10 @@
-//! The C ABI's types: the one home of its layouts, for our headers and rdma-core's alike. A file here
-//! for each header in `include/infiniband/verbs/`, and for those of the connection manager.
+//! The C ABI's types. This module is the only definition of their layouts, for the project's
+//! headers and rdma-core's alike. It has a file for each header in `include/infiniband/verbs/`, and
+//! for those of the connection manager.
 //!
-//! Names are the C ones, so that who reads the manual page of a call finds them. Enumerations are
-//! integers of their C type: a program may pass any value, and Rust's enums must not hold one that
-//! they do not name. `tests/abi/layout.rs` compares every offset and value with both headers.
+//! Names are the C ones, as in the manual pages. Enumerations are integers of their C type: a
+//! program may pass any value, and a Rust enum must not hold a value that it does not name.
+//! `tests/abi/layout.rs` compares every offset and value with both headers.
 #![allow(
     missing_docs,
     non_camel_case_types,

@@ -1,4 +1,4 @@
-//! Queue pairs: how they are created, their attributes and their states.
+//! Queue pairs: creation, attributes and states.
 
 use super::*;
 
@@ -12,7 +12,7 @@ pub const IBV_QPT_XRC_SEND: ibv_qp_type = 9;
 pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
 pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
 
-/// Sizes of a queue pair; inline data in bytes.
+/// The capacities of a queue pair; inline data in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_cap {
@@ -23,7 +23,7 @@ pub struct ibv_qp_cap {
     pub max_inline_data: u32,
 }
 
-/// How to create a queue pair.
+/// Attributes for creating a queue pair.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr {
@@ -36,7 +36,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// Which members of ibv_qp_init_attr_ex are valid.
+/// The valid members of `ibv_qp_init_attr_ex`.
 pub type ibv_qp_init_attr_mask = c_uint;
 pub const IBV_QP_INIT_ATTR_PD: ibv_qp_init_attr_mask = 1 << 0;
 pub const IBV_QP_INIT_ATTR_XRCD: ibv_qp_init_attr_mask = 1 << 1;
@@ -54,7 +54,7 @@ pub const IBV_QP_CREATE_CVLAN_STRIPPING: ibv_qp_create_flags = 1 << 9;
 pub const IBV_QP_CREATE_SOURCE_QPN: ibv_qp_create_flags = 1 << 10;
 pub const IBV_QP_CREATE_PCI_WRITE_END_PADDING: ibv_qp_create_flags = 1 << 11;
 
-/// Which ibv_wr_*() calls the queue pair must support.
+/// The `ibv_wr_*()` functions that the queue pair must support.
 pub type ibv_qp_create_send_ops_flags = c_uint;
 pub const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = 1 << 0;
 pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = 1 << 1;
@@ -80,7 +80,8 @@ pub struct ibv_rx_hash_conf {
     pub rx_hash_fields_mask: u64,
 }
 
-/// How to create a queue pair, with the members that comp_mask names; starts as ibv_qp_init_attr.
+/// Attributes for creating a queue pair, with the members that `comp_mask` names. It starts as
+/// `ibv_qp_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr_ex {
@@ -110,7 +111,7 @@ pub const IBV_QP_OPEN_ATTR_CONTEXT: ibv_qp_open_attr_mask = 1 << 2;
 pub const IBV_QP_OPEN_ATTR_TYPE: ibv_qp_open_attr_mask = 1 << 3;
 pub const IBV_QP_OPEN_ATTR_RESERVED: ibv_qp_open_attr_mask = 1 << 4;
 
-/// How to open a shared XRC receive queue pair.
+/// Attributes for opening a shared XRC receive queue pair.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_open_attr {
@@ -121,7 +122,7 @@ pub struct ibv_qp_open_attr {
     pub qp_type: ibv_qp_type,
 }
 
-/// Which members of ibv_qp_attr ibv_modify_qp() takes.
+/// The members of `ibv_qp_attr` that `ibv_modify_qp()` applies.
 pub type ibv_qp_attr_mask = c_uint;
 pub const IBV_QP_STATE: ibv_qp_attr_mask = 1 << 0;
 pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 1 << 1;
@@ -173,7 +174,7 @@ pub const IBV_MIG_MIGRATED: ibv_mig_state = 0;
 pub const IBV_MIG_REARM: ibv_mig_state = 1;
 pub const IBV_MIG_ARMED: ibv_mig_state = 2;
 
-/// Attributes of a queue pair; timeout is 4.096 us << n, 0 forever.
+/// The attributes of a queue pair. `timeout` is 4.096 us << n; 0 is infinite.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_attr {
@@ -205,7 +206,7 @@ pub struct ibv_qp_attr {
     pub rate_limit: u32,
 }
 
-/// Pacing in kbit/s and bytes.
+/// Packet pacing: rates in kbit/s, sizes in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_rate_limit_attr {
@@ -215,7 +216,7 @@ pub struct ibv_qp_rate_limit_attr {
     pub comp_mask: u32,
 }
 
-/// Enhanced connection establishment: options that both vendors' ends must know.
+/// Enhanced connection establishment: vendor options that both ends must support.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_ece {

@@ -1,13 +1,13 @@
-//! Shared receive queues, and the work queues and indirection tables of raw packet programs.
+//! Shared receive queues, and the work queues and indirection tables of raw packet queue pairs.
 
 use super::*;
 
-/// Which members of ibv_srq_attr ibv_modify_srq() takes.
+/// The members of `ibv_srq_attr` that `ibv_modify_srq()` applies.
 pub type ibv_srq_attr_mask = c_uint;
 pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = 1 << 0;
 pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = 1 << 1;
 
-/// Size and limit of a shared receive queue.
+/// The size and the limit of a shared receive queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_attr {
@@ -16,7 +16,7 @@ pub struct ibv_srq_attr {
     pub srq_limit: u32,
 }
 
-/// How to create a shared receive queue.
+/// Attributes for creating a shared receive queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr {
@@ -24,7 +24,7 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 
-/// Kinds of shared receive queue.
+/// Types of shared receive queues.
 pub type ibv_srq_type = c_uint;
 pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
 pub const IBV_SRQT_XRC: ibv_srq_type = 1;
@@ -47,7 +47,8 @@ pub struct ibv_tm_cap {
     pub max_ops: u32,
 }
 
-/// How to create a shared receive queue, with the members that comp_mask names; starts as ibv_srq_init_attr.
+/// Attributes for creating a shared receive queue, with the members that `comp_mask` names. It
+/// starts as `ibv_srq_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr_ex {
@@ -129,7 +130,7 @@ pub struct ibv_wq_attr {
     pub flags_mask: u32,
 }
 
-/// A work queue of a raw program.
+/// A work queue of a raw packet queue pair.
 #[repr(C)]
 pub struct ibv_wq {
     pub context: *mut ibv_context,

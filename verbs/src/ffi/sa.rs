@@ -1,8 +1,8 @@
-//! Paths as a subnet administrator tells them: `infiniband/sa.h`.
+//! Path records of the subnet administrator: `infiniband/sa.h`.
 
 use super::*;
 
-/// A path, a member to each field.
+/// A path record with one member for each field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_sa_path_rec {
@@ -29,7 +29,7 @@ pub struct ibv_sa_path_rec {
 
 pub const IBV_PATH_RECORD_REVERSIBLE: u8 = 0x80;
 
-/// A path as it stands in a MAD.
+/// A path record in the format of a MAD.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_path_record {
@@ -58,7 +58,7 @@ pub const IBV_PATH_FLAG_INBOUND: u32 = 1 << 4;
 pub const IBV_PATH_FLAG_INBOUND_REVERSE: u32 = 1 << 5;
 pub const IBV_PATH_FLAG_BIDIRECTIONAL: u32 = IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE;
 
-/// A path and what it is for.
+/// A path record and its purpose.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_path_data {

@@ -19,7 +19,7 @@ pub const IBV_WR_DRIVER1: ibv_wr_opcode = 11;
 pub const IBV_WR_FLUSH: ibv_wr_opcode = 14;
 pub const IBV_WR_ATOMIC_WRITE: ibv_wr_opcode = 15;
 
-/// Bits of send_flags.
+/// Bits of `send_flags`.
 pub type ibv_send_flags = c_uint;
 pub const IBV_SEND_FENCE: ibv_send_flags = 1 << 0;
 pub const IBV_SEND_SIGNALED: ibv_send_flags = 1 << 1;
@@ -37,7 +37,7 @@ pub type ibv_selectivity_level = c_uint;
 pub const IBV_FLUSH_RANGE: ibv_selectivity_level = 0;
 pub const IBV_FLUSH_MR: ibv_selectivity_level = 1;
 
-/// A piece of inline data.
+/// A buffer of inline data.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_data_buf {
@@ -45,7 +45,7 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 
-/// A scatter/gather element; addr is in the region's own addresses.
+/// A scatter/gather element; `addr` is in the region's address space.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_sge {
@@ -232,7 +232,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
-/// A queue pair with the functions behind ibv_wr_*().
+/// A queue pair with the function pointers behind `ibv_wr_*()`.
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp_base: ibv_qp,

@@ -1,25 +1,28 @@
-//! Structures that begin as zeros, as C programs begin them: most of their members stay so.
+//! Structures that are initialized to zeros, as in C programs.
 
 use core::mem::MaybeUninit;
 
 use super::*;
 
-/// Types of which all zero bytes are a value.
+/// Types for which all zero bytes are a valid value.
 ///
 /// # Safety
-/// Every member is an integer, a raw pointer, an optional function pointer, a C library's
-/// synchronization object that begins as zeros, or made of such.
+/// Every member must be an integer, a raw pointer, an optional function pointer, a synchronization
+/// object of the C library whose static initializer is all zeros, or a structure, union or array of
+/// these.
 pub unsafe trait Zeroed: Sized {
-    /// All zero bytes.
+    /// Returns the value of all zero bytes.
     fn zeroed() -> Self {
-        // SAFETY: that is what the trait says.
+        // SAFETY: all zero bytes are a valid value of `Self`: the contract of the trait, section
+        // Safety.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 }
 
 macro_rules! zeroed {
     ($($name:path),* $(,)?) => {
-        // SAFETY: their members, above in this directory, are as the trait demands.
+        // SAFETY: every member of these C structures is of a type that the trait's section Safety
+        // lists.
         $(unsafe impl Zeroed for $name {})*
     };
 }
