@@ -1,4 +1,4 @@
-//! Whether a silent peer is still there.
+//! Liveness probes.
 
 use super::*;
 use Opcode::*;
