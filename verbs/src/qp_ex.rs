@@ -1,7 +1,6 @@
-//! The `ibv_wr_*` functions: work requests are built up between `wr_start` and `wr_complete`, which
-//! posts all of them or none.
+//! The `ibv_wr_*` functions: a thread builds work requests between `wr_start` and `wr_complete`.
 //!
-//! Meanwhile the queue pair belongs to the thread, by the mutex in its `ibv_qp`.
+//! `wr_complete` posts all of them or none. Meanwhile the thread holds the mutex of the `ibv_qp`.
 
 mod staging;
 
@@ -24,8 +23,10 @@ use staging::{Staged, Whither};
 
 pub(super) use staging::Staging;
 
-/// Fills in the functions. Those of operations that a queue pair cannot have stay null, as the
-/// program had to name the operations when it made the queue pair.
+/// Sets the function pointers of an extended queue pair.
+///
+/// Functions of operations that the queue pair does not support stay null: applications name the
+/// operations when they create the queue pair.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -50,13 +51,13 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
 }
 
-/// The queue pair as one with `ibv_wr_*` functions; null unless it was made for them.
+/// Returns the queue pair as an `ibv_qp_ex`; null unless it was created with `send_ops_flags`.
 ///
 /// # Safety
-/// `qp` is null or a queue pair of ours.
+/// `qp` must be null or a live queue pair of this library.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     entry::value("ibv_qp_to_qp_ex", ptr::null_mut(), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         match unsafe { pair_of(qp) } {
             Ok(pair) if pair.staging.is_some() => qp.cast(),
             _ => ptr::null_mut(),
@@ -64,28 +65,31 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     })
 }
 
-/// Where the thread builds its requests.
+/// Returns the requests that the thread is building.
 ///
 /// # Safety
-/// `qp` is null or a queue pair of ours, whose mutex the thread has.
+/// `qp` must be null or a live queue pair of this library whose mutex the calling thread holds. No
+/// other reference to the requests may exist.
 unsafe fn staged<'a>(qp: *mut ibv_qp_ex) -> Result<&'a mut Staged, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
     let staging = unsafe { object::ours(qp) }?.staging.as_ref();
-    // SAFETY: the mutex makes it this thread's, and no function here keeps it.
+    // SAFETY: the thread holds the mutex, so no other thread has a reference; the functions of this
+    // module drop theirs before they return.
     Ok(unsafe { &mut *staging.ok_or(Errno(libc::EINVAL))?.0.get() })
 }
 
-/// Runs a step of building. These functions return nothing: what goes wrong, `wr_complete` reports.
+/// Runs one building step; `wr_complete` reports its error, since these functions return nothing.
 ///
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe fn step(
     name: &'static str,
     qp: *mut ibv_qp_ex,
     build: impl FnOnce(&mut Staged) -> Result<(), Errno>,
 ) {
     entry::short(name, (), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+        // section Safety.
         let Ok(staged) = (unsafe { staged(qp) }) else {
             return;
         };
@@ -95,21 +99,23 @@ unsafe fn step(
     });
 }
 
-/// Begins a request, with the number and flags that the program has put into the queue pair.
+/// Begins a request with the `wr_id` and `wr_flags` set in the queue pair.
 ///
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe fn begin(name: &'static str, qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin_if(name, qp, Ok(op)) }
 }
 
-/// The same, unless the program asks for what there is not.
+/// Begins a request if the operation is valid.
 ///
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe fn begin_if(name: &'static str, qp: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
-    // SAFETY: the caller's promise; a null pointer is caught before it is read.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety. `step` rejects null before `wr_id` and `wr_flags` are read.
     unsafe {
         step(name, qp, |staged| {
             let wr_id = (&raw const (*qp).wr_id).read();
@@ -121,16 +127,16 @@ unsafe fn begin_if(name: &'static str, qp: *mut ibv_qp_ex, op: Result<SendOp, Er
 }
 
 /// # Safety
-/// `qp` is null or a queue pair of ours that was made for these functions.
+/// `qp` must be null or a live queue pair of this library that was created for these functions.
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     entry::short("ibv_wr_start", (), || {
         if qp.is_null() {
             return;
         }
-        // SAFETY: a mutex that began as zeros, which is how it is initialized; the queue pair is
-        // not destroyed while requests are built.
+        // SAFETY: `qp` is live: the caller's contract, section Safety. Its mutex is all zeros, the
+        // value of `PTHREAD_MUTEX_INITIALIZER`, or was used before.
         unsafe { libc::pthread_mutex_lock(&raw mut (*qp).qp_base.mutex) };
-        // SAFETY: the caller's promise, and the mutex is held.
+        // SAFETY: `qp` is live, and this thread has just locked its mutex.
         if let Ok(staged) = unsafe { staged(qp) } {
             staged.clear();
         }
@@ -138,72 +144,82 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// `qp` is null or a queue pair of ours on which the thread has called [`wr_start`].
+/// `qp` must be null or a live queue pair on which the calling thread has called [`wr_start`].
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     entry::status("ibv_wr_complete", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is null, or live and its mutex held since `wr_start`: the caller's contract,
+        // section Safety.
         let posted = unsafe {
             let pair = object::ours(qp)?;
             staged(qp).and_then(|staged| staged.post(&pair.driver))
         };
-        // SAFETY: the thread has it since wr_start.
+        // SAFETY: this thread has held the mutex since `wr_start`: the caller's contract, section
+        // Safety.
         unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
         posted
     })
 }
 
 /// # Safety
-/// `qp` is null or a queue pair of ours on which the thread has called [`wr_start`].
+/// `qp` must be null or a live queue pair on which the calling thread has called [`wr_start`].
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     entry::short("ibv_wr_abort", (), || {
         if !qp.is_null() {
-            // SAFETY: the thread has it since wr_start, which the next one will empty.
+            // SAFETY: this thread has held the mutex since `wr_start`: the caller's contract,
+            // section Safety. The next `wr_start` clears the requests.
             unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
         }
     });
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
     let op = SendOp::Send;
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_send", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     let op = SendOp::SendImm(u32::from_be(imm_data));
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_send_imm", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     let op = SendOp::SendInv(RKey(invalidate_rkey));
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_send_inv", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     let op = SendOp::LocalInv(RKey(invalidate_rkey));
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_local_inv", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`]; `mw` and what `bind_info` points at are ours.
+/// The contract of [`staged`] applies to `qp`. `mw` must be null or a live memory window, and
+/// `bind_info` null or readable, with a memory region that is null or live.
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
     mw: *mut ibv_mw,
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the caller's promise; null pointers are caught before they are read.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread; `mw` and `bind_info` are
+    // null or valid: the caller's contract, section Safety. `step` rejects a null `qp` before it is
+    // read.
     unsafe {
         step("ibv_wr_bind_mw", qp, |staged| {
             let op = mw::bind_type_2(mw, rkey, &entry::read(bind_info)?)?;
@@ -216,18 +232,19 @@ unsafe extern "C" fn wr_bind_mw(
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let op = SendOp::Write {
         addr: remote_addr,
         rkey: RKey(rkey),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_rdma_write", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_rdma_write_imm(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -239,23 +256,25 @@ unsafe extern "C" fn wr_rdma_write_imm(
         rkey: RKey(rkey),
         imm: u32::from_be(imm_data),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_rdma_write_imm", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let op = SendOp::Read {
         addr: remote_addr,
         rkey: RKey(rkey),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_rdma_read", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_atomic_cmp_swp(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -269,12 +288,13 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
         compare,
         swap,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_atomic_cmp_swp", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_atomic_fetch_add(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -286,19 +306,21 @@ unsafe extern "C" fn wr_atomic_fetch_add(
         rkey: RKey(rkey),
         add,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin("ibv_wr_atomic_fetch_add", qp, op) }
 }
 
 /// # Safety
-/// As for [`staged`]; `ah` is null or an address handle of ours.
+/// The contract of [`staged`] applies to `qp`. `ah` must be null or a live address handle.
 unsafe extern "C" fn wr_set_ud_addr(
     qp: *mut ibv_qp_ex,
     ah: *mut ibv_ah,
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread, and `ah` is null or live:
+    // the caller's contract, section Safety.
     unsafe {
         step("ibv_wr_set_ud_addr", qp, |staged| {
             let handle = Arc::clone(&object::ours(ah)?.driver);
@@ -309,17 +331,19 @@ unsafe extern "C" fn wr_set_ud_addr(
     }
 }
 
-/// Takes the 8 bytes at `atomic_wr` now.
+/// Begins an ATOMIC WRITE of the 8 bytes at `atomic_wr`, which are copied.
 ///
 /// # Safety
-/// As for [`staged`]; there are 8 bytes.
+/// The contract of [`staged`] applies to `qp`. `atomic_wr` must be null or point to 8 readable
+/// bytes.
 unsafe extern "C" fn wr_atomic_write(
     qp: *mut ibv_qp_ex,
     rkey: u32,
     remote_addr: u64,
     atomic_wr: *const c_void,
 ) {
-    // SAFETY: the caller's promise; bytes need no alignment.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety. `atomic_wr` is null or points to 8 readable bytes, which need no alignment.
     unsafe {
         let op = entry::read(atomic_wr.cast::<[u8; 8]>()).map(|value| SendOp::AtomicWrite {
             addr: remote_addr,
@@ -331,7 +355,7 @@ unsafe extern "C" fn wr_atomic_write(
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_flush(
     qp: *mut ibv_qp_ex,
     rkey: u32,
@@ -348,14 +372,15 @@ unsafe extern "C" fn wr_flush(
             how,
         })
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe { begin_if("ibv_wr_flush", qp, op) }
 }
 
-/// What a FLUSH asks for.
+/// Returns the FLUSH extension header for a placement type and selectivity level.
 ///
 /// # Errors
-/// `EINVAL` for what is no placement or selectivity.
+/// `EINVAL` for values that are not defined.
 fn flush_from(kind: u8, level: u8) -> Result<Feth, Errno> {
     let kind = ibv_placement_type::from(kind);
     if kind == 0 || kind & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) != 0 {
@@ -372,9 +397,10 @@ fn flush_from(kind: u8, level: u8) -> Result<Feth, Errno> {
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe {
         step("ibv_wr_set_xrc_srqn", qp, |staged| {
             staged.last()?.to = Whither::Shared(Srqn::new(remote_srqn));
@@ -384,11 +410,12 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 /// # Safety
-/// As for [`staged`].
+/// The contract of [`staged`] applies to `qp`.
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let lkey = LKey(lkey);
     let sge = Sge { addr, length, lkey };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety.
     unsafe {
         step("ibv_wr_set_sge", qp, |staged| {
             staged.set_sges(std::iter::once(sge))
@@ -397,9 +424,11 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 /// # Safety
-/// As for [`staged`]; there are `num_sge` elements.
+/// The contract of [`staged`] applies to `qp`. `sg_list` must be null or point to `num_sge`
+/// readable `ibv_sge` elements.
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety. `sg_list` is checked for null and points to `num_sge` readable elements.
     unsafe {
         step("ibv_wr_set_sge_list", qp, |staged| {
             if sg_list.is_null() && num_sge > 0 {
@@ -411,10 +440,12 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
 }
 
 /// # Safety
-/// As for [`staged`]; there are `length` bytes.
+/// The contract of [`staged`] applies to `qp`. `addr` must be null or point to `length` readable
+/// bytes.
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety. `addr` is null or points to `length` readable bytes.
     unsafe {
         step("ibv_wr_set_inline_data", qp, |staged| {
             staged.set_inline(std::iter::once(piece))
@@ -423,13 +454,15 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 }
 
 /// # Safety
-/// As for [`staged`]; there are `num_buf` pieces.
+/// The contract of [`staged`] applies to `qp`. `buf_list` must be null or point to `num_buf`
+/// readable `ibv_data_buf` elements, each of which describes readable memory.
 unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is null, or live and its mutex held by this thread: the caller's contract,
+    // section Safety. `buf_list` is checked for null and points to `num_buf` readable elements.
     unsafe {
         step("ibv_wr_set_inline_data_list", qp, |staged| {
             if buf_list.is_null() && num_buf > 0 {
