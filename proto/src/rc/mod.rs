@@ -396,7 +396,7 @@ impl RcQp {
 
     /// Whether a single ACK is all there is to send and the send queue is empty.
     ///
-    /// The ACK may then be delayed until requests are posted, which precede it in the batch. The
+    /// The ACK may then be delayed until requests are posted; the next poll sends those first. The
     /// PSNs of the two directions are independent, so this order is allowed.
     pub fn defer_ack(&mut self) -> bool {
         let idle = self.requester.queue_room() == self.requester.size().max_wr;
@@ -467,11 +467,10 @@ impl RcQp {
         self.migration.take_migrated()
     }
 
-    /// Sends a liveness probe: a WRITE of length 0 with the PSN before the oldest unacknowledged
-    /// one.
+    /// Sends a keep-alive: a WRITE of length 0 with the PSN of the last acknowledged request.
     ///
     /// The responder acknowledges it as a duplicate without executing it (9.7.5.1.1). Returns false
-    /// when no probe is sent: an answer is outstanding already, the receiver is not ready, or the
+    /// when none is sent: an answer is outstanding already, the receiver is not ready, or the
     /// queue pair sends no requests.
     pub fn poll_probe<T: Transmit>(&mut self, now: Time, out: &mut T) -> bool {
         if self.config.service != QpType::Rc || !self.attr.state.initiates() {

@@ -473,7 +473,7 @@ impl Requester {
                 self.reduced_until = self.sent_end;
                 self.go_back();
             }
-            // The peer may accept a request for the whole that was never repeated.
+            // Only parts were requested again; the peer may accept a request for the whole rest.
             Expired::RetriesExceeded if self.awaits_partial() => {
                 cx.counters.timeouts += 1;
                 self.go_back();
@@ -518,7 +518,7 @@ impl Requester {
         }
     }
 
-    /// Sends a liveness probe, unless an answer is outstanding. Returns whether it was sent.
+    /// Sends a keep-alive, unless an answer is outstanding. Returns whether it was sent.
     pub(super) fn probe<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
         if self.awaits_answer() || self.timers.waits_for_receiver() {
             return false;

@@ -286,7 +286,7 @@ impl Responder {
     /// Queues the final ACK flush.
     ///
     /// After the queue pair is destroyed, no responder answers retransmitted requests. After a READ
-    /// or an atomic nothing is sent: an ACK would tell the requester that the response has arrived.
+    /// or an atomic nothing is sent: an ACK would signal that the response has arrived.
     pub(super) fn say_farewell(&mut self) {
         let answers_last = self.response_end == Some(self.expected);
         if self.expected != self.first && !answers_last {
@@ -334,7 +334,7 @@ impl Responder {
         let psn = header.bth.psn;
         match header.bth.opcode.info().operation {
             Operation::Send | Operation::Write => {
-                // An ACK past a READ would tell the requester that its response has arrived.
+                // An ACK past a READ would signal that its response has arrived.
                 let past_response = self.response_end.is_some_and(|end| psn.before(end));
                 let done = if past_response {
                     psn
@@ -364,8 +364,8 @@ impl Responder {
 
     /// Returns the reply to a repeated READ.
     ///
-    /// The repeated READ may request any tail of the original range or less; any other one is
-    /// dropped (9.7.5.1.1).
+    /// The repeated READ may request any part of the original range that begins at a packet of it;
+    /// any other one is dropped (9.7.5.1.1).
     fn read_again<H: Host>(
         &self,
         cx: &Context<'_>,

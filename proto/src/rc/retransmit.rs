@@ -106,7 +106,7 @@ impl Retransmit {
         }
     }
 
-    /// Handles progress of the acknowledgements; `outstanding` tells whether packets remain in
+    /// Handles progress of the acknowledgements; `outstanding` is whether packets remain in
     /// flight.
     pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
         self.retries_left = self.retry_cnt;

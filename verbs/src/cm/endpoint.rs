@@ -112,12 +112,13 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
     cancellation::wait("rdma_get_request", || {
-        // SAFETY: `listen` is null or an identifier: this function's contract, section Safety.
+        // SAFETY: `listen` is null or a live identifier: this function's contract, section Safety.
         let ours = unsafe { id_of(listen) }?;
         if !ours.kept().synchronous || id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: `listen` is an identifier, as `id_of` found; its channel is read without a reference.
+        // SAFETY: `listen` is live, and `id_of` rejected null: this function's contract, section
+        // Safety. Its channel is read through a raw pointer.
         let channel = unsafe {
             id::forget_event(listen);
             channel_of((&raw const (*listen).channel).read())?

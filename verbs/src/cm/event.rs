@@ -366,7 +366,8 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             let Some(next) = step(channel.as_ref().map_err(|error| *error)?, waiting)? else {
                 return Ok(false);
             };
-            // SAFETY: `event` is valid for writing a pointer: this function's contract, section Safety.
+            // SAFETY: `event` is valid for writing a pointer: this function's contract, section
+            // Safety.
             unsafe { entry::write(event, next) }?;
             Ok(true)
         })

@@ -233,7 +233,6 @@ pub unsafe extern "C" fn rselect(
         if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
         let timeout = match timeout.is_null() {
             true => None,
             false => {
@@ -247,7 +246,8 @@ pub unsafe extern "C" fn rselect(
         };
         let mut polled = Vec::new();
         for fd in 0..nfds {
-            // SAFETY: as above.
+            // SAFETY: the sets are null or readable: the caller's contract, section Safety. `fd` is
+            // below `nfds`, which is at most `FD_SETSIZE`.
             let (read, write, except) =
                 unsafe { (has(readfds, fd), has(writefds, fd), has(exceptfds, fd)) };
             if read || write || except {
@@ -270,7 +270,8 @@ pub unsafe extern "C" fn rselect(
                 continue;
             }
             for fd in &polled {
-                // SAFETY: as above.
+                // SAFETY: `set` is not null, readable and writable: the caller's contract, section
+                // Safety. `fd.fd` is below `nfds`, which is at most `FD_SETSIZE`.
                 unsafe {
                     if !libc::FD_ISSET(fd.fd, set) {
                         continue;

@@ -31,6 +31,8 @@ pub(super) struct Repair {
 }
 
 /// With at most this many packets in flight, go back N instead of probing the peer's behaviour.
+///
+/// The loss of so few packets also does not classify the peer as [`Peer::Drops`].
 const FEW: i32 = 4;
 
 impl Requester {

@@ -8,7 +8,7 @@
 //! received before are stale. They are dropped, and the later READ is requested again after the
 //! earlier one.
 //!
-//! Responses of the first and of the second execution cannot be told apart by their contents. The
+//! Responses of the first and of the second execution are indistinguishable by their contents. The
 //! requester relies on a network that delivers in order, as the specification assumes, or reorders
 //! by less than a round trip: a stale response then arrives while the gap is open.
 

@@ -1,4 +1,4 @@
-//! Liveness probes.
+//! Keep-alives of an idle connection.
 
 use super::*;
 use Opcode::*;
