@@ -269,7 +269,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `channel` must be null or a channel of this library, `id` null or valid for writing a pointer.
+/// `id` must be null or valid for writing a pointer.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 /// Moves an identifier's events to another channel; without one it becomes synchronous.
 ///
 /// # Safety
-/// `id` must be null or a live identifier, `channel` null or a channel of this library.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
