@@ -1,15 +1,17 @@
-//! Reliable connection (9.7): one queue pair's state machine, split by role. An extended reliable
-//! connection (A14) is the same with each role in a queue pair of its own.
+//! The state machine of a reliable connection (9.7), split by role.
 //!
-//! - `requester`: send work requests out, acknowledgements and responses in.
-//! - `responder`: requests in; it decides, and leaves its answers to `replies`.
-//! - `out_of_order`: requests that arrived after a gap, until it closes.
-//! - `replies`: acknowledgements and responses out, in the order of their PSNs.
-//! - `retransmit`: timers and retry counters; [`congestion`]: the window.
+//! An extended reliable connection (A14) uses the same code with each role in a queue pair of its
+//! own.
 //!
-//! [`RcQp`] joins them with the states of the queue pair. The caller hands in packets that passed
-//! the ICRC, asks for packets to send after every call, and calls [`RcQp::handle_timeout`] when the
-//! deadline has come.
+//! - `requester`: sends work requests, processes acknowledgements and responses.
+//! - `responder`: executes requests and queues the answers in `replies`.
+//! - `out_of_order`: keeps requests that arrived behind a gap until the gap closes.
+//! - `replies`: sends acknowledgements and responses in PSN order.
+//! - `retransmit`: timers and retry counters; [`congestion`]: the congestion window.
+//!
+//! [`RcQp`] combines them with the states of the queue pair. The caller passes in packets with a
+//! valid ICRC, polls for packets to send after every call, and calls [`RcQp::handle_timeout`] at
+//! the deadline.
 
 pub mod congestion;
 mod out_of_order;
@@ -38,28 +40,28 @@ use requester::{Outcome, Requester};
 use responder::Responder;
 use std::sync::Arc;
 
-/// What a reliable connected queue pair is created with.
+/// The parameters with which a reliable connected queue pair is created.
 #[derive(Clone, Copy, Debug)]
 pub struct RcConfig {
-    /// Which halves of the connection it is: [`QpType::Rc`] is both, [`QpType::XrcIni`] the sending
-    /// one and [`QpType::XrcTgt`] the receiving one of an extended reliable connection.
+    /// The roles: [`QpType::Rc`] is requester and responder, [`QpType::XrcIni`] the requester and
+    /// [`QpType::XrcTgt`] the responder of an extended reliable connection.
     pub service: QpType,
-    /// Its number.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// Its send queue.
+    /// The limits of the send queue.
     pub send: SendQueueSize,
-    /// Whether every send makes a completion.
+    /// Whether every send work request generates a completion.
     pub signal_all: bool,
-    /// The most packets under way at once, whatever the congestion window learns.
+    /// The upper bound of the congestion window, in bytes.
     pub window_bytes: u32,
-    /// The most bytes of memory that the out-of-order queue may take; 0 to drop what arrives after a gap, as
-    /// a plain responder does. A window of the peer's, with some room for headers, is enough.
+    /// The limit of the out-of-order queue's memory, in bytes; with 0, packets behind a gap are
+    /// dropped. The peer's window plus room for headers suffices.
     pub hold_bytes: u32,
-    /// What governs how many packets are under way.
+    /// The congestion control algorithm.
     pub congestion: Algorithm,
 }
 
-/// A reliable connected queue pair, or a half of one.
+/// A reliable connected queue pair, or one role of an extended reliable connection.
 #[derive(Debug)]
 pub struct RcQp {
     config: RcConfig,
@@ -67,25 +69,25 @@ pub struct RcQp {
     migration: Migration,
     requester: Requester,
     responder: Responder,
-    /// Whether the first packet in RTR was announced.
+    /// Whether `CommunicationEstablished` was raised for the first packet in RTR.
     established: bool,
-    /// Whether the end of draining is to be announced.
+    /// Whether `SendQueueDrained` is to be raised at the end of draining.
     draining: bool,
-    /// Whether answers filled the sink last time. Then it is the requests' turn, or the responses
-    /// to long READs could hold them up for as long as the peer likes.
+    /// Whether answers filled the sink last time. Requests then go first, so that the responses to
+    /// long READs cannot block them indefinitely.
     requests_first: bool,
-    /// Whether the peer is to be told that its packets met congestion.
+    /// Whether a CNP is to be sent to the peer.
     notification_due: bool,
-    /// When it was told last.
+    /// The time at which the last CNP was scheduled.
     notified_at: Option<Time>,
     counters: Counters,
 }
 
 impl RcQp {
-    /// A queue pair in RESET.
+    /// Returns a queue pair in RESET.
     ///
     /// # Errors
-    /// [`NoMemory`] for its send queue.
+    /// [`NoMemory`] if the send queue cannot be allocated.
     pub fn new(config: RcConfig) -> Result<Self, NoMemory> {
         let attr = QpAttr::default();
         Ok(RcQp {
@@ -103,28 +105,29 @@ impl RcQp {
         })
     }
 
-    /// The out-of-order queue takes its memory from this budget, too, which other queue pairs share. Requests
-    /// for which it has no room are dropped, as those beyond [`RcConfig::hold_bytes`] are.
+    /// Makes the out-of-order queue allocate from `budget`, which other queue pairs share.
+    ///
+    /// Requests beyond the budget are dropped, like those beyond [`RcConfig::hold_bytes`].
     pub fn share_out_of_order_budget(&mut self, budget: Arc<OutOfOrderBudget>) {
         self.responder.share(budget);
     }
 
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.config.qpn
     }
 
-    /// Its state.
+    /// The state of the queue pair.
     pub fn state(&self) -> QpState {
         self.attr.state
     }
 
-    /// What happened so far.
+    /// The counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Its attributes now, the PSNs being the next that is sent and the next that is expected.
+    /// The current attributes; `sq_psn` and `rq_psn` are the next PSN sent and the next expected.
     pub fn attributes(&self) -> QpAttr {
         let mut attr = self.attr;
         attr.cur_state = self.attr.state;
@@ -138,18 +141,19 @@ impl RcQp {
         attr
     }
 
-    /// What its send queue was made for.
+    /// The limits with which the send queue was created.
     pub fn send_queue_size(&self) -> SendQueueSize {
         self.requester.size()
     }
 
-    /// How many more work requests its send queue holds.
+    /// The number of work requests for which the send queue has room.
     pub fn send_queue_room(&self) -> u32 {
         self.requester.queue_room()
     }
 
-    /// Changes attributes, and the state if `mask` says so (11.2.4.2). Nothing changes when it is
-    /// refused.
+    /// Changes attributes, and the state if `mask` contains it (11.2.4.2).
+    ///
+    /// On an error nothing changes.
     pub fn modify<H: Host>(
         &mut self,
         new: &QpAttr,
@@ -189,7 +193,7 @@ impl RcQp {
         Ok(())
     }
 
-    /// Takes a send work request. In the error state it is flushed at once (10.3.1.7).
+    /// Posts a send work request. In the error state it is flushed at once (10.3.1.7).
     pub fn post_send<H: Host>(
         &mut self,
         wr: &SendWr<'_>,
@@ -216,15 +220,16 @@ impl RcQp {
         Ok(())
     }
 
-    /// A receive was posted to the queue pair's own queue: in the error state it is flushed at
-    /// once.
+    /// Reports that a receive was posted to the queue pair's own queue.
+    ///
+    /// In the error state it is flushed at once.
     pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
         if self.attr.state.flushes_receives() && host.receive_credits().is_some() {
             flush_receives(self.config.qpn, host);
         }
     }
 
-    /// Handles a packet for this queue pair whose ICRC was right.
+    /// Handles a packet for this queue pair whose ICRC is valid.
     pub fn handle_packet<H: Host>(
         &mut self,
         now: Time,
@@ -269,7 +274,7 @@ impl RcQp {
             let (mut cx, requester, responder) = self.parts(now);
             responder.handle(&mut cx, packet, from.port, requester.timers(), host)
         } else if self.attr.state == QpState::Rtr {
-            // Nothing was asked yet.
+            // No request was sent yet.
             self.counters.stale_responses += 1;
             Outcome::Continue
         } else {
@@ -278,8 +283,10 @@ impl RcQp {
         self.conclude(outcome, now, host);
     }
 
-    /// A packet that was just handled had met congestion: a router had marked its IP header (RFC 3168). The
-    /// peer is told, though not for each of them (A17.9.3), nor for one that tells of congestion itself: the two would never stop.
+    /// Reports that the packet just handled was ECN-marked (RFC 3168), and schedules a CNP.
+    ///
+    /// At most one CNP is sent for each `NOTIFICATION_INTERVAL` (A17.9.3). A CNP that is itself
+    /// marked causes none: otherwise the two ends would notify each other endlessly.
     pub fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
         self.counters.ecn_marked += 1;
         if packet.header.bth.opcode.info().transport == Transport::Cnp {
@@ -292,7 +299,7 @@ impl RcQp {
         }
     }
 
-    /// Tells the peer of congestion, if it is to be told. False when the sink is full.
+    /// Sends a CNP if one is due. Returns false when the sink is full.
     fn notify<T: Transmit>(&mut self, out: &mut T) -> bool {
         if !self.notification_due {
             return true;
@@ -337,7 +344,7 @@ impl RcQp {
         }
     }
 
-    /// When [`RcQp::handle_timeout`] should be called, unless something happens before.
+    /// The time at which [`RcQp::handle_timeout`] is to be called.
     pub fn deadline(&self) -> Time {
         let requester = match self.attr.state.initiates() {
             true => self.requester.deadline(),
@@ -346,7 +353,7 @@ impl RcQp {
         requester.min(self.responder.deadline())
     }
 
-    /// Looks at the clock.
+    /// Runs the timers that have expired at `now`.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         self.responder.expire(now);
         if self.attr.state.initiates() {
@@ -356,9 +363,10 @@ impl RcQp {
         }
     }
 
-    /// Sends what there is to send: answers first, since the peer waits for them, then requests;
-    /// in turns when the sink does not take all of it.
-    /// Returns true when the sink was full and there is more.
+    /// Sends pending packets: answers first, since the peer waits for them, then requests.
+    ///
+    /// The two alternate when the sink is too small for all of it. Returns true when the sink is
+    /// full and more is pending.
     pub fn poll_transmit<H: Host, T: Transmit>(
         &mut self,
         now: Time,
@@ -386,9 +394,10 @@ impl RcQp {
         full
     }
 
-    /// Whether one acknowledgement is all that there is to send, and no request waits for anything. If so,
-    /// it may wait a moment for requests to be posted, which then go before it: the PSNs of the two
-    /// directions have nothing to do with each other.
+    /// Whether a single ACK is all there is to send and the send queue is empty.
+    ///
+    /// The ACK may then be delayed until requests are posted; the next poll sends those first. The
+    /// PSNs of the two directions are independent, so this order is allowed.
     pub fn defer_ack(&mut self) -> bool {
         let idle = self.requester.queue_room() == self.requester.size().max_wr;
         let defers = idle && !self.notification_due && self.responder.owes_one_ack();
@@ -396,8 +405,10 @@ impl RcQp {
         defers
     }
 
-    /// Sends the answers that the peer is owed, and no requests: the queue pair is about to leave the
-    /// states in which it handles packets. Returns true when the sink was full and there is more.
+    /// Sends pending answers and no requests, before the queue pair leaves the states that handle
+    /// packets.
+    ///
+    /// Returns true when the sink is full and more is pending.
     pub fn poll_answers<H: Host, T: Transmit>(
         &mut self,
         now: Time,
@@ -410,25 +421,29 @@ impl RcQp {
         full
     }
 
-    /// From now on new packets may be used only as far as [`RcQp::grant`] says, or as far as the window goes.
-    /// That is for who drives several connections to one receiver, which hears them all in one buffer.
+    /// Sets whether new packets also need a send quantum from [`RcQp::grant`], or the window only.
+    ///
+    /// Quanta serve a driver with several connections to one receiver, which share its receive
+    /// buffer.
     pub fn require_grants(&mut self, required: bool) {
         self.requester.require_grants(required);
     }
 
-    /// Grants `bytes`, what is left of earlier ones included: so much data, sent or asked for, may be under way that was not
-    /// before, rounded down to packets. A grant of fewer bytes than a READ request asks for, 64 KiB, may keep it from going.
+    /// Raises the send quantum to `bytes`, if less than that is left of earlier ones.
+    ///
+    /// The quantum counts data that is sent or requested for the first time, and is rounded down to
+    /// packets. A quantum below the size of a READ request, 64 KiB, may block that request.
     pub fn grant(&mut self, bytes: u32) {
         let packets = bytes / self.attr.path_mtu.bytes() as u32;
         self.requester.renew_grant(packets);
     }
 
-    /// Whether something was not sent because it was not granted, when packets were asked for last.
+    /// Whether the last poll withheld a packet for lack of a send quantum.
     pub fn wants_grant(&self) -> bool {
         self.requester.wants_grant()
     }
 
-    /// How many bytes the packets that await their answers have at most.
+    /// The upper bound of the bytes in flight: unanswered packets times the path MTU.
     pub fn under_way(&self) -> u32 {
         match self.attr.state.initiates() {
             true => self.requester.in_flight() * self.attr.path_mtu.bytes() as u32,
@@ -436,9 +451,10 @@ impl RcQp {
         }
     }
 
-    /// The queue pair is about to be destroyed. On a connection that loses packets the last
-    /// acknowledgement may be lost as well, and nobody would repeat it for the peer; so it
-    /// goes out more than once, with the next [`RcQp::poll_answers`].
+    /// Schedules the final ACK flush of a queue pair that is about to be destroyed.
+    ///
+    /// On a path that loses packets the last acknowledgement may be lost too, and after destruction
+    /// it cannot be repeated. The next [`RcQp::poll_answers`] therefore sends it more than once.
     pub fn say_farewell(&mut self) {
         let is_responder = self.config.service != QpType::XrcIni;
         if is_responder && self.attr.state.handles_packets() && self.counters.indicate_loss() {
@@ -446,16 +462,16 @@ impl RcQp {
         }
     }
 
-    /// Whether it has gone over to its alternate path since this was last asked: its packets go another
-    /// way then (17.2.8).
+    /// Whether the queue pair has migrated to its alternate path since the last call (17.2.8).
     pub fn take_migrated(&mut self) -> bool {
         self.migration.take_migrated()
     }
 
-    /// Asks the peer for a sign of life: with a WRITE of nothing, whose PSN is that of the last request
-    /// before the next. The responder has had it, or one of its PSN, and acknowledges the duplicate without
-    /// carrying it out (9.7.5.1.1). False when there is nothing to ask: an answer is awaited already,
-    /// or the queue pair sends nothing.
+    /// Sends a keep-alive: a WRITE of length 0 with the PSN of the last acknowledged request.
+    ///
+    /// The responder acknowledges it as a duplicate without executing it (9.7.5.1.1). Returns false
+    /// when none is sent: an answer is outstanding already, the receiver is not ready, or the
+    /// queue pair sends no requests.
     pub fn poll_probe<T: Transmit>(&mut self, now: Time, out: &mut T) -> bool {
         if self.config.service != QpType::Rc || !self.attr.state.initiates() {
             return false;
@@ -464,8 +480,10 @@ impl RcQp {
         requester.probe(&mut cx, out)
     }
 
-    /// The peer does not exist any more, as somebody else found out. That is the end as after too many
-    /// retries: what is under way ends with [`crate::work::WcStatus::RetryExcErr`], all else is flushed.
+    /// Reports that the peer process has ended.
+    ///
+    /// The effect is that of exhausted retries: the oldest unacknowledged work request completes
+    /// with [`crate::work::WcStatus::RetryExcErr`], all others are flushed.
     pub fn peer_is_gone<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state.handles_packets() {
             let (mut cx, requester, _) = self.parts(now);
@@ -477,8 +495,10 @@ impl RcQp {
         }
     }
 
-    /// An error of the completion queue, or of the device: the queue pair goes to error without a
-    /// completion of its own (10.9.3).
+    /// Moves the queue pair to the error state after an error of the completion queue or the
+    /// device.
+    ///
+    /// The error itself generates no completion (10.9.3).
     pub fn fail<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state != QpState::Reset && self.attr.state != QpState::Err {
             self.attr.state = QpState::Err;
@@ -507,7 +527,7 @@ impl RcQp {
 
     fn conclude<H: Host>(&mut self, outcome: Outcome, now: Time, host: &mut H) {
         match outcome {
-            // An answer that was still to go out failed after the end.
+            // The transmission of a queued answer failed when the queue pair was already in error.
             Outcome::Failed if self.attr.state == QpState::Err => {}
             Outcome::Failed => {
                 self.attr.state = QpState::Err;
@@ -533,7 +553,7 @@ impl RcQp {
         }
     }
 
-    /// Ends all that is outstanding, sends first. A NAK that says why still goes out.
+    /// Flushes all work requests, sends first. A pending fatal NAK is still sent.
     fn flush<H: Host>(&mut self, now: Time, host: &mut H) {
         self.draining = false;
         let (mut cx, requester, responder) = self.parts(now);
@@ -542,7 +562,7 @@ impl RcQp {
         flush_receives(self.config.qpn, host);
     }
 
-    /// Back to the state of creation; nothing outstanding completes (10.3.1.1).
+    /// Returns to the initial state; outstanding work requests generate no completions (10.3.1.1).
     fn reset<H: Host>(&mut self, host: &mut H) {
         self.attr = QpAttr::default();
         self.migration = Migration::default();

@@ -1,12 +1,13 @@
-//! The out-of-order queue of a responder: requests that arrived after a gap, kept until it closes.
+//! The responder's out-of-order queue: requests behind a gap, kept until the gap closes.
 //!
-//! The peer cannot tell this from a network that delivered them late, so it is legal with any peer. They
-//! are kept as they arrived and executed in the order of their PSNs: nothing of them is visible in memory
-//! before that.
+//! To the peer this is indistinguishable from a network that delivered them late, so it works with
+//! any peer. Requests are kept unexecuted and executed in PSN order: no effect is visible in memory
+//! before.
 //!
-//! A forged request that is kept is executed in the place of the real one. Therefore each is kept for a
-//! limited time, and executed only if its UDP source port is that of the request that closed the gap. The
-//! memory is bounded for the queue pair and, by an [`OutOfOrderBudget`], for all that share one.
+//! A forged request in the queue is executed in place of the real one. Therefore each request is
+//! kept for a limited time, and executed only if its UDP source port is that of the request that
+//! closed the gap. Memory is bounded for each queue pair and, by an [`OutOfOrderBudget`], for all
+//! that share one.
 
 use super::retransmit::Retransmit;
 use crate::psn::Psn;
@@ -17,32 +18,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The most PSNs that a request is ahead of the expected one and still kept. This is what the sender of a
-/// forged request has to guess.
+/// The largest distance from the expected PSN at which a request is kept.
+///
+/// An attacker has to guess a PSN within it.
 const SPAN: i32 = 1024;
 
-/// The most PSNs that a request is ahead of the expected one and still taken as evidence that those before
-/// it were sent: no requester has more outstanding. Requests beyond it get the NAK for a gap, and are
-/// forgotten.
+/// The largest distance from the expected PSN at which a request proves that its predecessors were
+/// sent.
+///
+/// No requester has more outstanding. Requests beyond it cause the NAK for a gap, and leave no
+/// other trace.
 const PLAUSIBLE: i32 = 4 * SPAN;
 
-/// A request is kept for so many round trips: the peer has the time to send what is missing more than once.
+/// A request is kept for this many round trips, enough to retransmit the missing one repeatedly.
 const ROUND_TRIPS: u32 = 8;
 
-/// A request is kept for so many ACK timeouts at least. A peer without a quicker probe sends again after
-/// each.
+/// A request is kept for at least this many ACK timeouts.
+///
+/// A peer without a faster probe retransmits after each.
 const ACK_TIMEOUTS: u32 = 2;
 
-/// How long a request is kept while neither a round trip was measured nor an ACK timeout is set.
+/// The time for which a request is kept while there is neither a round-trip estimate nor an ACK
+/// timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The least time for which a request is kept: the process of the peer may not run for so long.
+/// The minimum time for which a request is kept: the peer process may be descheduled for that long.
 const TIMEOUT_FLOOR: Duration = Duration::from_millis(100);
 
-/// The most time for which a request is kept, however long the ACK timeout is.
+/// The maximum time for which a request is kept, whatever the ACK timeout is.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(10);
 
-/// How long a request is kept on a connection with these timers.
+/// Returns how long a request is kept on a connection with these timers.
 fn timeout(timers: &Retransmit) -> Duration {
     let round_trips = timers.smoothed_round_trip().map(|rtt| rtt * ROUND_TRIPS);
     let ack_timeouts = timers.ack_timeout().map(|timeout| timeout * ACK_TIMEOUTS);
@@ -53,7 +59,7 @@ fn timeout(timers: &Retransmit) -> Duration {
         })
 }
 
-/// The memory that the out-of-order queues of several queue pairs may take together.
+/// A memory budget shared by the out-of-order queues of several queue pairs.
 #[derive(Debug)]
 pub struct OutOfOrderBudget {
     limit: usize,
@@ -61,7 +67,7 @@ pub struct OutOfOrderBudget {
 }
 
 impl OutOfOrderBudget {
-    /// One of `limit` bytes.
+    /// Returns a budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         OutOfOrderBudget {
             limit,
@@ -69,12 +75,12 @@ impl OutOfOrderBudget {
         }
     }
 
-    /// The bytes that are in use.
+    /// The bytes in use.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes`, if there are so many.
+    /// Reserves `bytes`. Returns false if fewer are left.
     fn take(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used
@@ -87,18 +93,18 @@ impl OutOfOrderBudget {
     }
 }
 
-/// A request that is kept.
+/// A request in the queue.
 #[derive(Debug)]
 pub(super) struct Kept {
     header: Header,
     payload: Box<[u8]>,
     source_port: u16,
-    /// When it is dropped.
+    /// The time at which it is dropped.
     until: Time,
 }
 
 impl Kept {
-    /// It as it arrived.
+    /// The request as it arrived.
     pub(super) fn packet(&self) -> Packet<'_> {
         Packet {
             header: self.header,
@@ -115,24 +121,24 @@ impl Kept {
     }
 }
 
-/// The requests after a gap, in the order of their PSNs.
+/// The out-of-order queue, in PSN order.
 #[derive(Debug)]
 pub(super) struct OutOfOrder {
     queue: VecDeque<Kept>,
     bytes: usize,
-    /// The most bytes of memory that they may take.
+    /// The maximum memory, in bytes.
     limit: usize,
     budget: Option<Arc<OutOfOrderBudget>>,
-    /// Not after the time at which the first of them is dropped.
+    /// A lower bound of the time at which the first request is dropped.
     expires_at: Time,
     /// The UDP source port of the last request that arrived in order.
     source_port: Option<u16>,
-    /// The highest PSN of a request that was not kept: there is a gap before it, whatever arrives first.
+    /// The highest PSN of a request that was not kept: it proves a gap before it.
     missed: Option<Psn>,
 }
 
 impl OutOfOrder {
-    /// An empty queue with room for `limit` bytes; 0 to keep nothing.
+    /// Returns an empty queue with room for `limit` bytes; with 0, no request is kept.
     pub(super) fn new(limit: u32) -> Self {
         OutOfOrder {
             queue: VecDeque::new(),
@@ -145,19 +151,20 @@ impl OutOfOrder {
         }
     }
 
-    /// Takes its memory from this budget, too, from now on. The queue is empty.
+    /// Empties the queue, and allocates from `budget` from now on.
     pub(super) fn share(&mut self, budget: Arc<OutOfOrderBudget>) {
         self.clear();
         self.budget = Some(budget);
     }
 
-    /// A request with the expected PSN arrived from this UDP port.
+    /// Records the UDP source port of a request with the expected PSN.
     pub(super) fn arrived_in_order(&mut self, source_port: u16) {
         self.source_port = Some(source_port);
     }
 
-    /// Keeps a request that arrived when `expected` was the next PSN. A second one with the same PSN is
-    /// dropped.
+    /// Keeps a request that arrived behind the gap at `expected`.
+    ///
+    /// A second request with the same PSN is dropped.
     pub(super) fn keep(
         &mut self,
         packet: &Packet<'_>,
@@ -197,7 +204,7 @@ impl OutOfOrder {
         self.queue.insert(at, kept);
     }
 
-    /// Takes the request with the PSN that is expected now, and drops those before it.
+    /// Removes the request with the expected PSN, and drops those before it.
     pub(super) fn take(&mut self, expected: Psn) -> Option<Kept> {
         loop {
             let first = self.queue.front()?.psn();
@@ -216,7 +223,7 @@ impl OutOfOrder {
         }
     }
 
-    /// When [`OutOfOrder::expire`] should be called next.
+    /// The time at which [`OutOfOrder::expire`] is to be called next.
     pub(super) fn deadline(&self) -> Time {
         match self.queue.is_empty() {
             true => Time::NEVER,
@@ -224,7 +231,7 @@ impl OutOfOrder {
         }
     }
 
-    /// Drops what was kept for too long.
+    /// Drops requests that were kept for too long.
     pub(super) fn expire(&mut self, now: Time) {
         if now < self.deadline() {
             return;
@@ -248,8 +255,9 @@ impl OutOfOrder {
         }
     }
 
-    /// Whether a request after `expected` is known to have been sent, kept or not. Those that were not
-    /// kept are reported once: the requester knows from then on.
+    /// Whether a request after `expected` is known to have been sent, in the queue or dropped.
+    ///
+    /// A dropped request counts once: the requester is informed by the NAK that follows.
     pub(super) fn tells_of_gap(&mut self, expected: Psn) -> bool {
         let missed = self.missed.take();
         !self.queue.is_empty() || missed.is_some_and(|psn| !psn.before(expected))
@@ -262,7 +270,7 @@ impl OutOfOrder {
         self.missed = None;
     }
 
-    /// Drops all requests, and forgets the connection.
+    /// Drops all requests, and resets the source port.
     pub(super) fn reset(&mut self) {
         self.clear();
         self.source_port = None;
@@ -292,7 +300,7 @@ impl OutOfOrder {
 }
 
 impl Default for OutOfOrder {
-    /// One that keeps nothing.
+    /// Returns a queue that keeps no request.
     fn default() -> Self {
         OutOfOrder::new(0)
     }

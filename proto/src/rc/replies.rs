@@ -1,7 +1,7 @@
-//! What a responder has to answer, in the order of the PSNs (9.7.5.1).
+//! The responder's queue of answers, sent in PSN order (9.7.5.1).
 //!
-//! Acknowledgements that nothing separates become one. READ responses are made when there is room
-//! for them, straight from memory, so a long READ holds no more than its place in the queue.
+//! Adjacent acknowledgements are coalesced. READ responses are built from memory when the sink has
+//! room, so a long READ takes one entry in the queue.
 
 use crate::host::{Memory, Receives, RemoteKey, Transmit};
 use crate::psn::Psn;
@@ -11,64 +11,65 @@ use crate::wire::{
 };
 use std::collections::VecDeque;
 
-/// The most answers that wait. A peer that keeps within its limits is far from it; beyond it the
-/// answers to duplicates are left out, as if they had been lost.
+/// The maximum number of queued answers.
+///
+/// A peer that respects its limits stays far below; beyond it, answers to duplicates are dropped.
 const MOST_REPLIES: usize = 4 * super::MAX_RD_ATOMIC as usize;
 
-/// An answer under way to the requester.
+/// A queued answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Reply {
-    /// Its PSN; for a READ that of the next response.
+    /// Its PSN; for a READ, that of the next response.
     psn: Psn,
-    /// How many messages were completed when it was decided on (9.7.7.1). A requester may complete
-    /// what the count covers, so it must not run ahead of responses that wait here.
+    /// The MSN when the answer was queued (9.7.7.1). A requester may complete the messages that the
+    /// MSN covers, so it must not run ahead of responses still queued.
     msn: u32,
     answer: Answer,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    /// Everything up to its PSN is done.
+    /// An ACK of all PSNs up to and including this one.
     Ack,
-    /// There was no receive for the request with its PSN.
+    /// An RNR NAK: no receive was available for the request.
     NotReady(RnrTimer),
-    /// A request was refused.
+    /// A NAK for a sequence error or a fatal error.
     Nak(NakCode),
-    /// What a READ asked for.
+    /// The responses to a READ.
     Read(ReadReply),
-    /// What an atomic found; that an ATOMIC WRITE or a FLUSH is done (A19).
+    /// The response to an atomic with the original value, or to an ATOMIC WRITE or FLUSH (A19).
     Done {
         found: Option<u64>,
-        /// Whether it was done earlier, and this answers a duplicate.
+        /// Whether it answers a duplicate.
         again: bool,
     },
 }
 
-/// A READ that is being answered.
+/// A READ whose responses are being sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReadReply {
-    /// PSN of the first response.
+    /// The PSN of the first response.
     pub(super) first: Psn,
-    /// PSN after the last.
+    /// The PSN after the last response.
     pub(super) end: Psn,
-    /// Where the next one's data lies.
+    /// The address of the next response's data.
     pub(super) addr: u64,
-    /// By which key.
+    /// The key for that memory.
     pub(super) key: RemoteKey,
-    /// How much is left.
+    /// The remaining bytes.
     pub(super) left: u32,
-    /// Whether this answers a duplicate.
+    /// Whether it answers a duplicate.
     pub(super) again: bool,
 }
 
-/// How sending the answers went.
+/// The result of sending answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
-    /// All are out.
+    /// All answers were sent.
     All,
     /// The sink is full.
     Full,
-    /// Memory that a READ was to read is not accessible any more. The NAK is out or queued.
+    /// The memory of a READ is no longer accessible. Its NAK takes the place of the responses.
     AccessLost,
 }
 
@@ -92,21 +93,22 @@ impl Replies {
         }
     }
 
-    /// Acknowledges everything up to `psn` in so many packets of their own.
+    /// Acknowledges everything up to `psn`, in `times` packets.
     pub(super) fn ack_repeatedly(&mut self, psn: Psn, msn: u32, times: usize) {
         for _ in 0..times {
             self.push(psn, msn, Answer::Ack);
         }
     }
 
-    /// Refuses the request with `psn`.
+    /// Queues a NAK for the request with `psn`.
     pub(super) fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
         let answer = Answer::Nak(code);
         self.queue.push_back(Reply { psn, msn, answer });
     }
 
-    /// Reports that the request with `psn` is missing. That also acknowledges what came before it, so that an
-    /// acknowledgement right before says nothing more.
+    /// Queues a NAK for the missing request with `psn`.
+    ///
+    /// The NAK also acknowledges all before `psn`, so it replaces an ACK queued right before it.
     pub(super) fn gap(&mut self, psn: Psn, msn: u32) {
         self.gap_closed();
         if matches!(self.queue.back(), Some(last) if last.answer == Answer::Ack) {
@@ -115,31 +117,31 @@ impl Replies {
         self.nak(psn, msn, NakCode::PsnSequence);
     }
 
-    /// A report that did not go out yet is not needed any more.
+    /// Removes a queued NAK for a gap that has closed.
     pub(super) fn gap_closed(&mut self) {
         let reports_gap = |reply: &Reply| reply.answer == Answer::Nak(NakCode::PsnSequence);
         self.queue.retain(|reply| !reports_gap(reply));
     }
 
-    /// Gives the last answer so many times more.
+    /// Queues `times` copies of the last answer.
     pub(super) fn repeat_last(&mut self, times: usize) {
         if let Some(&last) = self.queue.back() {
             self.queue.extend(std::iter::repeat_n(last, times));
         }
     }
 
-    /// Asks to send the request with `psn` again later.
+    /// Queues an RNR NAK for the request with `psn`.
     pub(super) fn not_ready(&mut self, psn: Psn, msn: u32, timer: RnrTimer) {
         self.push(psn, msn, Answer::NotReady(timer));
     }
 
-    /// Answers an atomic by what it found, an ATOMIC WRITE or a FLUSH by nothing.
+    /// Queues the response to an atomic, or to an ATOMIC WRITE or FLUSH with `found` being `None`.
     pub(super) fn done(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
         let again = false;
         self.push(psn, msn, Answer::Done { found, again });
     }
 
-    /// The same again, unless that is to happen already.
+    /// Queues the response to a duplicate, unless a response with its PSN is queued.
     pub(super) fn done_again(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
         let waits = |reply: &Reply| reply.psn == psn && reply.answer.is_response();
         if !self.queue.iter().any(waits) {
@@ -148,12 +150,12 @@ impl Replies {
         }
     }
 
-    /// Answers a READ.
+    /// Queues the responses to a READ.
     pub(super) fn read(&mut self, msn: u32, read: ReadReply) {
         self.push(read.first, msn, Answer::Read(read));
     }
 
-    /// Answers a READ again, unless all that is asked for is still to go out.
+    /// Queues the responses to a repeated READ, unless all of them are queued.
     pub(super) fn read_again(&mut self, msn: u32, read: ReadReply) {
         let (first, end) = (read.first, read.end);
         let covers = |reply: &Reply| match &reply.answer {
@@ -176,8 +178,9 @@ impl Replies {
         }
     }
 
-    /// Puts the answer to a duplicate before those to what followed it, which would be taken for
-    /// the loss of this one.
+    /// Inserts the answer to a duplicate before the answers to later requests.
+    ///
+    /// After them, it would look like a loss to the requester.
     fn insert(&mut self, psn: Psn, msn: u32, answer: Answer) {
         if self.queue.len() < MOST_REPLIES {
             let follows = |reply: &Reply| reply.psn.after(psn);
@@ -187,8 +190,10 @@ impl Replies {
         }
     }
 
-    /// How many READs, atomics and their like wait for their first answer to go out. Answers to duplicates do
-    /// not count: the network may have made them, when the requester had its answer long ago.
+    /// Returns the number of READs, atomics and similar requests whose first answer is queued.
+    ///
+    /// Answers to duplicates do not count: the network may duplicate a request that the requester
+    /// knows to be answered.
     pub(super) fn responses(&self) -> usize {
         let first = |reply: &&Reply| match reply.answer {
             Answer::Read(ReadReply { again, .. }) | Answer::Done { again, .. } => !again,
@@ -197,8 +202,9 @@ impl Replies {
         self.queue.iter().filter(first).count()
     }
 
-    /// The connection ends. If it ends with a NAK, that goes out still, and before it the answers
-    /// to what came before it.
+    /// Clears the queue at the end of the connection.
+    ///
+    /// If the last answer is a fatal NAK, it and the answers before it are still sent.
     pub(super) fn stop(&mut self) {
         let ends_with_nak = self.queue.back().is_some_and(
             |last| matches!(last.answer, Answer::Nak(code) if code != NakCode::PsnSequence),
@@ -208,13 +214,13 @@ impl Replies {
         }
     }
 
-    /// Whether one acknowledgement of requests that went well is all there is.
+    /// Whether a single ACK is all that is queued.
     pub(super) fn is_one_ack(&self) -> bool {
         matches!(self.queue.front(), Some(reply) if reply.answer == Answer::Ack)
             && self.queue.len() == 1
     }
 
-    /// Sends what there is room for.
+    /// Sends answers until the queue is empty or the sink is full.
     pub(super) fn transmit<H: Memory + Receives, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -281,7 +287,7 @@ impl Answer {
     }
 }
 
-/// Sends the responses to a READ from that with PSN `next` on.
+/// Sends the responses to a READ, beginning with PSN `next`.
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,

@@ -1,9 +1,9 @@
 //! The requester: turns send work requests into request packets, and answers into completions
 //! (9.7.3, 9.7.5.2, 9.9.2).
 //!
-//! All PSNs below `una` are done: acknowledged, or, for READ and atomics, answered. A cursor walks
-//! the queue ahead of it; going back is setting the cursor to `una`. Since the PSNs of a work
-//! request are settled when it is posted, nothing else needs to be remembered about what was sent.
+//! All PSNs before `una` are done: acknowledged or, for READs and atomics, answered. A cursor runs
+//! ahead of `una` through the queue; going back sets the cursor to `una`. The PSNs of a work
+//! request are assigned when it is posted, so the requester keeps no record of each packet sent.
 
 mod answers;
 mod grant;
@@ -28,70 +28,70 @@ use repair::{Peer, Repair};
 use scoreboard::Scoreboard;
 use std::collections::VecDeque;
 
-/// Whether the requester can go on.
+/// The result of a step of the requester or the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(super) enum Outcome {
-    /// It can.
+    /// The queue pair continues.
     Continue,
     /// A work request ended in error: the queue pair goes to the error state.
     Failed,
-    /// `retry_cnt` is used up: it goes on by another path, or not at all.
+    /// `retry_cnt` is exhausted: the queue pair fails over to its alternate path, or fails.
     Unanswered,
 }
 
-/// What may be sent next.
+/// The result of an attempt to send.
 enum Step {
-    /// Something went out; look again.
+    /// A packet was sent; more may follow.
     Sent,
-    /// Nothing more may go out until something comes in.
+    /// Nothing may be sent until a packet arrives or a timer expires.
     Wait,
     /// The sink is full.
     Full,
 }
 
-/// The sending half of a reliable connection.
+/// The requester of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Requester {
     queue: SendQueue,
     signal_all: bool,
-    /// The work request of the next packet, the packet within it, and its PSN.
+    /// The index of the work request of the next packet, the packet within it, and its PSN.
     cursor: u64,
     cursor_packet: u32,
     next_psn: Psn,
-    /// Work requests below this index were begun.
+    /// Work requests below this index have begun execution.
     begun: u64,
-    /// The PSN after the highest ever sent.
+    /// The PSN after the highest one sent.
     sent_end: Psn,
     una: Psn,
-    /// The ends of the READ requests and atomics that await their answers.
+    /// The end PSNs of the outstanding READ requests and atomics.
     awaiting: VecDeque<Psn>,
-    /// Where the READ requests and atomics end that are not done, in order.
+    /// The ends of the READ requests and atomics that are not done, in PSN order.
     read_ends: VecDeque<ReadEnd>,
     scoreboard: Scoreboard,
-    /// How many messages that consume a receive may have been sent; `None` for no limit (9.7.7.2).
+    /// The limit of sent messages that consume a receive; `None` for no limit (9.7.7.2).
     receive_limit: Option<u32>,
-    /// How many of them are acknowledged.
+    /// The number of acknowledged messages that consume a receive.
     receives_done: u32,
-    /// The PSN of the last packet that asked for an acknowledgement.
+    /// The PSN of the last packet sent with AckReq.
     asked: Psn,
     timers: Retransmit,
     window: Window,
     grant: Grant,
-    /// A loss up to this PSN was answered by a smaller window already.
+    /// A loss before this PSN does not reduce the window again.
     reduced_until: Psn,
-    /// The packet whose round trip is being measured, and when it went.
+    /// The packet whose round trip is being measured, and when it was sent.
     measured: Option<(Psn, Time)>,
-    /// The gap that was last answered by sending again, and when.
+    /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
-    /// The packet that closes the gap, if it goes by itself.
+    /// The fast retransmit in progress.
     repair: Option<Repair>,
-    /// From where to where packets went again last by themselves and were answered.
+    /// The first PSN and the end of the last fast retransmit that was acknowledged.
     repaired: Option<(Psn, Psn)>,
     peer: Peer,
-    /// Whether the cursor went back because of a gap, and not because of silence.
+    /// Whether the cursor went back because of a reported gap, not because of a timeout.
     back_for_gap: bool,
-    /// A work request that cannot be sent, and the status it will get when it is the oldest.
+    /// A work request that cannot be sent, and its status once it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
 }
 
@@ -130,7 +130,7 @@ impl Requester {
         })
     }
 
-    /// Starts afresh with an empty queue: the transition to RTS, or to RESET.
+    /// Starts with an empty queue: the transition to RTS or RESET.
     pub(super) fn reset(&mut self, attr: &QpAttr, window: Window) {
         let psn = attr.sq_psn;
         self.queue.reset(psn);
@@ -159,7 +159,7 @@ impl Requester {
         self.unsendable = None;
     }
 
-    /// Takes changed attributes while running.
+    /// Applies changed attributes to the timers.
     pub(super) fn configure(&mut self, attr: &QpAttr) {
         self.timers
             .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
@@ -173,7 +173,7 @@ impl Requester {
         self.queue.size()
     }
 
-    /// How many more work requests the queue holds.
+    /// The number of work requests for which the queue has room.
     pub(super) fn queue_room(&self) -> u32 {
         let used = (self.queue.tail() - self.queue.head()) as u32;
         self.queue.size().max_wr - used
@@ -183,26 +183,28 @@ impl Requester {
         self.queue.post(wr, attr.path_mtu)
     }
 
-    /// The PSN of the next new packet, as a query of the attributes shows it.
+    /// The PSN of the next new packet, as reported in the attributes.
     pub(super) fn next_psn(&self) -> Psn {
         self.next_psn
     }
 
-    /// The transition to SQD. If the last packet did not ask for an acknowledgement, because others
-    /// were to follow, it goes again and asks.
+    /// Handles the transition to SQD.
+    ///
+    /// If the last packet had no AckReq because others were to follow, it is sent again with
+    /// AckReq.
     pub(super) fn drain(&mut self) {
         let asked = self.asked.next() == self.next_psn;
         let between_messages = self.cursor_packet == 0 && self.cursor == self.begun;
         if self.in_flight() == 0 || asked || !between_messages {
             return;
         }
-        // What is local has no packets, and what is in flight has some.
+        // Local operations have no packets; since some are in flight, another work request has.
         let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
         let sent = self.queue.head()..self.cursor;
         if let Some(index) = sent.rev().find(with_packets)
             && let Some(last) = self.queue.get(index)
         {
-            // A repair would end where this begins.
+            // A fast retransmit would end at the packet that is sent here.
             self.repair = None;
             self.cursor_packet = last.packets - 1;
             self.cursor = index;
@@ -210,7 +212,7 @@ impl Requester {
         }
     }
 
-    /// Whether everything that was begun has completed, which is what SQD waits for (10.3.1.5).
+    /// Whether all begun work requests have completed, the condition for the end of SQD (10.3.1.5).
     pub(super) fn is_drained(&self) -> bool {
         self.queue.head() >= self.begun
     }
@@ -219,8 +221,9 @@ impl Requester {
         self.timers.deadline()
     }
 
-    /// Sends what may be sent, and carries out between what is local. True when the sink was full
-    /// and there is more.
+    /// Sends all packets that may be sent, and executes local operations in their order.
+    ///
+    /// Returns true when the sink is full and more is pending.
     pub(super) fn transmit<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -262,12 +265,13 @@ impl Requester {
         }
     }
 
-    /// Carries out a local operation, once: going back does not repeat it. It completes when all
-    /// before it have.
+    /// Executes a local operation; going back does not repeat it.
+    ///
+    /// It completes after all work requests before it.
     fn carry_out<H: Host>(&mut self, cx: &mut Context<'_>, wqe: &SendWqe, host: &mut H) -> Step {
         if self.cursor >= self.begun {
-            // Invalidating waits until all before it, which may use the key, have completed
-            // (10.6.5.1); binding has to wait for none of them (10.8.3.3).
+            // An invalidation waits for the completion of all earlier work requests, which may use
+            // the key (10.6.5.1); a bind need not wait (10.8.3.3).
             if matches!(wqe.op, SendOp::LocalInv(_)) && self.cursor != self.queue.head() {
                 return Step::Wait;
             }
@@ -297,28 +301,28 @@ impl Requester {
         self.grant.is_wanted()
     }
 
-    /// How many PSNs may be used now.
+    /// The number of PSNs that may be used now.
     fn room(&self) -> u32 {
         self.window_room().min(self.granted())
     }
 
-    /// How many PSNs the window leaves.
+    /// The number of PSNs that the window still allows.
     fn window_room(&self) -> u32 {
         self.window.packets().saturating_sub(self.in_flight())
     }
 
-    /// How many PSNs what is granted leaves. Those that were used before need no grant.
+    /// The number of PSNs that the send quantum still allows. PSNs used before need no quantum.
     fn granted(&self) -> u32 {
         let again = self.sent_end.diff(self.next_psn).max(0) as u32;
         self.grant.left().saturating_add(again)
     }
 
-    /// How many PSNs await their answers.
+    /// The number of PSNs in flight.
     pub(super) fn in_flight(&self) -> u32 {
         self.next_psn.diff(self.una).max(0) as u32
     }
 
-    /// Whether the peer is not known to have a receive for this message (9.7.7.2).
+    /// Whether the peer has not advertised a receive for this message (9.7.7.2).
     fn lacks_credit(&self, wqe: &SendWqe) -> bool {
         let over = |limit: u32| (wqe.receives.wrapping_sub(limit) as i32) > 0;
         wqe.op.consumes_receive() && self.receive_limit.is_some_and(over)
@@ -338,7 +342,7 @@ impl Requester {
         }
         let index = self.cursor_packet;
         let position = Position::new(index == 0, index + 1 == wqe.packets);
-        // Without credit one packet may still go, to ask for news; then its answer is awaited.
+        // Without credit, one packet may be sent to solicit credits; the requester then waits.
         let needs_receive = !matches!(wqe.op, SendOp::WriteImm { .. }) || position.ends();
         let lacks_credit = needs_receive && self.lacks_credit(wqe);
         if lacks_credit && self.in_flight() > 0 && self.asked.next() == self.next_psn {
@@ -377,8 +381,10 @@ impl Requester {
         Step::Sent
     }
 
-    /// Whether the last packet of this work request should ask for an acknowledgement: someone
-    /// waits for its completion, or nothing that asks will follow it soon.
+    /// Whether the last packet of this work request should carry AckReq.
+    ///
+    /// It should if the application waits for the completion, or no packet with AckReq follows
+    /// soon.
     fn ends_burst(&self, attr: &QpAttr, wqe: &SendWqe) -> bool {
         let next = self.cursor + 1;
         if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
@@ -387,9 +393,9 @@ impl Requester {
         match self.queue.get(next) {
             None => true,
             Some(_) if attr.state == QpState::Sqd && next >= self.begun => true,
-            // It completes after this one, and may wait for it.
+            // A local operation completes after this work request, and may wait for it.
             Some(next) if next.op.is_local() => true,
-            // A READ goes out when the window has room for all of its responses.
+            // A READ is sent when the window has room for all of its responses.
             Some(read) if read.op.has_response() => {
                 self.room() <= read.packets.min(self.read_piece(attr))
             }
@@ -397,7 +403,7 @@ impl Requester {
         }
     }
 
-    /// Moves the cursor past what went out.
+    /// Advances the cursor past the packets sent.
     fn sent(
         &mut self,
         cx: &mut Context<'_>,
@@ -428,13 +434,13 @@ impl Requester {
         self.timers.sent(now);
     }
 
-    /// The next packet is again the oldest that is not done.
+    /// Goes back: the next packet sent is the oldest that is not done.
     fn go_back(&mut self) {
         self.repair = None;
         self.scoreboard.clear();
         self.back_for_gap = false;
         self.measured = None;
-        // What could not be sent waits for what precedes it, which must be sent again first.
+        // A work request that could not be sent waits for its predecessors, which are sent again.
         self.unsendable = None;
         self.awaiting.clear();
         self.place_cursor();
@@ -451,12 +457,12 @@ impl Requester {
         };
     }
 
-    /// The peer says that packets of this connection met congestion.
+    /// Handles a CNP: packets of this connection met congestion.
     pub(super) fn notified(&mut self, now: Time) {
         self.window.notified(now);
     }
 
-    /// Looks at the timers.
+    /// Runs the timers that have expired.
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.timers.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
@@ -467,7 +473,7 @@ impl Requester {
                 self.reduced_until = self.sent_end;
                 self.go_back();
             }
-            // Perhaps the peer takes the whole request.
+            // Only parts were requested again; the peer may accept a request for the whole rest.
             Expired::RetriesExceeded if self.awaits_partial() => {
                 cx.counters.timeouts += 1;
                 self.go_back();
@@ -477,15 +483,16 @@ impl Requester {
         self.settle(cx, host)
     }
 
-    /// The peer does not answer, and there is no other way to it.
+    /// Ends the connection: the peer does not answer, and there is no alternate path.
     pub(super) fn give_up<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         cx.counters.retries_exceeded += 1;
         self.fail(cx, self.exhausted_status(), host)
     }
 
-    /// Packets take another path to the peer from now on. Round trips and the window of the old path
-    /// say nothing about it (RFC 9000, 9.4); neither does a packet that is still
-    /// outstanding there.
+    /// Resets the round-trip estimate and the window after a change of path.
+    ///
+    /// Round trips and the window of the old path do not apply to the new one (RFC 9000, 9.4), and
+    /// neither do losses of packets sent before the change.
     pub(super) fn path_changed(&mut self, attr: &QpAttr, window: Window) {
         self.configure(attr);
         self.timers.forget_round_trip();
@@ -494,15 +501,16 @@ impl Requester {
         self.measured = None;
     }
 
-    /// The path has failed and another is taken: all unacknowledged packets are sent again by it, with
-    /// all retries.
+    /// Starts over on another path after the first has failed.
+    ///
+    /// All unacknowledged packets are sent again, with all retries.
     pub(super) fn start_over(&mut self, attr: &QpAttr, window: Window) {
         self.path_changed(attr, window);
         self.timers.reset();
         self.go_back();
     }
 
-    /// If the oldest work request is one that cannot be sent, its time has come.
+    /// Fails the oldest work request if it is the one that cannot be sent.
     pub(super) fn settle<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.unsendable {
             Some((index, status)) if index == self.queue.head() => self.fail(cx, status, host),
@@ -510,7 +518,7 @@ impl Requester {
         }
     }
 
-    /// Sends what the peer answers though it has nothing to do, unless its answer is awaited anyway.
+    /// Sends a keep-alive, unless an answer is outstanding. Returns whether it was sent.
     pub(super) fn probe<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
         if self.awaits_answer() || self.timers.waits_for_receiver() {
             return false;
@@ -538,12 +546,12 @@ impl Requester {
         true
     }
 
-    /// Whether an answer of the peer is awaited.
+    /// Whether an answer of the peer is outstanding.
     pub(super) fn awaits_answer(&self) -> bool {
         self.una != self.sent_end
     }
 
-    /// The oldest work request ends with `status`, the others are flushed.
+    /// Completes the oldest work request with `status` and flushes the others.
     fn fail<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -557,7 +565,7 @@ impl Requester {
         Outcome::Failed
     }
 
-    /// Ends all that is in the queue, in order (10.3.1.7).
+    /// Flushes all work requests, in order (10.3.1.7).
     pub(super) fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         while let Some(wqe) = self.queue.pop() {
             host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));

@@ -1,9 +1,9 @@
-//! The responder: carries out requests, and refuses those that break a rule (9.7.4, 9.7.5.1, 9.9.3).
+//! The responder: executes requests, and rejects those that violate a rule (9.7.4, 9.7.5.1, 9.9.3).
 //!
-//! A request passes a chain of checks, in the specification's order: its PSN, its place in the
-//! sequence of opcodes, whether this queue pair permits it, its length, whether there is a receive
-//! or a resource for it, and its right to memory. Only then is anything done. Each check that fails
-//! names the answer: drop, NAK, or RNR NAK.
+//! A request is checked in the specification's order: its PSN, its place in the sequence of
+//! opcodes, the queue pair's permission, its length, the availability of a receive or a resource,
+//! and its access to memory. Only then is it executed. Each failed check determines the answer:
+//! drop, NAK or RNR NAK.
 
 mod execution;
 
@@ -25,23 +25,24 @@ use crate::work::WcStatus;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Why a request is not carried out.
+/// The reason why a request is not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
-    /// There is no receive for it now.
+    /// No receive is available; answered with an RNR NAK.
     NotReady,
-    /// It ends the connection: with this NAK, and this status for the receive that it had taken.
+    /// A fatal error: the NAK code, and the status of the receive that the request has consumed.
     Fatal(NakCode, WcStatus),
 }
 
-/// How often the last answer of a connection that loses packets is repeated, be it an acknowledgement or
-/// a NAK: the next request will find nobody who answers.
+/// The number of extra copies of the final ACK or NAK on a connection that loses packets.
+///
+/// A retransmitted request finds no responder that could repeat the answer.
 const FAREWELLS: usize = 2;
 
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
 const NO_ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
 
-/// A READ or an atomic that was carried out, kept so that a duplicate can be answered (9.7.5.1.1).
+/// An executed READ or atomic, saved so that a duplicate can be answered (9.7.5.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Executed {
     first: Psn,
@@ -56,24 +57,24 @@ enum ExecutedKind {
         key: RemoteKey,
         len: u32,
     },
-    /// An atomic, and what it found; or an ATOMIC WRITE or a FLUSH.
+    /// An atomic, with the original value; an ATOMIC WRITE or a FLUSH, without.
     Done {
         found: Option<u64>,
     },
 }
 
-/// What the requester was told of the request that is expected.
+/// The NAK state: which NAK was sent for the expected PSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Told {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// That it is missing. It is told once (9.7.5.1.2).
+    /// A NAK for a PSN sequence error, sent once per gap (9.7.5.1.2).
     Missing,
-    /// That there is no receive for it. It and what follows it come again.
+    /// An RNR NAK; the request and its successors are retransmitted.
     NotReady,
 }
 
-/// The receiving half of a reliable connection.
+/// The responder of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Responder {
     /// The PSN of the connection's first request.
@@ -84,7 +85,7 @@ pub(super) struct Responder {
     inbound: Option<Inbound>,
     receive: HeldReceive,
     told: Told,
-    /// The requests that arrived after the one that is missing.
+    /// The requests that arrived behind the gap.
     out_of_order: OutOfOrder,
     executed: VecDeque<Executed>,
     /// The PSN after the last READ or atomic.
@@ -93,7 +94,7 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// One with this out-of-order queue.
+    /// Returns a responder with this out-of-order queue.
     pub(super) fn new(out_of_order: OutOfOrder) -> Self {
         Responder {
             first: Psn::default(),
@@ -109,25 +110,25 @@ impl Responder {
         }
     }
 
-    /// Ready to receive: expects the first PSN.
+    /// Starts at the first PSN: the transition to RTR.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.reset();
         self.first = attr.rq_psn;
         self.expected = attr.rq_psn;
     }
 
-    /// Back to the state of creation.
+    /// Returns to the initial state.
     pub(super) fn reset(&mut self) {
         self.out_of_order.reset();
         *self = Responder::new(std::mem::take(&mut self.out_of_order));
     }
 
-    /// The out-of-order queue takes its memory from this budget, too.
+    /// Makes the out-of-order queue allocate from `budget`.
     pub(super) fn share(&mut self, budget: Arc<OutOfOrderBudget>) {
         self.out_of_order.share(budget);
     }
 
-    /// When [`Responder::expire`] should be called.
+    /// The time at which [`Responder::expire`] is to be called.
     pub(super) fn deadline(&self) -> Time {
         self.out_of_order.deadline()
     }
@@ -137,12 +138,12 @@ impl Responder {
         self.out_of_order.expire(now);
     }
 
-    /// The PSN that is expected next.
+    /// The next expected PSN.
     pub(super) fn expected(&self) -> Psn {
         self.expected
     }
 
-    /// Handles a request packet from this UDP port.
+    /// Handles a request packet from UDP port `source_port`.
     pub(super) fn handle<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -164,7 +165,7 @@ impl Responder {
         }
         self.out_of_order.arrived_in_order(source_port);
         if self.told == Told::Missing {
-            // If the network was only late with it, nobody needs to know.
+            // A NAK that is still queued is obsolete: the network has only reordered the packets.
             self.replies.gap_closed();
         }
         let outcome = self.carry_out(cx, packet, host);
@@ -176,7 +177,7 @@ impl Responder {
         }
     }
 
-    /// A request came before one that is expected (9.7.5.1.2).
+    /// Handles a request behind a gap (9.7.5.1.2).
     fn out_of_sequence(
         &mut self,
         cx: &mut Context<'_>,
@@ -201,7 +202,7 @@ impl Responder {
         self.replies.gap(self.expected, self.msn);
     }
 
-    /// What was missing has come: carries out what was kept, up to the next hole.
+    /// Executes the queued requests up to the next gap, after the missing one has arrived.
     fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         let mut outcome = Outcome::Continue;
         let mut any = false;
@@ -214,8 +215,8 @@ impl Responder {
                 return outcome;
             }
         }
-        // The requester asked about what was missing, and hears how far it goes now. A READ or an atomic says so
-        // by its response.
+        // The requester waits for an answer to the missing request: acknowledge the progress. After
+        // a READ or an atomic, the response does that.
         if any && self.response_end != Some(self.expected) {
             self.replies.ack(self.expected.prev(), self.msn);
         }
@@ -225,7 +226,7 @@ impl Responder {
         outcome
     }
 
-    /// Carries out the request that is expected, or refuses it.
+    /// Executes the request with the expected PSN, or rejects it.
     fn carry_out<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -254,7 +255,7 @@ impl Responder {
         }
     }
 
-    /// Sends answers. Says whether the sink was full, and how it went.
+    /// Sends queued answers. Returns whether the sink is full, and the outcome.
     pub(super) fn transmit<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -277,14 +278,15 @@ impl Responder {
         }
     }
 
-    /// Whether one acknowledgement of requests that went well is all it has to send.
+    /// Whether a single ACK is all there is to send.
     pub(super) fn owes_one_ack(&self) -> bool {
         self.replies.is_one_ack()
     }
 
-    /// Nobody will be here to answer when the requester repeats itself. What it would be told then, it is
-    /// told now. Where a READ or an atomic came last there is nothing to say: an acknowledgement would
-    /// mean that its response has arrived.
+    /// Queues the final ACK flush.
+    ///
+    /// After the queue pair is destroyed, no responder answers retransmitted requests. After a READ
+    /// or an atomic nothing is sent: an ACK would signal that the response has arrived.
     pub(super) fn say_farewell(&mut self) {
         let answers_last = self.response_end == Some(self.expected);
         if self.expected != self.first && !answers_last {
@@ -293,8 +295,9 @@ impl Responder {
         }
     }
 
-    /// The queue pair leaves the states in which it handles packets. A receive that a message had
-    /// taken is flushed before those that wait.
+    /// Stops when the queue pair leaves the states that handle packets.
+    ///
+    /// A receive consumed by an incomplete message is flushed before the queued ones.
     pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
         self.inbound = None;
@@ -302,8 +305,10 @@ impl Responder {
         self.replies.stop();
     }
 
-    /// A request ended the connection, and its NAK is the last answer. Tells the program, by the receive
-    /// that the request had taken, or else by an event (10.10.2.3, 11.6.3.2).
+    /// Ends the connection after a request was answered with a fatal NAK.
+    ///
+    /// The error is reported by the completion of the receive that the request has consumed, or
+    /// else by an event (10.10.2.3, 11.6.3.2).
     fn abort<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -311,7 +316,7 @@ impl Responder {
         status: WcStatus,
         host: &mut H,
     ) {
-        // In the error state a repeated request is dropped in silence (10.3.1.7).
+        // In the error state a retransmitted request is dropped silently (10.3.1.7).
         if cx.counters.indicate_loss() {
             self.replies.repeat_last(FAREWELLS);
         }
@@ -324,12 +329,12 @@ impl Responder {
         self.inbound = None;
     }
 
-    /// A request that was carried out before (9.7.5.1.1). It does not disturb a message under way.
+    /// Answers a duplicate request (9.7.5.1.1). The current message is not affected.
     fn duplicate<H: Host>(&mut self, cx: &mut Context<'_>, header: &Header, host: &mut H) {
         let psn = header.bth.psn;
         match header.bth.opcode.info().operation {
             Operation::Send | Operation::Write => {
-                // Acknowledging past a READ would say that its response has arrived.
+                // An ACK past a READ would signal that its response has arrived.
                 let past_response = self.response_end.is_some_and(|end| psn.before(end));
                 let done = if past_response {
                     psn
@@ -357,8 +362,10 @@ impl Responder {
         }
     }
 
-    /// A READ that comes again may ask for the tail of what it asked for before; anything else is
-    /// dropped (9.7.5.1.1).
+    /// Returns the reply to a repeated READ.
+    ///
+    /// The repeated READ may request any part of the original range that begins at a packet of it;
+    /// any other one is dropped (9.7.5.1.1).
     fn read_again<H: Host>(
         &self,
         cx: &Context<'_>,
@@ -383,7 +390,7 @@ impl Responder {
         if !fits {
             return None;
         }
-        // The key may have been taken away since.
+        // The key may have been invalidated since.
         if reth.length > 0 {
             let len = u64::from(reth.length);
             host.check_remote(key, reth.addr, len, Access::REMOTE_READ)
@@ -400,8 +407,9 @@ impl Responder {
     }
 }
 
-/// A key of a request, which is to be one of the queue pair's protection domain, or of that of the
-/// shared receive queue that a request of XRC names (A14).
+/// Returns the key of a request, with the protection domain in which it is valid.
+///
+/// It is that of the queue pair, or of the shared receive queue that an XRC request names (A14).
 fn remote_key(header: &Header, rkey: RKey) -> RemoteKey {
     RemoteKey {
         rkey,

@@ -1,10 +1,9 @@
-//! When to send again: the specification's timers and counters (9.7.5.2.8, 9.7.6.1), and a
-//! quicker probe before them.
+//! Retransmission timers and retry counters (9.7.5.2.8, 9.7.6.1), with a faster probe.
 //!
-//! The local ACK timeout is meant for hardware and fabrics: a program's usual value is 67 ms. A
-//! packet lost at the tail of a message leaves no gap for the responder to report, so a probe goes
-//! out after a few round trips instead. It is an ordinary retransmission, which the specification
-//! permits at any time; only the ACK timeout counts against `retry_cnt`.
+//! The local ACK timeout is designed for hardware and fabrics: applications usually set 67 ms. A
+//! packet lost at the tail of a message leaves no gap for the responder to report, so a probe is
+//! sent after a few round trips. It is an ordinary retransmission, which the specification permits
+//! at any time; only the ACK timeout counts against `retry_cnt`.
 
 use crate::time::Time;
 use crate::wire::RnrTimer;
@@ -13,40 +12,42 @@ use std::time::Duration;
 /// The unit of the local ACK timeout (9.7.6.1.3): 4.096 us.
 const ACK_TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 
-/// How much longer than asked the ACK timeout is: the specification lets an implementation wait up to
-/// four times as long (9.7.6.1.3), and NICs do. A peer on a busy host that is far away would look like a
-/// dead one otherwise, and what is lost is repeated sooner all the same, by the probe.
+/// The factor between the requested ACK timeout and the one in use.
+///
+/// The specification permits up to four times the requested value (9.7.6.1.3), and NICs use it. A
+/// shorter timeout could declare a distant peer on a busy host dead. Losses are still repaired
+/// sooner, by the probe.
 const ACK_TIMEOUT_STRETCH: u32 = 4;
 
-/// The least ACK timeout: below this a descheduled peer would look like a dead one.
+/// The minimum ACK timeout; below it, a descheduled peer could be declared dead.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
-/// The first probe before a round trip was measured.
+/// The delay of the first probe without a round-trip estimate.
 const INITIAL_PROBE: Duration = Duration::from_millis(5);
-/// Sending all again before a round trip was measured.
+/// The initial delay of a full retransmission without a round-trip estimate.
 const INITIAL_RESEND: Duration = Duration::from_millis(20);
-/// The soonest probe, which is one packet: a peer on a busy host answers late without having lost anything.
+/// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
 const PROBE_FLOOR: Duration = Duration::from_millis(1);
-/// The soonest that all is sent again.
+/// The minimum delay of a full retransmission.
 const RESEND_FLOOR: Duration = Duration::from_millis(4);
-/// The latest probe.
+/// The maximum delay of a probe or a full retransmission.
 const PROBE_CEILING: Duration = Duration::from_secs(1);
 
-/// `rnr_retry` that means for ever (9.7.5.2.8).
+/// The `rnr_retry` value that means unlimited retries (9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// What a timer's expiry asks for.
+/// The action that an expired timer requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Expired {
-    /// Nothing yet.
+    /// No timer has expired.
     Nothing,
-    /// Send the oldest unacknowledged packet again: perhaps the peer has not heard of the last ones.
+    /// Send the oldest unacknowledged packet again, since the last packets may have been lost.
     Probe,
-    /// Send again from the oldest unacknowledged packet.
+    /// Go back to the oldest unacknowledged packet.
     Resend,
-    /// The RNR wait is over: go on.
+    /// The RNR wait is over: continue.
     RnrOver,
-    /// `retry_cnt` is used up.
+    /// `retry_cnt` is exhausted.
     RetriesExceeded,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Retransmit {
 }
 
 impl Retransmit {
-    /// Timers at rest. `timeout`, `retry_cnt` and `rnr_retry` are the attributes of those names.
+    /// Returns stopped timers. The arguments are the attributes of those names.
     pub(super) fn new(timeout: u8, retry_cnt: u8, rnr_retry: u8) -> Self {
         let mut timers = Retransmit {
             ack_timeout: None,
@@ -86,7 +87,7 @@ impl Retransmit {
         timers
     }
 
-    /// Takes changed attributes; what runs goes on.
+    /// Applies changed attributes; running timers continue.
     pub(super) fn configure(&mut self, timeout: u8, retry_cnt: u8, rnr_retry: u8) {
         self.ack_timeout = match timeout & 31 {
             0 => None,
@@ -98,14 +99,15 @@ impl Retransmit {
         self.rnr_left = rnr_retry;
     }
 
-    /// A packet that asks for an answer went out.
+    /// Starts the timers, unless they run, when a packet is sent.
     pub(super) fn sent(&mut self, now: Time) {
         if self.probe_at == Time::NEVER {
             self.restart(now);
         }
     }
 
-    /// New acknowledgement came in; `outstanding` is whether more is awaited.
+    /// Handles progress of the acknowledgements; `outstanding` is whether packets remain in
+    /// flight.
     pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
         self.retries_left = self.retry_cnt;
         self.rnr_left = self.rnr_retry;
@@ -117,13 +119,13 @@ impl Retransmit {
         }
     }
 
-    /// Nothing is awaited any more.
+    /// Stops the timers: no answer is outstanding.
     pub(super) fn stop(&mut self) {
         self.probe_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
     }
 
-    /// A round trip was measured (RFC 6298's estimator).
+    /// Adds a round-trip sample (the estimator of RFC 6298).
     pub(super) fn round_trip(&mut self, sample: Duration) {
         match self.smoothed {
             None => {
@@ -137,7 +139,7 @@ impl Retransmit {
         }
     }
 
-    /// The smoothed round trip, once one was measured.
+    /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
         self.smoothed
     }
@@ -147,7 +149,7 @@ impl Retransmit {
         self.ack_timeout
     }
 
-    /// The peer has no receive: wait as long as it says. False when `rnr_retry` is used up.
+    /// Starts the RNR wait. Returns false when `rnr_retry` is exhausted.
     pub(super) fn receiver_not_ready(&mut self, now: Time, timer: RnrTimer) -> bool {
         if self.rnr_retry != RNR_RETRY_FOREVER {
             if self.rnr_left == 0 {
@@ -160,7 +162,8 @@ impl Retransmit {
         true
     }
 
-    /// The peer reported a gap without any progress. False when `retry_cnt` is used up.
+    /// Counts a retry for a gap reported without progress. Returns false when `retry_cnt` is
+    /// exhausted.
     pub(super) fn gap_without_progress(&mut self) -> bool {
         if self.retries_left == 0 {
             return false;
@@ -169,12 +172,12 @@ impl Retransmit {
         true
     }
 
-    /// Whether the peer asked to wait, and the wait is not over.
+    /// Whether an RNR wait is in progress.
     pub(super) fn waits_for_receiver(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// When [`Retransmit::expire`] should be called next.
+    /// The time at which [`Retransmit::expire`] is to be called next.
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
@@ -182,7 +185,7 @@ impl Retransmit {
         }
     }
 
-    /// Looks at the clock.
+    /// Handles the timers that have expired at `now`.
     pub(super) fn expire(&mut self, now: Time) -> Expired {
         if let Some(until) = self.rnr_until {
             if now < until {
@@ -213,13 +216,13 @@ impl Retransmit {
         Expired::Nothing
     }
 
-    /// Forgets the measured round trips: packets take another path from now on.
+    /// Resets the round-trip estimate after a change of path.
     pub(super) fn forget_round_trip(&mut self) {
         self.smoothed = None;
         self.variation = Duration::ZERO;
     }
 
-    /// Forgets everything but the attributes.
+    /// Resets everything except the attributes.
     pub(super) fn reset(&mut self) {
         self.stop();
         self.forget_round_trip();

@@ -1,4 +1,4 @@
-//! Addresses: binding and resolving, and how the program sees them.
+//! Addresses: binding, resolution, and their C representation.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -20,22 +20,24 @@ const AF_INET6: sa_family_t = libc::AF_INET6 as sa_family_t;
 /// The address family of GIDs, `infiniband/ib.h`.
 const AF_IB: sa_family_t = 27;
 
-/// Selector of a path's values: exactly this (15.2.5.16).
+/// The selector «exactly» of the values of a path record (15.2.5.16).
 const EXACTLY: u8 = 2;
 
-/// Reads an address of IPv4 or IPv6.
+/// Reads an IPv4 or IPv6 address.
 ///
 /// # Errors
-/// `EINVAL` if the pointer is null or the address of another family; `ENODEV` for one of InfiniBand,
-/// which devices of RoCE do not have.
+/// `EINVAL` if the pointer is null or the address family unknown; `ENODEV` for `AF_IB`, since RoCE
+/// devices have no such addresses.
 ///
 /// # Safety
-/// A pointer that is not null points at an address that is as long as its family's are.
+/// `address` must be null or point to a readable address of the length of its family. It may be
+/// unaligned.
 pub(crate) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: an address begins with its family, and is as long as that has it, wherever it lies.
+    // SAFETY: `address` is not null and points to an address of the length of its family, possibly
+    // unaligned: the caller's contract, section Safety.
     unsafe {
         match (&raw const (*address).sa_family).read_unaligned() {
             AF_INET => {
@@ -55,7 +57,7 @@ pub(crate) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
     }
 }
 
-/// An address as C has it.
+/// Returns the C representation of an address.
 pub(crate) fn shown_address(address: SocketAddr) -> sockaddr_storage {
     let mut storage = sockaddr_storage::zeroed();
     let at = &raw mut storage;
@@ -65,7 +67,7 @@ pub(crate) fn shown_address(address: SocketAddr) -> sockaddr_storage {
             shown.sin_family = AF_INET;
             shown.sin_port = v4.port().to_be();
             shown.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-            // SAFETY: a storage has room for every address, and is aligned for it.
+            // SAFETY: `sockaddr_storage` is large enough and aligned for every address type.
             unsafe { at.cast::<sockaddr_in>().write(shown) };
         }
         SocketAddr::V6(v6) => {
@@ -75,14 +77,14 @@ pub(crate) fn shown_address(address: SocketAddr) -> sockaddr_storage {
             shown.sin6_flowinfo = v6.flowinfo();
             shown.sin6_addr.s6_addr = v6.ip().octets();
             shown.sin6_scope_id = v6.scope_id();
-            // SAFETY: as above.
+            // SAFETY: `sockaddr_storage` is large enough and aligned for every address type.
             unsafe { at.cast::<sockaddr_in6>().write(shown) };
         }
     }
     storage
 }
 
-/// The destination of an identifier that has none yet: nothing of the source's family.
+/// Returns the unspecified address of the source's family, for an identifier without destination.
 fn nowhere(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -90,22 +92,22 @@ fn nowhere(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Shows in an identifier where it is: addresses, GIDs, device.
+/// Writes an identifier's addresses, GIDs and device to its C structure.
 ///
 /// # Errors
-/// When the device cannot be opened.
+/// If the device cannot be opened.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     let ours = unsafe { id_of(id) }?;
     let addresses = ours.driver.addresses();
-    // SAFETY: as above; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. Only a raw pointer is made.
     let shown = unsafe { &raw mut (*id).route.addr };
     if let Some(source) = addresses.source {
         let destination = addresses.destination.unwrap_or_else(|| nowhere(source));
-        // SAFETY: as above.
+        // SAFETY: `shown` points into the live `id`, and no reference is created.
         unsafe {
             (&raw mut (*shown).src.storage).write(shown_address(source));
             (&raw mut (*shown).dst.storage).write(shown_address(destination));
@@ -117,7 +119,8 @@ pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let mut kept = ours.kept();
     if kept.device.is_none() {
         let device = DeviceUse::of(&bound.device)?;
-        // SAFETY: as above.
+        // SAFETY: `id` is live: the caller's contract, section Safety. Its members are written
+        // through raw pointers.
         unsafe {
             (&raw mut (*id).verbs).write(device.context);
             (&raw mut (*id).pd).write(device.pd);
@@ -125,7 +128,7 @@ pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
         }
         kept.device = Some(device);
     }
-    // SAFETY: as above.
+    // SAFETY: `shown` points into the live `id`, and no reference is created.
     unsafe { (&raw mut (*shown).addr.ibaddr).write(shown_gids(&addresses)) };
     Ok(())
 }
@@ -142,20 +145,21 @@ fn shown_gids(addresses: &Addresses) -> rdma_ib_addr {
     }
 }
 
-/// Shows in an identifier the path to its peer.
+/// Writes the path to the peer to an identifier's C structure.
 ///
 /// # Errors
 /// `EINVAL` if there is none.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     let ours = unsafe { id_of(id) }?;
     let path = ours.driver.path().ok_or(Errno(libc::EINVAL))?;
     let mut kept = ours.kept();
     kept.paths = Box::new([shown_path(&path)]);
-    // SAFETY: as above; what it points at lives as long as the identifier.
+    // SAFETY: `id` is live: the caller's contract, section Safety. The path record is owned by the
+    // identifier and lives as long.
     unsafe {
         (&raw mut (*id).route.path_rec).write(kept.paths.as_mut_ptr());
         (&raw mut (*id).route.num_paths).write(1);
@@ -190,10 +194,11 @@ fn shown_path(path: &Path) -> ibv_sa_path_rec {
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and an address.
+/// `id` must be null or a live identifier, `addr` null or point to a readable address of the length
+/// of its family.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     entry::status_or_minus_one("rdma_bind_addr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety.
         unsafe { bind(id, addr) }
     })
 }
@@ -204,9 +209,10 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
 /// See [`urxe_driver::cm::CmError`].
 ///
 /// # Safety
-/// The pointers are null, or an identifier of ours and an address.
+/// `id` must be null or a live identifier, `addr` null or point to a readable address of the length
+/// of its family.
 pub(super) unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety.
     unsafe {
         id_of(id)?.driver.bind(read_address(addr)?)?;
         show_addresses(id)
@@ -214,7 +220,8 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and addresses.
+/// `id` must be null or a live identifier. `src_addr` and `dst_addr` must be null or point to
+/// readable addresses of the length of their families.
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *mut sockaddr,
@@ -222,24 +229,27 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     entry::status_or_minus_one("rdma_resolve_addr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id`, `src_addr` and `dst_addr` are null or valid: the caller's contract, section
+        // Safety.
         unsafe { resolve(id, src_addr, dst_addr) }
     })
 }
 
-/// Resolves an address. The route is known at once: the time that it may take means nothing.
+/// Resolves an address. No packet is needed, so `timeout_ms` is ignored.
 ///
 /// # Errors
 /// See [`urxe_driver::cm::CmError`].
 ///
 /// # Safety
-/// The pointers are null, or an identifier of ours and addresses.
+/// `id` must be null or a live identifier. `src_addr` and `dst_addr` must be null or point to
+/// readable addresses of the length of their families.
 pub(super) unsafe fn resolve(
     id: *mut rdma_cm_id,
     src_addr: *const sockaddr,
     dst_addr: *const sockaddr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id`, `src_addr` and `dst_addr` are null or valid: the caller's contract, section
+    // Safety.
     unsafe {
         let ours = id_of(id)?;
         let destination = read_address(dst_addr)?;
@@ -248,17 +258,18 @@ pub(super) unsafe fn resolve(
             false => Some(read_address(src_addr)?),
         };
         ours.driver.resolve_address(source, destination)?;
-        // Programs look at it before the event, as they can with librdmacm.
+        // Applications read it before the event, as with librdmacm.
         (&raw mut (*id).route.addr.dst.storage).write(shown_address(destination));
         complete(id)
     }
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     entry::status_or_minus_one("rdma_resolve_route", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's
+        // contract, section Safety.
         unsafe {
             id_of(id)?.driver.resolve_route()?;
             complete(id)
@@ -267,30 +278,33 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is not null and live: the caller's contract, section Safety. Only a raw pointer
+    // is made.
     let at = (!id.is_null()).then(|| unsafe { &raw const (*id).route.addr.src.addr });
-    // SAFETY: as above.
+    // SAFETY: `at` points into the live `id`.
     unsafe { port("rdma_get_src_port", at) }
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is not null and live: the caller's contract, section Safety. Only a raw pointer
+    // is made.
     let at = (!id.is_null()).then(|| unsafe { &raw const (*id).route.addr.dst.addr });
-    // SAFETY: as above.
+    // SAFETY: `at` points into the live `id`.
     unsafe { port("rdma_get_dst_port", at) }
 }
 
-/// The port of what the program sees, in network order.
+/// Returns the port of an identifier's address, in network byte order.
 ///
 /// # Safety
-/// `address` is part of an identifier.
+/// `address` must point to an address of a live identifier.
 unsafe fn port(name: &'static str, address: Option<*const sockaddr>) -> u16 {
     entry::value(name, 0, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `address` is null or points into a live identifier: the caller's contract,
+        // section Safety.
         let address = unsafe { read_address(address.unwrap_or(ptr::null())) };
         address.map_or(0, |address| address.port().to_be())
     })

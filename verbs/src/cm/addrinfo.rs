@@ -1,4 +1,4 @@
-//! Names to addresses, by the C library's resolver.
+//! Name resolution by the C library's resolver.
 
 use std::ffi::{c_char, c_int};
 use std::mem::size_of;
@@ -11,9 +11,9 @@ use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// Why there is no address.
+/// The error of a name resolution.
 enum Failure {
-    /// The resolver's code, which is returned as it is.
+    /// A code of the C library's resolver, returned unchanged.
     Resolver(c_int),
     Errno(Errno),
 }
@@ -24,42 +24,44 @@ impl From<Errno> for Failure {
     }
 }
 
-/// What was found; freed when it is dropped.
+/// A list of results, freed when dropped.
 pub(super) struct Found(*mut rdma_addrinfo);
 
-// SAFETY: memory of its own, that any thread may free.
+// SAFETY: the list is owned exclusively, and any thread may free it.
 unsafe impl Send for Found {}
 
 impl Found {
-    /// Gives it to the program, which frees it.
+    /// Passes the list to the application, which frees it.
     pub fn give(self) -> *mut rdma_addrinfo {
         let given = self.0;
         std::mem::forget(self);
         given
     }
 
-    /// A list of one entry, of zeros.
+    /// Returns a list of one zeroed entry.
     fn new() -> Result<Found, Errno> {
         Ok(Found(allocate(size_of::<rdma_addrinfo>())?.cast()))
     }
 
     fn entry(&mut self) -> &mut rdma_addrinfo {
-        // SAFETY: allocated with that size and zeroed, which is a value of it; nobody else has it.
+        // SAFETY: the entry was allocated with its size and zeroed, which is a valid value. `self`
+        // owns it exclusively.
         unsafe { &mut *self.0 }
     }
 }
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: made here, and given to nobody.
+        // SAFETY: the list was allocated here and was not passed to the application.
         unsafe { free_list(self.0) };
     }
 }
 
-/// Zeros from the C library: programs have been seen to put memory of their own into these
-/// structures, and all of it is freed alike.
+/// Allocates zeroed memory with the C library.
+///
+/// Applications store pointers to memory of their own in these structures; one `free` fits all.
 fn allocate(len: usize) -> Result<*mut u8, Errno> {
-    // SAFETY: any size may be asked for.
+    // SAFETY: `calloc` accepts any size.
     let memory = unsafe { libc::calloc(1, len) };
     match memory.is_null() {
         true => Err(Errno(libc::ENOMEM)),
@@ -68,19 +70,21 @@ fn allocate(len: usize) -> Result<*mut u8, Errno> {
 }
 
 /// # Safety
-/// `from` is good for `len` bytes.
+/// `from` must point to `len` readable bytes.
 unsafe fn copy(from: *const u8, len: usize) -> Result<*mut u8, Errno> {
     let memory = allocate(len)?;
-    // SAFETY: the caller's promise, and just allocated.
+    // SAFETY: `from` points to `len` readable bytes: the caller's contract, section Safety.
+    // `memory` has `len` bytes and is new.
     unsafe { ptr::copy_nonoverlapping(from, memory, len) };
     Ok(memory)
 }
 
 /// # Safety
-/// `list` is null, or a list whose members are null or allocated with the C library.
+/// `list` must be null or an unshared list whose members are null or allocated by the C library.
 unsafe fn free_list(mut list: *mut rdma_addrinfo) {
     while !list.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` is not null, and it and its members were allocated by the C library: the
+        // caller's contract, section Safety.
         unsafe {
             let entry = list.read();
             libc::free(entry.ai_connect);
@@ -95,7 +99,7 @@ unsafe fn free_list(mut list: *mut rdma_addrinfo) {
     }
 }
 
-/// The resolver's hints for those of the program.
+/// Returns the resolver's hints for the application's hints.
 fn resolver_hints(hints: &rdma_addrinfo) -> addrinfo {
     let mut ours = addrinfo::zeroed();
     let given = |flag| hints.ai_flags & flag != 0;
@@ -119,10 +123,10 @@ fn resolver_hints(hints: &rdma_addrinfo) -> addrinfo {
     ours
 }
 
-/// Asks the resolver, and takes its first answer.
+/// Calls the resolver, and takes the first result.
 ///
 /// # Safety
-/// `node` and `service` are null or C strings.
+/// `node` and `service` must be null or C strings.
 unsafe fn ask(
     node: *const c_char,
     service: *const c_char,
@@ -132,20 +136,20 @@ unsafe fn ask(
     let ours = hints.map(resolver_hints);
     let ours = ours.as_ref().map_or(ptr::null(), ptr::from_ref);
     let mut answer = ptr::null_mut();
-    // SAFETY: the caller's promise.
+    // SAFETY: `node` and `service` are null or C strings: the caller's contract, section Safety.
     let code = unsafe { libc::getaddrinfo(node, service, ours, &raw mut answer) };
     if code != 0 {
         return Err(Failure::Resolver(code));
     }
-    // SAFETY: the resolver gives at least one entry, which is good until it is freed.
+    // SAFETY: on success the resolver returns at least one entry, valid until it is freed below.
     let taken = unsafe { take(&*answer, hints, found) };
-    // SAFETY: freed once.
+    // SAFETY: `answer` is the resolver's list and is freed once.
     unsafe { libc::freeaddrinfo(answer) };
     Ok(taken?)
 }
 
 /// # Safety
-/// `answer` is an entry of the resolver's.
+/// `answer` must be an entry returned by the resolver.
 unsafe fn take(
     answer: &addrinfo,
     hints: Option<&rdma_addrinfo>,
@@ -167,10 +171,12 @@ unsafe fn take(
     let passive = answer.ai_flags & libc::AI_PASSIVE != 0;
     let name = match answer.ai_canonname.is_null() {
         true => ptr::null_mut(),
-        // SAFETY: a C string of the resolver's.
+        // SAFETY: `ai_canonname` is not null, and a C string of the resolver: the caller's
+        // contract, section Safety.
         false => unsafe { libc::strdup(answer.ai_canonname) },
     };
-    // SAFETY: as above.
+    // SAFETY: `ai_addr` points to `ai_addrlen` bytes: `answer` is a result of the resolver: the
+    // caller's contract, section Safety.
     let address = unsafe { copy(answer.ai_addr.cast(), answer.ai_addrlen as usize) }?;
     let address = address.cast::<sockaddr>();
     if passive {
@@ -187,7 +193,7 @@ unsafe fn take(
 }
 
 /// # Safety
-/// `from` is good for `len` bytes, or `len` is 0.
+/// `from` must point to `len` readable bytes, or `len` must be 0.
 unsafe fn copy_address(
     from: *const sockaddr,
     len: socklen_t,
@@ -200,14 +206,15 @@ unsafe fn copy_address(
     if from.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `from` points to `len` readable bytes: the caller's contract, section Safety.
     *to = unsafe { copy(from.cast(), len as usize) }?.cast();
     *to_len = len;
     Ok(())
 }
 
 /// # Safety
-/// The pointers are null, or C strings and hints.
+/// `node` and `service` must be null or C strings. `hints` must be null or valid for reading an
+/// `rdma_addrinfo` whose addresses have the lengths that it states.
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -215,19 +222,20 @@ unsafe fn find(
 ) -> Result<Found, Failure> {
     let hints = match hints.is_null() {
         true => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: `hints` is not null and readable: the caller's contract, section Safety.
         false => Some(unsafe { entry::read(hints) }?),
     };
     if hints.is_none() && node.is_null() && service.is_null() {
         return Err(Errno(libc::EINVAL).into());
     }
     if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-        // A subnet administrator would have to be asked, and RoCE has none.
+        // A subnet administrator would have to be queried, and RoCE has none.
         return Err(Errno(libc::EOPNOTSUPP).into());
     }
     let mut found = Found::new()?;
     if !node.is_null() || !service.is_null() {
-        // SAFETY: as above.
+        // SAFETY: `node` and `service` are null or C strings: the caller's contract, section
+        // Safety.
         unsafe { ask(node, service, hints.as_ref(), found.entry()) }?;
     }
     let Some(hints) = hints else {
@@ -240,21 +248,25 @@ unsafe fn find(
         entry.ai_qp_type = hints.ai_qp_type;
         entry.ai_port_space = hints.ai_port_space;
         let (from, len) = (hints.ai_dst_addr, hints.ai_dst_len);
-        // SAFETY: as above.
+        // SAFETY: `ai_dst_addr` points to `ai_dst_len` readable bytes: the caller's contract,
+        // section Safety.
         unsafe { copy_address(from, len, &mut entry.ai_dst_addr, &mut entry.ai_dst_len) }?;
     }
     if entry.ai_src_len == 0 {
         let (from, len) = (hints.ai_src_addr, hints.ai_src_len);
-        // SAFETY: as above.
+        // SAFETY: `ai_src_addr` points to `ai_src_len` readable bytes: the caller's contract,
+        // section Safety.
         unsafe { copy_address(from, len, &mut entry.ai_src_addr, &mut entry.ai_src_len) }?;
     }
     Ok(found)
 }
 
-/// Returns 0, or -1 and sets `errno`, or a code of the C library's resolver.
+/// Returns 0, or -1 with `errno`, or an error code of the C library's resolver.
 ///
 /// # Safety
-/// The pointers are null, or C strings, hints, and room for the result.
+/// `node` and `service` must be null or C strings. `hints` must be null or valid for reading an
+/// `rdma_addrinfo` whose addresses have the lengths that it states. `res` must be null or valid for
+/// writing a pointer.
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
@@ -265,9 +277,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         if res.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `node` and `service` are null or C strings, and `hints` is null or valid: the
+        // caller's contract, section Safety.
         match unsafe { find(node, service, hints) } {
-            // SAFETY: as above.
+            // SAFETY: `res` is null or valid for writing a pointer: the caller's contract, section
+            // Safety.
             Ok(found) => unsafe { entry::write(res, found.give()) }.map(|()| 0),
             Err(Failure::Resolver(code)) => Ok(code),
             Err(Failure::Errno(error)) => Err(error),
@@ -276,19 +290,22 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 }
 
 /// # Safety
-/// `res` is null or from [`rdma_getaddrinfo`], and not freed yet.
+/// `res` must be null, or returned by [`rdma_getaddrinfo`] and not be freed yet.
 pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     entry::value("rdma_freeaddrinfo", (), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `res` is null or a list that is not freed yet: the caller's contract, section
+        // Safety.
         unsafe { free_list(res) };
     });
 }
 
-/// The same, told by an event; the result is fetched with [`rdma_query_addrinfo`]. `EBUSY` until the
-/// last one was.
+/// Resolves a name and reports the end by an event; [`rdma_query_addrinfo`] returns the result.
+///
+/// `EBUSY` until the last result was fetched.
 ///
 /// # Safety
-/// The pointers are null, or an identifier of ours, C strings and hints.
+/// `id` must be null or a live identifier, `node` and `service` null or C strings. `hints` must be
+/// null or valid for reading an `rdma_addrinfo` whose addresses have the lengths that it states.
 pub unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
     node: *const c_char,
@@ -296,12 +313,13 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
     hints: *const rdma_addrinfo,
 ) -> c_int {
     entry::status_or_minus_one("rdma_resolve_addrinfo", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         let ours = unsafe { id_of(id) }?;
         if !matches!(ours.kept().addrinfo, Resolving::No) {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: as above.
+        // SAFETY: `node` and `service` are null or C strings, and `hints` is null or valid: the
+        // caller's contract, section Safety.
         let found = unsafe { find(node, service, hints) }.map_err(|failure| match failure {
             Failure::Errno(error) => error,
             Failure::Resolver(libc::EAI_SYSTEM) => std::io::Error::last_os_error().into(),
@@ -309,26 +327,27 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
         })?;
         ours.kept().addrinfo = Resolving::Done(found);
         ours.driver.address_info_resolved();
-        // SAFETY: as above.
+        // SAFETY: `id` is a live identifier, as `id_of` found: the caller's contract, section
+        // Safety.
         unsafe { complete(id) }
     })
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and room for the result.
+/// `id` must be null or a live identifier, `info` null or valid for writing a pointer.
 pub unsafe extern "C" fn rdma_query_addrinfo(
     id: *mut rdma_cm_id,
     info: *mut *mut rdma_addrinfo,
 ) -> c_int {
     entry::status_or_minus_one("rdma_query_addrinfo", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         let ours = unsafe { id_of(id) }?;
         if info.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         match std::mem::take(&mut ours.kept().addrinfo) {
             Resolving::No => Err(Errno(libc::ENOENT)),
-            // SAFETY: as above.
+            // SAFETY: `info` is valid for writing a pointer: the caller's contract, section Safety.
             Resolving::Done(found) => unsafe { entry::write(info, found.give()) },
         }
     })

@@ -13,17 +13,17 @@ use crate::log;
 use crate::object::{self, Handle};
 use crate::waited::Waited;
 
-/// What stands behind a channel is found in [`CHANNELS`].
+/// The channels are looked up in [`CHANNELS`].
 impl Handle for rdma_event_channel {
     type Ours = ();
 }
 
 static CHANNELS: Waited<EventChannel> = Waited::new();
 
-/// Makes a channel.
+/// Creates a channel.
 ///
 /// # Errors
-/// `ENODEV` where there is no device.
+/// `ENODEV` if there is no device.
 pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
     log::start();
     if devices()?.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
     Ok(shown)
 }
 
-/// What stands behind a channel.
+/// Returns the library's part of a channel.
 ///
 /// # Errors
 /// `EINVAL` if it is null, `EBADF` if it was destroyed.
@@ -44,20 +44,21 @@ pub(super) fn channel_of(channel: *mut rdma_event_channel) -> Result<Arc<EventCh
     CHANNELS.find(channel)
 }
 
-/// Ends a channel, unless it has ended.
+/// Destroys a channel, unless it was destroyed before.
 pub(super) fn destroy(channel: *mut rdma_event_channel) {
     if CHANNELS.remove(channel) {
-        // SAFETY: it was made here, and is removed once. Nobody else looks at its memory.
+        // SAFETY: the channel was created here and is removed once. Other threads use only the
+        // `Arc` from [`CHANNELS`], not this memory.
         unsafe { object::free(channel) };
     }
 }
 
-/// A channel for the events of any number of identifiers.
+/// Creates a channel for the events of any number of identifiers.
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     entry::pointer("rdma_create_event_channel", create)
 }
 
-/// Threads may be waiting at it.
+/// Destroys a channel, even while threads wait on it.
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     entry::value("rdma_destroy_event_channel", (), || destroy(channel));
 }

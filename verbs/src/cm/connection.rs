@@ -1,5 +1,6 @@
-//! Connections and datagram services: connecting, listening, answering, ending. What an identifier's
-//! own queue pair has to do with it is done here too, as librdmacm does it.
+//! Connections and datagram services: connect, listen, accept, reject, disconnect.
+//!
+//! Like librdmacm, these calls also change the state of the identifier's own queue pair.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -16,23 +17,22 @@ use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// How often is tried where the program does not say.
+/// The retry counts used without connection parameters.
 const USUAL_RETRIES: u8 = 7;
 
-/// The parameters that a program gives, if it gives any.
+/// Reads the connection parameters, if any.
 ///
 /// # Safety
-/// The pointer is null or good for parameters.
+/// `conn_param` must be null or valid for reading an `rdma_conn_param`.
 unsafe fn given(conn_param: *const rdma_conn_param) -> Result<Option<rdma_conn_param>, Errno> {
     match conn_param.is_null() {
         true => Ok(None),
-        // SAFETY: the caller's promise.
+        // SAFETY: `conn_param` is not null, and readable: the caller's contract, section Safety.
         false => unsafe { entry::read(conn_param) }.map(Some),
     }
 }
 
-/// Refuses what the device cannot, and a connection that has neither a queue pair nor the number of
-/// one.
+/// Checks the READ and atomic limits, and that parameters are given if there is no queue pair.
 fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) -> Result<(), Errno> {
     if ours.driver.space() != PortSpace::Tcp {
         return Ok(());
@@ -42,7 +42,7 @@ fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) ->
         Some(param) => {
             [param.responder_resources, param.initiator_depth]
                 .into_iter()
-                // The largest number means «as many as there can be».
+                // `u8::MAX` requests the maximum.
                 .all(|count| count == u8::MAX || count <= MAX_RD_ATOMIC)
         }
     };
@@ -58,10 +58,11 @@ fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) ->
     }
 }
 
-/// What is said to the peer.
+/// Returns the parameters to send to the peer.
 ///
 /// # Safety
-/// `qp` is null or a queue pair of ours, and private data as long as the parameters say.
+/// `qp` must be null or a live queue pair of this library. `private_data` of `param` must be null
+/// or point to `private_data_len` readable bytes.
 unsafe fn offer(
     qp: *mut ibv_qp,
     param: Option<&rdma_conn_param>,
@@ -80,11 +81,13 @@ unsafe fn offer(
         offer.rnr_retry_count = param.rnr_retry_count;
         offer.qpn = Qpn::new(param.qp_num);
         offer.srq = param.srq != 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: `private_data` is null or points to `private_data_len` readable bytes: the
+        // caller's contract, section Safety.
         offer.private_data = unsafe { bytes(param.private_data, param.private_data_len) };
     }
     if !qp.is_null() {
-        // SAFETY: the caller's promise; these make no reference.
+        // SAFETY: `qp` is a live queue pair: the caller's contract, section Safety. Its members are
+        // read through raw pointers.
         let (number, srq) = unsafe {
             (
                 (&raw const (*qp).qp_num).read(),
@@ -98,32 +101,35 @@ unsafe fn offer(
 }
 
 /// # Safety
-/// The pointer is null or good for `len` bytes.
+/// `data` must be null or point to `len` readable bytes.
 unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     match data.is_null() {
         true => Vec::new(),
         false => {
             let mut copy = vec![0; len.into()];
-            // SAFETY: the caller's promise. Without a reference to the bytes, which are the program's.
+            // SAFETY: `data` points to `len` readable bytes, `copy` has `len`: the caller's
+            // contract, section Safety. No reference to the application's bytes is created.
             unsafe { ptr::copy_nonoverlapping(data.cast(), copy.as_mut_ptr(), copy.len()) };
             copy
         }
     }
 }
 
-/// What a program asks for, or `most` if it asks for as many as there can be.
+/// Returns the requested number, or `most` if none or the maximum is requested.
 fn wished(wish: Option<u8>, most: u8) -> u8 {
     wish.filter(|&wish| wish != u8::MAX).unwrap_or(most)
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and parameters.
+/// `id` must be null or a live identifier. `conn_param` must be null or valid for reading an
+/// `rdma_conn_param`, whose `private_data` points to `private_data_len` readable bytes or is null.
 pub unsafe extern "C" fn rdma_connect(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
     entry::status_or_minus_one("rdma_connect", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `conn_param` are null or valid: the caller's contract, section Safety.
+        // `id_of` rejects null before members of `id` are read through raw pointers.
         unsafe {
             let ours = id_of(id)?;
             let param = given(conn_param)?;
@@ -141,12 +147,13 @@ pub unsafe extern "C" fn rdma_connect(
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     entry::status_or_minus_one("rdma_listen", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's
+        // contract, section Safety.
         unsafe {
-            // 0 is the usual number, and so is what makes no sense.
+            // 0 and invalid values select the default.
             let backlog = usize::try_from(backlog).unwrap_or(0);
             id_of(id)?.driver.listen(backlog)?;
             show_addresses(id)
@@ -155,13 +162,15 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and parameters.
+/// `id` must be null or a live identifier. `conn_param` must be null or valid for reading an
+/// `rdma_conn_param`, whose `private_data` points to `private_data_len` readable bytes or is null.
 pub unsafe extern "C" fn rdma_accept(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
     entry::status_or_minus_one("rdma_accept", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `conn_param` are null or valid: the caller's contract, section Safety.
+        // `id_of` rejects null before members of `id` are read through raw pointers.
         unsafe {
             let ours = id_of(id)?;
             let param = given(conn_param)?;
@@ -183,7 +192,7 @@ pub unsafe extern "C" fn rdma_accept(
             let mut offer = offer(qp, param.as_ref(), (resources, depth));
             {
                 let kept = ours.kept();
-                // The vendor that asked, and what of its options is taken.
+                // The peer's vendor, with the subset of its options that is accepted.
                 offer.ece.vendor_id = kept.remote_ece.vendor_id;
                 offer.ece.options = kept.local_ece.options;
             }
@@ -192,7 +201,7 @@ pub unsafe extern "C" fn rdma_accept(
                 qp::make_ready(id, Some((resources, depth)))?;
             }
             if let Err(error) = ours.driver.accept(&offer) {
-                // The first word is the one that counts.
+                // The first error is the one reported.
                 let _ = qp::fail(id);
                 return Err(error.into());
             }
@@ -208,14 +217,15 @@ pub unsafe extern "C" fn rdma_accept(
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, and private data null or as long as is said.
+/// `id` must be null or a live identifier, `private_data` null or point to `private_data_len`
+/// readable bytes.
 unsafe fn reject(
     id: *mut rdma_cm_id,
     reason: RejectReason,
     private_data: *const c_void,
     private_data_len: u8,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` and `private_data` are null or valid: the caller's contract, section Safety.
     unsafe {
         let private_data = bytes(private_data, private_data_len);
         id_of(id)?.driver.reject(reason, &private_data)?;
@@ -224,20 +234,22 @@ unsafe fn reject(
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, and private data null or as long as is said.
+/// `id` must be null or a live identifier, `private_data` null or point to `private_data_len`
+/// readable bytes.
 pub unsafe extern "C" fn rdma_reject(
     id: *mut rdma_cm_id,
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
     entry::status_or_minus_one("rdma_reject", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `private_data` are null or valid: the caller's contract, section Safety.
         unsafe { reject(id, RejectReason::CONSUMER, private_data, private_data_len) }
     })
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, and private data null or as long as is said.
+/// `id` must be null or a live identifier, `private_data` null or point to `private_data_len`
+/// readable bytes.
 pub unsafe extern "C" fn rdma_reject_ece(
     id: *mut rdma_cm_id,
     private_data: *const c_void,
@@ -245,16 +257,17 @@ pub unsafe extern "C" fn rdma_reject_ece(
 ) -> c_int {
     entry::status_or_minus_one("rdma_reject_ece", || {
         let reason = RejectReason::VENDOR_OPTION;
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `private_data` are null or valid: the caller's contract, section Safety.
         unsafe { reject(id, reason, private_data, private_data_len) }
     })
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     entry::status_or_minus_one("rdma_establish", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
+        // rejects null before `qp` is read through a raw pointer.
         unsafe {
             let ours = id_of(id)?;
             if !(&raw const (*id).qp).read().is_null() {
@@ -267,10 +280,10 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     entry::status_or_minus_one("rdma_notify", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         let ours = unsafe { id_of(id) }?;
         match event {
             IBV_EVENT_COMM_EST => Ok(ours.driver.establish()?),
@@ -280,10 +293,11 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     entry::status_or_minus_one("rdma_disconnect", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
+        // rejects null before `verbs` is read through a raw pointer.
         unsafe {
             let ours = id_of(id)?;
             if (&raw const (*id).verbs).read().is_null() {

@@ -1,4 +1,4 @@
-//! Devices as identifiers use them: opened once for all, with a protection domain that they share.
+//! Devices of identifiers: opened once, with a shared protection domain.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -16,19 +16,19 @@ use crate::ffi::*;
 use crate::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::xrcd::{close_xrcd, open_xrcd};
 
-/// An opened device. It stays open, as with librdmacm: programs keep the contexts.
+/// An opened device. It stays open, as with librdmacm: applications keep the contexts.
 #[derive(Debug)]
 struct Opened {
     device: Arc<Device>,
     context: *mut ibv_context,
-    /// What queue pairs are in whose program says nothing; null while nobody uses the device.
+    /// The default protection domain of queue pairs; null while no identifier uses the device.
     pd: *mut ibv_pd,
-    /// Of extended connections; null until one is asked for.
+    /// The XRC domain; null until one is requested.
     xrcd: *mut ibv_xrcd,
     users: usize,
 }
 
-// SAFETY: the pointers are to objects that any thread may use.
+// SAFETY: the pointers refer to verbs objects, which any thread may use.
 unsafe impl Send for Opened {}
 
 static OPENED: PerProcess<Mutex<Vec<Opened>>> = PerProcess::new();
@@ -38,27 +38,27 @@ fn opened() -> MutexGuard<'static, Vec<Opened>> {
     opened.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// That an identifier uses a device.
+/// A use of a device by an identifier.
 #[derive(Debug)]
 pub(super) struct DeviceUse {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
 }
 
-// SAFETY: as above.
+// SAFETY: the pointers refer to verbs objects, which any thread may use.
 unsafe impl Send for DeviceUse {}
 
 impl DeviceUse {
-    /// One use more of a device.
+    /// Counts another use of a device, and opens it if necessary.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn of(device: &Arc<Device>) -> Result<DeviceUse, Errno> {
         let mut opened = opened();
         let index = open(&mut opened, device)?;
         let entry = &mut opened[index];
         if entry.pd.is_null() {
-            // SAFETY: an opened device.
+            // SAFETY: `open` returned the context of a device that stays open.
             entry.pd = errno::unless_null(unsafe { ibv_alloc_pd(entry.context) })?;
         }
         entry.users += 1;
@@ -70,10 +70,10 @@ impl DeviceUse {
 }
 
 impl DeviceUse {
-    /// The domain of extended connections that the device's identifiers share.
+    /// Returns the XRC domain that the device's identifiers share, and opens it if necessary.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         let mut opened = opened();
         let entry = opened
@@ -86,7 +86,7 @@ impl DeviceUse {
                 fd: -1,
                 oflags: libc::O_CREAT,
             };
-            // SAFETY: an opened device, and attributes.
+            // SAFETY: `context` is an open device's, and `attr` a local variable.
             let xrcd = unsafe { open_xrcd(entry.context, &raw mut attr) };
             entry.xrcd = errno::unless_null(xrcd)?;
         }
@@ -104,19 +104,19 @@ impl Drop for DeviceUse {
             return;
         };
         entry.users -= 1;
-        // The program may have memory left in it: then it stays for whoever comes next.
-        // SAFETY: a domain that no identifier uses any more.
+        // If the application still has objects in it, deallocation fails, and later users share it.
+        // SAFETY: `pd` was allocated here, and no identifier uses it.
         if entry.users == 0 && unsafe { ibv_dealloc_pd(entry.pd) } == 0 {
             entry.pd = ptr::null_mut();
         }
-        // SAFETY: as above.
+        // SAFETY: `xrcd` was opened here, and no identifier uses it.
         if entry.users == 0 && !entry.xrcd.is_null() && unsafe { close_xrcd(entry.xrcd) } == 0 {
             entry.xrcd = ptr::null_mut();
         }
     }
 }
 
-/// Where a device stands in the list; opens it the first time.
+/// Returns the index of a device in the list, and opens it the first time.
 fn open(opened: &mut Vec<Opened>, device: &Arc<Device>) -> Result<usize, Errno> {
     let known = |entry: &Opened| Arc::ptr_eq(&entry.device, device);
     if let Some(index) = opened.iter().position(known) {
@@ -124,11 +124,11 @@ fn open(opened: &mut Vec<Opened>, device: &Arc<Device>) -> Result<usize, Errno> 
     }
     let list = List::get()?;
     let found = list.devices().find(|shown| {
-        // SAFETY: the list holds devices.
+        // SAFETY: the list contains live devices.
         unsafe { device_of(*shown) }.is_ok_and(|other| Arc::ptr_eq(other, device))
     });
     let shown = found.ok_or(Errno(libc::ENODEV))?;
-    // SAFETY: as above.
+    // SAFETY: `shown` is a live device of `list`.
     let context = errno::unless_null(unsafe { ibv_open_device(shown) })?;
     opened.push(Opened {
         device: Arc::clone(device),
@@ -140,19 +140,19 @@ fn open(opened: &mut Vec<Opened>, device: &Arc<Device>) -> Result<usize, Errno> 
     Ok(opened.len() - 1)
 }
 
-/// The list of devices, until it is dropped.
+/// The list of devices, freed when dropped.
 struct List(*mut *mut ibv_device);
 
 impl List {
     fn get() -> Result<List, Errno> {
-        // SAFETY: the number is not asked for.
+        // SAFETY: a null pointer is allowed: the number is not requested.
         let list = unsafe { ibv_get_device_list(ptr::null_mut()) };
         Ok(List(errno::unless_null(list)?))
     }
 
     fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
         (0..).map_while(|index| {
-            // SAFETY: the list ends in a null pointer, which is not passed.
+            // SAFETY: the list ends with a null pointer, and iteration stops there.
             let shown = unsafe { *self.0.add(index) };
             (!shown.is_null()).then_some(shown)
         })
@@ -161,23 +161,24 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: got once, freed once.
+        // SAFETY: the list came from `ibv_get_device_list` and is freed once.
         unsafe { ibv_free_device_list(self.0) };
     }
 }
 
-/// All devices, opened, and a null pointer after the last. `num_devices`, unless null, is set to how
-/// many.
+/// Returns all devices, opened, followed by a null pointer.
+///
+/// `num_devices`, unless null, is set to their number.
 ///
 /// # Safety
-/// `num_devices` is null or good for an `int`.
+/// `num_devices` must be null or valid for writing an `int`.
 pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     let result = entry::pointer("rdma_get_devices", || {
         let list = List::get()?;
         let mut contexts = Vec::new();
         let mut opened = opened();
         for shown in list.devices() {
-            // SAFETY: the list holds devices.
+            // SAFETY: the list contains live devices.
             let device = unsafe { device_of(shown) }?;
             match open(&mut opened, device) {
                 Ok(index) => contexts.push(opened[index].context),
@@ -187,33 +188,35 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
         if contexts.is_empty() {
             return Err(Errno(libc::ENODEV));
         }
-        // Before there is anything that a failure would leave behind.
+        // First, so that a failure leaks nothing.
         if !num_devices.is_null() {
-            // SAFETY: good by the caller's promise.
+            // SAFETY: `num_devices` is not null and writable: the caller's contract, section
+            // Safety.
             unsafe { entry::write(num_devices, contexts.len() as c_int)? };
         }
-        // SAFETY: a size that cannot overflow: there are not that many devices.
+        // SAFETY: `calloc` accepts any size, and the number of devices cannot overflow it.
         let array = unsafe { libc::calloc(contexts.len() + 1, size_of::<*mut ibv_context>()) };
         let array = array.cast::<*mut ibv_context>();
         if array.is_null() {
             return Err(Errno(libc::ENOMEM));
         }
-        // SAFETY: within what was allocated.
+        // SAFETY: `array` was allocated for one element more than `contexts` has, and is new.
         unsafe { ptr::copy_nonoverlapping(contexts.as_ptr(), array, contexts.len()) };
         Ok(array)
     });
     if result.is_null() && !num_devices.is_null() {
-        // SAFETY: as above.
+        // SAFETY: `num_devices` is not null and writable: the caller's contract, section Safety.
         unsafe { num_devices.write_unaligned(0) };
     }
     result
 }
 
 /// # Safety
-/// `list` is null or from [`rdma_get_devices`], and not freed yet.
+/// `list` must be null, or returned by [`rdma_get_devices`] and not be freed yet.
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     entry::value("rdma_free_devices", (), || {
-        // SAFETY: allocated with calloc, or null.
+        // SAFETY: `list` is null or was allocated by `calloc` and not freed: the caller's contract,
+        // section Safety.
         unsafe { libc::free(list.cast()) };
     });
 }

@@ -1,4 +1,4 @@
-//! Endpoints: identifiers that are made ready in one call, and used synchronously.
+//! Endpoints: identifiers set up by one call, and used synchronously.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,11 +16,12 @@ use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// Makes an endpoint for what `rdma_getaddrinfo` found.
+/// Creates an endpoint for a result of `rdma_getaddrinfo`.
 ///
 /// # Safety
-/// The pointers are null, or room for an identifier, a result, a protection domain and attributes
-/// with objects of ours.
+/// `id` must be null or valid for writing a pointer, `res` null or a valid result, `pd` null or a
+/// live protection domain, and `qp_init_attr` null or valid for reading and writing, with pointers
+/// that are null or live objects of this library.
 pub unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
@@ -31,7 +32,8 @@ pub unsafe extern "C" fn rdma_create_ep(
         if id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `id`, `res`, `pd` and `qp_init_attr` are null or valid: the caller's contract,
+        // section Safety.
         unsafe {
             let res = entry::read(res)?;
             let (ps, qp_type) = (res.ai_port_space, res.ai_qp_type);
@@ -51,14 +53,16 @@ pub unsafe extern "C" fn rdma_create_ep(
 }
 
 /// # Safety
-/// `id` is an identifier of ours, the rest as for [`rdma_create_ep`].
+/// `id` must be a live identifier. The contract of [`rdma_create_ep`] applies to the other
+/// arguments.
 unsafe fn prepare(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and the other pointers are null or valid: the caller's contract,
+    // section Safety.
     unsafe {
         if !qp_init_attr.is_null() {
             entry::read(qp_init_attr)?;
@@ -86,33 +90,35 @@ unsafe fn prepare(
 }
 
 /// # Safety
-/// `id` is an identifier of ours, and used for nothing else any more.
+/// `id` must be a live identifier that is not used during or after the call.
 unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live and in no other use: the caller's contract, section Safety.
     unsafe {
         qp::destroy(id);
         srq::destroy(id);
-        // It fails for null pointers only.
+        // The call fails for null pointers only.
         let _ = id::destroy(id);
     }
 }
 
-/// Waits for the next request of a synchronous listener. An endpoint that was given attributes makes
-/// the new connection's queue pair.
+/// Waits for the next connection request of a synchronous listener.
+///
+/// If the endpoint was created with queue pair attributes, the new connection gets a queue pair.
 ///
 /// # Safety
-/// The pointers are null, or an identifier of ours and room for one.
+/// `listen` must be null or a live identifier, `id` null or valid for writing a pointer.
 pub unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
     cancellation::wait("rdma_get_request", || {
-        // SAFETY: `listen` is null or an identifier: this function's contract, section Safety.
+        // SAFETY: `listen` is null or a live identifier: this function's contract, section Safety.
         let ours = unsafe { id_of(listen) }?;
         if !ours.kept().synchronous || id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: `listen` is an identifier, as `id_of` found; its channel is read without a reference.
+        // SAFETY: `listen` is live, and `id_of` rejected null: this function's contract, section
+        // Safety. Its channel is read through a raw pointer.
         let channel = unsafe {
             id::forget_event(listen);
             channel_of((&raw const (*listen).channel).read())?
@@ -121,12 +127,14 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
             let Some(event) = event::step(&channel, waiting)? else {
                 return Ok(false);
             };
-            // SAFETY: as above; `event` was returned just now and is not acknowledged, so it and its
-            // identifier are alive. `id` is valid for writing a pointer: this function's contract.
+            // SAFETY: `listen` is live. `event` was returned just now and is not acknowledged, so
+            // it and its identifier are alive. `id` is valid for writing a pointer: the caller's
+            // contract, section Safety.
             unsafe {
                 let fresh = (*event).id;
                 let taken = take_request(listen, event);
-                // The request's own event is the new identifier's, another one the listener's.
+                // The event of the request belongs to the new identifier, any other to the
+                // listener.
                 let keeper = if taken.is_ok() { fresh } else { listen };
                 (&raw mut (*keeper).event).write(event);
                 taken?;
@@ -138,9 +146,10 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
 }
 
 /// # Safety
-/// `listen` is an identifier of ours, and `event` was just got from its channel.
+/// `listen` must be a live identifier, and `event` an unacknowledged event from its channel.
 unsafe fn take_request(listen: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; the pointers make no references.
+    // SAFETY: `listen` and `event` are live: the caller's contract, section Safety. They are read
+    // through raw pointers.
     unsafe {
         match ((*event).event, (*event).status) {
             (RDMA_CM_EVENT_REJECTED, _) => return Err(Errno(libc::ECONNREFUSED)),
@@ -157,14 +166,14 @@ unsafe fn take_request(listen: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Re
     Ok(())
 }
 
-/// Ends an identifier with its queue pair.
+/// Destroys an identifier and its queue pair.
 ///
 /// # Safety
-/// `id` is null or an identifier of ours, and used for nothing else any more.
+/// `id` must be null or a live identifier that is not used during or after the call.
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     entry::value("rdma_destroy_ep", (), || {
         if !id.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `id` is live and in no other use: the caller's contract, section Safety.
             unsafe { destroy(id) };
         }
     });

@@ -1,4 +1,4 @@
-//! Events: from the channel to the program and back.
+//! Events: taken from the channel and returned by the application.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -22,27 +22,28 @@ use crate::ffi::*;
 use crate::multicast::ibv_attach_mcast;
 use crate::object::{self, Handle};
 
-/// Milliseconds that the end of a process takes at most.
+/// The longest time that the end of a process takes, in milliseconds.
 const END: c_int = 1000;
 
 impl Handle for rdma_cm_event {
     type Ours = Given;
 }
 
-/// What stands behind an event that the program has.
+/// The library's part of an event that the application has taken.
 pub(crate) struct Given {
-    /// Who waits until it is given back, and a group that does.
+    /// The identifier whose destruction waits for the acknowledgement; the group likewise.
     owner: Arc<Id>,
     group: Option<Arc<Group>>,
-    /// What its `private_data` points at.
+    /// The bytes that the event's `private_data` points to.
     private_data: Vec<u8>,
 }
 
-/// Takes the next event of a channel, waiting for it unless the descriptor has `O_NONBLOCK`. The thread is not
-/// cancelled meanwhile.
+/// Takes the next event of a channel, waiting unless the descriptor has `O_NONBLOCK`.
+///
+/// Thread cancellation is disabled while it waits.
 ///
 /// # Errors
-/// `EAGAIN` when there is none and the descriptor does not block; `EBADF` when the channel was
+/// `EAGAIN` if there is none and the descriptor does not block; `EBADF` if the channel was
 /// destroyed.
 pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     let channel = channel_of(channel)?;
@@ -55,7 +56,7 @@ pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_c
     }
 }
 
-/// One step of the same; `None` when there is no event yet.
+/// Takes the next event of a channel; `None` if there is none yet.
 ///
 /// # Errors
 /// See [`next_event`].
@@ -63,8 +64,8 @@ pub(super) fn step(
     channel: &EventChannel,
     waiting: &mut Waiting,
 ) -> Result<Option<*mut rdma_cm_event>, Errno> {
-    // An identifier that is being destroyed has no events any more; one of which an event was returned
-    // is not destroyed before it is acknowledged.
+    // An identifier that is being destroyed gets no more events. One with a delivered event is not
+    // destroyed before the event is acknowledged.
     let deliver = |event: Event| {
         let owner = shown_id(event.owner())?;
         event.owner().acks.delivered();
@@ -77,21 +78,23 @@ pub(super) fn step(
         let Some((event, owner)) = channel.step(waiting, deliver)? else {
             return Ok(None);
         };
-        // SAFETY: `owner` is not destroyed before the event is acknowledged, which the program cannot do
-        // yet.
+        // SAFETY: `owner` is a live identifier: an event of it was counted as delivered and cannot
+        // be acknowledged before it is returned.
         match unsafe { show(&event, owner) } {
             Some(shown) => return Ok(Some(shown)),
-            // It is not for the program.
+            // The application does not get this event.
             None => event.owner().acks.acknowledge(1),
         }
     }
 }
 
-/// What the program sees of an event. Does what librdmacm does when it takes one: shows in the
-/// identifier what is new, and takes its queue pair along.
+/// Creates the `rdma_cm_event` for an event, or returns `None` if the application does not get it.
+///
+/// Like librdmacm, it updates the identifier and moves its queue pair to the state that the event
+/// implies.
 ///
 /// # Safety
-/// `owner` is the identifier of the event's owner.
+/// `owner` must be the live identifier of the event's owner.
 unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
     let mut shown = rdma_cm_event::zeroed();
     shown.id = owner;
@@ -103,7 +106,7 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
         private_data: Vec::new(),
     };
     shown.param = show_details(&event.details, &mut given.private_data);
-    // SAFETY: the caller's promise.
+    // SAFETY: `owner` is a live identifier: the caller's contract, section Safety.
     let noted = unsafe {
         match event.kind {
             EventKind::AddressResolved => show_addresses(owner).inspect_err(|_| {
@@ -135,7 +138,7 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
             }
             EventKind::Rejected | EventKind::Disconnected if has_failed(owner) => return None,
             EventKind::Rejected => {
-                // What matters is told already.
+                // The rejection itself is reported, whatever becomes of the queue pair.
                 let _ = qp::fail(owner);
                 Ok(())
             }
@@ -166,40 +169,41 @@ fn group_of(event: &Event) -> Option<&Arc<Group>> {
     }
 }
 
-/// Attaches the identifier's queue pair, if it has one, to the group that it has joined.
+/// Attaches the identifier's queue pair, if any, to the multicast group that it has joined.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 unsafe fn attach(event: &Event, id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. `qp` is read through a raw
+    // pointer.
     let qp = unsafe { (&raw const (*id).qp).read() };
     let Some(group) = group_of(event).filter(|group| !group.send_only && !qp.is_null()) else {
         return Ok(());
     };
     let gid = ibv_gid { raw: group.gid().0 };
-    // SAFETY: the identifier's queue pair, and a GID.
+    // SAFETY: `qp` is the identifier's live queue pair, and `gid` a local variable.
     errno::unless_zero(unsafe { ibv_attach_mcast(qp, &raw const gid, 0) })
 }
 
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 unsafe fn has_failed(id: *mut rdma_cm_id) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     unsafe { id_of(id) }.is_ok_and(|ours| ours.kept().failed)
 }
 
-/// Notes the options of the peer's vendor.
+/// Stores the ECE options of the peer.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 unsafe fn note_options(event: &Event, id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     if let (Details::Connection(details), Ok(ours)) = (&event.details, unsafe { id_of(id) }) {
         ours.kept().remote_ece = details.ece;
     }
 }
 
-/// Whether the peer has answered for the vendor that was named, or for none.
+/// Checks that the peer's ECE vendor is the one offered, or none.
 fn same_vendor(ours: &Identifier) -> Result<(), Errno> {
     let kept = ours.kept();
     match kept.remote_ece.vendor_id {
@@ -209,12 +213,12 @@ fn same_vendor(ours: &Identifier) -> Result<(), Errno> {
     }
 }
 
-/// Makes the queue pair ready for a connection that the peer has accepted, and says so.
+/// Moves the queue pair to RTS after the peer's REP, and sends the RTU.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     unsafe {
         let ours = id_of(id)?;
         let ready = same_vendor(ours)
@@ -222,20 +226,22 @@ unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
             .and_then(|()| Ok(ours.driver.ready()?));
         if ready.is_err() {
             ours.kept().failed = true;
-            // The first word is the one that counts.
+            // The first error is the one reported.
             let _ = qp::fail(id);
         }
         ready
     }
 }
 
-/// Shows the program the identifier of a request. `None` when it cannot be; the peer is rejected then.
+/// Creates the `rdma_cm_id` of a connection request.
+///
+/// Returns `None` on failure, after the peer was rejected.
 ///
 /// # Safety
-/// `listener` is the event's listener.
+/// `listener` must be the live identifier of the event's listener.
 unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
     event.id.take_up();
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is a live identifier: the caller's contract, section Safety.
     let adopted = unsafe { adopt(&event.id, listener) };
     let fresh = adopted
         .inspect_err(|error| {
@@ -243,16 +249,17 @@ unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut 
             event.id.close();
         })
         .ok()?;
-    // SAFETY: just made.
+    // SAFETY: `fresh` was created by `adopt` and is live.
     let prepared = unsafe { show_addresses(fresh).and_then(|()| show_path(fresh)) };
     if let Err(error) = prepared {
         tracing::error!("a request is rejected: {error}");
-        // SAFETY: nobody has seen it. It fails for null pointers only.
+        // SAFETY: `fresh` was created here and was not returned to the application. The call fails
+        // for null pointers only.
         let _ = unsafe { destroy(fresh) };
         return None;
     }
     if let Details::Connection(asked) = &event.details {
-        // SAFETY: just made.
+        // SAFETY: `fresh` was created by `adopt` and is live.
         if let Ok(ours) = unsafe { id_of(fresh) } {
             let mut kept = ours.kept();
             kept.asked = Asked {
@@ -265,9 +272,9 @@ unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut 
     Some(fresh)
 }
 
-/// The parameters of an event. `private_data` gets what they point at.
+/// Returns the parameters of an event, and stores the bytes that they point to in `private_data`.
 fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_param {
-    /// The largest length that there is a number for.
+    /// The largest length that `private_data_len` can hold.
     const MOST: usize = u8::MAX as usize;
     let mut keep = |data: &[u8]| {
         *private_data = data[..data.len().min(MOST)].to_vec();
@@ -296,7 +303,7 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
         }
         Details::Multicast(group, way) => {
             let ud = rdma_ud_param {
-                // The program's own pointer, whatever it points at.
+                // The application's context pointer, which is not dereferenced.
                 private_data: ptr::with_exposed_provenance(group.tag),
                 private_data_len: 0,
                 ah_attr: shown_address(&way.av),
@@ -319,12 +326,13 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
     }
 }
 
-/// Gives an event back.
+/// Acknowledges and frees an event.
 ///
 /// # Safety
-/// `event` was got, and is not given back yet.
+/// `event` must have been returned to the application and not be acknowledged yet.
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `event` was made by this library and is freed only here, once: the caller's contract,
+    // section Safety.
     let given = unsafe { object::free(event) };
     if let Some(group) = &given.group {
         group.acks.acknowledge(1);
@@ -345,10 +353,11 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         let channel = channel_of(channel);
         let mut has_waited = false;
         Ok(move |waiting: &mut Waiting| {
-            // A program that ends may have destroyed the channel while one of its threads is between two
-            // calls. That thread ends the process with an error where it finds the channel gone, as rping's
-            // does, while `exit` is under way. With rdma-core it would sleep for ever; but another thread may
-            // be about to join it.
+            // An application that exits may have destroyed the channel while one of its threads is
+            // between two calls. That thread would end the process with an error when it finds the
+            // channel destroyed, as rping's does, while `exit` is in progress. With rdma-core it
+            // would block forever. A bounded sleep is used instead, since another thread may be
+            // about to join it.
             if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && engine::is_leaving() {
                 has_waited = true;
                 waiting.sleep_for(END);
@@ -357,7 +366,8 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             let Some(next) = step(channel.as_ref().map_err(|error| *error)?, waiting)? else {
                 return Ok(false);
             };
-            // SAFETY: `event` is valid for writing a pointer: this function's contract, section Safety.
+            // SAFETY: `event` is valid for writing a pointer: this function's contract, section
+            // Safety.
             unsafe { entry::write(event, next) }?;
             Ok(true)
         })
@@ -365,22 +375,23 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
 }
 
 /// # Safety
-/// `event` is null, or was got and is not given back yet.
+/// `event` must be null, or returned by [`rdma_get_cm_event`] and not be acknowledged yet.
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     entry::status_or_minus_one("rdma_ack_cm_event", || {
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `event` was returned and is not acknowledged yet: the caller's contract, section
+        // Safety.
         unsafe { acknowledge(event) };
         Ok(())
     })
 }
 
-/// Puts an event of the program's own into the identifier's channel.
+/// Queues an application event on the identifier's channel.
 ///
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
     event: rdma_cm_event_type,
@@ -391,7 +402,7 @@ pub unsafe extern "C" fn rdma_write_cm_event(
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         unsafe { id_of(id) }?.driver.write_event(status, arg);
         Ok(())
     })

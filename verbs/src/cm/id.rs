@@ -1,4 +1,4 @@
-//! Identifiers: their making and end, and what synchronous ones wait for.
+//! Identifiers (`rdma_cm_id`): creation, destruction, and the waiting of synchronous ones.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -21,51 +21,51 @@ impl Handle for rdma_cm_id {
     type Ours = Identifier;
 }
 
-/// What stands behind an `rdma_cm_id`.
+/// The library's part of an `rdma_cm_id`.
 pub(crate) struct Identifier {
     pub driver: Arc<Id>,
     kept: Mutex<Kept>,
 }
 
-/// What an identifier keeps for its program.
+/// The mutable state of an identifier.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// Whether its channel is its own, and its calls wait.
+    /// Whether the identifier owns its channel and its calls wait.
     pub synchronous: bool,
     pub device: Option<DeviceUse>,
-    /// What `route.path_rec` points at.
+    /// The array that `route.path_rec` points to.
     pub paths: Box<[ibv_sa_path_rec]>,
-    /// What queue pairs of a passive endpoint's connections are made with.
+    /// The attributes for the queue pairs of a passive endpoint's connections.
     pub passive: Option<QpWish>,
     pub addrinfo: Resolving,
-    /// What the peer of a connection asked for.
+    /// The READ and atomic limits that the peer of a connection requested.
     pub asked: Asked,
-    /// Its queue pair could not be made ready: the program knows that it has no connection.
+    /// Whether the queue pair could not be made ready; the application was informed then.
     pub failed: bool,
     pub local_ece: Ece,
     pub remote_ece: Ece,
 }
 
-/// The attributes that a program gave for queue pairs to come.
+/// The attributes given for queue pairs that are created later.
 #[derive(Clone, Copy)]
 pub(super) struct QpWish(pub ibv_qp_init_attr);
 
-// SAFETY: the pointers are the program's, to objects that any thread may use.
+// SAFETY: the pointers refer to the application's verbs objects, which any thread may use.
 unsafe impl Send for QpWish {}
 
-/// READs and atomics that a peer asked for: that are to be served, and that may be outstanding.
+/// The READs and atomics that a peer requests: to be served, and to be outstanding.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     pub responder_resources: u8,
     pub initiator_depth: u8,
 }
 
-/// Where `rdma_resolve_addrinfo()` stands.
+/// The state of `rdma_resolve_addrinfo()`.
 #[derive(Default)]
 pub(super) enum Resolving {
     #[default]
     No,
-    /// The program has not fetched the result.
+    /// The application has not fetched the result.
     Done(super::addrinfo::Found),
 }
 
@@ -75,25 +75,26 @@ impl Identifier {
     }
 }
 
-/// What stands behind an identifier.
+/// Returns the library's part of an identifier.
 ///
 /// # Errors
-/// `EINVAL` if it is null.
+/// `EINVAL` if `id` is null or misaligned.
 ///
 /// # Safety
-/// A pointer that is not null is an identifier of ours, in use while the result is.
+/// `id` must be null or a live identifier that outlives the result.
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Identifier, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is null or a live identifier that outlives the result: the caller's contract,
+    // section Safety.
     unsafe { object::ours(id) }
 }
 
-/// The `rdma_cm_id` of an identifier, unless it is being destroyed.
+/// Returns the `rdma_cm_id` of an identifier, unless it is being destroyed.
 pub(super) fn shown_id(id: &Id) -> Option<*mut rdma_cm_id> {
     let shown = ptr::with_exposed_provenance_mut::<rdma_cm_id>(id.tag());
     (!shown.is_null()).then_some(shown)
 }
 
-/// Which queue pairs an identifier of a port space is for. Only [`PortSpace::Ib`] leaves a choice.
+/// Returns the service of an identifier. Only [`PortSpace::Ib`] depends on the queue pair type.
 fn service(space: PortSpace, qp_type: ibv_qp_type) -> Service {
     match space {
         PortSpace::Tcp => Service::Connected(Transport::Rc),
@@ -107,7 +108,7 @@ fn service(space: PortSpace, qp_type: ibv_qp_type) -> Service {
     }
 }
 
-/// The type of queue pair that goes with a port space.
+/// Returns the default queue pair type of a port space.
 fn usual_type(space: rdma_port_space) -> ibv_qp_type {
     match space {
         RDMA_PS_IPOIB | RDMA_PS_UDP => IBV_QPT_UD,
@@ -115,10 +116,10 @@ fn usual_type(space: rdma_port_space) -> ibv_qp_type {
     }
 }
 
-/// Makes an identifier; without a channel a synchronous one.
+/// Creates an identifier; without a channel a synchronous one.
 ///
 /// # Errors
-/// `EINVAL` for an unknown port space, `EBADF` for a channel that was destroyed.
+/// `EINVAL` for an unknown port space, `EBADF` for a destroyed channel.
 pub(super) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -136,21 +137,23 @@ pub(super) fn create(
     Ok(show(driver, channel, context, ps, qp_type, synchronous))
 }
 
-/// Shows the program an identifier that a peer's request has made. It is used as its listener is:
-/// synchronous if that is.
+/// Creates the `rdma_cm_id` for a peer's connection request.
+///
+/// It is synchronous if its listener is.
 ///
 /// # Errors
-/// When a channel of its own cannot be made.
+/// The error of creating a channel for it.
 ///
 /// # Safety
-/// `listener` is an identifier of ours.
+/// `listener` must be a live identifier.
 pub(super) unsafe fn adopt(
     driver: &Arc<Id>,
     listener: *mut rdma_cm_id,
 ) -> Result<*mut rdma_cm_id, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is a live identifier: the caller's contract, section Safety.
     let synchronous = unsafe { id_of(listener) }?.kept().synchronous;
-    // SAFETY: as above; nothing in it owns anything.
+    // SAFETY: `listener` points to a readable `rdma_cm_id`: the caller's contract, section Safety.
+    // The copy owns nothing.
     let model = unsafe { listener.read() };
     let channel = match synchronous {
         true => {
@@ -171,7 +174,7 @@ pub(super) unsafe fn adopt(
     ))
 }
 
-/// The program's view of an identifier.
+/// Creates the `rdma_cm_id` that the application sees.
 fn show(
     driver: Arc<Id>,
     channel: *mut rdma_event_channel,
@@ -197,16 +200,18 @@ fn show(
     id
 }
 
-/// Ends an identifier: waits until the program has acknowledged its events.
+/// Destroys an identifier, after the application has acknowledged its events.
 ///
 /// # Safety
-/// `id` is an identifier of ours, and used for nothing else any more.
+/// `id` must be a live identifier that is not used during or after the call.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     let ours = unsafe { id_of(id) }?;
     ours.driver.tag.store(0, Ordering::Release);
     ours.driver.close();
-    // SAFETY: as above; these make no reference.
+    // SAFETY: `id` is live and no other thread uses it: the caller's contract, section Safety. Its
+    // members are accessed through raw pointers, without references. Its own channel is destroyed
+    // with it.
     unsafe {
         forget_event(id);
         ours.driver.acks.wait();
@@ -220,12 +225,13 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Acknowledges what the last synchronous call has waited for.
+/// Acknowledges the event of the last synchronous call.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. `event` is accessed through a
+    // raw pointer, and is null or an event returned to this identifier and not acknowledged.
     unsafe {
         let event = &raw mut (*id).event;
         if !event.read().is_null() {
@@ -235,19 +241,20 @@ pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
     }
 }
 
-/// Waits for the event that tells what became of a call, if the identifier is synchronous.
+/// Waits for the event that completes a call, if the identifier is synchronous.
 ///
 /// # Errors
-/// What the event says.
+/// The error that the event reports.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     if !unsafe { id_of(id) }?.kept().synchronous {
         return Ok(());
     }
-    // SAFETY: as above; these make no reference, and the event was just got.
+    // SAFETY: `id` is live: the caller's contract, section Safety. Its members are accessed through
+    // raw pointers. The event was just returned and is not acknowledged yet.
     let (event, status) = unsafe {
         forget_event(id);
         let event = next_event((&raw const (*id).channel).read())?;
@@ -262,7 +269,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The pointers are null, or a channel of ours and room for an identifier.
+/// `id` must be null or valid for writing a pointer.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -273,30 +280,31 @@ pub unsafe extern "C" fn rdma_create_id(
         if id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is valid for writing a pointer: the caller's contract, section Safety.
         unsafe { entry::write(id, create(channel, context, ps, usual_type(ps))?) }
     })
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, and used for nothing else any more.
+/// `id` must be null or a live identifier that is not used during or after the call.
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     entry::status_or_minus_one("rdma_destroy_id", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier in no other use: the caller's contract, section
+        // Safety.
         unsafe { destroy(id) }
     })
 }
 
-/// Sends an identifier's events to another channel; without one it becomes synchronous.
+/// Moves an identifier's events to another channel; without one it becomes synchronous.
 ///
 /// # Safety
-/// The pointers are null, or an identifier and a channel of ours.
+/// `id` must be null or a live identifier.
 pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
     entry::status_or_minus_one("rdma_migrate_id", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         let ours = unsafe { id_of(id) }?;
         let was_synchronous = ours.kept().synchronous;
         let synchronous = channel.is_null();
@@ -307,7 +315,8 @@ pub unsafe extern "C" fn rdma_migrate_id(
             true => channel::create()?,
             false => channel,
         };
-        // SAFETY: as above; these make no reference.
+        // SAFETY: `id` is live, as `id_of` found. Its members are accessed through raw pointers.
+        // Its own channel is destroyed after the events have moved.
         unsafe {
             let from = (&raw const (*id).channel).read();
             if was_synchronous {
@@ -325,10 +334,11 @@ pub unsafe extern "C" fn rdma_migrate_id(
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and options.
+/// `id` must be null or a live identifier, `ece` null or valid for reading an `ibv_ece`.
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     entry::status_or_minus_one("rdma_set_local_ece", || {
-        // SAFETY: the caller's promise; the last makes no reference.
+        // SAFETY: `id` is null or a live identifier, `ece` null or readable: the caller's contract,
+        // section Safety. `id_of` rejects null before `qp` is read through a raw pointer.
         let (ours, ece, qp) =
             unsafe { (id_of(id)?, entry::read(ece)?, (&raw const (*id).qp).read()) };
         if !qp.is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
@@ -343,10 +353,11 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and room for options.
+/// `id` must be null or a live identifier, `ece` null or valid for writing an `ibv_ece`.
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     entry::status_or_minus_one("rdma_get_remote_ece", || {
-        // SAFETY: the caller's promise; the second makes no reference.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
+        // rejects null before `qp` is read through a raw pointer.
         let (ours, qp) = unsafe { (id_of(id)?, (&raw const (*id).qp).read()) };
         if !qp.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -357,7 +368,8 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
             options,
             comp_mask: 0,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `ece` is null or valid for writing an `ibv_ece`: the caller's contract, section
+        // Safety.
         unsafe { entry::write(ece, shown) }
     })
 }

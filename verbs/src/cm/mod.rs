@@ -1,5 +1,7 @@
-//! librdmacm: connections by IP address and port. Identifiers and their events are
-//! `urxe_driver::cm`'s; queue pairs and what they need are made by the functions of libibverbs beside.
+//! librdmacm: connections by IP address and port.
+//!
+//! `urxe_driver::cm` implements identifiers and events; queue pairs and other verbs objects are
+//! created by the libibverbs functions of this crate.
 
 pub(super) mod address;
 pub(super) mod addrinfo;

@@ -12,14 +12,15 @@ use crate::ffi::*;
 use crate::multicast::ibv_detach_mcast;
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and an address.
+/// `id` must be null or a live identifier, `address` null or point to a readable address of the
+/// length of its family.
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
     send_only: bool,
     context: *mut c_void,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` and `address` are null or valid: the caller's contract, section Safety.
     unsafe {
         let ours = id_of(id)?;
         let address = read_address(address)?;
@@ -30,27 +31,29 @@ unsafe fn join(
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and an address.
+/// `id` must be null or a live identifier, `addr` null or point to a readable address of the length
+/// of its family.
 pub unsafe extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
     entry::status_or_minus_one("rdma_join_multicast", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety.
         unsafe { join(id, addr, false, context) }
     })
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours and attributes.
+/// `id` must be null or a live identifier, `mc_join_attr` null or valid for reading, with an `addr`
+/// that is null or points to a readable address of the length of its family.
 pub unsafe extern "C" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
     mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
     entry::status_or_minus_one("rdma_join_multicast_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mc_join_attr` is null or readable: the caller's contract, section Safety.
         let attr = unsafe { entry::read(mc_join_attr) }?;
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
             return Err(Errno(libc::ENOTSUP));
@@ -60,18 +63,20 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
             return Err(Errno(libc::EINVAL));
         }
         let send_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `attr.addr` are null or valid: the caller's contract, section Safety.
         unsafe { join(id, attr.addr, send_only, context) }
     })
 }
 
-/// Leaves a group: waits until the program has acknowledged its events.
+/// Leaves a group, after the application has acknowledged the group's events.
 ///
 /// # Safety
-/// The pointers are null, or an identifier of ours and an address.
+/// `id` must be null or a live identifier, `addr` null or point to a readable address of the length
+/// of its family.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     entry::status_or_minus_one("rdma_leave_multicast", || {
-        // SAFETY: the caller's promise; the last makes no reference.
+        // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety. `id_of`
+        // rejects null before `qp` is read through a raw pointer.
         let (ours, address, qp) = unsafe {
             (
                 id_of(id)?,
@@ -82,8 +87,8 @@ pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut so
         let group = ours.driver.leave(address)?;
         if !qp.is_null() && !group.send_only {
             let gid = ibv_gid { raw: group.gid().0 };
-            // It is not attached where the program has not taken the event.
-            // SAFETY: the identifier's queue pair, and a GID.
+            // Before the application has taken the event, the queue pair is not attached.
+            // SAFETY: `qp` is the identifier's live queue pair, and `gid` a local variable.
             unsafe { ibv_detach_mcast(qp, &raw const gid, 0) };
         }
         group.acks.wait();

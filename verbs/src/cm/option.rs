@@ -12,14 +12,14 @@ use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// The flags of the path that counts.
+/// The flags of the primary path.
 const PRIMARY: u32 = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 
-/// The low bits of `mtu`, `rate` and `packetlifetime`, whose others are the selector.
+/// The value bits of `mtu`, `rate` and `packetlifetime`; the others are the selector.
 const VALUE: u8 = 0x3f;
 
 /// # Safety
-/// `id` is null or an identifier of ours, and `optval` null or good for `optlen` bytes.
+/// `id` must be null or a live identifier, `optval` null or point to `optlen` readable bytes.
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -28,12 +28,13 @@ pub unsafe extern "C" fn rdma_set_option(
     optlen: usize,
 ) -> c_int {
     entry::status_or_minus_one("rdma_set_option", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
         let id = unsafe { id_of(id) }?;
         if optval.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above.
+        // SAFETY: `optval` is not null and points to `optlen` readable bytes: the caller's
+        // contract, section Safety.
         unsafe {
             match (level, optname) {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
@@ -59,24 +60,26 @@ pub unsafe extern "C" fn rdma_set_option(
 }
 
 /// # Safety
-/// `optval` is good for `optlen` bytes.
+/// `optval` must point to `optlen` readable bytes. Every bit pattern must be a valid `T`.
 unsafe fn value<T: Copy>(optval: *const c_void, optlen: usize) -> Result<T, Errno> {
     if optlen != size_of::<T>() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the caller's promise, and as long as said; all values of these integers are values.
+    // SAFETY: `optval` points to `optlen` readable bytes, the size of `T`, and every bit pattern is
+    // a valid `T`: the caller's contract, section Safety.
     Ok(unsafe { optval.cast::<T>().read_unaligned() })
 }
 
 /// # Safety
-/// `optval` is good for `optlen` bytes.
+/// `optval` must point to `optlen` readable bytes.
 unsafe fn set_path(id: &Identifier, optval: *const c_void, optlen: usize) -> Result<(), Errno> {
     let count = optlen / size_of::<ibv_path_data>();
     if !optlen.is_multiple_of(size_of::<ibv_path_data>()) {
         return Err(Errno(libc::EINVAL));
     }
     let paths = optval.cast::<ibv_path_data>();
-    // SAFETY: within the bytes that the caller promises.
+    // SAFETY: `index` is below `count`, so the element is within the `optlen` readable bytes: the
+    // caller's contract, section Safety.
     let mut all = (0..count).map(|index| unsafe { paths.add(index).read_unaligned() });
     let primary = all.find(|path| path.flags == PRIMARY);
     let path = path_from(&primary.ok_or(Errno(libc::EINVAL))?.path)?;
@@ -85,7 +88,7 @@ unsafe fn set_path(id: &Identifier, optval: *const c_void, optlen: usize) -> Res
 }
 
 fn path_from(record: &ibv_path_record) -> Result<Path, Errno> {
-    // SAFETY: every member of the unions is 16 bytes of anything.
+    // SAFETY: every member of the unions is 16 bytes, and every bit pattern is valid.
     let (source, destination) = unsafe { (record.sgid.raw, record.dgid.raw) };
     let [.., hop_limit] = record.flowlabel_hoplimit.to_ne_bytes();
     Ok(Path {

@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers, with completion queues of their own where the program has none.
+//! Queue pairs of identifiers, with completion queues created for them where none are given.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -17,19 +17,19 @@ use crate::errno::{self, Errno};
 use crate::ffi::*;
 use crate::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
 
-/// The identifier's attributes for a state, as verbs has them.
+/// Returns the identifier's attributes for a transition to `state`, in verbs terms.
 ///
 /// # Errors
 /// `EINVAL` before the identifier has a device.
 ///
 /// # Safety
-/// `id` is null or an identifier of ours.
+/// `id` must be null or a live identifier.
 unsafe fn attributes(
     id: *mut rdma_cm_id,
     state: ibv_qp_state,
 ) -> Result<(ibv_qp_attr, c_int), Errno> {
     let state = QpState::from_number(state).ok_or(Errno(libc::EINVAL))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
     let (attr, mask) = unsafe { id_of(id) }?.driver.qp_attributes(state)?;
     Ok(shown(&attr, mask))
 }
@@ -39,25 +39,26 @@ fn shown(attr: &QpAttr, mask: AttrMask) -> (ibv_qp_attr, c_int) {
     (shown, mask.bits().cast_signed())
 }
 
-/// Takes a queue pair to a state with the identifier's attributes.
+/// Moves a queue pair to a state with the identifier's attributes.
 ///
 /// # Safety
-/// The pointers are an identifier and a queue pair of ours.
+/// `id` must be a live identifier and `qp` a live queue pair of this library.
 unsafe fn bring_to(id: *mut rdma_cm_id, qp: *mut ibv_qp, state: ibv_qp_state) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` and `qp` are live: the caller's contract, section Safety. `attr` is a local
+    // variable.
     unsafe {
         let (mut attr, mask) = attributes(id, state)?;
         errno::unless_zero(ibv_modify_qp(qp, &raw mut attr, mask))
     }
 }
 
-/// Makes a fresh queue pair ready: a connected one for receives to be posted, one of datagrams for
-/// use.
+/// Moves a new queue pair to INIT, or one of datagrams to RTS.
 ///
 /// # Safety
-/// The pointers are an identifier and a queue pair of ours.
+/// `id` must be a live identifier and `qp` a live queue pair of this library.
 unsafe fn initialize(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` and `qp` are live: the caller's contract, section Safety. `qp_type` is read
+    // through a raw pointer.
     unsafe {
         bring_to(id, qp, IBV_QPS_INIT)?;
         if (&raw const (*id).qp_type).read() != IBV_QPT_UD {
@@ -76,25 +77,27 @@ unsafe fn initialize(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), Errno> 
     }
 }
 
-/// Takes the identifier's queue pair, if it has one, to where it can receive and send. READs and
-/// atomics that are served, and that may be outstanding, are as given or as the connection has them.
+/// Moves the identifier's queue pair, if any, to RTS.
+///
+/// The READ and atomic limits are `resources` (served, outstanding), or those of the connection.
 ///
 /// # Errors
-/// When the connection does not know the peer's queue pair, or ours cannot go there.
+/// If the connection does not know the peer's queue pair, or a transition fails.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn make_ready(
     id: *mut rdma_cm_id,
     resources: Option<(u8, u8)>,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. Its members are read through raw
+    // pointers, and `qp` is null or the identifier's live queue pair.
     unsafe {
         let qp = (&raw const (*id).qp).read();
         if qp.is_null() {
             return Ok(());
         }
-        // It was made before the connection was known: what the peer may do is known only now.
+        // The queue pair was created before the connection: repeat INIT with its access rights.
         bring_to(id, qp, IBV_QPS_INIT)?;
         for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
             let (mut attr, mask) = attributes(id, state)?;
@@ -108,15 +111,16 @@ pub(super) unsafe fn make_ready(
     Ok(())
 }
 
-/// Takes the identifier's queue pair, if it has one, to where nothing is sent any more.
+/// Moves the identifier's queue pair, if any, to the error state.
 ///
 /// # Errors
-/// When the queue pair cannot be modified.
+/// If the queue pair cannot be modified.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn fail(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. Its members are read through raw
+    // pointers, and `qp` is null or the identifier's live queue pair.
     unsafe {
         let qp = (&raw const (*id).qp).read();
         if qp.is_null() {
@@ -129,10 +133,10 @@ pub(super) unsafe fn fail(id: *mut rdma_cm_id) -> Result<(), Errno> {
     }
 }
 
-/// Makes a completion queue, and a channel for it, of the size that is asked for; none of size 0.
+/// Creates a completion queue of `size` entries and its channel; none if `size` is 0.
 ///
 /// # Safety
-/// `id` is an identifier of ours with a device, and the others are its members.
+/// `id` must be a live identifier with a device, `channel` and `queue` pointers to its members.
 pub(super) unsafe fn create_queue(
     id: *mut rdma_cm_id,
     size: u32,
@@ -143,7 +147,8 @@ pub(super) unsafe fn create_queue(
         return Ok(());
     }
     let size = c_int::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live and has an open device, and the other pointers are writable: the
+    // caller's contract, section Safety.
     unsafe {
         let verbs = (&raw const (*id).verbs).read();
         channel.write(errno::unless_null(ibv_create_comp_channel(verbs))?);
@@ -153,17 +158,19 @@ pub(super) unsafe fn create_queue(
     Ok(())
 }
 
-/// Ends the completion queues that were made for the identifier.
+/// Destroys the completion queues that were created for the identifier.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; these make no reference. What is not null was made here.
+    // SAFETY: `id` is live: the caller's contract, section Safety. Its members are accessed through
+    // raw pointers. Members that are not null were created by `create_queue`, and are set to null
+    // here.
     unsafe {
         if (&raw const (*id).qp_type).read() == IBV_QPT_XRC_RECV
             && !(&raw const (*id).srq).read().is_null()
         {
-            // They are the shared receive queue's.
+            // They belong to the shared receive queue.
             return;
         }
         for queue in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
@@ -184,36 +191,38 @@ pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// The domain of extended connections that the device's identifiers share.
+/// Returns the XRC domain that the device's identifiers share.
 ///
 /// # Errors
 /// `EINVAL` before the identifier has a device.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier.
 pub(super) unsafe fn xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     let kept = unsafe { id_of(id) }?.kept();
     kept.device.as_ref().ok_or(Errno(libc::EINVAL))?.xrcd()
 }
 
-/// Makes the identifier's queue pair.
+/// Creates the identifier's queue pair.
 ///
 /// # Errors
-/// `EINVAL` if it has one, or no device, or objects of another device are given.
+/// `EINVAL` if it has one, has no device, or objects of another device are given.
 ///
 /// # Safety
-/// `id` is null or an identifier of ours; the pointers in the attributes are null or objects of ours.
+/// `id` must be null or a live identifier. The pointers in `attr` must be null or live objects of
+/// this library.
 pub(super) unsafe fn create(
     id: *mut rdma_cm_id,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's contract,
+    // section Safety.
     let shown = unsafe {
         id_of(id)?;
         id.read()
     };
-    // SAFETY: as above.
+    // SAFETY: `verbs` is null or the context that this library has opened for the identifier.
     unsafe { context_of(shown.verbs) }?;
     if !shown.qp.is_null() {
         return Err(Errno(libc::EINVAL));
@@ -222,7 +231,8 @@ pub(super) unsafe fn create(
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
         attr.pd = shown.pd;
     }
-    // SAFETY: as above; this makes no reference.
+    // SAFETY: `attr.pd` is the given live protection domain, or that of the identifier, which has a
+    // device. It is read through a raw pointer.
     let domain_of = unsafe { (&raw const (*attr.pd).context).read() };
     if !ptr::eq(domain_of, shown.verbs) {
         return Err(Errno(libc::EINVAL));
@@ -233,20 +243,21 @@ pub(super) unsafe fn create(
     if another(shown.recv_cq, attr.recv_cq) || another(shown.send_cq, attr.send_cq) {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as above.
+    // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety.
     unsafe { create_with_queues(id, attr) }.inspect_err(|_| {
-        // SAFETY: as above.
+        // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
         unsafe { destroy_queues(id) };
     })
 }
 
 /// # Safety
-/// As for [`create`], which has checked what is given.
+/// `id` must be a live identifier with a device, the pointers in `attr` null or live objects of it.
 unsafe fn create_with_queues(
     id: *mut rdma_cm_id,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; nothing here makes a reference to what the program sees.
+    // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety. The
+    // members that the application sees are accessed through raw pointers, without references.
     unsafe {
         if attr.recv_cq.is_null() {
             let queue = &raw mut (*id).recv_cq;
@@ -279,30 +290,32 @@ unsafe fn create_with_queues(
             return Err(error);
         }
         let pd = (&raw const (*qp).pd).read();
-        // One that only receives for others' queues is in none.
+        // An XRC target is in no protection domain.
         if !pd.is_null() {
             (&raw mut (*id).pd).write(pd);
         }
         (&raw mut (*id).qp).write(qp);
-        // What a program has said of its own queue pair does not hold for this one, which has no options.
+        // ECE set by the application applies to queue pairs of its own; this one has no options.
         id_of(id)?.kept().local_ece = Ece::default();
     }
     Ok(())
 }
 
-/// Makes the identifier's queue pair from plain attributes, and says in them what it got.
+/// Creates the identifier's queue pair from `ibv_qp_init_attr`, and writes the result to it.
 ///
 /// # Errors
 /// See [`create`].
 ///
 /// # Safety
-/// The pointers are null, or an identifier, a protection domain and attributes with objects of ours.
+/// `id` must be null or a live identifier, `pd` null or a live protection domain, and
+/// `qp_init_attr` null or valid for reading and writing, with pointers that are null or live
+/// objects of this library.
 pub(super) unsafe fn create_plain(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp_init_attr` is null or readable: the caller's contract, section Safety.
     let plain = unsafe { entry::read(qp_init_attr) }?;
     let mut attr = ibv_qp_init_attr_ex::zeroed();
     attr.qp_context = plain.qp_context;
@@ -314,7 +327,8 @@ pub(super) unsafe fn create_plain(
     attr.sq_sig_all = plain.sq_sig_all;
     attr.comp_mask = IBV_QP_INIT_ATTR_PD;
     attr.pd = pd;
-    // SAFETY: as above.
+    // SAFETY: `id`, `pd` and the objects in the attributes are null or live: the caller's contract,
+    // section Safety.
     let made = unsafe { create(id, &mut attr) };
     let plain = ibv_qp_init_attr {
         send_cq: attr.send_cq,
@@ -324,18 +338,19 @@ pub(super) unsafe fn create_plain(
         ..plain
     };
     if made.is_ok() {
-        // SAFETY: as above.
+        // SAFETY: `qp_init_attr` is writable: the caller's contract, section Safety.
         unsafe { entry::write(qp_init_attr, plain)? };
     }
     made
 }
 
-/// Ends the identifier's queue pair.
+/// Destroys the identifier's queue pair and its completion queues.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier whose queue pair is in no other use.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. `qp` is replaced by null through
+    // a raw pointer before it is destroyed, so that happens once.
     unsafe {
         let qp = ptr::replace(&raw mut (*id).qp, ptr::null_mut());
         if !qp.is_null() {
@@ -346,26 +361,30 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
 }
 
 /// # Safety
-/// The pointers are null, or an identifier, a protection domain and attributes with objects of ours.
+/// `id` must be null or a live identifier, `pd` null or a live protection domain, and
+/// `qp_init_attr` null or valid for reading and writing, with pointers that are null or live
+/// objects of this library.
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     entry::status_or_minus_one("rdma_create_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id`, `pd` and `qp_init_attr` are null or valid: the caller's contract, section
+        // Safety.
         unsafe { create_plain(id, pd, qp_init_attr) }
     })
 }
 
 /// # Safety
-/// The pointers are null, or an identifier and attributes with objects of ours.
+/// `id` must be null or a live identifier, and `qp_init_attr` null or valid for reading and
+/// writing, with pointers that are null or live objects of this library.
 pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     entry::status_or_minus_one("rdma_create_qp_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `qp_init_attr` are null or valid: the caller's contract, section Safety.
         unsafe {
             let mut attr = entry::read(qp_init_attr)?;
             create(id, &mut attr)?;
@@ -375,25 +394,28 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, whose queue pair is used for nothing else any more.
+/// `id` must be null or a live identifier whose queue pair is not used during or after the call.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     entry::value("rdma_destroy_qp", (), || {
         if !id.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `id` is a live identifier whose queue pair is in no other use: the caller's
+            // contract, section Safety.
             unsafe { destroy(id) };
         }
     });
 }
 
 /// # Safety
-/// The pointers are null, or an identifier of ours, attributes with the state, and room for a mask.
+/// `id` must be null or a live identifier, `qp_attr` null or valid for reading and writing an
+/// `ibv_qp_attr`, and `qp_attr_mask` null or valid for writing an `int`.
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     qp_attr: *mut ibv_qp_attr,
     qp_attr_mask: *mut c_int,
 ) -> c_int {
     entry::status_or_minus_one("rdma_init_qp_attr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id`, `qp_attr` and `qp_attr_mask` are null or valid: the caller's contract,
+        // section Safety.
         unsafe {
             let state = entry::read(qp_attr)?.qp_state;
             let (attr, mask) = attributes(id, state)?;

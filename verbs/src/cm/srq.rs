@@ -11,18 +11,22 @@ use crate::errno::{self, Errno};
 use crate::ffi::*;
 use crate::srq::{create_srq_ex, ibv_destroy_srq};
 
-/// Makes the identifier's shared receive queue, in the protection domain that the device's
-/// identifiers share if none is given. One for extended connections gets a completion queue.
+/// Creates the identifier's shared receive queue.
+///
+/// Without a protection domain it is created in the one that the device's identifiers share. An XRC
+/// one gets a completion queue.
 ///
 /// # Safety
-/// `id` is null or an identifier of ours; the pointers in the attributes are null or objects of ours.
+/// `id` must be null or a live identifier. The pointers in `attr` must be null or live objects of
+/// this library.
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's contract,
+    // section Safety.
     let shown = unsafe {
         id_of(id)?;
         id.read()
     };
-    // SAFETY: as above.
+    // SAFETY: `verbs` is null or the context that this library has opened for the identifier.
     unsafe { context_of(shown.verbs) }?;
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
         return Err(Errno(libc::EINVAL));
@@ -31,20 +35,21 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result
         attr.pd = shown.pd;
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
-    // SAFETY: as above.
+    // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety.
     unsafe { create_with_queue(id, attr) }.inspect_err(|_| {
-        // SAFETY: as above.
+        // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
         unsafe { qp::destroy_queues(id) };
     })
 }
 
 /// # Safety
-/// As for [`create`], which has checked what is given.
+/// `id` must be a live identifier with a device, the pointers in `attr` null or live objects of it.
 unsafe fn create_with_queue(
     id: *mut rdma_cm_id,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; nothing here makes a reference to what the program sees.
+    // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety. The
+    // members that the application sees are accessed through raw pointers, without references.
     unsafe {
         if attr.srq_type == IBV_SRQT_XRC {
             let given = |bit| attr.comp_mask & bit != 0;
@@ -72,12 +77,13 @@ unsafe fn create_with_queue(
     Ok(())
 }
 
-/// Ends the identifier's shared receive queue.
+/// Destroys the identifier's shared receive queue.
 ///
 /// # Safety
-/// `id` is an identifier of ours.
+/// `id` must be a live identifier whose shared receive queue is in no other use.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; this makes no reference.
+    // SAFETY: `id` is live: the caller's contract, section Safety. `srq` is replaced by null
+    // through a raw pointer before it is destroyed, so that happens once.
     unsafe {
         let srq = ptr::replace(&raw mut (*id).srq, ptr::null_mut());
         if !srq.is_null() {
@@ -88,13 +94,14 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
 }
 
 /// # Safety
-/// The pointers are null, or an identifier and attributes with objects of ours.
+/// `id` must be null or a live identifier, and `attr` null or valid for reading and writing, with
+/// pointers that are null or live objects of this library.
 pub unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     entry::status_or_minus_one("rdma_create_srq_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id` and `attr` are null or valid: the caller's contract, section Safety.
         unsafe {
             let mut wanted = entry::read(attr)?;
             create(id, &mut wanted)?;
@@ -104,14 +111,15 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
 }
 
 /// # Safety
-/// The pointers are null, or an identifier, a protection domain and attributes.
+/// `id` must be null or a live identifier, `pd` null or a live protection domain, and `attr` null
+/// or valid for reading and writing.
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     entry::status_or_minus_one("rdma_create_srq", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `id`, `pd` and `attr` are null or valid: the caller's contract, section Safety.
         unsafe {
             id_of(id)?;
             let plain = entry::read(attr)?;
@@ -132,11 +140,12 @@ pub unsafe extern "C" fn rdma_create_srq(
 }
 
 /// # Safety
-/// `id` is null or an identifier of ours, whose shared receive queue is used for nothing else any more.
+/// `id` must be null or a live identifier whose shared receive queue is in no other use.
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     entry::value("rdma_destroy_srq", (), || {
         if !id.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `id` is live and its shared receive queue in no other use: the caller's
+            // contract, section Safety.
             unsafe { destroy(id) };
         }
     });

@@ -1,4 +1,4 @@
-//! The requests that a thread builds, until they are posted: all of them or none.
+//! The requests that a thread builds until `wr_complete` posts all of them or none.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// What can be asked for in `send_ops_flags`.
+/// The operations supported in `send_ops_flags`.
 const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -30,16 +30,17 @@ const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_ATOMIC_WRITE
     | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
-/// The requests that a thread is building. They belong to who has the `mutex` of the `ibv_qp`.
+/// The requests that a thread is building, protected by the `mutex` of the `ibv_qp`.
 #[derive(Debug)]
 pub(crate) struct Staging(pub(super) UnsafeCell<Staged>);
 
-// SAFETY: what is in it is used under a mutex, see there.
+// SAFETY: the contents are accessed only by the thread that holds the `mutex` of the `ibv_qp`, the
+// contract of `qp_ex::staged`.
 unsafe impl Sync for Staging {}
 
 impl Staging {
     /// # Errors
-    /// `EOPNOTSUPP` for operations that there are not.
+    /// `EOPNOTSUPP` for unsupported operations.
     pub fn new(send_ops: u64) -> Result<Self, Errno> {
         if send_ops & !OPERATIONS != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -48,13 +49,13 @@ impl Staging {
     }
 }
 
-/// Requests, and in two rows of their own the elements and the data that they have.
+/// The requests, with their scatter/gather elements and inline data in arrays of their own.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
     requests: Vec<Request>,
     sges: Vec<Sge>,
     data: Vec<u8>,
-    /// The first thing that went wrong.
+    /// The first error, which `wr_complete` reports.
     pub(super) error: Option<Errno>,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Request {
     pub(super) to: Whither,
 }
 
-/// Where a request goes, as far as the program has said.
+/// The destination of a request, as set by the application.
 #[derive(Debug)]
 pub(super) enum Whither {
     Peer,
@@ -88,7 +89,8 @@ impl Whither {
         }
     }
 
-    /// Whether a queue pair can tell where it goes, and may send there.
+    /// Whether the destination is of the kind that the queue pair requires, and may be used with
+    /// it.
     fn suits(&self, pair: &Qp, op: SendOp) -> bool {
         match pair.service() {
             QpType::Ud => {
@@ -136,10 +138,10 @@ impl Staged {
         Ok(())
     }
 
-    /// Takes the data of `pieces` now.
+    /// Copies the data of `pieces` to the last request as inline data.
     ///
     /// # Safety
-    /// They are memory that can be read.
+    /// Each piece must describe `length` readable bytes at `addr`, unless `addr` is null.
     pub(super) unsafe fn set_inline(
         &mut self,
         pieces: impl Iterator<Item = ibv_data_buf>,
@@ -154,8 +156,9 @@ impl Staged {
                 return Err(Errno(libc::EINVAL));
             }
             self.data.reserve(piece.length);
-            // SAFETY: there is room, and the caller says that there are so many bytes. They are
-            // copied without a reference to them: they are the program's.
+            // SAFETY: `reserve` made room for `length` bytes behind `end`, and `addr` is not null
+            // and points to `length` readable bytes: the caller's contract, section Safety. No
+            // reference to the application's bytes is created.
             unsafe {
                 let end = self.data.len();
                 let room = self.data.as_mut_ptr().add(end);
@@ -170,7 +173,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Posts all, or none.
+    /// Posts all requests, or none.
     pub(super) fn post(&self, pair: &Arc<Qp>) -> Result<(), Errno> {
         if let Some(error) = self.error {
             return Err(error);
@@ -186,7 +189,7 @@ impl Staged {
         Ok(())
     }
 
-    /// What is posted for a request.
+    /// Returns the work request to post.
     fn work_request(&self, request: &Request) -> SendWr<'_> {
         SendWr {
             wr_id: request.wr_id,
@@ -204,7 +207,7 @@ impl Staged {
         }
     }
 
-    /// Finds what posting would refuse of a request, before any is posted.
+    /// Returns the error with which posting the request would fail, before any request is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
         if !request.op.is_supported_by(pair.service()) {
             return Err(PostError::Operation);

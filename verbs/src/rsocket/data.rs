@@ -1,4 +1,4 @@
-//! The program's data, in the pieces that it gives.
+//! The application's buffers, as the pieces of an `iovec` list.
 
 use libc::iovec;
 use urxe_driver::owned::{OwnedRegion, RangeError, check_range};
@@ -7,23 +7,24 @@ use urxe_proto::rsocket::stream::Piece;
 use crate::errno::Errno;
 use urxe_rsockets::data::{Sink, Source};
 
-/// The most pieces that a call takes, as in the kernel (`UIO_MAXIOV`).
+/// The maximum number of pieces in a call, as in the kernel (`UIO_MAXIOV`).
 const MOST_PIECES: usize = 1024;
 
-/// Pieces of memory, from the first to the last byte.
+/// A list of memory pieces with a position.
 pub(super) struct Pieces {
     pieces: Vec<iovec>,
-    /// Where it stands: in which piece, and how far in it.
+    /// The current position: the index of the piece, and the offset within it.
     at: usize,
     within: usize,
     left: u64,
 }
 
 impl Pieces {
-    /// One piece.
+    /// Returns a list of one piece.
     ///
     /// # Safety
-    /// It can be read, or written, as long as this lives.
+    /// The piece must stay readable, for a source, or writable, for a sink, as long as the result
+    /// lives.
     pub unsafe fn one(base: *mut libc::c_void, len: usize) -> Self {
         let piece = iovec {
             iov_base: base,
@@ -37,19 +38,20 @@ impl Pieces {
         }
     }
 
-    /// As many as a call names.
+    /// Returns a list of `count` pieces.
     ///
     /// # Errors
-    /// `EINVAL` for a count that makes no sense, or for more bytes than there can be; `EMSGSIZE` for too many
-    /// pieces.
+    /// `EINVAL` if the total length exceeds the limit; `EMSGSIZE` for too many pieces.
     ///
     /// # Safety
-    /// `first` points at so many pieces, and each can be read, or written, as long as this lives.
+    /// `first` must point to `count` readable `iovec` elements. Each piece must stay readable, for
+    /// a source, or writable, for a sink, as long as the result lives.
     pub unsafe fn of(first: *const iovec, count: usize) -> Result<Self, Errno> {
         if count > MOST_PIECES {
             return Err(Errno(libc::EMSGSIZE));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `first` points to `count` readable elements: the caller's contract, section
+        // Safety.
         let pieces: Vec<iovec> = (0..count)
             .map(|at| unsafe { first.add(at).read() })
             .collect();
@@ -68,8 +70,10 @@ impl Pieces {
         })
     }
 
-    /// Goes on by `len` bytes, of which there are as many: `each` gets where each part of them lies, how far
-    /// they have come, and how many there are.
+    /// Advances by `len` bytes, of which at least as many are left.
+    ///
+    /// For each part, `each` gets its address, its offset from the start of the call, and its
+    /// length.
     fn advance(&mut self, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
         let mut done = 0;
         while done < len
@@ -92,7 +96,7 @@ impl Pieces {
     }
 }
 
-/// Where a piece of a region lies.
+/// Returns the address of a piece of a region.
 fn locate(region: &OwnedRegion, piece: Piece) -> Result<*mut u8, RangeError> {
     let (mr, offset) = (region.mr(), u64::from(piece.offset));
     check_range(offset, piece.len.into(), mr.len())?;
@@ -108,7 +112,8 @@ impl Source for Pieces {
 
     fn take(&mut self, into: &mut [u8]) {
         let to = into.as_mut_ptr();
-        // SAFETY: the program's bytes can be read, as was promised, and `into` has as many as are asked for.
+        // SAFETY: each part is readable memory of the application, the contract of the
+        // constructors, and `into` has room for `into.len()` bytes.
         self.advance(into.len(), |from, at, len| unsafe {
             to.add(at).copy_from_nonoverlapping(from, len);
         });
@@ -116,8 +121,9 @@ impl Source for Pieces {
 
     fn take_into(&mut self, region: &OwnedRegion, piece: Piece) -> Result<(), RangeError> {
         let to = locate(region, piece)?;
-        // SAFETY: as above, and the piece lies in the region, which no reference goes into. The program may
-        // have the region's memory only by mistake, and then its bytes are what they are.
+        // SAFETY: each part is readable memory of the application, the contract of the
+        // constructors. `to` points to `piece.len` bytes in the region, to which no reference
+        // exists. The application can alias the region only in error; `copy` permits overlap.
         self.advance(piece.len as usize, |from, at, len| unsafe {
             to.add(at).copy_from(from, len);
         });
@@ -132,7 +138,8 @@ impl Sink for Pieces {
 
     fn put(&mut self, bytes: &[u8]) {
         let from = bytes.as_ptr();
-        // SAFETY: the program's bytes can be written, as was promised.
+        // SAFETY: each part is writable memory of the application, the contract of the
+        // constructors, and `bytes` has `bytes.len()` bytes.
         self.advance(bytes.len(), |to, at, len| unsafe {
             to.copy_from_nonoverlapping(from.add(at), len);
         });
@@ -140,7 +147,9 @@ impl Sink for Pieces {
 
     fn put_from(&mut self, region: &OwnedRegion, piece: Piece) -> Result<(), RangeError> {
         let from = locate(region, piece)?;
-        // SAFETY: as above, and the piece lies in the region.
+        // SAFETY: each part is writable memory of the application, the contract of the
+        // constructors. `from` points to `piece.len` bytes in the region, to which no reference
+        // exists.
         self.advance(piece.len as usize, |to, at, len| unsafe {
             to.copy_from(from.add(at), len);
         });
@@ -191,7 +200,7 @@ mod tests {
             iov_base: std::ptr::null_mut(),
             iov_len: usize::MAX,
         }];
-        // SAFETY: nothing of it is touched.
+        // SAFETY: the call fails before it accesses the pieces.
         let refused = |first, count| unsafe { Pieces::of(first, count) }.err();
         assert_eq!(refused(huge.as_ptr(), 1), Some(Errno(libc::EINVAL)));
         assert_eq!(refused(huge.as_ptr(), 1025), Some(Errno(libc::EMSGSIZE)));

@@ -1,5 +1,6 @@
-//! epoll for sockets of this kind and of the system's: a list of descriptors that are polled. It reports what
-//! can be done as long as it can be done, also where an edge is asked for.
+//! epoll for rsockets and kernel descriptors: a list of descriptors that is polled.
+//!
+//! Events are level-triggered, even with `EPOLLET`.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -14,7 +15,7 @@ use crate::entry;
 use crate::errno::Errno;
 use urxe_rsockets::watch::Wake;
 
-/// What is polled, in the order in which it was added.
+/// The polled descriptors, in the order in which they were added.
 #[derive(Default)]
 struct List {
     entries: Vec<Entry>,
@@ -25,12 +26,12 @@ struct Entry {
     fd: RawFd,
     events: u32,
     data: u64,
-    /// It was reported, and is not to be again until it is changed.
+    /// Whether it was reported with `EPOLLONESHOT`, and is disabled until modified.
     silent: bool,
 }
 
 struct Epoll {
-    /// Readable when the list has changed. Its descriptor is the number.
+    /// Signalled when the list changes. Its descriptor is the number of the epoll instance.
     changed: Arc<Wake>,
     list: Mutex<List>,
 }
@@ -47,7 +48,7 @@ fn find(number: c_int) -> Result<Arc<Epoll>, Errno> {
     found.cloned().ok_or(Errno(libc::EBADF))
 }
 
-/// Ends one.
+/// Closes an epoll instance.
 ///
 /// # Errors
 /// `EBADF` if there is none of this number.
@@ -74,7 +75,7 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// `event` is null or an event.
+/// `event` must be null or valid for reading an `epoll_event`.
 pub unsafe extern "C" fn repoll_ctl(
     epfd: c_int,
     op: c_int,
@@ -92,7 +93,8 @@ pub unsafe extern "C" fn repoll_ctl(
         let entry = |event: *mut epoll_event| match event.is_null() {
             true => Err(Errno(libc::EFAULT)),
             false => {
-                // SAFETY: the caller's promise. The structure is packed.
+                // SAFETY: `event` is not null and readable: the caller's contract, section Safety.
+                // The structure is packed.
                 let event = unsafe { event.read_unaligned() };
                 Ok(Entry {
                     fd,
@@ -119,7 +121,7 @@ pub unsafe extern "C" fn repoll_ctl(
 }
 
 /// # Safety
-/// `events` has room for `maxevents`.
+/// `events` must point to `maxevents` writable `epoll_event` elements.
 pub unsafe extern "C" fn repoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
@@ -161,16 +163,17 @@ pub unsafe extern "C" fn repoll_wait(
                 };
                 entry.silent = entry.events & libc::EPOLLONESHOT as u32 != 0;
                 let event = epoll_event {
-                    // The bits are the same.
+                    // poll and epoll use the same bits.
                     events: u32::from(fd.revents.cast_unsigned()),
                     u64: entry.data,
                 };
-                // SAFETY: no more than there is room for, as the caller has promised.
+                // SAFETY: `reported` is below `maxevents`, and `events` points to `maxevents`
+                // writable elements: the caller's contract, section Safety.
                 unsafe { events.add(reported).write_unaligned(event) };
                 reported += 1;
             }
             drop(list);
-            // A change of the list alone is nothing to tell.
+            // A change of the list is not reported; wait again.
             if reported > 0 || found == 0 {
                 return Ok(reported as c_int);
             }
@@ -182,7 +185,7 @@ fn asks(entry: &Entry) -> pollfd {
     let bits = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP;
     pollfd {
         fd: entry.fd,
-        // The bits are the same.
+        // poll and epoll use the same bits.
         events: (entry.events & bits.cast_unsigned()) as i16,
         revents: 0,
     }

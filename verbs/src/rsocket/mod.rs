@@ -1,4 +1,4 @@
-//! librdmacm's sockets: `rsocket.h`. The sockets are `urxe_rsockets`'s; here is what C knows of them.
+//! The functions of `rsocket.h`; `urxe_rsockets` implements the sockets.
 
 mod data;
 pub(super) mod epoll;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use urxe_rsockets::{self as sockets, Socket, StreamSocket};
 
 impl From<sockets::error::Error> for Errno {
-    /// Most of these a program meets as a matter of course, so it is not warned.
+    /// Logged at debug level: most of these errors are part of normal operation.
     fn from(error: sockets::error::Error) -> Self {
         tracing::debug!("rsocket: {error}");
         Self(error.errno())
     }
 }
 
-/// The socket of a number.
+/// Returns the socket with this number.
 ///
 /// # Errors
 /// `EBADF` if there is none.
@@ -30,10 +30,10 @@ fn socket_of(number: c_int) -> Result<Socket, Errno> {
     sockets::find(number).ok_or(Errno(libc::EBADF))
 }
 
-/// The stream of a number.
+/// Returns the stream socket with this number.
 ///
 /// # Errors
-/// `EBADF` if there is none; `EINVAL` if it is one of datagrams.
+/// `EBADF` if there is none; `EINVAL` for a datagram socket.
 fn stream_of(number: c_int) -> Result<Arc<StreamSocket>, Errno> {
     match socket_of(number)? {
         Socket::Stream(stream) => Ok(stream),

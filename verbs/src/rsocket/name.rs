@@ -1,4 +1,4 @@
-//! Names of sockets, which are addresses with ports.
+//! Socket names: addresses with ports.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use crate::entry;
 use crate::errno::{self, Errno};
 use urxe_rsockets::Socket;
 
-/// Reads an address of so many bytes.
+/// Reads an address of `len` bytes.
 ///
 /// # Errors
-/// `EFAULT` without one, `EINVAL` if it is too short, `EAFNOSUPPORT` for another family.
+/// `EFAULT` if it is null, `EINVAL` if it is too short, `EAFNOSUPPORT` for another family.
 ///
 /// # Safety
-/// A pointer that is not null points at `len` bytes.
+/// `address` must be null or point to `len` readable bytes.
 pub(super) unsafe fn read_name(
     address: *const sockaddr,
     len: socklen_t,
@@ -29,7 +29,8 @@ pub(super) unsafe fn read_name(
     if len < size_of::<libc::sa_family_t>() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: the family was promised.
+    // SAFETY: `address` is not null and points to at least the bytes of the family, as checked: the
+    // caller's contract, section Safety.
     let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
     let needed = match c_int::from(family) {
         libc::AF_INET => size_of::<sockaddr_in>(),
@@ -38,18 +39,20 @@ pub(super) unsafe fn read_name(
     };
     match len < needed {
         true => Err(Errno(libc::EINVAL)),
-        // SAFETY: there are as many bytes as the family's addresses have.
+        // SAFETY: `address` points to `len` readable bytes, enough for the family, as checked: the
+        // caller's contract, section Safety.
         false => unsafe { read_address(address) },
     }
 }
 
-/// Writes an address, as much of it as there is room for, and how long it is.
+/// Writes an address, truncated to the available room, and its full length.
 ///
 /// # Errors
-/// `EINVAL` without room for the length.
+/// `EINVAL` if `len` is null.
 ///
 /// # Safety
-/// `len` is null or points at a length, and `to` at as many bytes.
+/// `len` must be null or valid for reading and writing, and `to` null or valid for writing `*len`
+/// bytes.
 pub(super) unsafe fn write_name(
     address: SocketAddr,
     to: *mut sockaddr,
@@ -60,7 +63,8 @@ pub(super) unsafe fn write_name(
         SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
     };
     let shown = shown_address(address);
-    // SAFETY: the caller's promise; as bytes, so that a part is as good as the whole.
+    // SAFETY: `len` is null or valid, and `to` is null or valid for writing `*len` bytes: the
+    // caller's contract, section Safety. The copy is bytewise and may be partial.
     unsafe {
         let room = entry::read(len)? as usize;
         if !to.is_null() {
@@ -73,7 +77,8 @@ pub(super) unsafe fn write_name(
 }
 
 /// # Safety
-/// `addr` and `addrlen` are null, or room for as many bytes of an address as it says.
+/// `addrlen` must be null or valid for reading and writing, and `addr` null or valid for writing as
+/// many bytes as `addrlen` says.
 pub unsafe extern "C" fn rgetpeername(
     socket: c_int,
     addr: *mut sockaddr,
@@ -82,25 +87,27 @@ pub unsafe extern "C" fn rgetpeername(
     entry::status_or_minus_one("rgetpeername", || match socket_of(socket)? {
         Socket::Stream(stream) => {
             let peer = stream.peer_address().ok_or(Errno(libc::ENOTCONN))?;
-            // SAFETY: the caller's promise.
+            // SAFETY: `addr` and `addrlen` are null or valid: the caller's contract, section
+            // Safety.
             unsafe { write_name(peer, addr, addrlen) }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `addr` and `addrlen` are null or valid: the caller's contract, section Safety.
         Socket::Datagram(_) => unsafe { errno::of_call(libc::getpeername(socket, addr, addrlen)) },
     })
 }
 
 /// # Safety
-/// `addr` and `addrlen` are null, or room for as many bytes of an address as it says.
+/// `addrlen` must be null or valid for reading and writing, and `addr` null or valid for writing as
+/// many bytes as `addrlen` says.
 pub unsafe extern "C" fn rgetsockname(
     socket: c_int,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
     entry::status_or_minus_one("rgetsockname", || match socket_of(socket)? {
-        // SAFETY: the caller's promise.
+        // SAFETY: `addr` and `addrlen` are null or valid: the caller's contract, section Safety.
         Socket::Stream(stream) => unsafe { write_name(stream.local_address(), addr, addrlen) },
-        // SAFETY: the caller's promise.
+        // SAFETY: `addr` and `addrlen` are null or valid: the caller's contract, section Safety.
         Socket::Datagram(_) => unsafe { errno::of_call(libc::getsockname(socket, addr, addrlen)) },
     })
 }

@@ -1,4 +1,4 @@
-//! Options of sockets, and `rfcntl`.
+//! Socket options, and `rfcntl`.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -12,33 +12,34 @@ use urxe_rsockets::settings::Settings;
 use urxe_rsockets::stream::Options;
 use urxe_rsockets::{DatagramSocket, Socket, StreamSocket};
 
-/// The level of what is particular to these sockets.
+/// The level of the options specific to rsockets.
 const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// The segment size that is told where none is known, as librdmacm has it.
+/// The segment size that is reported when none is known, as in librdmacm.
 const USUAL_SEGMENT: c_int = 2048;
 
-/// Reads a value.
+/// Reads an option value.
 ///
 /// # Errors
-/// `EINVAL` if it is too short, or there is none.
+/// `EINVAL` if it is null or too short.
 ///
 /// # Safety
-/// `value` is null or points at `len` bytes.
+/// `value` must be null or point to `len` readable bytes. Every bit pattern must be a valid `T`.
 unsafe fn value_of<T: Copy>(value: *const c_void, len: socklen_t) -> Result<T, Errno> {
     if value.is_null() || (len as usize) < size_of::<T>() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: there are as many bytes; they need not be aligned.
+    // SAFETY: `value` is not null and points to at least `size_of::<T>()` readable bytes, possibly
+    // unaligned, which are a valid `T`: the caller's contract, section Safety.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
 /// # Safety
-/// `optval` is null or points at `optlen` bytes.
+/// `optval` must be null or point to `optlen` readable bytes.
 pub unsafe extern "C" fn rsetsockopt(
     socket: c_int,
     level: c_int,
@@ -50,11 +51,13 @@ pub unsafe extern "C" fn rsetsockopt(
         let number = socket;
         match socket_of(socket)? {
             Socket::Stream(stream) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: `optval` is null or points to `optlen` readable bytes: the caller's
+                // contract, section Safety.
                 unsafe { set_of_stream(&stream, level, optname, optval, optlen) }
             }
             Socket::Datagram(datagrams) if level == SOL_RDMA => {
-                // SAFETY: as above.
+                // SAFETY: `optval` is null or points to `optlen` readable bytes: the caller's
+                // contract, section Safety.
                 let value = unsafe { value_of(optval, optlen) }?;
                 let mut known = true;
                 let early = datagrams.change_settings(|settings| {
@@ -63,14 +66,15 @@ pub unsafe extern "C" fn rsetsockopt(
                 settled(early, known)
             }
             Socket::Datagram(datagrams) => {
-                // SAFETY: as above.
+                // SAFETY: `optval` is null or points to `optlen` readable bytes: the caller's
+                // contract, section Safety.
                 unsafe { set_of_datagrams(number, &datagrams, level, optname, optval, optlen) }
             }
         }
     })
 }
 
-/// Whether a size could be set: not any more, or there is no such size.
+/// Returns `EINVAL` if it is too late to set a size, `ENOTSUP` if the option is unknown.
 fn settled(early: bool, known: bool) -> Result<(), Errno> {
     match (early, known) {
         (false, _) => Err(Errno(libc::EINVAL)),
@@ -79,7 +83,7 @@ fn settled(early: bool, known: bool) -> Result<(), Errno> {
     }
 }
 
-/// Sets a size; false if there is none of this name.
+/// Sets a size. Returns false if the option is unknown.
 fn set_size(settings: &mut Settings, name: c_int, value: c_int) -> bool {
     let short = u16::try_from(value).unwrap_or(if value < 0 { 0 } else { u16::MAX });
     match name {
@@ -92,13 +96,13 @@ fn set_size(settings: &mut Settings, name: c_int, value: c_int) -> bool {
     true
 }
 
-/// The system tells twice what was asked for, and so does this.
+/// Doubles a requested buffer size, as the kernel does.
 fn buffer_size(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0).saturating_mul(2)
 }
 
 /// # Safety
-/// As for [`rsetsockopt`].
+/// `value` must be null or point to `len` readable bytes.
 unsafe fn set_of_datagrams(
     number: c_int,
     datagrams: &DatagramSocket,
@@ -107,12 +111,14 @@ unsafe fn set_of_datagrams(
     value: *const c_void,
     len: socklen_t,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `value` is null or points to `len` readable bytes: the caller's contract, section
+    // Safety.
     errno::of_call(unsafe { libc::setsockopt(number, level, name, value, len) })?;
     if let (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) = (level, name) {
-        // SAFETY: as above.
+        // SAFETY: `value` is null or points to `len` readable bytes: the caller's contract, section
+        // Safety.
         let size = buffer_size(unsafe { value_of(value, len) }?);
-        // Where it is in use it stays as it is.
+        // A socket in use keeps its size.
         let _ = datagrams.change_settings(|settings| match name {
             libc::SO_RCVBUF => settings.receive_buffer = size,
             _ => settings.send_buffer = size,
@@ -122,7 +128,7 @@ unsafe fn set_of_datagrams(
 }
 
 /// # Safety
-/// As for [`rsetsockopt`].
+/// `value` must be null or point to `len` readable bytes.
 unsafe fn set_of_stream(
     stream: &StreamSocket,
     level: c_int,
@@ -131,22 +137,24 @@ unsafe fn set_of_stream(
     len: socklen_t,
 ) -> Result<(), Errno> {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `value` is null or points to `len` readable bytes: the caller's contract, section
+        // Safety.
         let linger: linger = unsafe { value_of(value, len) }?;
         stream.change_options(|options| options.linger = linger.l_onoff != 0);
         return Ok(());
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
-        // It has no say here.
+        // The option has no effect.
         return Ok(());
     }
-    // SAFETY: as above.
+    // SAFETY: `value` is null or points to `len` readable bytes: the caller's contract, section
+    // Safety.
     let number: c_int = unsafe { value_of(value, len) }?;
     let on = number != 0;
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => stream.set_reuse_address(on)?,
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-            // Where there is a connection it stays as it is.
+            // A connected socket keeps its size.
             let _ = stream.change_settings(|settings| {
                 settings.receive_buffer = buffer_size(number);
             });
@@ -168,7 +176,7 @@ unsafe fn set_of_stream(
             Ok(seconds @ 1..) => stream.set_keep_idle(seconds),
             _ => return Err(Errno(libc::EINVAL)),
         },
-        // The queue pair sees to these.
+        // The queue pair's timers and MTU apply instead.
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG) => {}
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => stream.set_v6_only(on)?,
         (SOL_RDMA, _) => {
@@ -183,15 +191,16 @@ unsafe fn set_of_stream(
     Ok(())
 }
 
-/// Writes a value and its length.
+/// Writes an option value and its length.
 ///
 /// # Errors
 /// `EINVAL` if there is no room for it.
 ///
 /// # Safety
-/// `len` is null or points at a length, and `to` is null or room for as many bytes.
+/// `len` must be null or valid for reading and writing, and `to` null or valid for writing `*len`
+/// bytes.
 unsafe fn give<T>(value: T, to: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `len` and `to` are null or valid: the caller's contract, section Safety.
     unsafe {
         if to.is_null() || (entry::read(len)? as usize) < size_of::<T>() {
             return Err(Errno(libc::EINVAL));
@@ -201,19 +210,20 @@ unsafe fn give<T>(value: T, to: *mut c_void, len: *mut socklen_t) -> Result<(), 
     }
 }
 
-/// Writes a structure that grows from version to version: as much of it as there is room for.
+/// Writes a structure that grows between versions, truncated to the available room.
 ///
 /// # Errors
 /// `EINVAL` without room.
 ///
 /// # Safety
-/// As for [`give`].
+/// `len` must be null or valid for reading and writing, and `to` null or valid for writing `*len`
+/// bytes.
 unsafe fn give_as_known<T: Copy>(
     value: &T,
     to: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `len` and `to` are null or valid: the caller's contract, section Safety.
     unsafe {
         let known = (entry::read(len)? as usize).min(size_of::<T>());
         entry::write_as_known(to.cast::<T>(), known, value)?;
@@ -222,7 +232,8 @@ unsafe fn give_as_known<T: Copy>(
 }
 
 /// # Safety
-/// `optlen` is null or points at a length, and `optval` is null or room for as many bytes.
+/// `optlen` must be null or valid for reading and writing, and `optval` null or valid for writing
+/// as many bytes as `optlen` says.
 pub unsafe extern "C" fn rgetsockopt(
     socket: c_int,
     level: c_int,
@@ -235,11 +246,13 @@ pub unsafe extern "C" fn rgetsockopt(
             Socket::Stream(stream) => stream,
             Socket::Datagram(datagrams) if level == SOL_RDMA => {
                 let size = size_of_name(&datagrams.settings(), optname)?;
-                // SAFETY: the caller's promise.
+                // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
+                // Safety.
                 return unsafe { give(size, optval, optlen) };
             }
             Socket::Datagram(_) => {
-                // SAFETY: as above.
+                // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
+                // Safety.
                 let got = unsafe { libc::getsockopt(socket, level, optname, optval, optlen) };
                 return errno::of_call(got);
             }
@@ -249,18 +262,20 @@ pub unsafe extern "C" fn rgetsockopt(
                 l_onoff: stream.options().linger.into(),
                 l_linger: 0,
             };
-            // SAFETY: as above.
+            // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
+            // Safety.
             return unsafe { give(shown, optval, optlen) };
         }
         if (level, optname) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
-            // SAFETY: as above.
+            // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
+            // Safety.
             return unsafe { give_as_known(&information(&stream), optval, optlen) };
         }
         let value = match level {
             SOL_RDMA => size_of_name(&stream.settings(), optname)?,
             _ => option_of_stream(&stream, level, optname)?,
         };
-        // SAFETY: as above.
+        // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section Safety.
         unsafe { give(value, optval, optlen) }
     })
 }
@@ -276,12 +291,12 @@ fn size_of_name(settings: &Settings, name: c_int) -> Result<c_int, Errno> {
     .into())
 }
 
-/// What little `TCP_INFO` has to say of it.
+/// Returns the few members of `TCP_INFO` that apply.
 fn information(stream: &StreamSocket) -> libc::tcp_info {
-    /// `enum` of `netinet/tcp.h`.
+    /// The connection states of the `enum` in `netinet/tcp.h`.
     const ESTABLISHED: u8 = 1;
     const CLOSED: u8 = 7;
-    // SAFETY: it is made of numbers.
+    // SAFETY: `tcp_info` consists of integers, for which zero is valid.
     let mut shown: libc::tcp_info = unsafe { std::mem::zeroed() };
     shown.tcpi_state = match stream.is_connected() {
         true => ESTABLISHED,
@@ -322,7 +337,9 @@ fn option_of_stream(stream: &StreamSocket, level: c_int, name: c_int) -> Result<
     })
 }
 
-/// C declares that its argument varies; the processors named in `preload` pass it like one that does not.
+/// Like `fcntl`, except that the argument is not variadic.
+///
+/// C declares it variadic; the processors named in `preload` pass it in the same way.
 pub extern "C" fn rfcntl(socket: c_int, cmd: c_int, arg: c_long) -> c_int {
     entry::number("rfcntl", || {
         let found = socket_of(socket)?;
@@ -330,7 +347,7 @@ pub extern "C" fn rfcntl(socket: c_int, cmd: c_int, arg: c_long) -> c_int {
             Socket::Stream(stream) => (&stream.status_flags, &stream.descriptor_flags),
             Socket::Datagram(datagrams) => (&datagrams.status_flags, &datagrams.descriptor_flags),
         };
-        // The C type of the argument.
+        // C passes an `int`.
         let given = arg as c_int;
         match cmd {
             libc::F_GETFL => Ok(libc::O_RDWR | status.load(Ordering::Relaxed)),

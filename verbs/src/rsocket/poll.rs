@@ -1,4 +1,4 @@
-//! Waiting for several sockets at once, of this kind and of the system's.
+//! `rpoll` and `rselect` for rsockets and kernel descriptors.
 
 use std::ffi::{c_int, c_short};
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +14,7 @@ use urxe_rsockets::stream::Ready;
 use urxe_rsockets::watch::Wake;
 use urxe_rsockets::{self as sockets, Socket};
 
-/// Descriptors with the sockets that they stand for.
+/// Descriptors with their sockets.
 struct Polled {
     fds: Vec<pollfd>,
     sockets: Vec<Option<Socket>>,
@@ -26,7 +26,7 @@ impl Polled {
         Polled { fds, sockets }
     }
 
-    /// Finds out what can be done now; with how many.
+    /// Updates the returned events; returns the number of descriptors that have any.
     fn look(&mut self) -> Result<usize, Errno> {
         let mut others = Vec::new();
         for (at, (fd, socket)) in self.fds.iter_mut().zip(&self.sockets).enumerate() {
@@ -45,7 +45,7 @@ impl Polled {
         Ok(self.fds.iter().filter(|fd| fd.revents != 0).count())
     }
 
-    /// What the system is to be asked for: when it has nothing to say, nothing has changed.
+    /// Arms the sockets, and returns the kernel descriptors whose readiness signals a change.
     fn arm(&self, wake: &Wake) -> Vec<pollfd> {
         let of = |(fd, socket): (&pollfd, &Option<Socket>)| match socket {
             Some(Socket::Stream(stream)) => reads(stream.arm(|fd| fd.as_raw_fd())),
@@ -57,7 +57,7 @@ impl Polled {
         fds
     }
 
-    /// Takes note of what the system had to say.
+    /// Consumes the notifications of the descriptors that the kernel reported.
     fn clear(&self, asked: &[pollfd]) {
         for (socket, fd) in self.sockets.iter().zip(asked) {
             match socket {
@@ -78,7 +78,7 @@ fn reads(fd: RawFd) -> pollfd {
     }
 }
 
-/// What a socket says to who asks for these events.
+/// Returns the poll events of a socket, restricted to `events`.
 fn revents(socket: &Socket, events: c_short) -> c_short {
     let ready = match socket {
         Socket::Stream(stream) => stream.ready(),
@@ -91,7 +91,7 @@ fn revents(socket: &Socket, events: c_short) -> c_short {
             }
         }
     };
-    // Many programs take the end for a failure. They shall read first what came before it.
+    // Many applications treat the end as an error, so pending data is reported first.
     let reads_first = ready.has_data && events & POLLIN != 0;
     let mut revents = 0;
     for (is, event) in [
@@ -107,14 +107,14 @@ fn revents(socket: &Socket, events: c_short) -> c_short {
     revents
 }
 
-/// Asks the system.
+/// Calls the kernel's `poll`.
 fn system_poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> {
-    // SAFETY: the slice has as many as it says.
+    // SAFETY: `fds` points to `fds.len()` elements.
     let count = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error().into())
 }
 
-/// Who waits for these sockets, as long as it does.
+/// The registration of a waiting thread with its sockets, removed when dropped.
 struct Watching<'a> {
     wake: Arc<Wake>,
     sockets: &'a [Option<Socket>],
@@ -145,15 +145,15 @@ fn watchers(socket: &Socket) -> &sockets::watch::Watchers {
     }
 }
 
-/// How many milliseconds the system shall wait; for ever if it is not said.
+/// Returns the time left in milliseconds; -1 for no limit.
 fn milliseconds(left: Option<Duration>) -> c_int {
-    // Up, so that the time is over then.
+    // Rounded up, so that the time is over on return.
     left.map_or(-1, |left| {
         c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     })
 }
 
-/// Waits until something can be done with one of them, or the time is over; their number.
+/// Waits until a descriptor is ready or the time is over; returns the number of ready ones.
 pub(super) fn poll(fds: &mut Vec<pollfd>, timeout: Option<Duration>) -> Result<usize, Errno> {
     let mut polled = Polled::new(std::mem::take(fds));
     let found = wait(&mut polled, timeout);
@@ -181,7 +181,7 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
     loop {
         watching.wake.clear();
         let mut asked = polled.arm(&watching.wake);
-        // What came before nobody tells of.
+        // An event before arming causes no notification, so poll once more.
         let found = polled.look()?;
         if found > 0 || is_over() {
             return Ok(found);
@@ -193,33 +193,35 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
 }
 
 /// # Safety
-/// `fds` points at as many.
+/// `fds` must point to `nfds` readable and writable `pollfd` elements.
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
     entry::number("rpoll", || {
         let count = usize::try_from(nfds).map_err(|_| Errno(libc::EINVAL))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `fds` points to `nfds` readable elements: the caller's contract, section Safety.
         let mut polled = (0..count).map(|at| unsafe { fds.add(at).read() }).collect();
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         let found = poll(&mut polled, timeout)?;
         for (at, fd) in polled.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: `fds` points to `nfds` writable elements: the caller's contract, section
+            // Safety.
             unsafe { (&raw mut (*fds.add(at)).revents).write(fd.revents) };
         }
         Ok(found as c_int)
     })
 }
 
-/// Which descriptors of a set are in it.
+/// Whether a descriptor is in the set.
 ///
 /// # Safety
-/// The pointer is null or a set.
+/// `set` must be null or point to a readable `fd_set`; `fd` must be from 0 to `FD_SETSIZE` - 1.
 unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` is not null and readable, and `fd` in range: the caller's contract, section
+    // Safety.
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
 /// # Safety
-/// The pointers are null, or sets and a time.
+/// The sets must be null or valid for reading and writing an `fd_set`, `timeout` null or readable.
 pub unsafe extern "C" fn rselect(
     nfds: c_int,
     readfds: *mut fd_set,
@@ -231,11 +233,11 @@ pub unsafe extern "C" fn rselect(
         if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's promise.
         let timeout = match timeout.is_null() {
             true => None,
             false => {
-                // SAFETY: as above.
+                // SAFETY: `timeout` is not null and readable: the caller's contract, section
+                // Safety.
                 let time = unsafe { entry::read(timeout) }?;
                 let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno(libc::EINVAL))?;
                 let micros = u64::try_from(time.tv_usec).map_err(|_| Errno(libc::EINVAL))?;
@@ -244,7 +246,8 @@ pub unsafe extern "C" fn rselect(
         };
         let mut polled = Vec::new();
         for fd in 0..nfds {
-            // SAFETY: as above.
+            // SAFETY: the sets are null or readable: the caller's contract, section Safety. `fd` is
+            // below `nfds`, which is at most `FD_SETSIZE`.
             let (read, write, except) =
                 unsafe { (has(readfds, fd), has(writefds, fd), has(exceptfds, fd)) };
             if read || write || except {
@@ -267,7 +270,8 @@ pub unsafe extern "C" fn rselect(
                 continue;
             }
             for fd in &polled {
-                // SAFETY: as above.
+                // SAFETY: `set` is not null, readable and writable: the caller's contract, section
+                // Safety. `fd.fd` is below `nfds`, which is at most `FD_SETSIZE`.
                 unsafe {
                     if !libc::FD_ISSET(fd.fd, set) {
                         continue;
@@ -297,7 +301,7 @@ mod tests {
     #[test]
     fn ordinary_descriptors_are_the_systems() {
         let mut ends = [0; 2];
-        // SAFETY: there is room for two; each is a descriptor afterwards.
+        // SAFETY: `ends` has room for two descriptors, and both are open afterwards.
         unsafe {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
             let mut fds = [reads(ends[0])];

@@ -1,4 +1,4 @@
-//! Sockets: making, connecting and ending them, and memory that they map.
+//! Creating, connecting and closing sockets, and mapping memory.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -56,11 +56,12 @@ pub extern "C" fn rsocket(domain: c_int, type_: c_int, protocol: c_int) -> c_int
 }
 
 /// # Safety
-/// `addr` is null or points at `addrlen` bytes.
+/// `addr` must be null or point to `addrlen` readable bytes.
 pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     entry::status_or_minus_one("rbind", || {
         let socket = socket_of(socket)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `addr` is null or points to `addrlen` readable bytes: the caller's contract,
+        // section Safety.
         let address = unsafe { read_name(addr, addrlen) }?;
         match socket {
             Socket::Stream(stream) => Ok(stream.bind(address)?),
@@ -78,7 +79,8 @@ pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
 }
 
 /// # Safety
-/// `addr` and `addrlen` are null, or room for as many bytes of an address as it says.
+/// `addrlen` must be null or valid for reading and writing, and `addr` null or valid for writing as
+/// many bytes as `addrlen` says.
 pub unsafe extern "C" fn raccept(
     socket: c_int,
     addr: *mut sockaddr,
@@ -89,7 +91,7 @@ pub unsafe extern "C" fn raccept(
             return Err(Errno(libc::EOPNOTSUPP));
         };
         let stream = listener.accept()?;
-        // As librdmacm has it, and unlike sockets of the kernel: what the listener has, its connections have.
+        // As with librdmacm, and unlike kernel sockets, connections inherit the listener's flags.
         for (from, to) in [
             (&listener.status_flags, &stream.status_flags),
             (&listener.descriptor_flags, &stream.descriptor_flags),
@@ -103,7 +105,8 @@ pub unsafe extern "C" fn raccept(
             && !addrlen.is_null()
             && let Some(peer) = peer
         {
-            // SAFETY: the caller's promise.
+            // SAFETY: `addr` and `addrlen` are null or valid: the caller's contract, section
+            // Safety.
             unsafe { write_name(peer, addr, addrlen) }?;
         }
         Ok(number)
@@ -111,7 +114,7 @@ pub unsafe extern "C" fn raccept(
 }
 
 /// # Safety
-/// `addr` is null or points at `addrlen` bytes.
+/// `addr` must be null or point to `addrlen` readable bytes.
 pub unsafe extern "C" fn rconnect(
     socket: c_int,
     addr: *const sockaddr,
@@ -119,7 +122,8 @@ pub unsafe extern "C" fn rconnect(
 ) -> c_int {
     entry::status_or_minus_one("rconnect", || {
         let socket = socket_of(socket)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `addr` is null or points to `addrlen` readable bytes: the caller's contract,
+        // section Safety.
         let address = unsafe { read_name(addr, addrlen) }?;
         match socket {
             Socket::Stream(stream) => Ok(stream.connect(address)?),
@@ -139,7 +143,7 @@ pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
         };
         match socket_of(socket)? {
             Socket::Stream(stream) => Ok(stream.shut_down(how)?),
-            // There is no connection to end.
+            // A datagram socket has no connection to shut down.
             Socket::Datagram(_) => Ok(()),
         }
     })
@@ -157,10 +161,12 @@ pub extern "C" fn rclose(socket: c_int) -> c_int {
     })
 }
 
-/// Maps memory: for the peer to write to with `PROT_WRITE`. The offset is the address where it is -1.
+/// Maps memory for the peer to write to, with `PROT_WRITE`.
+///
+/// With `offset` -1, the offset is the address.
 ///
 /// # Safety
-/// `buf` points at `len` bytes that stay mapped until they are unmapped from the socket.
+/// `buf` must point to `len` bytes that stay mapped until [`riounmap`] or [`rclose`].
 pub unsafe extern "C" fn riomap(
     socket: c_int,
     buf: *mut c_void,
@@ -180,7 +186,8 @@ pub unsafe extern "C" fn riomap(
             false => Access::LOCAL_WRITE,
         };
         let addr = buf.expose_provenance() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory stays mapped as long as the registration: the caller's contract,
+        // section Safety.
         let mr = unsafe { Mr::register(&stream.domain()?, addr, len as u64, addr, access) }?;
         let offset = match offset {
             -1 => addr.cast_signed(),
@@ -192,7 +199,7 @@ pub unsafe extern "C" fn riomap(
 }
 
 /// # Safety
-/// As in C.
+/// Always safe to call: `buf` is not dereferenced.
 pub unsafe extern "C" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int {
     entry::status_or_minus_one("riounmap", || {
         let stream = stream_of(socket)?;

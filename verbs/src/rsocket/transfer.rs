@@ -12,7 +12,7 @@ use crate::errno::Errno;
 use urxe_rsockets::Socket;
 use urxe_rsockets::data::{Sink, Source};
 
-/// How many bytes; a call never asks for more than this can tell.
+/// Converts a number of bytes; a call never requests more than `ssize_t` can represent.
 fn told(bytes: u64) -> ssize_t {
     bytes as ssize_t
 }
@@ -21,13 +21,14 @@ fn pieces_count(count: c_int) -> Result<usize, Errno> {
     usize::try_from(count).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Where the sender's address is to go: to an address, and its length.
+/// The room for the sender's address: pointers to the address and to its length.
 type Name = (*mut sockaddr, *mut socklen_t);
 
-/// Receives.
+/// Receives into `sink`.
 ///
 /// # Safety
-/// The name is null, or room for as many bytes as it says.
+/// The length of `name` must be null or valid for reading and writing, and the address null or
+/// valid for writing as many bytes.
 unsafe fn receive(
     socket: c_int,
     sink: &mut dyn Sink,
@@ -50,16 +51,16 @@ unsafe fn receive(
         && !name.1.is_null()
         && let Some(from) = from
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: both pointers of `name` are null or valid: the caller's contract, section Safety.
         unsafe { write_name(from, name.0, name.1) }?;
     }
     Ok(received)
 }
 
-/// Sends.
+/// Sends from `source`.
 ///
 /// # Safety
-/// The name is null or of as many bytes as it says.
+/// The address of `name` must be null or point to as many readable bytes as `name` says.
 unsafe fn send(
     socket: c_int,
     source: &mut dyn Source,
@@ -70,7 +71,8 @@ unsafe fn send(
     let socket = socket_of(socket)?;
     let to = match name.0.is_null() {
         true => None,
-        // SAFETY: the caller's promise.
+        // SAFETY: the address points to as many readable bytes as `name` says: the caller's
+        // contract, section Safety.
         false => Some(unsafe { read_name(name.0, name.1) }?),
     };
     match (socket, to) {
@@ -83,7 +85,7 @@ unsafe fn send(
 const NO_NAME: Name = (std::ptr::null_mut(), std::ptr::null_mut());
 
 /// # Safety
-/// `buf` has room for `len` bytes.
+/// `buf` must be valid for writing `len` bytes.
 pub unsafe extern "C" fn rrecv(
     socket: c_int,
     buf: *mut c_void,
@@ -91,15 +93,15 @@ pub unsafe extern "C" fn rrecv(
     flags: c_int,
 ) -> ssize_t {
     entry::number("rrecv", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf` is valid for writing `len` bytes: the caller's contract, section Safety.
         let received = unsafe { receive(socket, &mut Pieces::one(buf, len), flags, NO_NAME) };
         received.map(told)
     })
 }
 
 /// # Safety
-/// `buf` has room for `len` bytes; `src_addr` and `addrlen` are null, or room for as much of an address as it
-/// says.
+/// `buf` must be valid for writing `len` bytes, `addrlen` null or valid for reading and writing,
+/// and `src_addr` null or valid for writing as many bytes as `addrlen` says.
 pub unsafe extern "C" fn rrecvfrom(
     socket: c_int,
     buf: *mut c_void,
@@ -109,7 +111,8 @@ pub unsafe extern "C" fn rrecvfrom(
     addrlen: *mut socklen_t,
 ) -> ssize_t {
     entry::number("rrecvfrom", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf`, `src_addr` and `addrlen` are valid, or the latter null: the caller's
+        // contract, section Safety.
         let received = unsafe {
             let mut sink = Pieces::one(buf, len);
             receive(socket, &mut sink, flags, (src_addr, addrlen))
@@ -119,10 +122,12 @@ pub unsafe extern "C" fn rrecvfrom(
 }
 
 /// # Safety
-/// `msg` is null or a message whose pieces and name have the room that it says.
+/// `msg` must be null or valid for reading and writing a `msghdr`, whose pieces and name are
+/// writable with the lengths that it states.
 pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     entry::number("rrecvmsg", || {
-        // SAFETY: the caller's promise; what is written is the program's own structure.
+        // SAFETY: `msg` is null or valid, and so are its pieces and name: the caller's contract,
+        // section Safety.
         unsafe {
             let message = entry::read(msg)?;
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
@@ -138,17 +143,19 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
 }
 
 /// # Safety
-/// `buf` has room for `count` bytes.
+/// `buf` must be valid for writing `count` bytes.
 pub unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buf` is valid for writing `count` bytes: the caller's contract, section Safety.
     unsafe { rrecv(socket, buf, count, 0) }
 }
 
 /// # Safety
-/// `iov` points at as many pieces, which have the room that they say.
+/// `iov` must point to `iovcnt` readable elements, whose pieces are writable with the lengths
+/// stated.
 pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, iovcnt: c_int) -> ssize_t {
     entry::number("rreadv", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `iov` points to `iovcnt` elements with writable pieces: the caller's contract,
+        // section Safety.
         let received = unsafe {
             let mut sink = Pieces::of(iov, pieces_count(iovcnt)?)?;
             receive(socket, &mut sink, 0, NO_NAME)
@@ -158,19 +165,20 @@ pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, iovcnt: c_int)
 }
 
 /// # Safety
-/// `buf` points at `len` bytes.
+/// `buf` must point to `len` readable bytes.
 pub unsafe extern "C" fn rsend(
     socket: c_int,
     buf: *const c_void,
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buf` points to `len` readable bytes: the caller's contract, section Safety.
     unsafe { rsendto(socket, buf, len, flags, std::ptr::null(), 0) }
 }
 
 /// # Safety
-/// `buf` points at `len` bytes, and `dest_addr` is null or of `addrlen` bytes.
+/// `buf` must point to `len` readable bytes, and `dest_addr` be null or point to `addrlen` readable
+/// bytes.
 pub unsafe extern "C" fn rsendto(
     socket: c_int,
     buf: *const c_void,
@@ -180,7 +188,8 @@ pub unsafe extern "C" fn rsendto(
     addrlen: socklen_t,
 ) -> ssize_t {
     entry::number("rsendto", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf` points to `len` readable bytes, and `dest_addr` is null or valid: the
+        // caller's contract, section Safety.
         let sent = unsafe {
             let mut source = Pieces::one(buf.cast_mut(), len);
             send(socket, &mut source, flags, (dest_addr, addrlen))
@@ -190,10 +199,12 @@ pub unsafe extern "C" fn rsendto(
 }
 
 /// # Safety
-/// `msg` is null or a message whose pieces and name are as it says.
+/// `msg` must be null or valid for reading a `msghdr`, whose pieces and name are readable with the
+/// lengths that it states.
 pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     entry::number("rsendmsg", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `msg` is null or valid, and so are its pieces and name: the caller's contract,
+        // section Safety.
         let sent = unsafe {
             let message = entry::read(msg)?;
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
@@ -208,17 +219,19 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_in
 }
 
 /// # Safety
-/// `buf` points at `count` bytes.
+/// `buf` must point to `count` readable bytes.
 pub unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buf` points to `count` readable bytes: the caller's contract, section Safety.
     unsafe { rsend(socket, buf, count, 0) }
 }
 
 /// # Safety
-/// `iov` points at as many pieces.
+/// `iov` must point to `iovcnt` readable elements, whose pieces are readable with the lengths
+/// stated.
 pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, iovcnt: c_int) -> ssize_t {
     entry::number("rwritev", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: `iov` points to `iovcnt` elements with readable pieces: the caller's contract,
+        // section Safety.
         let sent = unsafe {
             let mut source = Pieces::of(iov, pieces_count(iovcnt)?)?;
             send(socket, &mut source, 0, (std::ptr::null(), 0))
@@ -230,7 +243,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, iovcnt: c_int
 /// Writes to memory that the peer has mapped, as far as it is mapped.
 ///
 /// # Safety
-/// `buf` points at `count` bytes.
+/// `buf` must point to `count` readable bytes.
 pub unsafe extern "C" fn riowrite(
     socket: c_int,
     buf: *const c_void,
@@ -240,12 +253,12 @@ pub unsafe extern "C" fn riowrite(
 ) -> size_t {
     let written = entry::number("riowrite", || {
         let stream = stream_of(socket)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `buf` points to `count` readable bytes: the caller's contract, section Safety.
         let mut source = unsafe { Pieces::one(buf.cast_mut(), count) };
         let dont_wait = flags & libc::MSG_DONTWAIT != 0;
         let written = stream.write_mapped(&mut source, offset.cast_unsigned(), dont_wait)?;
         Ok(told(written))
     });
-    // What C declares has no sign, and -1 is what it returns all the same.
+    // The C declaration is unsigned, and errors are still -1.
     written.cast_unsigned()
 }

@@ -1,49 +1,53 @@
-//! A window that learns from round trips: as long as they are short there is no congestion, whatever is lost.
+//! Delay-based congestion control: short round trips mean no congestion, even with losses.
 
 use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 
-/// How much longer than the shortest a round trip may be, for what waits in queues: at a gigabyte in a second
-/// that is what a receive buffer of the usual size holds.
+/// The queueing delay that the window aims for.
+///
+/// At 1 GB/s, a receive buffer of the default size holds about that much.
 const TARGET: Duration = Duration::from_micros(200);
 
-/// A path that is far away queues in proportion: the target is at least this part of its shortest round trip.
+/// The target is at least this fraction (1/4) of the shortest round trip, for long paths.
 const TARGET_PART: u32 = 4;
 
-/// How long the shortest round trip is remembered, at least. Then the path may be another.
+/// The minimum time for which the shortest round trip is remembered; the path may change.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// The least part of the window that round trips beyond the target leave.
+/// The minimum factor applied to the window for round trips beyond the target.
 const LEAST_PART: f32 = 0.5;
 
-/// By which part of itself the window grows in a round trip, and by a packet at least.
+/// The growth of the window per round trip, as a fraction; at least one packet.
 const GROWTH: f32 = 1.0 / 16.0;
 
-/// What a loss leaves of the window when round trips are short: a path that loses at random, or a queue that is shorter
-/// than the target.
+/// The factor applied to the window for a loss at short round trips.
+///
+/// The path loses at random, or has a queue shorter than the target.
 const AFTER_LOSS: f32 = 0.875;
 
-/// What it leaves when they are long: a queue overflowed.
+/// The factor applied to the window for a loss at long round trips: a queue overflowed.
 const AFTER_OVERFLOW: f32 = 0.5;
 
-/// Keeps round trips below a target, as Swift does (SIGCOMM 2020): it grows in each that is shorter, and shrinks
-/// in proportion to the excess. Losses matter as far as queues explain them.
+/// Keeps the queueing delay below a target, like Swift (SIGCOMM 2020).
+///
+/// The window grows in each round trip below the target, and shrinks in proportion to the excess. A
+/// loss reduces it further if a queue explains the loss.
 #[derive(Debug)]
 pub struct Delay {
     window: f32,
     sizes: Sizes,
-    /// Growing in great steps still.
+    /// Whether slow start is in progress.
     starting: bool,
-    /// By how much the last round trip was longer than the shortest.
+    /// The queueing delay: the last round trip minus the shortest.
     queued: Duration,
     shortest: Shortest,
-    /// The window before the silence that lasts, or that ended without a loss so far.
+    /// The window before a timeout that no loss has confirmed.
     before_silence: Option<f32>,
 }
 
 impl Delay {
-    /// A fresh window.
+    /// Returns a controller with the initial window.
     pub fn new(sizes: Sizes) -> Self {
         Delay {
             window: sizes.initial,
@@ -87,8 +91,8 @@ impl Controller for Delay {
         let target = self.target();
         if self.queued > target {
             let excess = (self.queued - target).as_secs_f32() / self.queued.as_secs_f32();
-            // A peer that shares its processor is late without any queue, so round trips alone never
-            // take more than what was there before anything was known.
+            // A descheduled peer answers late without any queue, so round trips alone do not reduce
+            // the window below the initial one.
             let least = self.window.min(self.sizes.initial);
             self.shrink((1.0 - excess).max(LEAST_PART), least);
         }
@@ -114,10 +118,10 @@ impl Controller for Delay {
     }
 }
 
-/// The shortest round trip of the last while.
+/// The shortest round trip of the last one or two intervals of `MEMORY`.
 #[derive(Debug, Default)]
 struct Shortest {
-    /// Of the current stretch of time, and of the one before.
+    /// The minimum of the current interval, and of the one before.
     now: Option<Duration>,
     before: Option<Duration>,
     since: Time,
@@ -146,7 +150,7 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(50);
     const LONG: Duration = Duration::from_micros(900);
 
-    /// One that has seen so many round trips of this kind, whole windows each.
+    /// A controller after `rounds` round trips of length `took`, with a full window each.
     fn after(rounds: u64, took: Duration) -> Delay {
         let mut delay = Delay::new(Sizes::new(Mtu::B4096, 64 * 4096));
         trips(&mut delay, rounds, took);

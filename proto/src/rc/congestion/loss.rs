@@ -1,22 +1,21 @@
-//! A window that learns from loss alone.
+//! Loss-based congestion control.
 
 use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 
-/// Additive increase, multiplicative decrease with slow start, as TCP's first congestion control
-/// had it (RFC 5681).
+/// Additive increase, multiplicative decrease with slow start (RFC 5681).
 #[derive(Debug)]
 pub struct Loss {
     window: f32,
     threshold: f32,
     limit: f32,
-    /// Window and threshold before the silence that lasts, or that ended without a loss so far.
+    /// The window and threshold before a timeout that no loss has confirmed.
     before_silence: Option<(f32, f32)>,
 }
 
 impl Loss {
-    /// A fresh window.
+    /// Returns a controller with the initial window.
     pub fn new(sizes: Sizes) -> Self {
         Loss {
             window: sizes.initial,

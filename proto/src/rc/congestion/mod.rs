@@ -1,8 +1,8 @@
-//! How many packets of a connection may be under way: a window that learns.
+//! Congestion control: the window of packets that a connection may have in flight.
 //!
-//! The specification leaves the choice free: it only bounds what may be outstanding. What is learnt from depends on the
-//! algorithm: [`loss`] or [`delay`]. Congestion notifications ([`notified`]) come on top of either.
-//! `docs/CONGESTION.md` compares them.
+//! The specification only bounds the packets outstanding and leaves the rest to the implementation.
+//! Two algorithms are available, [`loss`] and [`delay`]. Congestion notifications ([`notified`])
+//! limit the window of either. `docs/CONGESTION.md` compares them.
 
 pub mod delay;
 pub mod loss;
@@ -17,50 +17,50 @@ use std::fmt::{self, Debug, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A policy for the window of one connection.
+/// A congestion control algorithm for one connection.
 pub trait Controller: Debug + Send {
-    /// How many packets may be under way now; at least 1.
+    /// The congestion window in packets; at least 1.
     fn window(&self) -> u32;
 
-    /// `packets` were acknowledged for the first time.
+    /// Reports that `packets` packets were acknowledged for the first time.
     fn acknowledged(&mut self, now: Time, packets: u32);
 
-    /// So long did it take from a packet to its answer. There is one such measurement at a time, so
-    /// about one in a round trip.
+    /// Reports a round-trip sample. One packet is timed at a time: about one sample per round trip.
     fn round_trip(&mut self, now: Time, took: Duration);
 
-    /// A gap was reported: something was lost, but the path carries packets.
+    /// Reports a loss shown by a gap: later packets were delivered.
     fn lost(&mut self, now: Time);
 
-    /// Nothing came back for a while.
+    /// Reports a timeout without an answer.
     fn silent(&mut self, now: Time);
 
-    /// What seemed to be silence was not: the answer to what went before it came after all. A peer
-    /// that shares its processor is often late.
+    /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
+    ///
+    /// A descheduled peer is often late.
     fn not_silent(&mut self, now: Time);
 }
 
-/// Packets that may go out before anything is known of the path.
+/// The initial window, in packets.
 pub const INITIAL_WINDOW: u32 = 16;
 
-/// The least that a loss leaves: enough that a lost packet is noticed by the one behind it.
+/// The minimum window after a loss, large enough for later packets to reveal the next one.
 const MINIMUM_AFTER_LOSS: f32 = 4.0;
 
-/// Which algorithm governs the window.
+/// The congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Algorithm {
-    /// Round trips decide: [`Delay`].
+    /// Based on round-trip times: [`Delay`].
     Delay,
-    /// Losses decide: [`Loss`].
+    /// Based on losses: [`Loss`].
     #[default]
     Loss,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 2] = [Algorithm::Delay, Algorithm::Loss];
 
-    /// Its name, by which it can be asked for.
+    /// The name by which the algorithm is selected.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Delay => "delay",
@@ -82,7 +82,7 @@ impl Display for Algorithm {
     }
 }
 
-/// There is no algorithm of this name.
+/// The error for an unknown algorithm name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no way to control congestion called «{0}»: the names are delay and loss")]
 pub struct UnknownAlgorithm(String);
@@ -96,19 +96,19 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Windows between which a controller chooses, in packets.
+/// The window sizes given to a controller, in packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// The first one.
+    /// The initial window.
     initial: f32,
-    /// How far start-up may go in great steps.
+    /// The limit of slow start.
     startup: f32,
-    /// The largest.
+    /// The maximum window.
     limit: f32,
 }
 
 impl Sizes {
-    /// Those for packets of `mtu`, of which `limit_bytes` may be under way at most.
+    /// Returns the sizes for packets of `mtu`, with at most `limit_bytes` bytes in flight.
     pub fn new(mtu: Mtu, limit_bytes: u32) -> Self {
         let limit = (limit_bytes / mtu.bytes() as u32).max(1) as f32;
         Sizes {
@@ -119,9 +119,11 @@ impl Sizes {
     }
 }
 
-/// How many packets fit the receive buffer of the usual `net.core.rmem_max`, 212,992 bytes, when each comes by itself. The
-/// kernel doubles the figure, and counts the memory that packets take: data in twice its size, 1 KiB at least, and
-/// what describes it. Packets that come as one take less.
+/// Returns the number of separate packets that fit a receive buffer of the default
+/// `net.core.rmem_max`.
+///
+/// The default is 212,992 bytes. The kernel doubles it and charges memory: twice the size of the
+/// data, at least 1 KiB, plus the metadata. Coalesced packets (GRO) take less.
 fn in_usual_buffer(mtu: Mtu) -> u32 {
     const BUFFER: u32 = 2 * 212_992;
     const DESCRIPTION: u32 = 320;
@@ -129,7 +131,7 @@ fn in_usual_buffer(mtu: Mtu) -> u32 {
     BUFFER / ((2 * mtu.bytes() as u32).max(LEAST) + DESCRIPTION)
 }
 
-/// The window of one connection: what its controller allows, and what notifications leave of it.
+/// The window of one connection: that of its controller, limited by notifications.
 #[derive(Debug)]
 pub(super) struct Window {
     controller: Box<dyn Controller>,
@@ -144,14 +146,14 @@ impl Window {
         }
     }
 
-    /// How many packets may be under way now; at least 1.
+    /// The congestion window in packets; at least 1.
     pub(super) fn packets(&self) -> u32 {
         self.notified.limit(self.controller.window())
     }
 
     pub(super) fn acknowledged(&mut self, now: Time, packets: u32) {
         self.notified.pass(now);
-        // What the controller allows is not tried while less is permitted.
+        // While notifications limit the window, the controller's window is not fully used.
         if self.packets() == self.controller.window() {
             self.controller.acknowledged(now, packets);
         }
@@ -174,7 +176,7 @@ impl Window {
         self.controller.not_silent(now);
     }
 
-    /// The peer was told that packets of this connection met congestion.
+    /// Handles a CNP.
     pub(super) fn notified(&mut self, now: Time) {
         let window = self.packets();
         self.notified.notified(now, window);
@@ -194,7 +196,8 @@ mod tests {
         assert!(error.to_string().contains("cubic"));
     }
 
-    /// What was measured with the usual buffer on loopback, datagrams one by one (`docs/CONGESTION.md`).
+    /// The capacities were measured with the default buffer on loopback, for separate datagrams
+    /// (`docs/CONGESTION.md`).
     #[test]
     fn start_up_does_not_overrun_a_receive_buffer_of_the_usual_size() {
         let fit = [332, 332, 184, 97, 50];
@@ -204,7 +207,7 @@ mod tests {
             for algorithm in Algorithm::ALL {
                 let mut window = Window::new(algorithm, mtu, 256 << 10);
                 let most = (256 << 10) / mtu.bytes() as u32;
-                // Ten round trips of doubling would go far beyond.
+                // Ten round trips of doubling would exceed it by far.
                 for round in 0..10 {
                     let now = Time(round * 100_000);
                     window.round_trip(now, Duration::from_micros(100));

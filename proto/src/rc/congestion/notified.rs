@@ -1,26 +1,29 @@
-//! What congestion notification packets do to a window: the reaction point of DCQCN (SIGCOMM 2015), with the
-//! rate replaced by the window. RoCEv2's annex has the packet (A17.9.3) and leaves the reaction free; NICs do this.
+//! The reaction to congestion notification packets: DCQCN's reaction point (SIGCOMM 2015), applied
+//! to the window instead of the rate.
+//!
+//! The RoCEv2 annex defines the packet (A17.9.3) and leaves the reaction open; NICs use DCQCN.
 
 use crate::time::Time;
 use std::time::Duration;
 
-/// How often a responder notifies at most: DCQCN's notification point.
+/// The minimum interval between two CNPs of a responder: DCQCN's notification point.
 pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The weight of one interval in the estimate of congestion: DCQCN's g.
+/// The weight of one interval in the congestion estimate: DCQCN's g.
 const WEIGHT: f32 = 1.0 / 256.0;
 
-/// How long no notification must come for the estimate to sink, and for the window to rise.
+/// The interval without a CNP after which the estimate falls and the window grows.
 const STEP: Duration = Duration::from_micros(55);
 
-/// So many steps go halfway back to where the window was: DCQCN's fast recovery. Those after them go beyond it, by a
-/// packet each.
+/// The number of steps that halve the distance to the former window: DCQCN's fast recovery.
+///
+/// Each later step also raises the target by one packet.
 const FAST_STEPS: u32 = 5;
 
-/// After so long without a notification nothing is left of it.
+/// The time without a CNP after which the limit is removed.
 const FORGOTTEN: Duration = Duration::from_millis(50);
 
-/// A limit to the window that notifications set, and time takes away.
+/// A limit of the window, set by CNPs and raised over time.
 #[derive(Debug, Default)]
 pub(super) struct Notified {
     limit: Option<Limit>,
@@ -29,20 +32,20 @@ pub(super) struct Notified {
 
 #[derive(Debug)]
 struct Limit {
-    /// In packets.
+    /// The limit, in packets.
     window: f32,
-    /// What it rises to.
+    /// The window that the limit approaches.
     target: f32,
-    /// How congested the path is: 0 to 1.
+    /// The congestion estimate, 0 to 1.
     congestion: f32,
     notified_at: Time,
-    /// Until when the steps have been taken.
+    /// The time of the last step.
     stepped_at: Time,
     steps: u32,
 }
 
 impl Notified {
-    /// How much it leaves of `window`.
+    /// Returns `window`, reduced to the limit.
     pub(super) fn limit(&self, window: u32) -> u32 {
         match &self.limit {
             Some(limit) => window.min((limit.window as u32).max(1)),
@@ -50,16 +53,16 @@ impl Notified {
         }
     }
 
-    /// A round trip was measured: steps are no quicker, since what they do shows no sooner.
+    /// Reports a round-trip sample. A step takes at least a round trip, the delay of its effect.
     pub(super) fn round_trip(&mut self, took: Duration) {
         self.round_trip = took;
     }
 
-    /// A notification came when `window` packets could be under way.
+    /// Handles a CNP that arrived at a window of `window` packets.
     pub(super) fn notified(&mut self, now: Time, window: u32) {
         self.pass(now);
         let congestion = match &self.limit {
-            // The peer tells at most once in a while; a second copy says nothing new.
+            // A CNP sooner than the interval permits is a duplicate.
             Some(limit) if now.since(limit.notified_at) < NOTIFICATION_INTERVAL / 2 => return,
             Some(limit) => limit.congestion,
             None => 1.0,
@@ -75,7 +78,7 @@ impl Notified {
         });
     }
 
-    /// Time has passed.
+    /// Performs the steps due at `now`.
     pub(super) fn pass(&mut self, now: Time) {
         let Some(limit) = &mut self.limit else {
             return;

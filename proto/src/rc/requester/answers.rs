@@ -1,7 +1,7 @@
-//! The requester's other half: what comes back (9.7.5.2).
+//! The requester's handling of answers (9.7.5.2).
 //!
-//! Acknowledgements, refusals and responses move `una` on and complete what it has passed. What
-//! shows that something was lost sends the cursor back.
+//! Acknowledgements, NAKs and responses advance `una` and complete the work requests before it.
+//! Evidence of a loss moves the cursor back.
 
 use super::{Outcome, Peer, Requester};
 use crate::host::{Completions, Host};
@@ -13,11 +13,11 @@ use crate::wire::{Aeth, NakCode, Syndrome};
 use crate::work::{Payload, SendFlags, SendOp, WcStatus};
 use std::time::Duration;
 
-/// A gap reported twice within this time (or a round trip) is one report that came twice.
+/// Two reports of one gap within this time, or within a round trip, are duplicates.
 const SAME_GAP: Duration = Duration::from_micros(100);
 
 impl Requester {
-    /// An acknowledgement, or a refusal (9.7.5.2).
+    /// Handles an ACK or NAK packet (9.7.5.2).
     pub(in crate::rc) fn acknowledge<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -25,9 +25,8 @@ impl Requester {
         aeth: &Aeth,
         host: &mut H,
     ) -> Outcome {
-        // Of the past, or of what was never sent: stale or ghost, to be ignored (9.7.5.2.1). An
-        // ACK of what is acknowledged already may still bring credits; a NAK must name a packet
-        // that is under way.
+        // Stale or ghost acknowledgements are ignored (9.7.5.2.1). An ACK of the last acknowledged
+        // PSN may still carry credits; a NAK must name a packet in flight.
         let oldest = match aeth.syndrome {
             Syndrome::Ack(_) => self.una.prev(),
             _ => self.una,
@@ -55,8 +54,8 @@ impl Requester {
                 if !complete {
                     self.response_lost(cx, psn);
                 } else if self.una == before && self.timers.waits_for_receiver() {
-                    // The request was not sent again since the RNR NAK that began the wait: this is a
-                    // duplicate of it, or the answer to a probe that was sent before the wait.
+                    // The request was not retransmitted since the RNR NAK that began the wait. This
+                    // one is a duplicate, or answers a probe sent before the wait.
                 } else if self.timers.receiver_not_ready(cx.now, timer) {
                     self.go_back();
                 } else {
@@ -80,8 +79,7 @@ impl Requester {
                 cx.counters.fatal_naks_received += 1;
                 self.refused(cx, psn, status, host)
             }
-            // Reserved syndromes are malformed (9.7.5.2.1): dropped like other packets that
-            // make no sense.
+            // Reserved syndromes are malformed (9.7.5.2.1) and dropped.
             _ => {
                 cx.counters.malformed += 1;
                 Outcome::Continue
@@ -89,7 +87,7 @@ impl Requester {
         }
     }
 
-    /// NAK, PSN sequence error: the responder got something after a hole (9.7.5.1.2).
+    /// Handles a NAK for a PSN sequence error: the responder found a gap (9.7.5.1.2).
     fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
         cx.counters.sequence_naks_received += 1;
         let before = self.una;
@@ -103,8 +101,8 @@ impl Requester {
             return self.settle(cx, host);
         }
         if self.una == before {
-            // Linux's rxe, having sent an RNR NAK, sends this one for what follows. That is no
-            // loss, and what it asks for happens when the wait is over.
+            // Linux's rxe, having sent an RNR NAK, sends this NAK for later packets. It reports no
+            // loss, and the retransmission follows when the wait is over.
             if self.timers.waits_for_receiver() {
                 return self.settle(cx, host);
             }
@@ -121,21 +119,21 @@ impl Requester {
         self.settle(cx, host)
     }
 
-    /// Whether the gap at `psn` was answered so lately that another report of it says nothing new.
+    /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
     pub(super) fn just_went_back_to(&self, psn: Psn, now: Time) -> bool {
         let answers = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
         self.gap.is_some_and(answers)
     }
 
-    /// Whether the answer to what was sent at `sent` may be under way still.
+    /// Whether the answer to a packet sent at `sent` may still be in flight.
     pub(super) fn is_recent(&self, sent: Time, now: Time) -> bool {
         let round_trip = self.timers.smoothed_round_trip().unwrap_or(SAME_GAP);
         now.since(sent) < round_trip.max(SAME_GAP)
     }
 
-    /// Makes the window smaller, once for all that was under way.
+    /// Reduces the window, once for all packets in flight.
     pub(super) fn reduce(&mut self, cx: &mut Context<'_>) {
-        // What was under way then is not now when that was half of all PSNs ago.
+        // `until` is stale if it is after `sent_end`: PSNs have wrapped around half of their space.
         let until = self.reduced_until;
         if !self.una.before(until) || until.after(self.sent_end) {
             self.window.lost(cx.now);
@@ -144,7 +142,7 @@ impl Requester {
     }
 
     fn take_credits(&mut self, credits: Option<u32>) {
-        // The message under way has its receive already, once a packet of it is acknowledged.
+        // The current message has consumed its receive once one of its packets is acknowledged.
         let begun = self.queue.get(self.queue.head()).is_some_and(|wqe| {
             matches!(
                 wqe.op,
@@ -155,8 +153,9 @@ impl Requester {
         self.receive_limit = credits.map(|count| taken.wrapping_add(count));
     }
 
-    /// Everything before `end` is acknowledged. Completes what is done by it; false when that
-    /// leaves out a READ or an atomic whose answer is missing, where it then stops.
+    /// Acknowledges all before `end` and completes the work requests that are done.
+    ///
+    /// Returns false if it stops at a READ or an atomic before `end` whose response is missing.
     pub(super) fn advance<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -166,7 +165,8 @@ impl Requester {
         let mut reached = end;
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
-            // PSNs of what was not begun may lie half of their space ahead, or seem to be behind.
+            // PSNs of requests not begun may be up to half of their space ahead, or appear to be
+            // behind.
             let begins_later = index > self.queue.head() && !wqe.first_psn.before(end);
             if index >= self.begun || begins_later {
                 break;
@@ -185,7 +185,7 @@ impl Requester {
         reached == end
     }
 
-    /// Everything before `reached` is done.
+    /// Moves `una` to `reached`: everything before it is done.
     fn done_until<H: Completions>(&mut self, cx: &mut Context<'_>, reached: Psn, host: &mut H) {
         let packets = reached.diff(self.una);
         if packets <= 0 {
@@ -205,7 +205,7 @@ impl Requester {
             self.awaiting.pop_front();
         }
         if self.next_psn.before(reached) {
-            // Sent before we went back, and it arrived after all.
+            // The packets were sent before the requester went back, and have arrived.
             if self.back_for_gap {
                 self.peer = Peer::Keeps;
             } else {
@@ -226,7 +226,7 @@ impl Requester {
             .progressed(cx.now, reached.before(self.sent_end));
     }
 
-    /// Completes the oldest work requests as far as they are done, all before `reached` being so.
+    /// Completes the oldest work requests that are done when all PSNs before `reached` are.
     pub(super) fn complete_done<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -252,7 +252,7 @@ impl Requester {
         }
     }
 
-    /// A piece of what a READ asked for, or that an ATOMIC WRITE or a FLUSH is done (9.7.5.1.9, 9.7.5.2.4).
+    /// Handles a READ response, or the response to an ATOMIC WRITE or FLUSH (9.7.5.1.9, 9.7.5.2.4).
     pub(in crate::rc) fn read_response<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -281,7 +281,7 @@ impl Requester {
         self.deliver(cx, head, &wqe, offset, payload, aeth, host)
     }
 
-    /// What an atomic found (9.7.5.2.4).
+    /// Handles the response to an atomic, with the original value (9.7.5.2.4).
     pub(in crate::rc) fn atomic_response<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -300,8 +300,10 @@ impl Requester {
         self.deliver(cx, head, &wqe, 0, &original.to_ne_bytes(), Some(aeth), host)
     }
 
-    /// The work request that a response belongs to, if the response is the one that is awaited. A
-    /// response acknowledges what precedes it. That to a READ, with this `data`, may be kept until its turn comes.
+    /// Returns the work request of a response, if the response is the oldest outstanding one.
+    ///
+    /// A response acknowledges all requests before it. A READ response behind a gap, with its
+    /// `data`, may be kept by the scoreboard.
     fn answered<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -326,7 +328,7 @@ impl Requester {
         self.queue.get(head).map(|wqe| (head, *wqe))
     }
 
-    /// Puts the data of a response in its place.
+    /// Writes the data of a response to the memory of its work request.
     #[expect(clippy::too_many_arguments, reason = "one response, taken apart")]
     fn deliver<H: Host>(
         &mut self,
@@ -358,8 +360,10 @@ impl Requester {
         self.settle(cx, host)
     }
 
-    /// The peer refused the request with this PSN. What precedes it and is not complete never will
-    /// be: the peer is in error.
+    /// Handles a fatal NAK for the request with this PSN.
+    ///
+    /// Earlier work requests that are not complete are flushed: the peer is in error and will not
+    /// answer them.
     fn refused<H: Host>(
         &mut self,
         cx: &mut Context<'_>,

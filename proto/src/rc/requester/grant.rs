@@ -1,16 +1,16 @@
-//! How much a requester may send that it has not sent before, where the way to its peer is shared out.
+//! The send quantum: the number of new PSNs that a requester may use on a shared path.
 
-/// What is left of what was granted.
+/// The unused part of the send quantum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grant {
-    /// PSNs that may still be used for the first time; `None` where nobody grants, and all may.
+    /// New PSNs that may still be used; `None` where no quantum is required.
     left: Option<u32>,
-    /// Something was not sent for want of more.
+    /// Whether a packet was withheld for lack of a quantum.
     is_wanted: bool,
 }
 
 impl Grant {
-    /// From now on only what is granted may go, or all may.
+    /// Sets whether new PSNs need a quantum.
     pub(super) fn require(&mut self, required: bool) {
         *self = Grant {
             left: required.then_some(0),
@@ -18,7 +18,7 @@ impl Grant {
         };
     }
 
-    /// So many PSNs may be used, those included that were left.
+    /// Raises the quantum to `psns`, the unused part included.
     pub(super) fn renew(&mut self, psns: u32) {
         if let Some(left) = &mut self.left {
             *left = psns.max(*left);
@@ -26,12 +26,12 @@ impl Grant {
         self.is_wanted = false;
     }
 
-    /// How many PSNs may be used for the first time.
+    /// The number of new PSNs that may be used.
     pub(super) fn left(&self) -> u32 {
         self.left.unwrap_or(u32::MAX)
     }
 
-    /// Whether more are wanted than are left.
+    /// Records whether a packet was withheld for lack of a quantum.
     pub(super) fn set_wanted(&mut self, wanted: bool) {
         self.is_wanted = wanted;
     }
@@ -40,7 +40,7 @@ impl Grant {
         self.is_wanted
     }
 
-    /// So many were used for the first time.
+    /// Deducts `psns` new PSNs that were used.
     pub(super) fn spend(&mut self, psns: u32) {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(psns);

@@ -1,5 +1,5 @@
-//! Requests that are answered with more than an acknowledgement: READ, the atomics, ATOMIC WRITE and FLUSH
-//! (9.7.5.2.1, 9.7.5.2.2, A19).
+//! Requests that require a response: READ, the atomics, ATOMIC WRITE and FLUSH (9.7.5.2.1,
+//! 9.7.5.2.2, A19).
 
 use super::{Requester, Step};
 use crate::host::{Access, Memory, Transmit};
@@ -10,30 +10,32 @@ use crate::service::Context;
 use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
 use crate::work::{Payload, SendOp, WcStatus};
 
-/// The most bytes one READ request asks for. A longer READ goes out as several requests of
-/// consecutive PSNs, so that the requester governs how much is under way towards it; no
-/// acknowledgement could slow the responder down.
+/// The most bytes that one READ request asks for.
+///
+/// A longer READ is sent as several requests of consecutive PSNs, so that the requester limits the
+/// responses in flight: the responder is not paced by acknowledgements.
 const READ_PIECE: u32 = 64 * 1024;
 
-/// So many READ requests are under way at least, where the peer takes as many: if one is lost, the responder finds it
-/// missing by the next.
+/// The number of READ requests to keep outstanding, if the peer allows as many.
+///
+/// If one is lost, the responder detects the gap by the next.
 const PIECES_UNDER_WAY: u8 = 2;
 
-/// Where a request that is answered with more than an acknowledgement ends.
+/// The end of a request that requires a response.
 ///
-/// A READ request that goes again must ask for a part of one that the responder has executed, or of
-/// none; the responder drops one that reaches across two (9.7.5.1.1).
+/// A repeated READ request must ask for a part of one request that the responder has executed, or
+/// of none; the responder drops one that spans two (9.7.5.1.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadEnd {
-    /// The PSN after its last response.
+    /// The PSN after the last response.
     pub(super) psn: Psn,
-    /// Whether it was a part of an earlier request, shorter because the window was. If that one
-    /// never arrived, the responder has executed the part alone.
+    /// Whether it is the end of a repeated request for a part of an earlier one. If the earlier
+    /// request was lost, the responder has executed the part alone.
     is_part: bool,
 }
 
 impl Requester {
-    /// Sends the next such request, or the next piece of a long READ.
+    /// Sends the next request that requires a response, or the next piece of a long READ.
     pub(super) fn send_with_response<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,9 +50,9 @@ impl Requester {
         if self.awaiting.len() >= usize::from(cx.attr.max_rd_atomic) {
             return Step::Wait;
         }
-        // What is asked for again goes one request at a time. A responder may take a repeated READ
-        // as leave to forget what lies before it: Linux's rxe moves the start of what it can replay,
-        // and would drop a repetition of the part before.
+        // Requests are repeated one at a time. A responder may discard its replay state before a
+        // repeated READ: Linux's rxe advances the start of the range that it can replay, and would
+        // then drop a repetition of an earlier part.
         if self.next_psn.before(self.sent_end) && !self.awaiting.is_empty() {
             return Step::Wait;
         }
@@ -76,10 +78,10 @@ impl Requester {
         step
     }
 
-    /// The responses to a READ request at most.
+    /// The most responses that one READ request asks for.
     pub(super) fn read_piece(&self, attr: &QpAttr) -> u32 {
         let most = READ_PIECE / attr.path_mtu.bytes() as u32;
-        // What is asked for again goes one request at a time.
+        // Requests are repeated one at a time.
         if self.next_psn.before(self.sent_end) {
             return most;
         }
@@ -87,7 +89,7 @@ impl Requester {
         (self.window.packets() / u32::from(pieces)).clamp(1, most)
     }
 
-    /// How many responses one request at the cursor may ask for.
+    /// The number of responses that a request at the cursor may ask for.
     fn piece_of(&self, cx: &Context<'_>, wqe: &SendWqe) -> u32 {
         let left = wqe.packets - self.cursor_packet;
         let packets = left.min(self.read_piece(cx.attr));
@@ -97,34 +99,35 @@ impl Requester {
         }
     }
 
-    /// Where the request ends that asked for the response with this PSN first.
+    /// Returns the end of the original request for the response with this PSN.
     pub(super) fn request_end(&self, psn: Psn) -> Option<Psn> {
         let mut requests = self.read_ends.iter().filter(|end| !end.is_part);
         requests.find(|end| end.psn.after(psn)).map(|end| end.psn)
     }
 
-    /// Where a request for the response with this PSN may end at most, if it is repeated: where a
-    /// request ended before, for the same response or one before it.
+    /// Returns the limit for the end of a repeated request for the response with this PSN.
+    ///
+    /// It is the end of the first earlier request, or part of one, that ends after `psn`.
     pub(super) fn repeated_end(&self, psn: Psn) -> Option<Psn> {
         let mut ends = self.read_ends.iter();
         ends.find(|end| end.psn.after(psn)).map(|end| end.psn)
     }
 
-    /// The last end before this PSN of a part that went again by itself.
+    /// Returns the last end before this PSN of a part that was requested by itself.
     pub(super) fn part_end_before(&self, psn: Psn) -> Option<Psn> {
         let parts = self.read_ends.iter().filter(|end| end.is_part);
         let mut earlier = parts.filter(|end| end.psn.before(psn));
         earlier.next_back().map(|end| end.psn)
     }
 
-    /// Whether a request ended before this PSN, and the next began with it.
+    /// Whether an original request ends at this PSN.
     pub(super) fn ends_request(&self, psn: Psn) -> bool {
         self.read_ends
             .iter()
             .any(|end| end.psn == psn && !end.is_part)
     }
 
-    /// Sends the request at the cursor, for so many responses.
+    /// Sends the request at the cursor, for `packets` responses.
     pub(super) fn request<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -232,7 +235,7 @@ impl Requester {
         Step::Sent
     }
 
-    /// A part of an earlier request goes again by itself, and may be executed by itself.
+    /// Records that a part of an earlier request was repeated by itself, and may be executed alone.
     fn note_part(&mut self, psn: Psn) {
         let at = self.read_ends.partition_point(|end| end.psn.before(psn));
         if self.read_ends.get(at).is_none_or(|end| end.psn != psn) {

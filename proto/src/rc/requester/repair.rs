@@ -1,41 +1,44 @@
-//! Repairing a loss: packets that go again by themselves, while what came behind them may have arrived
-//! (9.7.5.1.2; `docs/CONGESTION.md`).
+//! Fast retransmit: selective repeat or go-back-N, depending on the peer (9.7.5.1.2;
+//! `docs/CONGESTION.md`).
 
 use super::{Requester, Step};
 use crate::host::{Host, Transmit};
 use crate::psn::Psn;
 use crate::service::Context;
 
-/// What is known of the peer as a responder that finds a hole.
+/// The behaviour of the peer's responder at a gap, as far as known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Peer {
-    /// Nothing. It will show when one packet goes again, and its answer is awaited before any other does.
+    /// Unknown. One packet is retransmitted, and its acknowledgement shows the behaviour.
     Unknown,
-    /// It keeps what comes after the hole, so that only what is missing has to go again.
+    /// It keeps requests behind a gap: only the missing packets are sent again.
     Keeps,
-    /// It drops what comes after the hole, as it may (9.7.5.1.2): all of it has to go again.
+    /// It drops requests behind a gap, as it may (9.7.5.1.2): all of them are sent again.
     Drops,
 }
 
-/// Packets that go again by themselves, or have gone: mostly one.
+/// A selective retransmission, usually of one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Repair {
     psn: Psn,
-    /// The PSN after the last of them.
+    /// The PSN after the last retransmitted packet.
     pub(super) end: Psn,
-    /// The PSN after what had been sent before.
+    /// The PSN after the highest one sent before the retransmission.
     beyond: Psn,
     sent: bool,
-    /// Whether nothing else goes until it is answered.
+    /// Whether no other packet is sent until it is acknowledged.
     alone: bool,
 }
 
-/// So few packets go again rather than that their answers are awaited one by one.
+/// With at most this many packets in flight, go back N instead of probing the peer's behaviour.
+///
+/// The loss of so few packets also does not classify the peer as [`Peer::Drops`].
 const FEW: i32 = 4;
 
 impl Requester {
-    /// Something is missing at the peer, from `una` on: it goes again, by itself if all behind it
-    /// may have arrived. If what went again last ended here, there was a run of losses: twice as much goes.
+    /// Retransmits from `una`, selectively if later packets may have arrived.
+    ///
+    /// If the last retransmission ended at `una`, a run of packets was lost: the number doubles.
     pub(super) fn repeat(&mut self) {
         let behind = self.next_psn.diff(self.una);
         let by_itself = match self.peer {
@@ -55,14 +58,19 @@ impl Requester {
         }
     }
 
-    /// Nothing was heard for some round trips: the oldest packet goes again, so that the peer
-    /// answers. If the tail was lost there was nothing behind it by which the peer could know. False when there is none.
+    /// Retransmits the oldest packet after some round trips without an answer, as a tail loss
+    /// probe.
+    ///
+    /// A responder cannot detect the loss of the tail, since nothing follows it. Returns false when
+    /// there is no packet to send.
     pub(super) fn probe_tail(&mut self) -> bool {
         self.repair(1, false) || self.probe_oldest()
     }
 
-    /// Sends up to `packets` again from `una` on. False when they are none that can be repeated by themselves: READs
-    /// and the like go again with their answers.
+    /// Schedules the retransmission of up to `packets` packets from `una` on.
+    ///
+    /// Returns false if none can be retransmitted selectively: a READ or another request with a
+    /// response is repeated as a request.
     fn repair(&mut self, packets: i32, alone: bool) -> bool {
         let most = packets.min(self.next_psn.diff(self.una));
         let mut end = self.una;
@@ -90,7 +98,7 @@ impl Requester {
         true
     }
 
-    /// Sends the packets that close a gap, if there are any to be sent. False when the sink is full.
+    /// Sends the scheduled retransmission. Returns false when the sink is full.
     pub(super) fn transmit_repair<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -111,12 +119,12 @@ impl Requester {
             let wqe = self.queue.get(self.cursor).copied();
             match wqe.map(|wqe| self.send_data(cx, &wqe, host, out)) {
                 Some(Step::Sent) => {}
-                // The rest is asked for when it is found missing.
+                // The rest is sent when it is found missing.
                 Some(Step::Full) => full = true,
                 Some(Step::Wait) if self.next_psn != self.una && self.unsendable.is_none() => {
                     repair.end = self.next_psn;
                 }
-                // Its memory is not accessible any more: there the cursor stays.
+                // The memory is not accessible any more: the cursor stays at the work request.
                 Some(Step::Wait) | None => {
                     self.repair = None;
                     return true;
@@ -133,14 +141,15 @@ impl Requester {
         !full
     }
 
-    /// Whether nothing else may go until it shows what the peer does with packets after a hole.
+    /// Whether sending pauses until an acknowledgement shows how the peer treats a gap.
     pub(super) fn awaits_repair(&self) -> bool {
         self.repair
             .is_some_and(|repair| repair.alone && repair.psn == self.una)
     }
 
-    /// The peer has everything before `end`. If that says what it did with what came after a hole, it is
-    /// learnt. What must have been lost or dropped behind what went again is returned, in packets.
+    /// Learns the peer's behaviour at a gap from an acknowledgement of all before `end`.
+    ///
+    /// Returns the number of packets behind the retransmission that must have been lost or dropped.
     pub(super) fn learn(&mut self, end: Psn) -> i32 {
         let Some(repair) = self.repair.filter(|repair| end.after(repair.psn)) else {
             return 0;
@@ -159,7 +168,7 @@ impl Requester {
         repair.beyond.diff(end)
     }
 
-    /// So many packets from `una` on are not there, and nothing behind them says so.
+    /// Retransmits `packets` packets from `una` on that the peer lacks and cannot report as a gap.
     pub(super) fn repeat_rest(&mut self, packets: i32) {
         if packets > FEW && self.peer == Peer::Unknown {
             self.peer = Peer::Drops;

@@ -1,16 +1,16 @@
-//! Which READ responses are missing, and how they are requested again: a scoreboard, as TCP's
-//! senders have for selective acknowledgements (RFC 6675; 9.7.5.2.4).
+//! The scoreboard of READ responses: which are missing, and how they are requested again (RFC 6675;
+//! 9.7.5.2.4).
 //!
-//! A responder answers in the order of the PSNs, so a response that arrives behind a gap shows that
-//! what lies in the gap was lost. Responses behind a gap are kept only if they belong to the same
-//! work request. READ after READ is ordered (10.8.3.3): a later work request must not return older
-//! data than an earlier one. Once a part of the earlier READ is executed again, the responses to
-//! the later one that were made before are stale. They are dropped, and the later READ is requested
-//! again after the earlier one.
+//! A responder answers in PSN order, so a response behind a gap shows that the responses in the gap
+//! were lost. Responses behind a gap are kept only if they belong to the same work request. READ
+//! after READ is ordered (10.8.3.3): a later work request must not return older data than an
+//! earlier one. Once a part of the earlier READ is executed again, the responses that the later one
+//! received before are stale. They are dropped, and the later READ is requested again after the
+//! earlier one.
 //!
-//! Responses of the first and of the second execution look the same. The requester can keep them
-//! apart because the network delivers in order, as the specification assumes, or reorders by less
-//! than a round trip: a stale response then arrives while the gap is open.
+//! Responses of the first and of the second execution are indistinguishable by their contents. The
+//! requester relies on a network that delivers in order, as the specification assumes, or reorders
+//! by less than a round trip: a stale response then arrives while the gap is open.
 
 use super::{Requester, Step};
 use crate::host::{Host, Memory, Transmit};
@@ -21,53 +21,52 @@ use crate::time::Time;
 use crate::work::{Payload, SendOp, WcStatus};
 use std::collections::VecDeque;
 
-/// The most received ranges that are remembered. With so many, responses behind another gap are
-/// dropped.
+/// The maximum number of received ranges; beyond it, responses behind a further gap are dropped.
 const MAX_RANGES: usize = 64;
 
-/// What has arrived behind the oldest missing response, whose PSN is `una`, and what was requested
-/// again.
+/// The responses received behind the oldest missing one, whose PSN is `una`, and the repeated
+/// requests.
 #[derive(Debug, Default)]
 pub(super) struct Scoreboard {
-    /// Received ranges of the oldest work request, first PSN and the PSN after the last, in order.
-    /// Between them are gaps.
+    /// Received ranges of the oldest work request, in order: the first PSN and the PSN after the
+    /// last. The ranges are separated by gaps.
     received: VecDeque<(Psn, Psn)>,
     /// The peer has executed all requests before this PSN.
     executed: Option<Psn>,
     /// Responses before this PSN that are neither done nor received are missing: lost or dropped.
     missing: Option<Psn>,
-    /// Requests that were repeated and are not answered, in order: the PSN after the last response,
-    /// and the time. Missing responses before the last of these PSNs were requested again.
+    /// Repeated requests without an answer, in order: the PSN after the last response, and the
+    /// time. Missing responses before the last of these PSNs were requested again.
     repeated: VecDeque<(Psn, Time)>,
-    /// After a probe all that was sent before this PSN is requested again, one request after the
-    /// other.
+    /// After a probe, requests sent before this PSN are repeated one at a time.
     probe_until: Option<Psn>,
-    /// The responder reported that it misses the request with this PSN, while responses before it
-    /// were missing here.
+    /// The PSN of a request that the responder reported missing while earlier responses were
+    /// missing.
     nak: Option<Psn>,
-    /// How the response with PSN `una` was requested again.
+    /// The attempts to request the response with PSN `una` again.
     attempt: Attempt,
 }
 
-/// How the oldest missing response was requested again.
+/// The repeated requests for the oldest missing response.
 #[derive(Clone, Copy, Debug, Default)]
 struct Attempt {
-    /// The PSN after the last response that the last such request asked for.
+    /// The PSN after the last response that the latest attempt requested.
     end: Option<Psn>,
-    /// Whether one asked for all that was left of the original request.
+    /// Whether an attempt requested the whole rest of the original request.
     was_whole: bool,
-    /// Whether one asked for less.
+    /// Whether an attempt requested less.
     was_partial: bool,
-    /// Whether the peer is known to have executed the original request, and not a part of it by
+    /// Whether the peer is known to have executed the original request, not only a part repeated by
     /// itself.
     is_original_executed: bool,
-    /// The NAK that one for less met, as a status. It is the work request's if nothing else helps.
+    /// The NAK for a partial request, as a status. The work request gets it if no attempt succeeds.
     refused: Option<WcStatus>,
 }
 
 impl Scoreboard {
-    /// Forgets what was received and requested: the requester goes back. How `una` was last
-    /// requested again stays.
+    /// Clears received ranges and repeated requests when the requester goes back.
+    ///
+    /// The attempts for `una` stay.
     pub(super) fn clear(&mut self) {
         *self = Scoreboard {
             attempt: self.attempt,
@@ -75,12 +74,12 @@ impl Scoreboard {
         };
     }
 
-    /// Forgets everything.
+    /// Clears everything.
     pub(super) fn reset(&mut self) {
         *self = Scoreboard::default();
     }
 
-    /// All before `una` is done now.
+    /// Removes the state of PSNs before `una`, which are done.
     pub(super) fn progressed(&mut self, una: Psn) {
         let is_past = |psn: &mut Psn| !psn.after(una);
         self.executed.take_if(is_past);
@@ -90,14 +89,14 @@ impl Scoreboard {
         self.attempt = Attempt::default();
     }
 
-    /// The PSN before which the peer has executed all requests, if that lies beyond the oldest
-    /// missing response.
+    /// The PSN before which the peer has executed all requests, if it is beyond `una`.
     pub(super) fn executed(&self) -> Option<Psn> {
         self.executed
     }
 
-    /// The peer has executed all requests before `end`, so responses before it that did not arrive
-    /// are missing.
+    /// Records that the peer has executed all requests before `end`.
+    ///
+    /// Responses before `end` that did not arrive are missing.
     fn note_executed(&mut self, end: Psn) {
         for known in [&mut self.executed, &mut self.missing] {
             if known.is_none_or(|psn| end.after(psn)) {
@@ -106,22 +105,24 @@ impl Scoreboard {
         }
     }
 
-    /// The responder misses the request with this PSN. It is repeated when the responses before it
-    /// are there.
+    /// Records that the responder misses the request with this PSN.
+    ///
+    /// The request is repeated when the responses before it have arrived.
     pub(super) fn note_nak(&mut self, psn: Psn) {
         self.nak = Some(psn);
     }
 
-    /// What is missing before `end` is to be requested again from the start. Whether what lies
-    /// behind was lost, too, is not known: it may be under way.
+    /// Schedules new requests for all responses missing before `end`.
+    ///
+    /// Later responses may be lost or in flight.
     fn restart(&mut self, end: Psn) {
         self.missing = Some(end);
         self.repeated.clear();
     }
 
-    /// Whether the response with `psn` answers a request that was repeated after the first of those
-    /// that are not answered. A responder answers in order, so the first one, or its answer, was
-    /// lost.
+    /// Whether `psn` answers a repeated request other than the first unanswered one.
+    ///
+    /// A responder answers in order, so the first repeated request or its response was lost.
     fn answers_later_repetition(&self, psn: Psn) -> bool {
         let (Some((first, _)), Some((last, _))) = (self.repeated.front(), self.repeated.back())
         else {
@@ -130,7 +131,7 @@ impl Scoreboard {
         !psn.before(*first) && psn.before(*last)
     }
 
-    /// The first PSN from `psn` on that was not received.
+    /// Returns the first PSN from `psn` on that was not received.
     fn skip_received(&self, psn: Psn) -> Psn {
         let containing = |(start, end): &&(Psn, Psn)| !start.after(psn) && end.after(psn);
         match self.received.iter().find(containing) {
@@ -139,7 +140,7 @@ impl Scoreboard {
         }
     }
 
-    /// Where the gap ends that begins at `psn`; `None` if nothing behind it was received.
+    /// Returns the end of the gap at `psn`; `None` if no later response was received.
     fn gap_end(&self, psn: Psn) -> Option<Psn> {
         let starts = self.received.iter().map(|(start, _)| *start);
         starts.into_iter().find(|start| start.after(psn))
@@ -149,7 +150,7 @@ impl Scoreboard {
         self.received.len() < MAX_RANGES
     }
 
-    /// The response with `psn` has arrived.
+    /// Adds `psn` to the received ranges.
     fn add(&mut self, psn: Psn) {
         let at = self.received.partition_point(|(_, end)| end.before(psn));
         let next_start = self.received.get(at + 1).map(|(start, _)| *start);
@@ -168,7 +169,7 @@ impl Scoreboard {
         }
     }
 
-    /// All before `psn` has come in order. Returns how far that reaches with the received ranges.
+    /// Returns the end of the contiguous range, given that all before `psn` is done.
     pub(super) fn join(&mut self, psn: Psn) -> Psn {
         let mut reached = psn;
         while let Some((_, end)) =
@@ -188,15 +189,16 @@ struct Missing {
     /// Its work request.
     index: u64,
     wqe: SendWqe,
-    /// Its PSN, and the PSN after its last response.
+    /// The first PSN, and the PSN after the last response.
     from: Psn,
     end: Psn,
 }
 
 impl Requester {
-    /// Puts the data of a response behind a gap in its place, if it belongs to the oldest work
-    /// request, in which the gap is. Any other is dropped. What does not fit, or may not be
-    /// written, is left to the response that comes in its turn.
+    /// Delivers a response behind a gap, if it belongs to the oldest work request.
+    ///
+    /// Any other response is dropped. If the length does not match, or the memory is not writable,
+    /// the response is requested again and the error reported when it is the oldest.
     pub(super) fn keep_response<H: Host>(
         &mut self,
         cx: &Context<'_>,
@@ -204,7 +206,7 @@ impl Requester {
         data: &[u8],
         host: &mut H,
     ) {
-        // Where the requester has gone back, everything from there is requested again.
+        // After the requester has gone back, everything from the cursor on is requested again.
         if self.next_psn != self.sent_end || !self.scoreboard.has_room() {
             return;
         }
@@ -228,8 +230,10 @@ impl Requester {
         }
     }
 
-    /// The peer has executed all requests before `executed`, and the response with PSN `una` did
-    /// not arrive: what is missing is requested again (9.7.5.2.4).
+    /// Handles the loss of the response with PSN `una`, given that the peer has executed all
+    /// requests before `executed`.
+    ///
+    /// Missing responses are requested again (9.7.5.2.4).
     pub(super) fn response_lost(&mut self, cx: &mut Context<'_>, executed: Psn) {
         let has_gone_back = self.next_psn != self.sent_end;
         if !has_gone_back {
@@ -255,14 +259,15 @@ impl Requester {
         }
     }
 
-    /// Whether the response with PSN `una` was requested again so lately that it may be under way.
+    /// Whether the response with PSN `una` was requested too recently to be considered lost.
     fn was_just_requested(&self, now: Time) -> bool {
         let oldest = self.scoreboard.repeated.front();
         oldest.is_some_and(|(_, at)| self.is_recent(*at, now))
     }
 
-    /// The oldest request goes again, for what is missing of its answer. False if it has none, or
-    /// nothing is outstanding.
+    /// Repeats the oldest request for its missing responses.
+    ///
+    /// Returns false if it has no responses, or nothing is in flight.
     pub(super) fn request_oldest(&mut self) -> bool {
         let oldest = self.queue.get(self.queue.head());
         let is_answered = self.in_flight() > 0 && oldest.is_some_and(|wqe| wqe.op.has_response());
@@ -274,8 +279,9 @@ impl Requester {
         is_answered
     }
 
-    /// Nothing was received for long: the oldest request goes again, and when it is answered the
-    /// next. False if the oldest is none that has an answer.
+    /// Probes after a timeout: repeats the oldest request, and after its answer the next.
+    ///
+    /// Returns false if the oldest request has no responses.
     pub(super) fn probe_oldest(&mut self) -> bool {
         let is_answered = self.request_oldest();
         if is_answered {
@@ -284,9 +290,9 @@ impl Requester {
         is_answered
     }
 
-    /// The oldest missing response has arrived, and `una` has moved: sees to what is missing next.
+    /// Continues the recovery after the oldest missing response has arrived and `una` has advanced.
     pub(super) fn response_arrived<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        // WRITEs and SENDs behind it may be done already.
+        // Later WRITEs and SENDs may already be done.
         if let Some(executed) = self.scoreboard.executed() {
             self.advance(cx, executed, host);
         }
@@ -304,21 +310,21 @@ impl Requester {
             self.repeat();
         } else if self.scoreboard.missing.is_some() {
             if !is_requested {
-                // It is requested with the next transmission: another report of it says nothing
-                // new.
+                // It is requested with the next transmission; another report of the gap is a
+                // duplicate.
                 self.gap = Some((una, cx.now));
             }
         } else if self.scoreboard.probe_until.is_some() && !is_requested {
             if answered == Some(una) {
                 self.request_oldest();
             } else {
-                // What arrives without being requested again was only late.
+                // The response arrived without being requested again: it was late, not lost.
                 self.scoreboard.probe_until = None;
             }
         }
     }
 
-    /// Requests missing responses again. False when the sink is full.
+    /// Sends repeated requests for missing responses. Returns false when the sink is full.
     pub(super) fn transmit_missing<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,7 +339,7 @@ impl Requester {
             self.next_psn = missing.from;
             let packets = missing.end.diff(missing.from) as u32;
             let step = self.request(cx, &wqe, packets, memory, out);
-            // Its memory is not accessible any more: there the cursor stays.
+            // The memory is not accessible any more: the cursor stays at the work request.
             if matches!(step, Step::Wait) {
                 return true;
             }
@@ -346,7 +352,7 @@ impl Requester {
         true
     }
 
-    /// The next request to repeat. Requests go again in order, as far as the window reaches.
+    /// Returns the next request to repeat, in PSN order, within the window.
     fn next_missing(&self) -> Option<Missing> {
         let missing = self.scoreboard.missing?;
         let mut from = self.una;
@@ -380,10 +386,10 @@ impl Requester {
             let shortest = earliest([self.repeated_end(from)?, gap_end, missing]);
             self.attempt_end(from, shortest)
         } else {
-            // One request at a time goes again for a part of what one request asked for. A
-            // responder may take it as leave to forget what lies before it: Linux's rxe moves the
-            // start of what it can replay, and would drop a repetition of the part before. Other
-            // requests go again as a whole, when all of their responses are known to be missing.
+            // Partial requests are repeated one at a time. A responder may discard its replay state
+            // before a repeated READ: Linux's rxe advances the start of the range that it can
+            // replay, and would then drop a repetition of an earlier part. Other requests are
+            // repeated as a whole, once all of their responses are known to be missing.
             let is_start = from == wqe.first_psn || self.ends_request(from);
             let in_window = end.diff(self.una) as u32 <= self.window.packets();
             if !is_start || end.after(missing) || !in_window || self.repeated_end(from)? != end {
@@ -399,15 +405,16 @@ impl Requester {
         })
     }
 
-    /// Where a repeated request for the response with the PSN `from` ends, if `shortest` is where
-    /// what is missing ends, or what the window has room for.
+    /// Returns the end of a repeated request that begins at `from`.
     ///
-    /// A responder may not take a request for a part of an earlier one: it answers with a NAK, or
+    /// `shortest` is the end of the missing range or of the window, whichever is first.
+    ///
+    /// A responder may not accept a request for a part of an earlier one: it answers with a NAK, or
     /// not at all. So when a request for the oldest missing response is not answered, the next one
-    /// reaches to the end of the original request. The original request may have been lost, and a
-    /// part of it executed by itself; then the responder takes no request that reaches beyond the
-    /// end of this part. So unless a response shows that the original request was executed, the
-    /// ends of such parts have their turns after that.
+    /// extends to the end of the original request. The original request may have been lost and a
+    /// part of it executed by itself; the responder then accepts no request that extends beyond the
+    /// end of that part. So unless a response shows that the original request was executed, the
+    /// ends of such parts are tried after that.
     pub(super) fn attempt_end(&self, from: Psn, shortest: Psn) -> Psn {
         let attempt = &self.scoreboard.attempt;
         let whole = self.request_end(from).unwrap_or(shortest);
@@ -424,7 +431,7 @@ impl Requester {
         }
     }
 
-    /// A request for the response with PSN `una` went out again, up to `end`.
+    /// Records an attempt to request the response with PSN `una`, up to `end`.
     pub(super) fn note_attempt(&mut self, end: Psn) {
         let whole = self.request_end(self.una);
         let attempt = &mut self.scoreboard.attempt;
@@ -434,15 +441,16 @@ impl Requester {
         attempt.was_whole |= !is_partial;
     }
 
-    /// Whether the oldest missing response was requested again, but never with all that is left of
-    /// the original request.
+    /// Whether the oldest missing response was requested again, but never to the end of the
+    /// original request.
     pub(super) fn awaits_partial(&self) -> bool {
         let attempt = &self.scoreboard.attempt;
         attempt.end.is_some() && !attempt.was_whole
     }
 
-    /// The peer refused the request with this PSN. Whether that was a repeated request for a part,
-    /// so that the whole has to be requested before the peer's word is final.
+    /// Whether the NAK for `psn` refuses a partial request only.
+    ///
+    /// If so, the whole rest of the original request is requested before the NAK becomes final.
     pub(super) fn refuses_partial(&mut self, psn: Psn, status: WcStatus, now: Time) -> bool {
         if psn != self.una {
             return false;
@@ -460,18 +468,18 @@ impl Requester {
             }
             return true;
         }
-        // The same refusal again, which came twice, or before the whole was executed.
+        // A duplicate of the NAK, or one sent before the whole request was executed.
         attempt.refused.is_some() && self.just_went_back_to(psn, now)
     }
 
-    /// The status of a work request whose retries are used up.
+    /// Returns the status of a work request whose retries are exhausted.
     pub(super) fn exhausted_status(&self) -> WcStatus {
         let refused = self.scoreboard.attempt.refused;
         refused.unwrap_or(WcStatus::RetryExcErr)
     }
 }
 
-/// The first of PSNs that are close to each other.
+/// Returns the first of three PSNs that are close to each other.
 fn earliest([first, second, third]: [Psn; 3]) -> Psn {
     let earlier = |a: Psn, b: Psn| if b.before(a) { b } else { a };
     earlier(earlier(first, second), third)

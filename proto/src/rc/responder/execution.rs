@@ -1,5 +1,4 @@
-//! How a request with the expected PSN is carried out: the checks behind that of its PSN, and what each operation
-//! does.
+//! The execution of a request with the expected PSN: the remaining checks, and each operation.
 
 use super::super::replies::ReadReply;
 use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder, remote_key};
@@ -12,7 +11,7 @@ use crate::wire::{Feth, Header, NakCode, OpcodeInfo, Operation, Packet};
 use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 
 impl Responder {
-    /// Carries out a request whose PSN is the expected one.
+    /// Executes a request whose PSN is the expected one.
     pub(super) fn execute<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -107,7 +106,7 @@ impl Responder {
         if packet.header.imm.is_some() {
             self.take_receive(&packet.header, host)?;
         }
-        // A write of nothing needs no right to anything (9.7.4.1.5).
+        // A WRITE of length 0 needs no access rights (9.7.4.1.5).
         if info.position.starts() && write.len > 0 {
             let len = u64::from(write.len);
             host.check_remote(write.key, write.addr, len, Access::REMOTE_WRITE)
@@ -183,7 +182,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let atomic = header.atomic.as_ref().ok_or(INVALID)?;
         self.check_resources(cx.attr)?;
-        // 9.7.4.1.4: atomics are on 8 bytes at a multiple of 8.
+        // Atomics operate on 8 bytes at an address divisible by 8 (9.7.4.1.4).
         if !atomic.addr.is_multiple_of(8) {
             return Err(INVALID);
         }
@@ -201,7 +200,7 @@ impl Responder {
         Ok(())
     }
 
-    /// ATOMIC WRITE (A19): 8 bytes at a multiple of 8, which nobody sees half written.
+    /// Executes an ATOMIC WRITE (A19): 8 aligned bytes, written atomically.
     fn atomic_write<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -221,7 +220,7 @@ impl Responder {
         Ok(())
     }
 
-    /// FLUSH (A19). All that came before it has been carried out.
+    /// Executes a FLUSH (A19). All earlier requests have been executed.
     fn flush<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -244,7 +243,7 @@ impl Responder {
         Ok(())
     }
 
-    /// What has one response without more data than this was carried out.
+    /// Records a request with a single response, and queues that response.
     fn done(&mut self, cx: &Context<'_>, found: Option<u64>) {
         let (first, end) = (self.expected, self.expected.next());
         let kind = ExecutedKind::Done { found };
@@ -254,7 +253,7 @@ impl Responder {
         self.replies.done(first, self.msn, found);
     }
 
-    /// Whether one more READ or atomic may be outstanding: the requester was told how many
+    /// Checks that one more READ or atomic may be outstanding, within the advertised limit
     /// (9.7.4.1.3).
     fn check_resources(&self, attr: &QpAttr) -> Result<(), Refusal> {
         let limit = usize::from(attr.max_dest_rd_atomic);
@@ -281,7 +280,7 @@ impl Responder {
         }
     }
 
-    /// A packet of a SEND or WRITE is done.
+    /// Accepts a packet of a SEND or WRITE, and acknowledges it if requested.
     fn accept(&mut self, header: &Header) {
         if header.bth.ack_req {
             self.replies.ack(self.expected, self.msn);
@@ -320,7 +319,7 @@ impl Responder {
     }
 }
 
-/// The rights that a FLUSH needs; `None` when it asks for nothing, or for what annex A19 reserves.
+/// Returns the rights that a FLUSH needs; `None` if it requests nothing or reserved bits (A19).
 fn flush_access(feth: Feth) -> Option<Access> {
     let known = Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE | Feth::WHOLE_REGION;
     let placement = feth & (Feth::GLOBAL_VISIBILITY | Feth::PERSISTENCE);

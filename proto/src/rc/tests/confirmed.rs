@@ -26,7 +26,7 @@ fn flush_request(offset: u32, key: u32, at: usize, len: usize, how: Feth) -> Hea
     rdma(Opcode::RcFlush, offset, key, at, len).with_feth(how)
 }
 
-/// An end whose queue pair permits flushing.
+/// A connected end whose queue pair permits FLUSH.
 fn flushable() -> End {
     End::with(|attr| attr.access |= Access::FLUSH_GLOBAL)
 }

@@ -1,11 +1,11 @@
-//! Congestion notification (A17.9.3): who notices marks, who is told, and what comes of it.
+//! Congestion notification (A17.9.3): detection of marks, sending of CNPs, and the reaction.
 
 use super::*;
 use crate::icrc::{Flow, FlowIcrc, IpId};
 use Opcode::*;
 use std::net::Ipv4Addr;
 
-/// A packet without data arrives, marked.
+/// Delivers an ECN-marked packet without data.
 fn give_marked(end: &mut End, header: Header) {
     end.give(header, &[]);
     let packet = Packet {
@@ -58,7 +58,7 @@ fn a_notification_makes_the_window_smaller_and_changes_nothing_else() {
 
 #[test]
 fn a_notification_is_no_packet_of_path_migration() {
-    // Its MigReq is 0, which in others would say that an alternate path is loaded.
+    // MigReq of a CNP is 0; in other packets that would indicate migration to an alternate path.
     let mut end = End::new();
     let attr = QpAttr {
         path_mig_state: crate::qp::PathMigState::Rearm,
@@ -96,7 +96,7 @@ fn notifications_of_strangers_are_not_obeyed() {
     assert_eq!(end.qp.counters().wrong_source, 1);
 }
 
-/// What a ConnectX-4 Lx sent, from the BTH to the ICRC, is what is sent from here byte by byte.
+/// The CNP is identical, from BTH to ICRC, to one recorded from a ConnectX-4 Lx.
 #[test]
 fn the_notification_is_that_of_a_nic() {
     let mut end = End::with(|attr| attr.dest_qpn = Qpn::new(0x118));

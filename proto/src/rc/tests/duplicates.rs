@@ -1,4 +1,4 @@
-//! Requests that come again (9.7.5.1.1).
+//! Duplicate requests (9.7.5.1.1).
 
 use super::*;
 use Opcode::*;
@@ -28,7 +28,7 @@ fn duplicate_write_is_acknowledged_again_and_writes_nothing() {
     end.give(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[2]);
     end.poll();
     end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    // It is told at once that the second one was done too.
+    // The ACK also covers the second request.
     assert_eq!(end.only().psn(), PEER_PSN + 1);
     assert_eq!(end.host.bytes(REMOTE, 0, 1), [2]);
 }
@@ -82,7 +82,7 @@ fn duplicate_read_of_something_else_is_dropped() {
     end.give(rdma(RcReadRequest, 0, REMOTE, 100, 4 * MTU), &[]);
     end.poll();
     for (offset, key, at, len) in [
-        // Another place, another key, more, from the middle of a packet.
+        // Another address, another key, more data, from the middle of a packet.
         (0, REMOTE, 101, 4 * MTU),
         (0, LOCAL, 100, 4 * MTU),
         (0, REMOTE, 100, 4 * MTU + 1),
@@ -114,7 +114,7 @@ fn duplicate_read_that_is_being_answered_is_not_answered_twice() {
     end.give(rdma(RcReadRequest, 2, REMOTE, 2 * MTU, 2 * MTU), &[]);
     let psns: Vec<u32> = end.poll().iter().map(|p| p.psn() - PEER_PSN).collect();
     assert_eq!(psns, [1, 2, 3]);
-    // From the start again, when that was sent already.
+    // From the start again, after that was already sent.
     end.give(rdma(RcReadRequest, 0, REMOTE, 0, 4 * MTU), &[]);
     assert_eq!(end.poll_room(2).0.len(), 2);
     end.give(rdma(RcReadRequest, 0, REMOTE, 0, 4 * MTU), &[]);
@@ -190,7 +190,7 @@ fn duplicates_do_not_use_up_the_resources_of_new_requests() {
     let mut end = End::with(|attr| attr.max_dest_rd_atomic = 1);
     end.give(rdma(RcReadRequest, 0, REMOTE, 0, 4), &[]);
     end.poll();
-    // The network kept a copy until the requester, content, had sent the next one.
+    // The network delivered the copy after the requester had received its answer and gone on.
     end.give(rdma(RcReadRequest, 0, REMOTE, 0, 4), &[]);
     end.give(rdma(RcReadRequest, 1, REMOTE, 0, 4), &[]);
     let psns: Vec<u32> = end.poll().iter().map(|p| p.psn() - PEER_PSN).collect();

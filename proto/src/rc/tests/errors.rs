@@ -1,14 +1,14 @@
-//! Requests and work requests that break a rule: which NAK, which status, which event.
+//! Requests and work requests that violate a rule: NAK, status and event.
 
 use super::*;
 use crate::wire::Operation;
 use Opcode::*;
 use WcStatus::*;
 
-/// Headers and payloads.
+/// Headers with payloads.
 type Packets<'a> = Vec<(Header, &'a [u8])>;
 
-/// Gives `packets` to a fresh end and returns the last answer, and the end.
+/// Delivers `packets` to a new end and returns the last answer, and the end.
 fn refused(packets: &[(Header, &[u8])]) -> (Syndrome, End) {
     refused_by(End::new(), packets)
 }
@@ -105,7 +105,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
     for (what, packets) in cases {
         let (syndrome, mut end) = refused(&packets);
         assert_eq!(syndrome, INVALID_REQUEST, "{what}");
-        // A receive that was taken tells; otherwise an event does.
+        // The error is reported by a consumed receive, or else by an event.
         let taken = packets[0].0.bth.opcode == RcSendFirst;
         let status = if taken { RemInvReqErr } else { WrFlushErr };
         assert_eq!(end.received(), [(70, status), (71, WrFlushErr)], "{what}");
@@ -231,7 +231,7 @@ fn reserved_opcodes_are_invalid_requests() {
             assert_eq!(answer, INVALID_REQUEST, "{opcode}");
             assert!(end.events().contains(&QpEvent::RequestError));
         }
-        // In the middle of a message, too.
+        // The same in the middle of a message.
         let message = [(request(RcSendFirst, 0), FULL), (request(opcode, 1), &[])];
         assert_eq!(refused(&message).0, INVALID_REQUEST);
     }
@@ -244,12 +244,12 @@ fn reserved_opcodes_are_looked_at_when_their_turn_has_come() {
     end.give(fetch_add(0, REMOTE, 0, 1), &[]);
     end.give(request(RcSendOnly, 1), &[1; 4]);
     end.poll();
-    // One of the past is dropped, whatever had its PSN.
+    // A duplicate is dropped, whatever request had its PSN.
     for past in [0, 1] {
         end.give(request(RcReserved1f, past).with_ack_req(true), &[]);
         assert!(end.poll().is_empty());
     }
-    // One that comes too early only shows that something is missing.
+    // One behind a gap only reports the gap.
     end.give(request(RcReserved1f, 3), &[]);
     assert_eq!(end.only().syndrome(), Syndrome::Nak(NakCode::PsnSequence));
     assert_eq!(end.qp.state(), QpState::Rts);
@@ -338,7 +338,7 @@ fn a_key_taken_away_while_a_read_is_answered_is_noticed() {
     end.give(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
     assert_eq!(end.poll_room(2).0.len(), 2);
     end.host.deregister(REMOTE);
-    // Even a full sink does not lose the NAK.
+    // A full sink does not lose the NAK.
     assert_eq!(end.poll_room(0), (vec![], true));
     let (packets, more) = end.poll_room(1);
     assert!(!more);
@@ -394,7 +394,7 @@ fn remote_access_error_here_and_an_access_event_there() {
     a.ask(3, write_to(REGION), 4);
     a.ask(4, write_to(0), 4);
     exchange(&mut a, &mut b);
-    // What precedes the bad one was done, and says so.
+    // The requests before the bad one were executed and complete.
     assert_eq!(
         a.done(),
         [
@@ -431,7 +431,7 @@ fn nak_that_ends_a_connection_is_repeated_where_packets_are_lost() {
     good(&mut end);
     good(&mut end);
     assert_eq!(naks(&mut end), 3);
-    // One that comes later finds it in error.
+    // A later request finds the queue pair in error.
     end.give(bad(), &[1]);
     assert!(end.poll().is_empty());
 }

@@ -1,9 +1,9 @@
-//! What is still said when a queue pair ends.
+//! The final ACK flush.
 
 use super::*;
 use Opcode::*;
 
-/// The acknowledgements of `end` when it is destroyed: their PSNs, from the peer's first.
+/// The acknowledgements sent when `end` is destroyed: their PSNs, from the peer's first.
 fn last_words(end: &mut End) -> Vec<u32> {
     end.qp.say_farewell();
     let mut sink = Sink::new(end.now, usize::MAX);
@@ -16,7 +16,7 @@ fn last_words(end: &mut End) -> Vec<u32> {
     sink.packets.iter().map(offset).collect()
 }
 
-/// One that has done a WRITE, acknowledged it, and seen that packets are lost here.
+/// An end that has executed and acknowledged a WRITE, and has seen packet loss.
 fn on_a_lossy_path() -> End {
     let mut end = End::new();
     end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
@@ -63,7 +63,7 @@ fn where_nothing_was_lost_nothing_is_repeated() {
 #[test]
 fn who_got_no_request_acknowledges_nothing() {
     let mut end = End::new();
-    // A hole at the very start: the second packet came, the first did not.
+    // A gap at the start: the second packet arrived, the first did not.
     end.give(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[1]);
     assert!(matches!(end.only().syndrome(), Syndrome::Nak(_)));
     assert_eq!(last_words(&mut end), []);

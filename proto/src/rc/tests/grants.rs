@@ -1,4 +1,4 @@
-//! Grants: how much goes for the first time where the way to the peer is shared out (`RcQp::require_grants`).
+//! Send quanta: the limit of new packets on a shared path (`RcQp::require_grants`).
 
 use super::*;
 use crate::rc::congestion::INITIAL_WINDOW;
@@ -6,7 +6,7 @@ use WcStatus::Success;
 
 const PACKET: u32 = MTU as u32;
 
-/// What it sends is granted.
+/// An end that sends only within a quantum of `bytes`.
 fn granted(bytes: u32) -> End {
     let mut end = End::new();
     end.qp.require_grants(true);
@@ -23,7 +23,7 @@ fn no_more_goes_than_was_granted_and_the_last_packet_asks() {
     assert!(packets[2].header.bth.ack_req, "else nobody hears of it");
     assert!(end.qp.wants_grant());
     assert_eq!(end.qp.under_way(), 3 * PACKET);
-    // An acknowledgement is no grant.
+    // An acknowledgement does not extend the quantum.
     end.give(ack(2), &[]);
     assert!(end.poll().is_empty());
     assert_eq!(end.qp.under_way(), 0);

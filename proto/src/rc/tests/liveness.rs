@@ -1,4 +1,4 @@
-//! Whether a silent peer is still there.
+//! Keep-alives of an idle connection.
 
 use super::*;
 use Opcode::*;

@@ -1,4 +1,4 @@
-//! Work requests that are carried out at this end: binding memory windows, invalidating keys.
+//! Local operations: binding memory windows and invalidating keys.
 
 use super::*;
 use crate::host::WindowBind;
@@ -20,7 +20,7 @@ fn invalidate(key: u32) -> SendOp {
     SendOp::LocalInv(RKey(key))
 }
 
-/// The keys of what was carried out, and how many sends had completed each time.
+/// The keys of the executed operations, with the number of sends completed at the time.
 fn carried_out(end: &End) -> Vec<(u32, usize)> {
     end.host.local.borrow().clone()
 }
@@ -49,7 +49,7 @@ fn a_bind_overtakes_acknowledgements_but_completes_in_order() {
     end.ask(3, write_to(0), 1);
     let packets = end.poll();
     assert_eq!(packets.len(), 2);
-    // Its completion waits for this one's acknowledgement, which therefore is asked for.
+    // The completion of the bind waits for this ACK, which is therefore requested.
     assert!(packets[0].header.bth.ack_req);
     assert_eq!(carried_out(&end), [(7, 0)]);
     assert!(end.done().is_empty());

@@ -1,4 +1,4 @@
-//! Two paths to one peer (17.2.8): what goes out, what is heard, and that no request is lost.
+//! Path migration (17.2.8): the paths of packets sent and accepted, and that no request is lost.
 
 use super::*;
 use crate::qp::PathMigState;
@@ -16,7 +16,7 @@ impl End {
         self.qp.modify(attr, mask, self.now, &mut self.host)
     }
 
-    /// Loads the path by which the peer is [`other_gid`], and asks for REARM.
+    /// Loads the path on which the peer is [`other_gid`], and sets the state REARM.
     fn rearm(&mut self) {
         let attr = QpAttr {
             alt_av: AddressVector {
@@ -31,7 +31,7 @@ impl End {
         self.change(&attr, PATHS).unwrap();
     }
 
-    /// One that the peer has armed, by a packet that says nothing new.
+    /// An end in ARMED, reached by a packet from the peer without other effect.
     fn armed() -> Self {
         let mut end = Self::new();
         end.rearm();
@@ -57,7 +57,7 @@ impl End {
             .handle_packet(self.now, source(from), &packet, &mut self.host);
     }
 
-    /// Time passes until it migrates. Returns what it sends then.
+    /// Runs the timers until the end migrates. Returns the packets that it then sends.
     fn give_up_on_the_path(&mut self) -> Vec<Sent> {
         loop {
             assert_eq!(self.qp.state(), QpState::Rts);
@@ -115,7 +115,7 @@ fn exhausted_retries_begin_anew_on_the_alternate_path() {
     assert_eq!(end.qp.counters().retries_exceeded, 0);
     assert!(end.done().is_empty());
 
-    // Again as often as before, by the timeout of that path.
+    // The same number of retries again, by the timeout of that path.
     let start = end.now;
     while end.qp.state() == QpState::Rts {
         end.wait_for_deadline();
@@ -134,11 +134,11 @@ fn exhausted_retries_begin_anew_on_the_alternate_path() {
     assert_eq!(end.qp.counters().retries_exceeded, 1);
 }
 
-/// A round trip that is long enough to be told from what is assumed before one was measured.
+/// A round trip clearly longer than the defaults used before one was measured.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(60);
 
 impl End {
-    /// Measures [`LONG_ROUND_TRIP`] with a request that takes the next PSN, `offset` after the first.
+    /// Measures [`LONG_ROUND_TRIP`] with a request at `offset` from the first PSN.
     fn measure(&mut self, offset: u32) {
         self.ask(8, SendOp::Send, 1);
         self.poll();
@@ -147,7 +147,7 @@ impl End {
         assert_eq!(self.done(), [(8, Success)]);
     }
 
-    /// How long after a packet went out without an answer the next one goes.
+    /// The time from an unanswered packet to the probe.
     fn time_to_first_probe(&mut self) -> Duration {
         self.ask(7, SendOp::Send, 1);
         assert_eq!(self.poll().len(), 1);
@@ -159,7 +159,7 @@ impl End {
 fn another_path_has_a_round_trip_of_its_own() {
     let unmeasured = End::new().time_to_first_probe();
     let moves: [fn(&mut End); 2] = [
-        // The program says so.
+        // The application migrates.
         |end| {
             let attr = QpAttr {
                 path_mig_state: Migrated,
@@ -177,7 +177,7 @@ fn another_path_has_a_round_trip_of_its_own() {
         assert!(end.qp.take_migrated());
         assert_eq!(end.time_to_first_probe(), unmeasured);
     }
-    // Retries were used up.
+    // The retries were exhausted.
     let mut end = End::armed();
     end.measure(1);
     end.ask(1, SendOp::Send, 1);
@@ -235,7 +235,7 @@ fn what_the_old_path_lost_goes_by_the_new_one() {
     end.ask(1, SendOp::Send, 2 * MTU);
     end.poll();
     let again = end.give_up_on_the_path();
-    // The silence made the window of the old path small, and the new path has one of its own.
+    // The timeout reduced the window of the old path; the new path starts with a new window.
     let psns: Vec<_> = again.iter().map(Sent::psn).collect();
     assert_eq!(psns, [OWN_PSN + 1, OWN_PSN + 2]);
     end.give_from(other_gid(), ack(2));

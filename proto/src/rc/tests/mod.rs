@@ -1,5 +1,6 @@
-//! Scenarios, named after the rules that they check. In most of them the test is the peer, packet
-//! by packet; where both ends matter there are two queue pairs.
+//! Tests of the reliable connection, named after the rules that they check.
+//!
+//! In most of them the test plays the peer, packet by packet; others connect two queue pairs.
 
 mod confirmed;
 mod congestion;
@@ -37,12 +38,12 @@ use std::time::Duration;
 const UNSIGNALED: SendFlags = SendFlags::empty();
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-/// The first PSN of the queue pair under test, and of its peer.
+/// The first PSN of the queue pair under test; the next constant is its peer's.
 const OWN_PSN: u32 = 100;
 const PEER_PSN: u32 = 500;
 const MTU: usize = 256;
 
-/// The UDP port that the peer sends from.
+/// The peer's UDP source port.
 const PEER_PORT: u16 = 0xc123;
 
 fn psn(n: u32) -> Psn {
@@ -64,13 +65,13 @@ fn peer_gid() -> Gid {
     Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, 9).into())
 }
 
-/// Where packets from `gid` come from.
+/// The source of packets from `gid`.
 fn source(gid: Gid) -> Source {
     let port = PEER_PORT;
     Source { gid, port }
 }
 
-/// The attributes that the tests start from.
+/// The attributes with which the tests start.
 fn attributes() -> QpAttr {
     QpAttr {
         access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
@@ -109,17 +110,17 @@ const RTS: AttrMask = AttrMask::TIMEOUT
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 
 impl End {
-    /// In RESET.
+    /// An end in RESET.
     fn reset() -> Self {
         Self::of(QpType::Rc)
     }
 
-    /// One of this service, in RESET.
+    /// An end of this service type, in RESET.
     fn of(service: QpType) -> Self {
         Self::holding(service, 1 << 20)
     }
 
-    /// One that keeps so many bytes of what comes after a hole, in RESET.
+    /// An end in RESET whose out-of-order queue has room for `hold_bytes` bytes.
     fn holding(service: QpType, hold_bytes: u32) -> Self {
         let config = RcConfig {
             service,
@@ -141,7 +142,7 @@ impl End {
         }
     }
 
-    /// In RTS, with [`attributes`] changed as wished.
+    /// An end in RTS, with [`attributes`] as modified by `change`.
     fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
         Self::reset().connected(change)
     }
@@ -166,7 +167,7 @@ impl End {
             .unwrap();
     }
 
-    /// Goes to `state`, to which no attributes are needed.
+    /// Moves to `state`, which requires no attributes.
     fn to(&mut self, state: QpState) {
         self.go(state, AttrMask::empty(), &attributes());
     }
@@ -193,26 +194,26 @@ impl End {
         self.qp.receive_posted(&mut self.host);
     }
 
-    /// What it sends now.
+    /// Returns the packets that it sends now.
     fn poll(&mut self) -> Vec<Sent> {
         self.poll_room(usize::MAX).0
     }
 
-    /// What it sends into a sink with room for so many packets, and whether there is more.
+    /// Returns the packets sent into a sink with room for `room`, and whether more are pending.
     fn poll_room(&mut self, room: usize) -> (Vec<Sent>, bool) {
         let mut sink = Sink::new(self.now, room);
         let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
         (sink.packets, more)
     }
 
-    /// The one packet that it sends now.
+    /// Returns the only packet that it sends now.
     fn only(&mut self) -> Sent {
         let mut packets = self.poll();
         assert_eq!(packets.len(), 1, "{packets:#?}");
         packets.remove(0)
     }
 
-    /// A packet of the peer's arrives.
+    /// Delivers a packet from the peer.
     fn give(&mut self, header: Header, payload: &[u8]) {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
@@ -224,25 +225,25 @@ impl End {
         self.give(packet.header, &packet.payload);
     }
 
-    /// Time passes up to the next deadline.
+    /// Advances the clock to the next deadline and runs the timers.
     fn wait_for_deadline(&mut self) {
         assert_ne!(self.qp.deadline(), Time::NEVER, "no timer runs");
         self.now = self.now.max(self.qp.deadline());
         self.qp.handle_timeout(self.now, &mut self.host);
     }
 
-    /// Time passes.
+    /// Advances the clock.
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
-    /// What completed at the send queue since last asked: numbers and statuses.
+    /// Returns the send completions since the last call: work request numbers and statuses.
     fn done(&mut self) -> Vec<(u64, WcStatus)> {
         let taken = std::mem::take(&mut self.host.sends);
         taken.iter().map(|c| (c.wr_id, c.status)).collect()
     }
 
-    /// The same at the receive queue.
+    /// Returns the receive completions since the last call.
     fn received(&mut self) -> Vec<(u64, WcStatus)> {
         let taken = std::mem::take(&mut self.host.receptions);
         taken.iter().map(|(c, _)| (c.wr_id, c.status)).collect()
@@ -253,7 +254,7 @@ impl End {
     }
 }
 
-/// Hands packets from each to the other until none is left.
+/// Exchanges packets between two ends until none is left.
 fn exchange(a: &mut End, b: &mut End) {
     for _ in 0..10_000 {
         let (to_b, to_a) = (a.poll(), b.poll());
@@ -266,7 +267,7 @@ fn exchange(a: &mut End, b: &mut End) {
     panic!("they never stop");
 }
 
-/// Two ends that are each other's peers.
+/// Two connected ends.
 fn pair(change: impl Fn(&mut QpAttr)) -> (End, End) {
     let a = End::with(&change);
     let b = End::with(|attr| {
@@ -277,7 +278,7 @@ fn pair(change: impl Fn(&mut QpAttr)) -> (End, End) {
     (a, b)
 }
 
-/// A request of the peer's with `opcode`, `offset` packets after its first.
+/// A request of the peer with `opcode`, `offset` PSNs after its first.
 fn request(opcode: Opcode, offset: u32) -> Header {
     let mut header = Header::new(opcode, Qpn::new(0x11), psn(PEER_PSN + offset)).with_ack_req(true);
     let extra = opcode.info().headers;
@@ -290,7 +291,7 @@ fn request(opcode: Opcode, offset: u32) -> Header {
     header
 }
 
-/// A request with a RETH.
+/// A request of the peer with a RETH.
 fn rdma(opcode: Opcode, offset: u32, key: u32, at: usize, length: usize) -> Header {
     request(opcode, offset).with_reth(Reth {
         addr: base(key) + at as u64,
@@ -299,7 +300,7 @@ fn rdma(opcode: Opcode, offset: u32, key: u32, at: usize, length: usize) -> Head
     })
 }
 
-/// An atomic request on the first bytes of `key`, or near them.
+/// An atomic request at offset `at` of the memory of `key`.
 fn fetch_add(offset: u32, key: u32, at: usize, add: u64) -> Header {
     request(Opcode::RcFetchAdd, offset).with_atomic(AtomicEth {
         addr: base(key) + at as u64,
@@ -309,7 +310,7 @@ fn fetch_add(offset: u32, key: u32, at: usize, add: u64) -> Header {
     })
 }
 
-/// An answer of the peer's, `offset` packets after this end's first.
+/// An answer of the peer, `offset` PSNs after this end's first.
 fn answer(opcode: Opcode, offset: u32, syndrome: Syndrome) -> Header {
     let aeth = Aeth { syndrome, msn: 0 };
     let header = Header::new(opcode, Qpn::new(0x11), psn(OWN_PSN + offset));

@@ -1,12 +1,12 @@
-//! A peer that sends anything at all: whatever comes, nothing panics, and each work request still
-//! completes once and in order.
+//! A peer that sends arbitrary packets: nothing panics, and each work request completes once and in
+//! order.
 
 use super::*;
 use crate::wire::Feth;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng as _, RngExt, SeedableRng};
 
-/// Headers that are well-formed and often nearly right.
+/// Well-formed headers that are often nearly valid.
 fn any_header(rng: &mut Xoshiro256PlusPlus, end: &End) -> Header {
     let opcodes: Vec<Opcode> = Opcode::all()
         .filter(|opcode| opcode.info().transport == Transport::Rc)
@@ -49,7 +49,7 @@ fn any_header(rng: &mut Xoshiro256PlusPlus, end: &End) -> Header {
         });
     }
     if has.contains(Headers::AETH) {
-        // Mostly plain acknowledgements, so that the connection lives for a while.
+        // Mostly plain acknowledgements, so that the connection survives for some packets.
         let byte = if rng.random_bool(0.8) {
             0x1f
         } else {
@@ -154,7 +154,7 @@ fn live(seed: u64) -> (u64, bool) {
 #[test]
 fn whatever_the_peer_sends_work_requests_complete_once_and_in_order() {
     let outcomes: Vec<_> = (0..400).map(live).collect();
-    // Both ends of a life were seen: those that failed, and those that went on.
+    // Both outcomes occurred: failed connections and surviving ones.
     assert!(outcomes.iter().any(|(_, failed)| *failed));
     assert!(outcomes.iter().any(|(_, failed)| !failed));
     assert!(outcomes.iter().any(|(completed, _)| *completed > 5));

@@ -1,4 +1,4 @@
-//! Recovery from a loss: what came after it is kept by the responder, and not sent again by the requester.
+//! Loss recovery: the out-of-order queue of the responder and selective repeat by the requester.
 
 use super::*;
 use Opcode::*;
@@ -10,7 +10,7 @@ fn psns(packets: &[Sent]) -> Vec<u32> {
     packets.iter().map(|p| p.psn() - OWN_PSN).collect()
 }
 
-/// A WRITE of one byte, its own number, to the place of that number.
+/// Delivers a WRITE of one byte, with value and address equal to its number.
 fn write(end: &mut End, offset: u32) {
     let header = rdma(RcWriteOnly, offset, REMOTE, offset as usize, 1);
     end.give(header, &[offset as u8]);
@@ -67,7 +67,7 @@ fn the_next_hole_is_reported_when_the_first_closes() {
     }
     assert_eq!(end.only().psn(), PEER_PSN);
     write(&mut end, 0);
-    // That also acknowledges what came before it.
+    // The NAK also acknowledges the requests before the gap.
     let nak = end.only();
     assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 3));
     write(&mut end, 3);
@@ -94,7 +94,7 @@ fn what_is_kept_twice_is_carried_out_once() {
         end.give(request(RcSendOnly, offset), &[]);
     }
     assert_eq!(end.received(), [(0, Success), (1, Success)]);
-    // A late copy is a duplicate like any other.
+    // A late copy is an ordinary duplicate.
     end.give(request(RcSendOnly, 1), &[]);
     assert!(end.received().is_empty());
     assert_eq!(end.qp.counters().duplicates, 1);
@@ -121,7 +121,7 @@ fn a_kept_read_is_answered_in_its_turn() {
 
 #[test]
 fn what_finds_no_room_is_reported_missing() {
-    // Room for one, or two, of a byte each.
+    // Room for one or two requests of a byte each.
     let mut end = End::holding(QpType::Rc, 450).connected(|_| ());
     for offset in 1..5 {
         write(&mut end, offset);
@@ -141,7 +141,7 @@ fn what_comes_far_after_a_hole_is_not_kept() {
     end.poll();
     write(&mut end, 0);
     assert_eq!(end.qp.counters().out_of_order_executed, 0);
-    // It came, though: something is missing.
+    // Its arrival still shows that a request is missing.
     assert_eq!(end.only().syndrome(), GAP);
 }
 
@@ -183,7 +183,7 @@ fn a_kept_request_that_makes_no_sense_ends_the_connection_in_its_turn() {
 }
 
 impl End {
-    /// A WRITE as [`write`] gives, from another UDP port than the peer's.
+    /// Delivers a WRITE like [`write`]'s, from another UDP port than the peer's.
     fn forge(&mut self, offset: u32, value: u8) {
         let header = rdma(RcWriteOnly, offset, REMOTE, offset as usize, 1).with_payload_len(1);
         let packet = Packet {
@@ -220,7 +220,7 @@ fn before_anything_came_in_order_the_request_that_closes_the_gap_names_the_port(
     write(&mut end, 0);
     assert_eq!(end.qp.counters().out_of_order_executed, 1);
     assert_ne!(end.host.bytes(REMOTE, 2, 1), [99]);
-    // It is reported as missing, as it came.
+    // It was sent, so it is reported as missing.
     let answers = end.poll();
     let last = answers.last().unwrap();
     assert_eq!((last.syndrome(), last.psn()), (GAP, PEER_PSN + 2));
@@ -266,7 +266,7 @@ fn each_request_is_kept_for_a_time_of_its_own() {
     assert_eq!(end.qp.deadline(), first);
     end.wait_for_deadline();
     assert_eq!(end.qp.deadline(), first + ms(20));
-    // The first one comes again, and what it closes is still there.
+    // The first request is retransmitted; the requests behind it are still queued.
     write(&mut end, 1);
     write(&mut end, 2);
     assert_eq!(end.qp.counters().out_of_order_executed, 1);
@@ -282,7 +282,7 @@ fn the_time_is_in_units_of_the_round_trip_and_of_the_ack_timeout() {
         assert_eq!(end.qp.deadline(), Time::NEVER);
         time
     };
-    // Nothing is known of the path.
+    // Neither a round trip nor an ACK timeout is known.
     let mut end = End::with(|attr| attr.timeout = 0);
     assert_eq!(kept_for(&mut end, 0), ms(1000));
     // A round trip was measured.
@@ -294,10 +294,10 @@ fn the_time_is_in_units_of_the_round_trip_and_of_the_ack_timeout() {
         end.give(ack(0), &[]);
         assert_eq!(kept_for(&mut end, 0), 8 * round_trip);
     }
-    // The ACK timeout, which is stretched as NICs do, is longer.
+    // The ACK timeout, four times the requested one as with NICs, is longer.
     let mut end = End::with(|attr| attr.timeout = 16);
     assert_eq!(kept_for(&mut end, 0), Duration::from_nanos(4096 << 16) * 8);
-    // No timer holds memory for hours.
+    // No request is kept for hours.
     let mut end = End::with(|attr| attr.timeout = 31);
     assert_eq!(kept_for(&mut end, 0), Duration::from_secs(10));
 }
@@ -336,7 +336,7 @@ fn queue_pairs_that_share_a_budget_keep_no_more_than_it_has() {
     }
     assert!((1..24).contains(&kept), "{kept}");
     assert_eq!(budget.used(), 0);
-    // What is left in a queue comes back, by whatever way it ends.
+    // The budget is returned however the queue ends.
     let ways: [fn(&mut End); 4] = [
         |end| end.to(QpState::Err),
         |end| end.to(QpState::Reset),
@@ -351,7 +351,7 @@ fn queue_pairs_that_share_a_budget_keep_no_more_than_it_has() {
     }
 }
 
-/// A requester with ten packets under way.
+/// A requester with ten packets in flight.
 fn sending() -> End {
     let mut end = End::new();
     end.ask(1, write_to(0), 10 * MTU);
@@ -380,7 +380,7 @@ fn a_peer_that_drops_what_follows_a_hole_gets_it_again_and_the_next_time_at_once
     end.give(nak(0, NakCode::PsnSequence), &[]);
     assert_eq!(psns(&end.poll()), [0]);
     end.give(ack(0), &[]);
-    // A loss has made the window smaller.
+    // A loss has reduced the window.
     assert_eq!(psns(&end.poll()), [1, 2, 3, 4, 5, 6, 7, 8]);
     end.give(ack(2), &[]);
     end.poll();
@@ -421,7 +421,7 @@ fn a_run_of_losses_is_repaired_in_doubling_steps() {
 #[test]
 fn what_is_lost_behind_a_repair_goes_again_with_the_answer() {
     let mut end = sending();
-    // The peer keeps.
+    // The peer is known to keep requests behind a gap.
     end.give(nak(0, NakCode::PsnSequence), &[]);
     end.poll();
     end.give(ack(9), &[]);
@@ -429,7 +429,7 @@ fn what_is_lost_behind_a_repair_goes_again_with_the_answer() {
     assert_eq!(psns(&end.poll()), [10, 11, 12, 13, 14, 15]);
     end.give(nak(11, NakCode::PsnSequence), &[]);
     assert_eq!(psns(&end.poll()), [11]);
-    // 12 was there, 13 and what followed it was not.
+    // 12 arrived; 13 and the following did not.
     end.give(nak(13, NakCode::PsnSequence), &[]);
     assert_eq!(psns(&end.poll()), [13]);
     end.give(ack(13), &[]);
@@ -457,7 +457,7 @@ fn the_probe_of_a_lost_tail_is_one_packet() {
     end.give(ack(7), &[]);
     end.wait_for_deadline();
     assert_eq!(psns(&end.poll()), [8]);
-    // Only now does the peer say what it has.
+    // The first acknowledgement after the loss.
     end.give(ack(8), &[]);
     assert_eq!(psns(&end.poll()), [9]);
     end.give(ack(9), &[]);

@@ -1,4 +1,4 @@
-//! The requester's packets, and what acknowledges them.
+//! The requester's packets and their acknowledgement.
 
 use super::*;
 use crate::rc::congestion::INITIAL_WINDOW;
@@ -84,7 +84,7 @@ fn solicited_is_on_the_last_packet_and_only_when_asked() {
     let flags = SIGNALED | SendFlags::SOLICITED;
     end.post(1, SendOp::Send, flags, &[sge(LOCAL, 0, 2 * MTU)]);
     end.ask(2, SendOp::Send, 2 * MTU);
-    // A plain WRITE makes no event at the peer.
+    // A plain WRITE raises no event at the peer.
     end.post(3, write_to(0), flags, &[sge(LOCAL, 0, 1)]);
     let packets = end.poll();
     let solicited: Vec<bool> = packets.iter().map(|p| p.header.bth.solicited).collect();
@@ -100,7 +100,7 @@ fn the_last_packet_of_a_signaled_message_asks_for_an_acknowledgement() {
     end.ask(3, SendOp::Send, 0);
     end.post(4, SendOp::Send, UNSIGNALED, &[]);
     let asks: Vec<bool> = end.poll().iter().map(|p| p.header.bth.ack_req).collect();
-    // The very last asks too, as nothing that would follows it.
+    // The last one requests an ACK too, as no packet with AckReq follows.
     assert_eq!(asks, [false, false, false, true, true]);
 }
 
@@ -121,7 +121,7 @@ fn a_long_message_asks_several_times_in_a_window() {
 #[test]
 fn what_precedes_a_read_that_waits_for_room_asks_for_an_acknowledgement() {
     let mut end = End::new();
-    // It leaves less than half of the window.
+    // Less than half of the window remains.
     let packets = INITIAL_WINDOW / 2 + 1;
     let data = sge(LOCAL, 0, packets as usize * MTU);
     end.post(1, write_to(0), UNSIGNALED, &[data]);
@@ -311,7 +311,7 @@ fn reads_and_atomics_outstanding_are_at_most_max_rd_atomic() {
     end.ask(2, add(1), 8);
     end.ask(3, read_from(0), 1);
     end.ask(4, write_to(0), 1);
-    // The WRITE keeps its place behind the READ that waits.
+    // The WRITE stays behind the waiting READ.
     assert_eq!(psns(&end.poll()), [0, 1]);
     end.give(answer(RcReadResponseOnly, 0, UNLIMITED), &[0]);
     assert_eq!(psns(&end.poll()), [2, 3]);
@@ -329,18 +329,18 @@ fn fence_waits_for_earlier_reads_and_atomics_only() {
     end.give(answer(RcReadResponseFirst, 0, UNLIMITED), &[1; MTU]);
     assert!(end.poll().is_empty());
     end.give(answer(RcReadResponseLast, 1, UNLIMITED), &[1; MTU]);
-    // The SEND before it is not acknowledged, and a WRITE with a fence does not hold up another.
+    // The SEND before it is not acknowledged, and a WRITE with a fence does not block another.
     assert_eq!(psns(&end.poll()), [3, 4]);
 }
 
-/// Answers PSNs from `first` up to `end` of a READ whose packets are all full.
+/// Answers the PSNs of a READ from `first` up to `to`, all with full packets.
 fn answer_read(end: &mut End, first: u32, to: u32) {
     for psn in first..to {
         end.give(answer(RcReadResponseMiddle, psn, UNLIMITED), &[3; MTU]);
     }
 }
 
-/// The PSNs that a READ request asks for.
+/// The PSNs that a READ request covers.
 fn asked(request: &Sent) -> std::ops::Range<u32> {
     let first = psns(std::slice::from_ref(request))[0];
     first..first + request.header.reth.unwrap().length.div_ceil(MTU as u32)
@@ -354,7 +354,7 @@ fn a_long_read_is_asked_for_in_pieces_that_the_window_has_room_for() {
     let mut window = INITIAL_WINDOW;
     while window < 1024 {
         let request = end.only();
-        // 64 KiB is the most that one request asks for.
+        // A request covers at most 64 KiB.
         let length = window.min(65_536 / MTU as u32);
         assert_eq!(asked(&request), from..from + length);
         let reth = request.header.reth.unwrap();
@@ -371,9 +371,9 @@ fn a_read_asked_for_again_ends_where_one_ended_before() {
     let mut end = End::with(|attr| attr.max_rd_atomic = 1);
     end.ask(1, read_from(0), 65_536);
     assert_eq!(asked(&end.only()), 0..INITIAL_WINDOW);
-    // Nothing arrives, the answer to the probe neither. It is requested in small parts, and the
-    // answer to the second one is lost. In between the whole is requested, as the peer might not
-    // take a part.
+    // No response arrives, not even to the probe. The READ is requested again in small parts, and
+    // the response to the second one is lost. The whole is requested in between, since the peer may
+    // not accept a partial request.
     for expected in [0..INITIAL_WINDOW, 0..1] {
         end.wait_for_deadline();
         assert_eq!(asked(&end.only()), expected);
@@ -385,7 +385,7 @@ fn a_read_asked_for_again_ends_where_one_ended_before() {
         assert_eq!(asked(&end.only()), expected);
     }
     answer_read(&mut end, 1, 2);
-    // Not beyond 3, where the lost one ended, though the window has room.
+    // It ends at 3, like the lost part, though the window has room.
     assert_eq!(asked(&end.only()), 2..3);
     answer_read(&mut end, 2, 3);
     let mut at = 3;
@@ -518,7 +518,7 @@ fn without_credit_one_packet_at_a_time_asks_for_news() {
     let first = end.only();
     assert_eq!(first.opcode(), RcSendFirst);
     assert!(first.header.bth.ack_req);
-    // The message has its receive, once its first packet is acknowledged; the next has none.
+    // The message has its receive once its first packet is acknowledged; the next message has none.
     end.give(no_credit(1), &[]);
     assert_eq!(psns(&end.poll()), [2, 3]);
     end.give(no_credit(3), &[]);

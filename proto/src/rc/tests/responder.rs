@@ -1,4 +1,4 @@
-//! What the responder does with requests, and how it answers.
+//! The responder's execution of requests, and its answers.
 
 use super::*;
 use Opcode::*;
@@ -148,7 +148,7 @@ fn a_read_is_answered_in_pieces_of_the_path_mtu() {
     assert_eq!(psns, [PEER_PSN, PEER_PSN + 1, PEER_PSN + 2]);
     let data: Vec<u8> = responses.iter().flat_map(|r| r.payload.clone()).collect();
     assert_eq!(data, end.host.bytes(REMOTE, 3, 2 * MTU + 1));
-    // The PSNs of its responses are the READ's: the next request comes after them.
+    // The responses have the READ's PSNs: the next request follows them.
     assert_eq!(end.qp.attributes().rq_psn, psn(PEER_PSN + 3));
     end.give(rdma(RcReadRequest, 3, NO_KEY, 3, 0), &[]);
     let nothing = end.only();
@@ -188,7 +188,7 @@ fn answers_go_out_in_the_order_of_requests() {
     end.give(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
     let mut psns = Vec::new();
     loop {
-        // One at a time, so that the sink is full over and over.
+        // One packet at a time, so that the sink is full repeatedly.
         let (packets, more) = end.poll_room(1);
         psns.extend(packets.iter().map(|p| p.psn() - PEER_PSN));
         if !more {
@@ -225,7 +225,7 @@ fn responses_that_fill_the_sink_take_turns_with_requests() {
 
 #[test]
 fn one_nak_per_gap() {
-    // One that keeps nothing; see `recovery` for others.
+    // Without an out-of-order queue; `recovery` tests it.
     let mut end = End::holding(QpType::Rc, 0).connected(|_| ());
     end.receive(1, &[]);
     end.receive(2, &[]);
@@ -253,11 +253,11 @@ fn rnr_nak_carries_min_rnr_timer() {
     end.give(request(RcSendFirst, 0), &[1; MTU]);
     end.give(request(RcSendMiddle, 1), &[1; MTU]);
     end.give(request(RcSendLast, 2), &[1; 1]);
-    // What follows it is dropped in silence.
+    // Its successors are dropped silently.
     let rnr = end.only();
     assert_eq!(rnr.syndrome(), Syndrome::RnrNak(RnrTimer::new(21)));
     assert_eq!(rnr.psn(), PEER_PSN);
-    // A retry gets another one; a gap does not get a NAK before.
+    // A retry causes another RNR NAK; until then a gap causes no NAK.
     end.give(request(RcSendFirst, 0), &[1; MTU]);
     assert_eq!(end.only().syndrome(), Syndrome::RnrNak(RnrTimer::new(21)));
     end.receive(1, &[sge(LOCAL, 0, 1000)]);
@@ -309,7 +309,7 @@ fn no_more_reads_are_outstanding_than_max_dest_rd_atomic() {
     end.give(rdma(RcReadRequest, 2, REMOTE, 0, 1), &[]);
     let answers = end.poll();
     assert_eq!(answers.len(), 3);
-    // What came before is answered first.
+    // Earlier requests are answered first.
     assert_eq!(answers[0].opcode(), RcReadResponseOnly);
     assert_eq!(answers[1].opcode(), RcAtomicAck);
     assert_eq!(

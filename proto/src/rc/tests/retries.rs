@@ -1,4 +1,4 @@
-//! Losses: what is sent again, from where, how often, and when.
+//! Retransmission: its start, number and timing.
 
 use super::*;
 use Opcode::*;
@@ -70,8 +70,8 @@ fn retry_exceeded_after_retry_cnt_silent_timeouts() {
         sent += end.poll().len();
     }
     assert!(sent >= 3);
-    // Four timeouts: the first, and one after each of retry_cnt retries. Each is four times as long as
-    // asked.
+    // Four timeouts: the first, and one after each of retry_cnt retries. Each is four times the
+    // requested one.
     let timeout = Duration::from_nanos(4096 << 14) * 4;
     assert_eq!(end.now.since(start), timeout * 4);
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_nak_for_what_follows_an_rnr_nak_is_no_loss() {
     let mut end = End::new();
     end.ask(1, SendOp::Send, 2 * MTU);
     end.poll();
-    // So does Linux's rxe answer, each time.
+    // Linux's rxe also sends this NAK each time.
     for _ in 0..20 {
         end.give(rnr_nak(0, 14), &[]);
         end.give(nak(0, NakCode::PsnSequence), &[]);
@@ -181,7 +181,7 @@ fn rnr_naks_during_the_wait_spend_no_retry() {
     assert_eq!(psns(&end.poll()), [0]);
     end.give(rnr_nak(0, 14), &[]);
     let over = end.qp.deadline();
-    // The answer to the probe, and a copy of it that the network makes.
+    // The answer to the probe, and a duplicate made by the network.
     for _ in 0..2 {
         end.pass(Duration::from_micros(10));
         end.give(rnr_nak(0, 14), &[]);
@@ -191,7 +191,7 @@ fn rnr_naks_during_the_wait_spend_no_retry() {
     }
     end.wait_for_deadline();
     assert_eq!(psns(&end.poll()), [0]);
-    // The one retry is spent now.
+    // The only retry is used up.
     end.give(rnr_nak(0, 14), &[]);
     assert_eq!(end.done(), [(1, WcStatus::RnrRetryExcErr)]);
 }
@@ -233,13 +233,13 @@ fn ack_beyond_a_read_does_not_complete_it() {
     end.ask(3, write_to(0), 1);
     end.poll();
     end.give(ack(3), &[]);
-    // Its response was lost; what precedes it is acknowledged.
+    // Its response was lost; the requests before it are acknowledged.
     assert_eq!(end.done(), [(1, Success)]);
     let again = end.poll();
     assert_eq!(psns(&again), [1]);
     end.give(answer(RcReadResponseFirst, 1, UNLIMITED), &[4; MTU]);
     end.give(answer(RcReadResponseLast, 2, UNLIMITED), &[5; MTU]);
-    // The ACK counts now.
+    // The ACK takes effect now.
     assert_eq!(end.done(), [(2, Success), (3, Success)]);
     assert_eq!(end.host.bytes(LOCAL, MTU - 1, 2), [4, 5]);
 }
@@ -262,7 +262,7 @@ fn read_retried_from_where_it_broke_off() {
     end.poll();
     end.give(answer(RcReadResponseFirst, 0, UNLIMITED), &[0; MTU]);
     end.give(answer(RcReadResponseMiddle, 1, UNLIMITED), &[1; MTU]);
-    // The rest is lost, and the peer went on.
+    // The other responses are lost, and the peer has gone on.
     end.give(ack(5), &[]);
     let again = end.poll();
     assert_eq!(psns(&again), [2]);
@@ -272,7 +272,7 @@ fn read_retried_from_where_it_broke_off() {
     end.give(answer(RcReadResponseFirst, 2, UNLIMITED), &[2; MTU]);
     end.give(answer(RcReadResponseMiddle, 3, UNLIMITED), &[3; MTU]);
     end.give(answer(RcReadResponseLast, 4, UNLIMITED), &[4; MTU - 3]);
-    // The ACK counts now.
+    // The ACK takes effect now.
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
     for packet in 0..5 {
         assert_eq!(end.host.bytes(LOCAL, packet * MTU, 1), [packet as u8]);
@@ -285,7 +285,7 @@ fn retried_read_counts_from_what_has_arrived() {
     end.ask(1, read_from(0), 6 * MTU);
     end.poll();
     for arrived in 0..5 {
-        // The probe asks for all; after silence one packet is under way at a time.
+        // The probe requests everything; after a timeout one packet is in flight at a time.
         let asked: &[usize] = if arrived == 0 { &[6, 1] } else { &[1] };
         for packets in asked {
             end.wait_for_deadline();
@@ -297,7 +297,7 @@ fn retried_read_counts_from_what_has_arrived() {
         }
         end.give(answer(RcReadResponseFirst, arrived, UNLIMITED), &[0; MTU]);
     }
-    // It may be answered by Only too, and by Middle or Last of an answer under way.
+    // The response may also use Only, or Middle or Last of the first response.
     end.give(answer(RcReadResponseLast, 5, UNLIMITED), &[0; MTU]);
     assert_eq!(end.done(), [(1, Success)]);
 }
@@ -344,7 +344,7 @@ fn going_back_leaves_finished_work_requests_alone() {
     end.ask(2, read_from(0), 1);
     end.ask(3, SendOp::Send, 1);
     end.poll();
-    // First a probe, then all.
+    // First a probe, then a full retransmission.
     end.wait_for_deadline();
     end.wait_for_deadline();
     end.give(answer(RcReadResponseOnly, 1, UNLIMITED), &[1]);
@@ -359,7 +359,7 @@ fn what_precedes_a_work_request_that_cannot_be_sent_is_sent_again() {
     end.post(1, SendOp::Send, UNSIGNALED, &[]);
     end.post(2, SendOp::Send, SIGNALED, &[sge(NO_KEY, 0, 1)]);
     assert_eq!(psns(&end.poll()), [0]);
-    // Lost.
+    // The packet is lost.
     end.wait_for_deadline();
     let again = end.only();
     assert_eq!(psns(std::slice::from_ref(&again)), [0]);

@@ -1,12 +1,12 @@
-//! READ responses that arrive behind a gap: those of the same work request are kept, and what is
-//! missing is requested again (9.7.5.2.4).
+//! The scoreboard: responses behind a gap in the same work request are kept, and missing ones are
+//! requested again (9.7.5.2.4).
 
 use super::*;
 use crate::host::{Memory, RemoteKey};
 use Opcode::*;
 use WcStatus::Success;
 
-/// A requester with a READ of so many packets under way.
+/// A requester with an outstanding READ of `packets` packets.
 fn reading(packets: usize) -> End {
     let mut end = End::new();
     end.ask(1, read_from(0), packets * MTU);
@@ -14,7 +14,7 @@ fn reading(packets: usize) -> End {
     end
 }
 
-/// A response arrives; its data is its number.
+/// Delivers a response whose data is its number.
 fn respond(end: &mut End, offset: u32) {
     respond_with(end, offset, offset as u8);
 }
@@ -24,7 +24,7 @@ fn respond_with(end: &mut End, offset: u32, byte: u8) {
     end.give(response, &[byte; MTU]);
 }
 
-/// Two READs under way, of two and three packets.
+/// Two outstanding READs, of two and three packets.
 fn reading_twice() -> End {
     let mut end = End::new();
     let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
@@ -34,7 +34,7 @@ fn reading_twice() -> End {
     end
 }
 
-/// The READ requests that go out now: from which PSN, and for how many packets.
+/// The READ requests sent now: the first PSN, and the number of packets.
 fn asked(end: &mut End) -> Vec<(u32, usize)> {
     let requests = end.poll();
     let piece = |p: &Sent| {
@@ -132,7 +132,7 @@ fn a_later_read_is_executed_again_between_two_ends() {
     a.poll().iter().for_each(|request| b.give_sent(request));
     let responses = b.poll();
     assert_eq!(responses.len(), 2);
-    // The first response is lost, and a program at the target writes.
+    // The first response is lost, and an application at the target writes to the memory.
     let key = RemoteKey {
         rkey: RKey(REMOTE),
         srq: None,
@@ -187,7 +187,7 @@ fn an_answer_to_a_later_repetition_shows_that_the_first_was_lost_again() {
     respond(&mut end, 1);
     respond(&mut end, 2);
     assert_eq!(asked(&mut end), [(0, 1), (1, 1), (2, 1)]);
-    // At once: no clock says so.
+    // At once, without a timer.
     respond(&mut end, 1);
     assert_eq!(asked(&mut end), [(0, 1), (1, 1)]);
     respond(&mut end, 2);
@@ -213,7 +213,7 @@ fn a_read_goes_again_when_all_of_its_responses_are_known_to_be_missing() {
     assert_all_are_there(&end, 5);
 }
 
-/// A READ of four packets of which the second is missing. It was requested by itself.
+/// An outstanding READ of four packets, the second of which is missing and was requested again.
 fn missing_one(change: impl FnOnce(&mut QpAttr)) -> End {
     let mut end = End::with(change);
     end.ask(1, read_from(0), 4 * MTU);
@@ -244,7 +244,7 @@ fn the_whole_rest_is_requested_before_retries_are_used_up() {
     });
     end.ask(1, read_from(0), 4 * MTU);
     end.poll();
-    // The round trip is longer than the timeout, so that no probe comes before it.
+    // The round trip exceeds the timeout, so no probe precedes the timeout.
     end.pass(ms(10));
     for offset in [0, 2, 3] {
         respond(&mut end, offset);
@@ -261,7 +261,7 @@ fn a_nak_for_a_part_is_not_the_last_word() {
     let mut end = missing_one(|_| ());
     end.give(nak(1, NakCode::InvalidRequest), &[]);
     assert_eq!(asked(&mut end), [(1, 3)]);
-    // The network brings it twice.
+    // The network duplicates the NAK.
     end.give(nak(1, NakCode::InvalidRequest), &[]);
     assert!(end.done().is_empty() && end.poll().is_empty());
     (1..4).for_each(|offset| respond(&mut end, offset));
@@ -277,7 +277,7 @@ fn a_nak_for_the_whole_rest_is_fatal() {
     end.pass(ms(1));
     end.give(nak(1, NakCode::RemoteAccess), &[]);
     assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
-    // So is one for a READ that nothing was repeated of.
+    // So is a NAK for a READ of which nothing was requested again.
     let mut end = reading(4);
     respond(&mut end, 0);
     end.give(nak(1, NakCode::RemoteAccess), &[]);
@@ -289,7 +289,7 @@ fn silence_after_a_nak_for_a_part_ends_with_the_status_of_the_nak() {
     let mut end = missing_one(|_| ());
     end.give(nak(1, NakCode::RemoteAccess), &[]);
     while end.qp.state() == QpState::Rts {
-        // Always for the whole rest: the peer does not take a part.
+        // Always the whole rest: the peer accepts no partial request.
         assert!(asked(&mut end).iter().all(|request| *request == (1, 3)));
         end.wait_for_deadline();
     }
@@ -300,7 +300,7 @@ fn silence_after_a_nak_for_a_part_ends_with_the_status_of_the_nak() {
 fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
     let (mut a, mut b) = pair(|_| {});
     a.ask(1, read_from(0), 4 * MTU);
-    // The request is lost, and the probe.
+    // The request and the probe are lost.
     assert_eq!(asked(&mut a), [(0, 4)]);
     a.wait_for_deadline();
     assert_eq!(asked(&mut a), [(0, 4)]);
@@ -308,7 +308,7 @@ fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
     let part = a.only();
     assert_eq!(part.header.reth.unwrap().length as usize, MTU);
     b.give_sent(&part);
-    // Its answer is lost. From now on the peer takes no request across the end of this part.
+    // The response is lost. From now on the peer accepts no request across the end of this part.
     assert_eq!(b.poll().len(), 1);
     while a.host.sends.is_empty() {
         a.wait_for_deadline();
@@ -337,7 +337,7 @@ fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
 #[test]
 fn a_read_whose_request_was_lost_is_asked_for_by_itself_of_a_peer_that_keeps() {
     let (mut a, mut b) = pair(|_| {});
-    // It learns that the peer does from a WRITE.
+    // It learns the peer's behaviour from a WRITE.
     a.ask(1, write_to(0), 6 * MTU);
     let packets = a.poll();
     packets[1..].iter().for_each(|packet| b.give_sent(packet));
@@ -413,7 +413,7 @@ fn a_read_of_half_of_all_psns_does_not_end_before_its_last_packet() {
     end.ask(2, read_from(0), 2 * MTU);
     let mut next = 0;
     let half = 1 << 23;
-    // The last responses to the first are lost, and then the first one to the second.
+    // The last responses to the first are lost, then the first response to the second.
     while next < half - 3 {
         let requests = end.poll();
         assert!(!requests.is_empty());

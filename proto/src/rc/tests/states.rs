@@ -1,4 +1,4 @@
-//! What each state of the queue pair permits.
+//! The operations that each state of the queue pair permits.
 
 use super::*;
 use Opcode::*;
@@ -162,7 +162,7 @@ fn draining_finishes_what_was_begun_and_holds_back_the_rest() {
     assert_eq!(end.only().psn(), OWN_PSN + 2);
     end.ask(3, SendOp::Send, 1);
     assert!(end.events().is_empty());
-    // What was begun is sent again, too.
+    // Requests begun before are retransmitted, too.
     end.give(nak(1, NakCode::PsnSequence), &[]);
     assert_eq!(end.poll().len(), 2);
     end.give(ack(2), &[]);
@@ -239,11 +239,11 @@ fn error_flushes_sends_then_receives_in_order() {
         end.done(),
         [(1, WrFlushErr), (2, WrFlushErr), (3, WrFlushErr)]
     );
-    // The receive that the message under way had taken comes first.
+    // The receive consumed by the incomplete message is first.
     assert_eq!(end.received(), [(10, WrFlushErr), (11, WrFlushErr)]);
     assert!(end.poll().is_empty() && end.events().is_empty());
     assert_eq!(end.qp.deadline(), Time::NEVER);
-    // Late answers find nothing.
+    // Late answers are ignored.
     end.give(ack(0), &[]);
     assert!(end.done().is_empty());
 }
@@ -292,7 +292,7 @@ fn reset_forgets_everything_without_completions() {
     assert!(end.done().is_empty() && end.received().is_empty() && end.poll().is_empty());
     assert_eq!(end.host.receives.len(), 0);
     assert_eq!(end.qp.deadline(), Time::NEVER);
-    // And it works again, with new PSNs.
+    // The queue pair works again, with new PSNs.
     let attr = QpAttr {
         sq_psn: psn(7000),
         rq_psn: psn(PEER_PSN),

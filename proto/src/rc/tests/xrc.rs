@@ -1,5 +1,5 @@
-//! Extended reliable connections (annex A14): each half of a connection in a queue pair of its own,
-//! and a shared receive queue that every request names.
+//! Extended reliable connections (annex A14): each role in a queue pair of its own, and a shared
+//! receive queue named by every request.
 
 use super::*;
 use crate::ids::Srqn;
@@ -7,7 +7,7 @@ use crate::queue::RecvQueue;
 use crate::wire::Xrceth;
 
 const OURS: Srqn = Srqn::new(0x77);
-/// A queue of the same domain, whose protection domain has no memory.
+/// A queue of the same XRC domain whose protection domain has no memory.
 const BARE: Srqn = Srqn::new(0x78);
 const UNKNOWN: Srqn = Srqn::new(0x79);
 
