@@ -59,10 +59,10 @@ pub struct Sender {
 
 /// The error of a work request.
 ///
-/// For a connection, and for a receive, the queue pair is now in the error state: outstanding work
-/// requests are flushed, and it must be [reset](crate::QueuePair::reset) or replaced. A failed send
-/// of a datagram leads to the SQE state, see
-/// [`DatagramQueuePair::resume`](crate::DatagramQueuePair::resume).
+/// The queue pair is now in the error state: outstanding work requests are flushed, and it must be
+/// [reset](crate::QueuePair::reset) or replaced. A failed send of an unreliable service leads to
+/// the SQE state instead, from which [`QueuePair::resume`](crate::QueuePair::resume) and
+/// [`DatagramQueuePair::resume`](crate::DatagramQueuePair::resume) lead back (10.3.1.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{} ({status:?})", explanation(*.status))]
 #[non_exhaustive]

@@ -214,7 +214,7 @@ impl CompletionQueue {
 
     /// Calls `stop`, which ends the queue pair's work requests, and removes its completions.
     ///
-    /// No thread is polling meanwhile. Each completion has either been returned to the application
+    /// No thread polls during the call. Each completion has either been returned to the application
     /// or is in the result.
     pub(crate) fn purge(&self, qpn: Qpn, stop: impl FnOnce()) -> Vec<work::Completion> {
         let users = &self.0.users;

@@ -179,7 +179,8 @@ impl PreparedQueuePair {
 /// A connected queue pair. Threads may share it and post concurrently. (An `ibv_qp` in RTS.)
 ///
 /// When a work request fails, the queue pair enters the error state, and work requests posted from
-/// then on complete as flushed.
+/// then on complete as flushed. A failed send of an unreliable connection leads to the state SQE,
+/// in which only receives are processed.
 ///
 /// Dropping it destroys it, and discards its completions that have not been polled.
 /// (`ibv_destroy_qp`.)
@@ -255,10 +256,10 @@ impl QueuePair {
         self.core.qp.modify(&attr, mask)
     }
 
-    /// Resumes sending after [`QueuePair::drain`]. (`ibv_modify_qp` to RTS.)
+    /// Resumes sending after [`QueuePair::drain`], or from SQE. (`ibv_modify_qp` to RTS.)
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] if the queue pair has failed or is still draining.
+    /// [`ModifyError::Transition`] if the queue pair is in the error state or still draining.
     pub fn resume(&self) -> Result<(), ModifyError> {
         self.core.go_to(QpState::Rts)
     }

@@ -1,4 +1,5 @@
-//! Concurrent queues: no element is lost or duplicated, and no reader waits in vain.
+//! Concurrent queues: no element is lost or duplicated, and no reader waits for an element that
+//! never arrives.
 
 use crate::aside::Aside;
 use crate::counted::Counted;
