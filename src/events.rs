@@ -103,8 +103,9 @@ impl AsFd for Events {
 impl From<AsyncEvent> for Event {
     fn from(event: AsyncEvent) -> Event {
         let source = match event.object {
-            EventObject::Qp(qp) => EventSource::QueuePair(qp.qpn()),
-            EventObject::Share(share) => EventSource::QueuePair(share.qp().qpn()),
+            EventObject::Qp(origin) | EventObject::Share(origin) => {
+                EventSource::QueuePair(origin.qpn().unwrap_or_default())
+            }
             EventObject::Cq(_) => EventSource::CompletionQueue,
             EventObject::Srq(_) => EventSource::SharedReceiveQueue,
             EventObject::Port(port) => EventSource::Port(port),

@@ -5,14 +5,33 @@
 //! anyway. A reader adds them up. A queue pair that is destroyed adds its counters to those of its
 //! device. Only rare events are counted with the device at once.
 
-use crate::event_queue::lock;
+use crate::per_process::PerProcess;
+use crate::sync::lock;
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use urxe_net::{Counter, SendReport};
 use urxe_proto::ids::Qpn;
 use urxe_proto::qp::Counters;
 use urxe_proto::wire::Packet;
 use urxe_proto::work::WcStatus;
+
+/// The counters of each device that this process has used, by its name. They remain when the device
+/// is closed.
+static DEVICES: PerProcess<Mutex<BTreeMap<String, Arc<DeviceCounters>>>> = PerProcess::new();
+
+/// Returns the counters of a device.
+pub(crate) fn of_device(name: &str) -> Arc<DeviceCounters> {
+    let mut devices = lock(DEVICES.get(Mutex::default));
+    Arc::clone(devices.entry(name.to_owned()).or_default())
+}
+
+/// Returns the counters of all devices, each with its name.
+pub(crate) fn of_all_devices() -> Vec<(String, Arc<DeviceCounters>)> {
+    let devices = lock(DEVICES.get(Mutex::default));
+    let own = |(name, counters): (&String, &Arc<_>)| (name.clone(), Arc::clone(counters));
+    devices.iter().map(own).collect()
+}
 
 /// The packets and bytes of a queue pair. Bytes are counted from the BTH to the ICRC.
 #[derive(Clone, Copy, Default, Debug)]

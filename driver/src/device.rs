@@ -1,17 +1,16 @@
 //! Devices: one for each usable network interface (see ARCHITECTURE.md).
 
-use crate::cm;
-use crate::engine;
-use crate::event_queue::lock;
+use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::per_process::PerProcess;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use urxe_net::{Address, Interface, LocalAddress, OpenError, list_interfaces};
+use urxe_net::{Address, Interface, LocalAddress, list_interfaces};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
@@ -133,6 +132,15 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
     device
 }
 
+/// Returns whether a device has this address. A link-local address, which may belong to another host
+/// on another link, has none.
+pub(crate) fn has_address(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let has = |device: &Arc<Device>| device.gids().iter().any(|(_, gid)| *gid == ip);
+    !is_link_local && devices().is_ok_and(|devices| devices.iter().any(has))
+}
+
 /// Returns the local addresses of the device with this name, if it is in use.
 pub(crate) fn addresses_of(name: &str) -> Vec<LocalAddress> {
     let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
@@ -205,14 +213,6 @@ impl Device {
         Mtu::for_interface(self.port().interface_mtu).unwrap_or(Mtu::B256)
     }
 
-    /// Returns the numbers of received packets with a wrong partition key and with a wrong queue
-    /// key, for queue pairs of this process (`P_KeyViolations` and `Q_KeyViolations` of 14.2.5.6;
-    /// these counters are wider than the 16 bits there).
-    pub fn key_violations(&self) -> (u64, u64) {
-        let counted = engine::get().totals_of(&self.name).transport;
-        (counted.bad_pkey, counted.bad_qkey)
-    }
-
     /// Returns the GID with this index; `None` for an empty entry, and beyond the end of the table.
     pub fn gid(&self, index: usize) -> Option<Gid> {
         self.port()
@@ -252,22 +252,14 @@ impl Device {
             .map(move |(_, ip)| LocalAddress::new(ip, index))
     }
 
-    /// Opens all of its addresses, and from now on each new one.
-    ///
-    /// # Errors
-    /// [`OpenError`] if none can be opened.
-    pub(crate) fn open_everywhere(&self) -> Result<(), OpenError> {
+    /// Has all of its addresses kept open from now on, new ones included.
+    pub(crate) fn set_open_everywhere(&self) {
         self.open_everywhere.store(true, Ordering::Release);
-        engine::get().open_all(self.sources())
     }
 
-    /// Opens new addresses, if all addresses are to be open.
-    fn open_new(&self) {
-        if self.open_everywhere.load(Ordering::Acquire)
-            && let Err(error) = engine::get().open_all(self.sources())
-        {
-            tracing::warn!(device = self.name, %error, "no datagrams arrive at new addresses");
-        }
+    /// Returns whether all of its addresses are kept open.
+    pub(crate) fn is_open_everywhere(&self) -> bool {
+        self.open_everywhere.load(Ordering::Acquire)
     }
 
     /// Adds an event queue to which changes of this device are pushed.
@@ -289,7 +281,7 @@ impl Device {
 
     /// Notifies its users of changes of which they have not been notified. The caller must hold no
     /// lock: the users take locks, and hold them while they list the interfaces.
-    fn tell_users(&self) {
+    fn notify_users(&self) {
         let moved = self.moved.swap(false, Ordering::AcqRel);
         let gone = self.gone.load(Ordering::Acquire);
         if !moved && !gone {
@@ -321,7 +313,7 @@ impl Device {
             port.gids.fill(None);
         });
         if !self.gone.swap(true, Ordering::AcqRel) {
-            self.tell(EventType::DeviceFatal, &EventObject::Device);
+            self.push_event(EventType::DeviceFatal, &EventObject::Device);
         }
     }
 
@@ -344,15 +336,15 @@ impl Device {
         }
         drop(port);
         if changes.contains(&EventType::PortErr) {
-            engine::get().counters_of(&self.name).link_downed.add(1);
+            counters::of_device(&self.name).link_downed.add(1);
         }
         for kind in changes {
-            self.tell(kind, &EventObject::Port(PORT));
+            self.push_event(kind, &EventObject::Port(PORT));
         }
     }
 
     /// Pushes an event to all event queues of the device.
-    fn tell(&self, kind: EventType, object: &EventObject) {
+    fn push_event(&self, kind: EventType, object: &EventObject) {
         for events in lock(&self.listeners).iter().filter_map(Weak::upgrade) {
             events.push(AsyncEvent {
                 kind,
@@ -411,17 +403,17 @@ fn eui64(mac: [u8; 6]) -> [u8; 8] {
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Lists the interfaces, updates the devices in use, and notifies their users. The caller must hold
-/// no lock.
-pub(crate) fn refresh() {
+/// Lists the interfaces, updates the devices in use, notifies their users, and returns the devices.
+/// The caller must hold no lock.
+pub(crate) fn refresh() -> Vec<Arc<Device>> {
+    let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     let interfaces = match list_interfaces() {
         Ok(interfaces) => interfaces,
         Err(error) => {
-            tracing::debug!(%error, "the kernel does not tell the interfaces");
-            return;
+            tracing::debug!(%error, "the interfaces cannot be listed");
+            return known;
         }
     };
-    let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     for device in &known {
         match interfaces
             .iter()
@@ -430,10 +422,9 @@ pub(crate) fn refresh() {
             Some(interface) => device.update(interface),
             None => device.lost(),
         }
-        device.tell_users();
-        device.open_new();
+        device.notify_users();
     }
-    cm::addresses_changed();
+    known
 }
 
 #[cfg(test)]

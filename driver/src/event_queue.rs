@@ -4,20 +4,17 @@
 //! event makes one readable edge. It blocks unless the application sets `O_NONBLOCK`.
 
 use crate::counted::{Count, Counted};
-use crate::engine::{self, Waiter};
-use crate::waiting::Waiting;
+use crate::loss::has_lost_descriptors;
+use crate::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-pub(crate) use crate::sync::lock;
-
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Meanwhile {
+pub(crate) enum Meanwhile {
     /// It receives packets, since the event comes with a packet: so no other thread has to be
     /// woken.
     Receive,
@@ -49,7 +46,7 @@ impl Semaphore {
 
 impl Count for Semaphore {
     fn up(&self) {
-        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+        if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
         // The write fails only if 2^64 events are queued.
@@ -57,7 +54,7 @@ impl Count for Semaphore {
     }
 
     fn down(&self) {
-        if engine::has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+        if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
         // The application shares the descriptor, and may have read from it itself.
@@ -111,66 +108,14 @@ impl<T> EventQueue<T> {
         self.events.push(event);
     }
 
-    /// Takes the oldest event. If there is none, waits for one unless the descriptor has
-    /// `O_NONBLOCK`.
-    ///
-    /// # Errors
-    /// `WouldBlock` when there is none and the descriptor has `O_NONBLOCK`; `Interrupted` when a
-    /// signal arrived.
-    pub fn next(&self) -> io::Result<T> {
-        self.next_with(Some)
+    /// Returns what a thread does while it waits for an event.
+    pub(crate) fn meanwhile(&self) -> Meanwhile {
+        self.meanwhile
     }
 
-    /// Takes the oldest event and passes it to `take` while the queue is locked, so a thread that
-    /// retracts events afterwards sees the effects of `take`. If `take` returns `None`, the event
-    /// is discarded and the next one is awaited.
-    ///
-    /// # Errors
-    /// See [`EventQueue::next`].
-    pub fn next_with<R>(&self, mut take: impl FnMut(T) -> Option<R>) -> io::Result<R> {
-        let mut waiting = Waiting::new();
-        loop {
-            if let Some(taken) = self.step(&mut waiting, &mut take)? {
-                return Ok(taken);
-            }
-            waiting.sleep_here()?;
-        }
-    }
-
-    /// Executes one step of [`EventQueue::next_with`]. Returns `None` when there is no event yet:
-    /// the thread then sleeps in [`Waiting::sleep`], calls [`Waiting::woke`], and takes the next
-    /// step.
-    ///
-    /// # Errors
-    /// See [`EventQueue::next`].
-    pub fn step<R>(
-        &self,
-        waiting: &mut Waiting,
-        mut take: impl FnMut(T) -> Option<R>,
-    ) -> io::Result<Option<R>> {
-        if waiting.may_have_event {
-            if let Some(taken) = self.events.take(&mut take) {
-                return Ok(Some(taken));
-            }
-            if fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK) {
-                if waiting.has_driven || self.meanwhile == Meanwhile::Sleep {
-                    return Err(Errno::AGAIN.into());
-                }
-                engine::get().send_gathered();
-                engine::get().drive();
-                waiting.has_driven = true;
-                return self.step(waiting, take);
-            }
-            engine::get().send_gathered();
-            if self.meanwhile == Meanwhile::Receive && waiting.waiter.is_none() {
-                waiting.waiter = engine::get().wait();
-            }
-        }
-        // After each batch the thread polls its own descriptor, since packets for other objects may
-        // never stop.
-        let has_worked = waiting.waiter.as_ref().is_some_and(Waiter::drive);
-        waiting.sleep_on(self.fd(), has_worked);
-        Ok(None)
+    /// Takes the oldest event that `take` accepts, while the queue is locked.
+    pub(crate) fn take_with<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
+        self.events.take(take)
     }
 
     /// Takes the oldest event, if there is one. Does not wait, receive packets, or read
@@ -224,7 +169,7 @@ impl AckCount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::fcntl_setfl;
+    use rustix::fs::{OFlags, fcntl_setfl};
 
     fn nonblocking() -> EventQueue<u32> {
         let queue = EventQueue::new().unwrap();

@@ -1,11 +1,10 @@
 //! Asynchronous events: state changes of objects that no completion reports (11.6.3).
 
-use crate::cq::Cq;
-use crate::event_queue::EventQueue;
-use crate::qp::{Qp, Share};
-use crate::srq::Srq;
+use crate::event_queue::{AckCount, EventQueue};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use urxe_proto::host::QpEvent;
+use urxe_proto::ids::Qpn;
 
 /// The kind of an event, with the numbers of `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,21 +55,72 @@ impl From<QpEvent> for EventType {
     }
 }
 
+/// The identity of an object that events are affiliated with.
+#[derive(Debug, Default)]
+pub struct Origin {
+    qpn: Option<Qpn>,
+    /// The events that the application has taken and not acknowledged.
+    pub acks: AckCount,
+    tag: AtomicUsize,
+}
+
+impl Origin {
+    /// Creates the identity of an object without a number.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Creates the identity of a queue pair, or of one owner of it.
+    pub(crate) fn of_qp(qpn: Qpn) -> Arc<Self> {
+        Arc::new(Origin {
+            qpn: Some(qpn),
+            ..Origin::default()
+        })
+    }
+
+    /// The number of the queue pair; `None` for other objects.
+    pub fn qpn(&self) -> Option<Qpn> {
+        self.qpn
+    }
+
+    /// An opaque value that the creator of the object has set, to find its own object; 0 at first.
+    pub fn tag(&self) -> usize {
+        self.tag.load(Ordering::Acquire)
+    }
+
+    /// Sets the value of [`Origin::tag`].
+    pub fn set_tag(&self, tag: usize) {
+        self.tag.store(tag, Ordering::Release);
+    }
+}
+
 /// The object of an event.
 #[derive(Clone, Debug)]
 pub enum EventObject {
     /// A queue pair.
-    Qp(Arc<Qp>),
+    Qp(Arc<Origin>),
     /// A queue pair, for an owner that opened it by its number.
-    Share(Arc<Share>),
+    Share(Arc<Origin>),
     /// A completion queue.
-    Cq(Arc<Cq>),
+    Cq(Arc<Origin>),
     /// A shared receive queue.
-    Srq(Arc<Srq>),
+    Srq(Arc<Origin>),
     /// A port, by its number from 1.
     Port(u8),
     /// The device.
     Device,
+}
+
+impl EventObject {
+    /// Returns the identity of the object; `None` for a port and the device.
+    pub fn origin(&self) -> Option<&Arc<Origin>> {
+        match self {
+            Self::Qp(origin) | Self::Share(origin) | Self::Cq(origin) | Self::Srq(origin) => {
+                Some(origin)
+            }
+            Self::Port(_) | Self::Device => None,
+        }
+    }
 }
 
 /// An asynchronous event.
@@ -86,27 +136,15 @@ pub struct AsyncEvent {
 pub type AsyncEvents = EventQueue<AsyncEvent>;
 
 impl AsyncEvents {
-    /// Removes the events of a queue pair that is being destroyed.
-    pub(crate) fn retract_qp(&self, qp: &Qp) {
-        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Qp(other) if std::ptr::eq(&**other, qp));
-        self.retract(is_it);
-    }
-
-    /// Removes the events of a share that is being closed.
-    pub(crate) fn retract_share(&self, share: &Share) {
-        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Share(other) if std::ptr::eq(&**other, share));
-        self.retract(is_it);
-    }
-
-    /// Removes the events of a completion queue that is being destroyed.
-    pub(crate) fn retract_cq(&self, cq: &Cq) {
-        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Cq(other) if std::ptr::eq(&**other, cq));
-        self.retract(is_it);
-    }
-
-    /// Removes the events of a shared receive queue that is being destroyed.
-    pub(crate) fn retract_srq(&self, srq: &Srq) {
-        let is_it = |event: &AsyncEvent| matches!(&event.object, EventObject::Srq(other) if std::ptr::eq(&**other, srq));
-        self.retract(is_it);
+    /// Removes the events of an object that is being destroyed, and waits until the application has
+    /// acknowledged those that it has taken.
+    pub(crate) fn end(&self, origin: &Arc<Origin>) {
+        self.retract(|event| {
+            event
+                .object
+                .origin()
+                .is_some_and(|it| Arc::ptr_eq(it, origin))
+        });
+        origin.acks.wait();
     }
 }

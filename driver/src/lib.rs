@@ -1,57 +1,52 @@
-//! The RoCEv2 endpoint of a process: sockets, devices, memory, queues and the progress engine.
+//! The RoCEv2 endpoint of a process: sockets, devices, memory, queues and the paths of packets.
 //!
-//! - [`engine`]: moves packets between sockets and queue pairs and runs their timers, also while
-//!   the program makes no calls.
+//! The modules are layers; each uses only those below it (ARCHITECTURE.md lists them all):
+//!
 //! - [`cm`]: connections by IP address and port.
-//! - One file for each object: [`device`], [`context`], [`pd`], [`mr`], [`cq`], [`srq`], [`xrcd`],
-//!   [`qp`], [`ah`].
-//! - [`events`]: asynchronous events of objects. [`event_queue`] and [`waiting`]: how threads wait
-//!   for events.
-//! - [`tables`]: lookup of objects by the keys and numbers in packets.
+//! - `objects`: what programs hold, and their calls: [`context`], [`qp`], [`cq`], [`srq`],
+//!   [`xrcd`], [`waiting`] for events, [`stat`].
+//! - [`path`]: from sockets to queue pairs and back; the progress thread.
+//! - `queues`: queue pairs, completion queues and shared receive queues as packets change them.
+//! - `ports`: the sockets of local addresses, and routes.
+//! - `scheduling`: which thread does the work, and what is deferred.
+//! - `memory`: [`mr`], [`mw`], [`owned`] memory, [`odp`], [`dm`], [`dmabuf`].
+//! - Single files: [`device`], [`events`] and [`event_queue`], [`pd`], [`tables`], [`per_process`].
 //!
 //! Together with the C ABI this crate holds the unsafe code: system calls, and access to the
-//! program's memory, which only `memory` makes.
+//! program's memory, which only `memory::access` makes.
 
-pub mod ah;
 pub mod cm;
-pub mod context;
 mod counted;
 mod counters;
-pub mod cq;
 pub mod device;
-pub mod dm;
-pub mod dmabuf;
-pub mod engine;
 pub mod event_queue;
 pub mod events;
 pub mod isolation;
+mod loss;
 mod memory;
-pub mod moderation;
-pub mod mr;
-pub mod mw;
-pub mod odp;
-pub mod owned;
+mod objects;
+pub mod path;
 pub mod pd;
 pub mod per_process;
-pub mod qp;
-pub mod raw;
-mod regions;
-pub mod route;
-pub mod srq;
-pub mod stat;
+mod ports;
+mod queues;
+mod scheduling;
 mod sync;
 pub mod tables;
-pub mod waiting;
-mod watcher;
-pub mod xrcd;
 
-pub use ah::AddressHandle;
-pub use context::Context;
-pub use cq::{Channel, Cq};
+pub use cm::gsi;
 pub use device::Device;
-pub use mr::Mr;
-pub use mw::Mw;
+pub use memory::mr::Mr;
+pub use memory::mw::Mw;
+pub use memory::{dm, dmabuf, mr, mw, odp, owned};
+pub use objects::context::Context;
+pub use objects::cq::{Channel, Cq};
+pub use objects::qp::Qp;
+pub use objects::srq::Srq;
+pub use objects::xrcd::Xrcd;
+pub use objects::{context, cq, qp, srq, stat, waiting, xrcd};
 pub use pd::Pd;
-pub use qp::Qp;
-pub use srq::Srq;
-pub use xrcd::Xrcd;
+pub use ports::route;
+pub use queues::ah::AddressHandle;
+pub use queues::{ah, raw};
+pub use scheduling::moderation;

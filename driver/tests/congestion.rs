@@ -4,7 +4,7 @@ mod common;
 
 use common::{ALL, Buffer, pair};
 use std::time::{Duration, Instant};
-use urxe_driver::{engine, stat};
+use urxe_driver::{path, stat};
 use urxe_proto::ids::RKey;
 use urxe_proto::work::{SendOp, WcStatus};
 
@@ -23,7 +23,7 @@ fn a_marked_packet_comes_back_as_a_notification_that_is_heeded() {
     let patience = Instant::now() + Duration::from_secs(60);
     while a.qp.counters().cnps_received == 0 {
         assert!(Instant::now() < patience, "{:?}", b.qp.counters());
-        engine::get().drive();
+        path::get().drive();
     }
     assert!(b.qp.counters().ecn_marked > 0 && b.qp.counters().cnps_sent > 0);
     let report = stat::report();

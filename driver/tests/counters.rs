@@ -5,7 +5,7 @@ mod common;
 
 use common::{ALL, Buffer, PATIENCE, pair};
 use std::time::{Duration, Instant};
-use urxe_driver::engine;
+use urxe_driver::path;
 use urxe_driver::stat::{self, Counts, Report};
 use urxe_proto::ids::RKey;
 use urxe_proto::mtu::Mtu;
@@ -40,7 +40,7 @@ fn quiet_report() -> Report {
             return report;
         }
         assert!(start.elapsed() < PATIENCE, "{report:?}");
-        engine::get().drive();
+        path::get().drive();
     }
 }
 

@@ -11,7 +11,7 @@ use urxe_proto::work::{SendOp, WcStatus};
 /// Returns the kind of an end's next event, which must concern its queue pair.
 fn event(end: &End) -> EventType {
     let AsyncEvent { kind, object } = end.context.events().next().unwrap();
-    assert!(matches!(object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, &end.qp)));
+    assert!(matches!(object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, end.qp.origin())));
     kind
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use urxe_driver::events::{EventObject, EventType};
-use urxe_driver::{Channel, engine};
+use urxe_driver::{Channel, path};
 use urxe_proto::ids::RKey;
 use urxe_proto::qp::QpState;
 use urxe_proto::work::SendOp;
@@ -30,7 +30,7 @@ struct Panicker;
 
 impl Subscriber for Panicker {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "urxe_driver::engine::receiving" && *metadata.level() == Level::TRACE
+        metadata.target() == "urxe_driver::path::rx" && *metadata.level() == Level::TRACE
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -128,7 +128,7 @@ fn others_are_served() {
 #[test]
 fn progress_thread_goes_on_after_a_panic() {
     let _alone = alone();
-    let panics = || engine::get().counters().panics.get();
+    let panics = || path::get().counters().panics.get();
     let before = panics();
     let ends = Ends::new();
     panic_in("urxe-progress");

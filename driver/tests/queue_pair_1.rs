@@ -10,8 +10,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
-use urxe_driver::cm::gsi::{Gsi, Handler};
-use urxe_driver::engine;
+use urxe_driver::gsi::{Gsi, Handler};
+use urxe_driver::path;
 use urxe_net::LocalAddress;
 use urxe_proto::cm::wire::{
     Ece, Info, PrivateData, RejectReason, ServiceId, SidrStatus, Transport,
@@ -47,7 +47,7 @@ fn notes() -> (Arc<dyn Handler>, mpsc::Receiver<Event>) {
 }
 
 fn gsi() -> &'static Gsi {
-    engine::get().gsi().unwrap()
+    path::get().gsi().unwrap()
 }
 
 /// Returns a number that is unique among all processes of these tests.

@@ -108,7 +108,7 @@ fn write_without_the_right_to_it_is_refused_and_told_to_both_sides() {
     assert_eq!(a.qp.state(), QpState::Err);
     let event = b.context.events().next().unwrap();
     assert_eq!(event.kind, EventType::QpAccessErr);
-    assert!(matches!(event.object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, &b.qp)));
+    assert!(matches!(event.object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, b.qp.origin())));
     assert_eq!(b.qp.state(), QpState::Err);
 }
 

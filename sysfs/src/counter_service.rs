@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::process::{Pid, PidfdFlags, Resource};
 use urxe_driver::isolation;
-use urxe_driver::stat::{self, DeviceReport, Farewells, Process, Report};
+use urxe_driver::stat::{self, DeviceReport, FinalReports, Process, Report};
 
 use crate::{mount, preload, tree};
 
@@ -129,7 +129,7 @@ fn serve(program: u32, class: &Path, has_users: impl Fn() -> io::Result<bool>) -
     let pid = pid.ok_or_else(|| io::Error::other("no such process"))?;
     let program = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
 
-    let final_reports = Farewells::listen()?;
+    let final_reports = FinalReports::listen()?;
     let opens = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
     let mut files = open_all(&class.join(tree::DEVICES), &opens)?;
     let mut totals = Totals::default();
@@ -144,7 +144,7 @@ fn serve(program: u32, class: &Path, has_users: impl Fn() -> io::Result<bool>) -
             .next_survey()
             .saturating_duration_since(Instant::now());
         let events = wait_for(&opens, final_reports.as_ref(), program.as_ref(), wait)?;
-        for process in final_reports.iter().flat_map(Farewells::take) {
+        for process in final_reports.iter().flat_map(FinalReports::take) {
             totals.record(process);
             totals.write(&mut files)?;
         }
@@ -175,7 +175,7 @@ struct Events {
 
 fn wait_for(
     opens: &OwnedFd,
-    final_reports: Option<&Farewells>,
+    final_reports: Option<&FinalReports>,
     program: Option<&OwnedFd>,
     wait: Duration,
 ) -> io::Result<Events> {

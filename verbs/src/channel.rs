@@ -98,7 +98,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             // A queue that is being destroyed delivers no further events. A queue with a delivered
             // event is not destroyed before the program acknowledges that event.
             let deliver = |queue: Arc<Cq>| {
-                let shown = shown_queue(&queue)?;
+                let shown = shown_queue(queue.origin.tag())?;
                 queue.channel_acks.delivered();
                 Some(shown)
             };

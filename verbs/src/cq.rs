@@ -4,7 +4,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use urxe_driver::Cq;
 use urxe_driver::cq::{CqInit, MAX_CQE, Stamp};
@@ -56,8 +55,8 @@ pub(super) unsafe fn queue_of<'a>(cq: *mut ibv_cq) -> Result<&'a CompletionQueue
 }
 
 /// Returns the `ibv_cq` of a completion queue, or `None` if it is being destroyed.
-pub(super) fn shown_queue(queue: &Cq) -> Option<*mut ibv_cq> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_cq>(queue.tag());
+pub(super) fn shown_queue(tag: usize) -> Option<*mut ibv_cq> {
+    let shown = ptr::with_exposed_provenance_mut::<ibv_cq>(tag);
     (!shown.is_null()).then_some(shown)
 }
 
@@ -185,9 +184,7 @@ unsafe fn create(
         _domain: domain.map(|domain| domain.users.add()),
     };
     let queue = place.make(shown, ours);
-    driver
-        .tag
-        .store(queue.expose_provenance(), Ordering::Release);
+    driver.origin.set_tag(queue.expose_provenance());
     Ok(queue)
 }
 
@@ -249,7 +246,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
         queue.users.check_none()?;
-        queue.driver.tag.store(0, Ordering::Release);
+        queue.driver.origin.set_tag(0);
         queue.driver.retire();
         // SAFETY: `cq` is live, and no other call uses it: the caller's contract, section Safety.
         // No queue pair uses it (checked above), and after `retire` no event refers to it.

@@ -22,24 +22,19 @@ pub(super) static EVENTS: Waited<AsyncEvents> = Waited::new();
 /// destroyed.
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     let element = match event.object {
-        EventObject::Qp(pair) => {
-            let qp = shown_pair(pair.tag())?;
-            pair.async_acks.delivered();
+        EventObject::Qp(origin) | EventObject::Share(origin) => {
+            let qp = shown_pair(origin.tag())?;
+            origin.acks.delivered();
             ibv_async_event_element { qp }
         }
-        EventObject::Share(share) => {
-            let qp = shown_pair(share.tag())?;
-            share.async_acks.delivered();
-            ibv_async_event_element { qp }
-        }
-        EventObject::Cq(queue) => {
-            let cq = shown_queue(&queue)?;
-            queue.async_acks.delivered();
+        EventObject::Cq(origin) => {
+            let cq = shown_queue(origin.tag())?;
+            origin.acks.delivered();
             ibv_async_event_element { cq }
         }
-        EventObject::Srq(queue) => {
-            let srq = shown_shared(&queue)?;
-            queue.async_acks.delivered();
+        EventObject::Srq(origin) => {
+            let srq = shown_shared(origin.tag())?;
+            origin.acks.delivered();
             ibv_async_event_element { srq }
         }
         EventObject::Port(number) => ibv_async_event_element {
@@ -98,14 +93,14 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                 // SAFETY: `cq` is the element of this event type. The queue lives until the event
                 // is acknowledged.
                 if let Ok(queue) = unsafe { queue_of(event.element.cq) } {
-                    queue.driver.async_acks.acknowledge(1);
+                    queue.driver.origin.acks.acknowledge(1);
                 }
             }
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
                 // SAFETY: `srq` is the element of these event types. The queue lives until the
                 // event is acknowledged.
                 if let Ok(queue) = unsafe { shared_of(event.element.srq) } {
-                    queue.driver.async_acks.acknowledge(1);
+                    queue.driver.origin.acks.acknowledge(1);
                 }
             }
             IBV_EVENT_QP_FATAL

@@ -57,8 +57,8 @@ impl QueuePair {
     /// acknowledged.
     pub fn async_acks(&self) -> &AckCount {
         match &self.has {
-            Has::Made => &self.driver.async_acks,
-            Has::Share(share) => &share.async_acks,
+            Has::Made => &self.driver.origin().acks,
+            Has::Share(share) => &share.origin().acks,
         }
     }
 
@@ -69,11 +69,11 @@ impl QueuePair {
     fn destroy(&self) {
         match &self.has {
             Has::Made => {
-                self.driver.tag.store(0, Ordering::Release);
+                self.driver.origin().set_tag(0);
                 self.driver.destroy();
             }
             Has::Share(share) => {
-                share.tag.store(0, Ordering::Release);
+                share.origin().set_tag(0);
                 share.close();
             }
         }
@@ -386,7 +386,7 @@ fn show(
         _uses: uses,
     };
     let qp = place.make(shown, ours);
-    driver.tag.store(qp.expose_provenance(), Ordering::Release);
+    driver.origin().set_tag(qp.expose_provenance());
     (qp.cast(), shown_cap(&driver.cap()))
 }
 

@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use urxe_driver::Srq;
 use urxe_driver::srq::{SrqAttr, SrqChange};
@@ -42,8 +41,8 @@ pub(super) unsafe fn shared_of<'a>(srq: *mut ibv_srq) -> Result<&'a SharedQueue,
 }
 
 /// Returns the `ibv_srq` of a shared receive queue, or `None` if it is being destroyed.
-pub(super) fn shown_shared(queue: &Srq) -> Option<*mut ibv_srq> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_srq>(queue.tag());
+pub(super) fn shown_shared(tag: usize) -> Option<*mut ibv_srq> {
+    let shown = ptr::with_exposed_provenance_mut::<ibv_srq>(tag);
     (!shown.is_null()).then_some(shown)
 }
 
@@ -187,7 +186,7 @@ unsafe fn create(
         _uses: uses,
     };
     let srq = object::make(shown, ours);
-    driver.tag.store(srq.expose_provenance(), Ordering::Release);
+    driver.origin.set_tag(srq.expose_provenance());
     Ok((srq, attr))
 }
 
@@ -264,7 +263,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: `srq` is null or live: the caller's contract, section Safety.
         let queue = unsafe { shared_of(srq) }?;
         queue.users.check_none()?;
-        queue.driver.tag.store(0, Ordering::Release);
+        queue.driver.origin.set_tag(0);
         queue.driver.retire();
         // SAFETY: `srq` is live, and no other call uses it: the caller's contract, section Safety.
         // No queue pair uses it (checked above), and after `retire` no event refers to it.

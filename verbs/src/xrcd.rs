@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use urxe_driver::Xrcd;
 use urxe_driver::qp::Share;
@@ -134,7 +133,7 @@ pub(super) unsafe extern "C" fn open_qp(
             _uses: vec![domain.users.add()],
         };
         let qp = object::make(shown, ours);
-        share.tag.store(qp.expose_provenance(), Ordering::Release);
+        share.origin().set_tag(qp.expose_provenance());
         Ok(qp.cast())
     })
 }

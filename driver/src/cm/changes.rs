@@ -5,9 +5,9 @@ use super::connection::open_all;
 use super::id::{Id, Inner, State};
 use super::resolve::Bound;
 use crate::device::DeviceUser;
-use crate::event_queue::lock;
+use crate::objects::watcher;
 use crate::per_process::PerProcess;
-use crate::watcher;
+use crate::sync::lock;
 use std::sync::{Mutex, MutexGuard, Weak};
 
 impl Inner {
@@ -61,12 +61,12 @@ pub(super) fn listens_everywhere(id: &Weak<Id>) {
     let mut everywhere = everywhere();
     everywhere.retain(|id| id.strong_count() > 0);
     everywhere.push(Weak::clone(id));
-    watcher::start();
+    watcher::observe(addresses_changed);
 }
 
 /// Opens new addresses of the host if any identifier listens at all addresses. Removed addresses
 /// need no action: no packet arrives there.
-pub(crate) fn addresses_changed() {
+fn addresses_changed() {
     let listeners: Vec<_> = everywhere().iter().filter_map(Weak::upgrade).collect();
     if listeners.iter().any(|id| id.state() == State::Listening)
         && let Err(error) = open_all()

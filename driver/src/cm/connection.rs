@@ -2,13 +2,13 @@
 
 use super::changes::listens_everywhere;
 use super::error::CmError;
-use super::gsi::Gsi;
 use super::id::{Id, Inner, Service, State, UDP_QKEY};
 use super::port_space::ServiceId;
 use super::resolve::{Bound, Path};
 use crate::device::devices;
-use crate::engine;
-use crate::event_queue::lock;
+use crate::path;
+use crate::queues::gsi::Gsi;
+use crate::sync::lock;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use urxe_net::LocalAddress;
@@ -111,7 +111,7 @@ impl Id {
         let at = inner.listened_at();
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         // All sockets that could be opened are open. The others may stay closed.
-        let listener = engine::get().gsi()?.listen(service, &at, [], backlog, me)?;
+        let listener = path::get().gsi()?.listen(service, &at, [], backlog, me)?;
         inner.listener = Some(listener);
         inner.state = State::Listening;
         if inner.bound.is_none() {
@@ -187,7 +187,7 @@ impl Id {
             ece: offer.ece,
             private_data: PrivateData::new(wish.private_data)?,
         };
-        let gsi = engine::get().gsi()?;
+        let gsi = path::get().gsi()?;
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         Ok(Connection {
             gsi,
@@ -205,7 +205,7 @@ impl Id {
             max_retries: MAX_RETRIES,
             private_data: PrivateData::new(wish.private_data)?,
         };
-        let gsi = engine::get().gsi()?;
+        let gsi = path::get().gsi()?;
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         let id = gsi.resolve(wish.bound.address, &wanted, me)?;
         Ok(Connection::new(gsi, id, false))
@@ -316,7 +316,7 @@ impl Id {
     /// [`CmError::State`] if the identifier never had a connection.
     pub fn disconnect(&self) -> Result<(), CmError> {
         // Flush deferred sends: requests posted before the disconnect go out before the DREQ.
-        engine::get().send_gathered();
+        path::get().flush_deferred();
         let inner = lock(&self.inner);
         let connection = inner.connected("disconnecting")?;
         let nothing = PrivateData::default();
@@ -377,7 +377,7 @@ impl Inner {
         self.listener = None;
         if let Some(Connection { gsi, id, .. }) = self.connection.take()
             // In a forked child the connection belongs to the parent, where it continues.
-            && engine::get().has_gsi(gsi)
+            && gsi.is_usable()
         {
             gsi.abandon(id);
         }
@@ -503,7 +503,7 @@ fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
     let mut first = None;
     let mut opened = 0;
     for address in addresses {
-        match engine::get().local(*address) {
+        match path::get().ports()?.open(*address) {
             Ok(_) => opened += 1,
             Err(error) => {
                 tracing::warn!("{error}");

@@ -8,16 +8,15 @@
 //! - [`multicast`]: multicast groups.
 //! - [`resolve`]: from IP addresses to devices and paths.
 //! - [`port_space`]: ports, unique on the host.
-//! - [`gsi`]: queue pair 1, which exchanges the connection manager's messages with peers.
 //! - `changes`: interfaces and addresses that appear, change and disappear.
 //!
-//! The protocol itself is implemented in `urxe_proto::cm`.
+//! Queue pair 1, [`gsi`], exchanges its messages with peers. The protocol itself is implemented in
+//! `urxe_proto::cm`.
 
 mod changes;
 pub mod channel;
 pub mod connection;
 mod error;
-pub mod gsi;
 pub mod id;
 pub mod multicast;
 mod notice;
@@ -25,7 +24,7 @@ mod port_range;
 pub mod port_space;
 pub mod resolve;
 
-pub(crate) use changes::addresses_changed;
+pub use crate::queues::gsi;
 pub use channel::{Event, EventChannel, EventKind};
 pub use connection::Offer;
 pub use error::CmError;

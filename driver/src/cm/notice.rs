@@ -2,12 +2,12 @@
 
 use super::channel::{ConnectionDetails, DatagramDetails, Details, EventKind};
 use super::connection::{Connection, path_vector};
-use super::gsi::{Gsi, Handler};
 use super::id::{Id, Service, State};
 use super::port_space::ServiceId;
 use super::resolve::{self, Bound, Path};
-use crate::engine;
-use crate::event_queue::lock;
+use crate::path;
+use crate::queues::gsi::{Gsi, Handler};
+use crate::sync::lock;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use urxe_net::DEFAULT_TTL;
@@ -176,7 +176,7 @@ impl Id {
         (source, destination): (SocketAddr, SocketAddr),
         details: Details,
     ) -> bool {
-        let Ok(ours) = engine::get().gsi() else {
+        let Ok(ours) = path::get().gsi() else {
             // Not reached: queue pair 1, which calls this function, exists.
             return false;
         };
@@ -282,7 +282,7 @@ mod tests {
             for kind in [EventKind::AddressResolved, EventKind::RouteResolved] {
                 assert_eq!(channel.next().unwrap().kind, kind);
             }
-            let gsi = engine::get().gsi().unwrap();
+            let gsi = path::get().gsi().unwrap();
             let comm_id = lock(&id.inner).connection.as_ref().unwrap().id;
             let event = Event::TimedOut {
                 id: comm_id,
@@ -301,7 +301,7 @@ mod tests {
         let channel = Arc::new(EventChannel::new().unwrap());
         let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
         lock(&id.inner).state = State::Connecting;
-        let gsi = engine::get().gsi().unwrap();
+        let gsi = path::get().gsi().unwrap();
         for awaited in [Awaited::Drep, Awaited::Drep, Awaited::Rep] {
             let event = Event::TimedOut {
                 id: CommId(1),

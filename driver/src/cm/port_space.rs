@@ -11,8 +11,8 @@
 //! an exclusive claim, and an exclusive bind checks all numbered names.
 
 use super::port_range::{check_privilege, local_port_range};
-use crate::event_queue::lock;
 use crate::per_process::PerProcess;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;

@@ -1,11 +1,11 @@
 //! Delayed ACKs: each is sent with the application's response, at its next empty poll, or by the
 //! progress thread.
 
-use crate::answering::Answering;
+use crate::deferred::Deferred;
+use crate::delayed_ack::DelayedAck;
 use crate::handover::{Handover, Mode};
 use crate::sync::lock;
 use crate::system::{Timer, check, end, thread};
-use crate::waiting::Waiting;
 use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -20,14 +20,14 @@ const ALL: u32 = 2;
 struct Qp(Mutex<Acks>);
 
 struct Acks {
-    answering: Answering,
+    answering: DelayedAck,
     arrived: u32,
     acknowledged: u32,
 }
 
 struct Engine {
     qps: [Arc<Qp>; 2],
-    waiting: Waiting<Arc<Qp>, Timer>,
+    waiting: Deferred<Arc<Qp>, Timer>,
     handover: Handover,
 }
 
@@ -36,8 +36,8 @@ impl Engine {
     /// delayed ACKs. `expected` messages are outstanding at the first, the others at the second.
     fn new(expected: u32) -> Arc<Self> {
         let qp = |expected| {
-            let mut answering = Answering::default();
-            while !answering.holds(NOW, 0) {
+            let mut answering = DelayedAck::default();
+            while !answering.delays(NOW, 0) {
                 answering.posted(NOW, 0);
             }
             answering.posted(NOW, 0);
@@ -52,7 +52,7 @@ impl Engine {
         };
         Arc::new(Engine {
             qps: [qp(expected), qp(ALL - expected)],
-            waiting: Waiting::with(Timer::new()),
+            waiting: Deferred::with(Timer::new()),
             handover: Handover::new(),
         })
     }
@@ -62,13 +62,13 @@ impl Engine {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handover.may_wait_for_look() || !acks.answering.holds(NOW, 0) {
+        if !self.handover.leaves_packets_to_polls() || !acks.answering.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
         if !acks.answering.list() {
             self.waiting.add_ack(Arc::clone(qp));
-            if !self.handover.may_wait_for_look() {
+            if !self.handover.leaves_packets_to_polls() {
                 self.transmit(&mut acks);
             }
         }

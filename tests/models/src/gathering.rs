@@ -1,10 +1,10 @@
 //! Send coalescing: each deferred send is sent by the application's next call or at the flush
 //! timeout.
 
-use crate::gathered::Gathered;
+use crate::coalescing::Coalescing;
+use crate::deferred::{Deferred, FlushTimer};
 use crate::sync::lock;
 use crate::system::{Timer, check, end, thread};
-use crate::waiting::{Alarm, Waiting};
 use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -17,7 +17,7 @@ struct Qp(Mutex<Sends>);
 
 #[derive(Default)]
 struct Sends {
-    gathered: Gathered,
+    gathered: Coalescing,
     posted: u32,
     sent: u32,
 }
@@ -33,7 +33,7 @@ impl Sends {
 
 struct Engine {
     qp: Arc<Qp>,
-    waiting: Waiting<Arc<Qp>, Timer>,
+    waiting: Deferred<Arc<Qp>, Timer>,
 }
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
     fn new() -> Arc<Self> {
         let engine = Arc::new(Engine {
             qp: Arc::new(Qp(Mutex::new(Sends::default()))),
-            waiting: Waiting::with(Timer::new()),
+            waiting: Deferred::with(Timer::new()),
         });
         for _ in 0..2 {
             assert!(!engine.post());
@@ -53,7 +53,7 @@ impl Engine {
     fn post(&self) -> bool {
         let mut sends = lock(&self.qp.0);
         sends.posted += 1;
-        let waits = sends.gathered.wait(NOW, 0, (1, 64), |is_listed| {
+        let waits = sends.gathered.defer(NOW, 0, (1, 64), |is_listed| {
             let new = (!is_listed).then(|| Arc::clone(&self.qp));
             self.waiting.add(new, NOW);
         });
@@ -76,7 +76,7 @@ impl Engine {
         sends.sent = sends.posted;
         if sends.all_are_sent() {
             // Wakes the progress thread, which waits for the timer.
-            self.waiting.alarm().set(NOW);
+            self.waiting.timer().set(NOW);
         }
     }
 
@@ -92,8 +92,8 @@ impl Engine {
 /// Models the progress thread, which sleeps until the flush timeout while sends are deferred.
 fn send_left_lying(engine: &Engine) {
     while !engine.all_are_sent() {
-        engine.waiting.alarm().wait();
-        engine.waiting.take_left_lying(|qp| engine.send(&qp));
+        engine.waiting.timer().wait();
+        engine.waiting.take_expired(|qp| engine.send(&qp));
     }
 }
 

@@ -29,24 +29,36 @@ mod sync {
     }
 }
 
-#[path = "../../../driver/src/qp/answering.rs"]
-mod answering;
-#[path = "../../../driver/src/cm/gsi/aside.rs"]
-mod aside;
+#[allow(dead_code, reason = "the back-off does not affect the concurrency")]
+#[path = "../../../driver/src/scheduling/coalescing.rs"]
+mod coalescing;
 #[path = "../../../driver/src/counted.rs"]
 mod counted;
+#[path = "../../../driver/src/queues/gsi/deferred.rs"]
+mod deferred_queue;
+#[path = "../../../driver/src/scheduling/delayed_ack.rs"]
+mod delayed_ack;
 #[allow(dead_code, reason = "the models do not resize or purge")]
-#[path = "../../../driver/src/cq/entries.rs"]
+#[path = "../../../driver/src/queues/cq/entries.rs"]
 mod entries;
-#[allow(dead_code, reason = "the back-off does not affect the concurrency")]
-#[path = "../../../driver/src/qp/gathered.rs"]
-mod gathered;
-#[path = "../../../driver/src/engine/handover.rs"]
+#[path = "../../../driver/src/scheduling/handover.rs"]
 mod handover;
+#[allow(
+    dead_code,
+    reason = "the models use the policies of a part of the driver"
+)]
+#[path = "../../../driver/src/scheduling/limits.rs"]
+mod limits;
 #[allow(dead_code, reason = "the models do not use moderation")]
-#[path = "../../../driver/src/moderation.rs"]
+#[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
-#[path = "../../../driver/src/engine/timers.rs"]
+
+/// The driver's path of the modules that completion queues use.
+mod scheduling {
+    pub(crate) use crate::moderation;
+}
+
+#[path = "../../../driver/src/scheduling/deferred.rs"]
+mod deferred;
+#[path = "../../../driver/src/scheduling/timers.rs"]
 mod timers;
-#[path = "../../../driver/src/engine/waiting.rs"]
-mod waiting;

@@ -1,8 +1,8 @@
 //! Concurrent queues: no element is lost or duplicated, and no reader waits for an element that
 //! never arrives.
 
-use crate::aside::Aside;
 use crate::counted::Counted;
+use crate::deferred_queue::DeferredQueue;
 use crate::system::{Semaphore, check, end, thread};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub fn an_event_is_retracted_or_read() {
 /// Packets that threads defer while they hold locks are taken once, after the locks are released.
 pub fn a_deferred_packet_is_taken_once() {
     check(3, || {
-        let aside = Arc::new(Aside::default());
+        let aside = Arc::new(DeferredQueue::default());
         let receivers = [1, 2].map(|packet| {
             thread(&aside, move |aside| {
                 assert!(aside.put(|| packet));

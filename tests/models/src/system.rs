@@ -1,8 +1,8 @@
 //! Models of kernel objects, and helpers to run models.
 
 use crate::counted::Count;
+use crate::deferred::FlushTimer;
 use crate::sync::lock;
-use crate::waiting::Alarm;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -124,12 +124,12 @@ impl Timer {
     }
 }
 
-impl Alarm for Timer {
+impl FlushTimer for Timer {
     fn set(&self, _: Time) {
         self.0.change(|ticking| *ticking = Ticking::Set);
     }
 
-    fn silence(&self) {
+    fn clear(&self) {
         // It may have expired since it was set; that expiration is discarded too.
         self.0.change(|ticking| *ticking = Ticking::Off);
     }

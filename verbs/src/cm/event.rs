@@ -7,7 +7,7 @@ use std::sync::Arc;
 use urxe_driver::cm::channel::Details;
 use urxe_driver::cm::multicast::Group;
 use urxe_driver::cm::{Event, EventChannel, EventKind, Id};
-use urxe_driver::engine;
+use urxe_driver::path;
 use urxe_driver::waiting::Waiting;
 
 use super::address::{show_addresses, show_path};
@@ -358,7 +358,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             // channel destroyed, as rping's does, while `exit` is in progress. With rdma-core it
             // would block forever. A bounded sleep is used instead, since another thread may be
             // about to join it.
-            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && engine::is_leaving() {
+            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && path::is_leaving() {
                 has_waited = true;
                 waiting.sleep_for(END);
                 return Ok(false);

@@ -1,0 +1,40 @@
+//! The calls of programs on completion queues: they receive packets and send what was deferred.
+
+use crate::events::AsyncEvents;
+use crate::path;
+pub use crate::queues::cq::*;
+use std::sync::Arc;
+use urxe_proto::work::Completion;
+
+impl Cq {
+    /// Creates a completion queue. Its errors are reported to `events`.
+    ///
+    /// # Errors
+    /// [`CqError::Size`] and [`CqError::NoMemory`].
+    pub fn new(init: CqInit, events: Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
+        Cq::with(init, events, Arc::clone(path::get().cqs()))
+    }
+
+    /// Takes the oldest completions, up to the length of `into`, and returns their number. If there
+    /// are none, receives packets first.
+    pub fn poll(&self, into: &mut [Option<Completion>]) -> usize {
+        if into.is_empty() {
+            return 0;
+        }
+        let take = || Some(self.take_many(into)).filter(|taken| *taken > 0);
+        path::get().poll_for(take).unwrap_or(0)
+    }
+
+    /// Takes the oldest completion with its timestamp. If there is none, receives packets first.
+    pub fn poll_stamped(&self) -> Option<(Completion, Stamp)> {
+        path::get().poll_for(|| self.take())
+    }
+
+    /// Requests one notification on the channel: for the next completion, or with `solicited_only`
+    /// for the next that is solicited or an error (11.4.2.2). A request for any completion
+    /// overrides one for solicited ones.
+    pub fn arm(&self, solicited_only: bool) {
+        path::get().flush_deferred();
+        self.request_notification(solicited_only);
+    }
+}

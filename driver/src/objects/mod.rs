@@ -1,0 +1,11 @@
+//! What programs hold: the calls on objects that need the paths of packets.
+
+pub mod context;
+pub mod cq;
+mod device;
+pub mod qp;
+pub mod srq;
+pub mod stat;
+pub mod waiting;
+pub(crate) mod watcher;
+pub mod xrcd;

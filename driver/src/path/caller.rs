@@ -1,0 +1,94 @@
+//! The calls of programs: their threads do the work of the network.
+
+use super::engine::{Engine, Network};
+use super::rx::Caller;
+use crate::scheduling::polling::Awaited;
+use std::os::fd::BorrowedFd;
+
+impl Engine {
+    /// Returns what `take` finds, at once or after receiving packets: a poll of the program.
+    pub(crate) fn poll_for<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+        let _call = self.polling.call();
+        self.polling.polled();
+        self.send_deferred();
+        let taken = take().or_else(|| {
+            self.poll();
+            take()
+        });
+        if taken.is_some() {
+            self.await_write();
+        }
+        taken
+    }
+
+    /// Receives and runs timers in a poll that found no completion. True when there was any work.
+    fn poll(&self) -> bool {
+        self.send_delayed_acks();
+        self.polling.empty_poll(|now, yields| {
+            let worked = self.drive_for(Caller::Poll, now);
+            if !worked && yields {
+                rustix::thread::sched_yield();
+            }
+            worked
+        })
+    }
+
+    /// Receives before a completion is returned to an application that polls memory.
+    fn await_write(&self) {
+        let Some(mut awaited) = self.polling.await_write() else {
+            return;
+        };
+        loop {
+            match awaited.next() {
+                Awaited::Poll => awaited.polled(self.poll()),
+                Awaited::Arrived => return self.counters.writes_awaited.add(1),
+                Awaited::Missed => return self.waker.wake(),
+            }
+        }
+    }
+
+    /// Begins a wait of the calling thread. `None` while there is no network part to receive from.
+    pub(crate) fn wait(&self) -> Option<Waiter<'_>> {
+        let network = self.network.get()?;
+        self.waker.handover().enter();
+        Some(Waiter {
+            engine: self,
+            network,
+        })
+    }
+}
+
+/// A thread in a blocking call. While this exists, the progress thread may leave the sockets to it.
+///
+/// Dropping it ends that, in whichever way the wait ends: an event, an error, a panic, or the
+/// thread's cancellation.
+#[derive(Debug)]
+pub(crate) struct Waiter<'a> {
+    engine: &'a Engine,
+    network: &'a Network,
+}
+
+impl Waiter<'_> {
+    /// Does the work of the network once. True when there was any.
+    pub(crate) fn drive(&self) -> bool {
+        self.engine.drive()
+    }
+
+    /// Reports that [`Waiter::sockets`] is not a valid descriptor any more.
+    pub(crate) fn lost_sockets(&self) {
+        self.engine.loss.report();
+    }
+
+    /// Returns a descriptor that is readable when a packet has arrived.
+    pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
+        self.network.watch.sockets()
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.engine.waker.handover().leave() {
+            self.engine.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! One round of work: receiving, timers, and what is pending.
+
+use super::engine::{Engine, Network};
+use super::panics::PanicGuard;
+use super::rx::Caller;
+use crate::memory::regions::regions;
+use crate::queues::cq::Cq;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use urxe_net::now;
+use urxe_proto::time::Time;
+
+impl Engine {
+    /// Receives one batch from each socket, and runs timers and pending work, once. True when there
+    /// was any.
+    pub fn drive(&self) -> bool {
+        self.drive_for(Caller::Other, now())
+    }
+
+    /// [`Engine::drive`] for one kind of thread, with `now` already read.
+    pub(super) fn drive_for(&self, caller: Caller, now: Time) -> bool {
+        let Some(network) = self.network.get() else {
+            return false;
+        };
+        if self.loss.is_lost() {
+            return false;
+        }
+        let _guard = PanicGuard(self);
+        let mut worked = false;
+        for port in network.ports.list().iter() {
+            worked |= self.receive(port, caller);
+        }
+        if network.groups.any() {
+            for joined in network.groups.list().iter() {
+                worked |= self.receive_group(joined);
+            }
+        }
+        worked |= self.receive_frames();
+        worked |= self.run_timers(now);
+        worked | self.run_pending(now)
+    }
+
+    /// Runs the timers that are due, of queue pairs and of completion queues. True when there were
+    /// any.
+    pub(super) fn run_timers(&self, now: Time) -> bool {
+        if self.next_timer() > now {
+            return false;
+        }
+        for cq in self.cqs.take_due(now) {
+            cq.delay_ended(now);
+        }
+        while let Some((at, qpn)) = self.timers.take_due(now) {
+            let qps = self.qps.read();
+            let held = regions();
+            if let Some(qp) = qps.get(qpn) {
+                let effects = qp.timer_fired(at, now, held.table());
+                self.apply(qp, effects);
+            }
+        }
+        true
+    }
+
+    /// Serves queue pairs with more to send, connections that wait for a quantum, completion queues
+    /// that overran, and queue pair 1. The caller must hold no lock.
+    pub(super) fn run_pending(&self, now: Time) -> bool {
+        let Some(network) = self.network.get() else {
+            return false;
+        };
+        if !self.has_pending() && network.gsi.deadline() > now {
+            return false;
+        }
+        let mut worked = self.run_ready();
+        worked |= self.grant_quanta();
+        for cq in self.cqs.take_overran() {
+            self.fail_users(&cq);
+            worked = true;
+        }
+        let mut effects = Vec::new();
+        worked |= network.gsi.run(&network.shared, &mut effects);
+        for (qp, effects) in effects {
+            self.apply(&qp, effects);
+        }
+        worked
+    }
+
+    /// Moves the queue pairs of a completion queue that overran to the error state.
+    fn fail_users(&self, cq: &Cq) {
+        for qpn in cq.users() {
+            let qps = self.qps.read();
+            // A queue pair that is being destroyed is no longer in the table, and completes
+            // nothing.
+            if let Some(qp) = qps.get(qpn) {
+                let effects = qp.fail(regions().table());
+                self.apply(qp, effects);
+            }
+        }
+    }
+
+    /// Returns whether [`Engine::run_pending`] has work to do.
+    pub(super) fn has_pending(&self) -> bool {
+        self.has_ready.load(Ordering::Acquire)
+            || self.cqs.has_overrun()
+            || self.limiters.can_grant()
+            || (self.network.get()).is_some_and(|network| network.gsi.has_work())
+    }
+
+    /// Returns the time of the next work that no packet brings about.
+    pub(super) fn next_deadline(&self, network: &Network) -> Time {
+        self.next_timer().min(self.next_service(network))
+    }
+
+    /// Returns the time of the next work that the program's polls do not do.
+    pub(super) fn next_service(&self, network: &Network) -> Time {
+        let ports = network.ports.list();
+        let services = ports.iter().map(|port| port.endpoint().next_deadline());
+        services.fold(network.gsi.deadline(), Time::min)
+    }
+
+    fn next_timer(&self) -> Time {
+        self.timers.next().min(self.cqs.next())
+    }
+
+    /// Moves all queue pairs to the error state. The caller must hold no lock.
+    pub(super) fn fail_all(&self) {
+        let qps: Vec<_> = self.qps.read().iter().map(Arc::clone).collect();
+        for qp in qps {
+            // The state that a panic left behind may cause another one.
+            let failing = std::panic::AssertUnwindSafe(|| qp.fail(regions().table()));
+            match std::panic::catch_unwind(failing) {
+                Ok(effects) => self.apply(&qp, effects),
+                Err(_) => tracing::error!(qp = %qp.qpn(), "it cannot be taken to error"),
+            }
+        }
+    }
+}

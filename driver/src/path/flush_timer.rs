@@ -1,0 +1,102 @@
+//! The flush timer of deferred sends.
+//!
+//! The program's next poll sends the deferred sends. Its next poll that finds no completion sends
+//! the delayed ACKs, and its next blocking wait sends both. So does a post that fills the batch, or
+//! the end of the queue pair. ACKs are delayed only while the progress thread checks every few
+//! milliseconds.
+//!
+//! If the program makes no such call, this timer wakes the progress thread, which sends the
+//! deferred sends. It is a kernel timer (timerfd_create(2)): any thread can set it without waking
+//! the thread that watches it. While the program keeps posting, the timer is moved before it
+//! expires. That costs a system call in 100 us, and no wake-up.
+
+use crate::loss::DescriptorLoss;
+use crate::scheduling::deferred::FlushTimer;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_gettime, timerfd_settime,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use urxe_proto::time::Time;
+
+/// A timer of the kernel, timerfd_create(2).
+#[derive(Debug)]
+pub(super) struct TimerFd {
+    fd: OwnedFd,
+    loss: Arc<DescriptorLoss>,
+}
+
+impl TimerFd {
+    pub(super) fn new(loss: &Arc<DescriptorLoss>) -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(TimerFd {
+            fd: timerfd_create(TimerfdClockId::Monotonic, flags)?,
+            loss: Arc::clone(loss),
+        })
+    }
+}
+
+/// Readable when the timer has expired.
+impl AsFd for TimerFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl FlushTimer for TimerFd {
+    fn set(&self, at: Time) {
+        let setting = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec {
+                tv_sec: (at.0 / 1_000_000_000) as i64,
+                tv_nsec: (at.0 % 1_000_000_000) as _,
+            },
+        };
+        if let Err(error) = timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &setting) {
+            tracing::warn!(%error, "a timer could not be set");
+            // The setting is valid, so the descriptor is closed, or is no timer any more.
+            self.loss.report();
+        }
+    }
+
+    fn clear(&self) {
+        // If the program has closed the descriptor, the number may belong to another file, which
+        // the library must not read.
+        if timerfd_gettime(&self.fd).is_ok() {
+            // There is nothing to read if the timer was moved at the same time.
+            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduling::deferred::Deferred;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use urxe_net::now;
+
+    /// Returns whether the flush timer expires within `milliseconds`.
+    fn expires(deferred: &Deferred<(), TimerFd>, milliseconds: i64) -> bool {
+        let mut fds = [PollFd::new(deferred.timer(), PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: milliseconds * 1_000_000,
+        };
+        poll(&mut fds, Some(&timeout)).unwrap() > 0
+    }
+
+    #[test]
+    fn the_flush_timer_expires_once_for_deferred_sends() {
+        let deferred = Deferred::with(TimerFd::new(&Arc::default()).unwrap());
+        assert!(!expires(&deferred, 2));
+        deferred.add(None, now());
+        assert!(expires(&deferred, 900));
+        deferred.take_expired(|_| ());
+        assert!(!expires(&deferred, 2));
+        deferred.add(None, now());
+        assert!(expires(&deferred, 900));
+    }
+}

@@ -1,0 +1,171 @@
+//! The counters of the process, as other processes read them.
+//!
+//! A process reports its counters as JSON, so that a command of another version can read them.
+
+use super::engine::Engine;
+use crate::counters::{self, DeviceReadings, QpTotals, Readings};
+use crate::device;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Counters by name.
+pub type Counts = BTreeMap<String, u64>;
+
+/// The counters of one process since it started.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct Report {
+    /// The program's name.
+    pub program: String,
+    /// A random number of the process. Process IDs do not distinguish processes of other PID
+    /// namespaces: those that cannot be seen are all 0.
+    #[serde(default)]
+    pub instance: u64,
+    /// The counters of each device, by its name.
+    pub devices: BTreeMap<String, DeviceReport>,
+    /// Counters that belong to no device: system calls, port sharing, injected faults.
+    pub process: Counts,
+}
+
+/// The counters of one device in one process. A device that the process never used has no entry.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct DeviceReport {
+    /// The counters below `ports/1/counters` in sysfs.
+    pub port: Counts,
+    /// Counters by the names of the kernel's rxe.
+    pub hw: Counts,
+    /// Counters by the names of NIC vendors' diagnostics.
+    pub diagnostic: Counts,
+    /// Counters by urxe's own names.
+    pub transport: Counts,
+}
+
+impl DeviceReport {
+    /// Returns the groups, each with its name.
+    pub fn groups(&self) -> [(&'static str, &Counts); 4] {
+        [
+            ("port", &self.port),
+            ("hw", &self.hw),
+            ("diagnostic", &self.diagnostic),
+            ("transport", &self.transport),
+        ]
+    }
+
+    /// Adds the counters of another process. Sums wrap around.
+    pub fn add(&mut self, other: &DeviceReport) {
+        let groups = [
+            (&mut self.port, &other.port),
+            (&mut self.hw, &other.hw),
+            (&mut self.diagnostic, &other.diagnostic),
+            (&mut self.transport, &other.transport),
+        ];
+        for (mine, others) in groups {
+            for (name, count) in others {
+                let mine = mine.entry(name.clone()).or_default();
+                *mine = mine.wrapping_add(*count);
+            }
+        }
+    }
+
+    /// Returns the report of a device for which nothing was counted: all counters are 0.
+    pub fn zero() -> DeviceReport {
+        counters::DeviceCounters::default()
+            .read(Default::default, 0)
+            .into()
+    }
+}
+
+impl From<DeviceReadings> for DeviceReport {
+    fn from(readings: DeviceReadings) -> Self {
+        DeviceReport {
+            port: counts(readings.port),
+            hw: counts(readings.hw),
+            diagnostic: counts(readings.diagnostic),
+            transport: counts(readings.transport),
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the sums over the queue pairs of a device, destroyed ones included.
+    pub(crate) fn totals_of(&self, device: &str) -> QpTotals {
+        counters::of_device(device).totals(|| self.live_totals(device))
+    }
+
+    /// Returns the counters of the process.
+    pub(crate) fn report(&self) -> Report {
+        let devices = counters::of_all_devices().into_iter();
+        Report {
+            program: program(),
+            instance: self.instance,
+            devices: devices
+                .map(|(name, counters)| {
+                    let bad = self.bad_datagrams(&name);
+                    let readings = counters.read(|| self.live_totals(&name), bad);
+                    (name, readings.into())
+                })
+                .collect(),
+            process: counts(self.read_process()),
+        }
+    }
+
+    /// Returns the readings that belong to the process and to no device.
+    fn read_process(&self) -> Vec<(&'static str, u64)> {
+        let mut readings = vec![
+            ("malformed_packets", self.counters.malformed.get()),
+            ("unknown_qp", self.counters.unknown_qp.get()),
+            ("wakeups", self.counters.wakeups.get()),
+            ("coalesced_sends", self.counters.coalesced_sends.get()),
+            ("flush_timeouts", self.counters.flush_timeouts.get()),
+            ("delayed_acks", self.counters.delayed_acks.get()),
+            ("writes_awaited", self.counters.writes_awaited.get()),
+            ("quantum_waits", self.quantum_waits()),
+            ("panics", self.counters.panics.get()),
+        ];
+        if let Some(counters) = self.net_counters() {
+            readings.extend(counters.snapshot());
+        }
+        readings
+    }
+
+    /// Returns the sums over the queue pairs of a device that exist now.
+    fn live_totals(&self, device: &str) -> QpTotals {
+        let mut totals = QpTotals::default();
+        for qp in self.qps.read().iter() {
+            if qp.device().name() == device {
+                totals += &qp.totals();
+            }
+        }
+        totals
+    }
+
+    /// Returns the number of datagrams for a device that were dropped: malformed, or with a wrong
+    /// ICRC.
+    fn bad_datagrams(&self, device: &str) -> u64 {
+        let Some(network) = self.network.get() else {
+            return 0;
+        };
+        let addresses = device::addresses_of(device);
+        let counts = addresses
+            .into_iter()
+            .map(|address| network.shared.bad_datagrams(address));
+        counts.sum()
+    }
+}
+
+/// Returns a report as JSON.
+pub(super) fn encode(report: &Report) -> Vec<u8> {
+    serde_json::to_vec(report).expect("names and numbers are JSON")
+}
+
+fn counts(readings: Readings) -> Counts {
+    let own = |(name, count): (&str, u64)| (name.to_owned(), count);
+    readings.into_iter().map(own).collect()
+}
+
+/// Returns the name under which this program was started.
+fn program() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

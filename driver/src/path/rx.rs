@@ -1,0 +1,239 @@
+//! The receive path: takes a batch from a socket, and hands each packet to its queue pair.
+
+use super::engine::{Engine, Network};
+use super::groups::Joined;
+use super::report;
+use crate::memory::regions::{RegionTable, regions};
+use crate::ports::{LocalPort, Receiver};
+use crate::queues::qp::{Incoming, Qp};
+use crate::queues::table::QpMap;
+use crate::scheduling::limits::ANSWER_INTERVAL;
+use crate::sync::lock;
+use std::cell::LazyCell;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use urxe_net::{Datagram, RecvBatch};
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::time::Time;
+use urxe_proto::ud::NetworkHeader;
+use urxe_proto::wire::Packet;
+
+/// The kind of thread that receives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Caller {
+    /// A thread of the program that polls, and may answer the messages that it gets.
+    Poll,
+    /// The progress thread, or a thread of the program in a blocking call.
+    Other,
+}
+
+impl Engine {
+    /// Receives one batch from an address, unless another thread is receiving from it. True when
+    /// there were packets.
+    pub(super) fn receive(&self, port: &LocalPort, caller: Caller) -> bool {
+        let Some(mut receiver) = try_lock(&port.receiver) else {
+            return false;
+        };
+        let endpoint = port.endpoint();
+        let worked = self.handle_batch(&mut receiver, caller, |batch, f| {
+            match endpoint.recv(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, address = %endpoint.address(), "receiving failed");
+                    port.failed(&error);
+                    false
+                }
+            }
+        });
+        if worked {
+            // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
+            self.waker.deadline_moved(endpoint.next_deadline());
+        }
+        worked
+    }
+
+    /// Receives one batch from a group, unless another thread is receiving from it. True when there
+    /// were packets.
+    pub(super) fn receive_group(&self, joined: &Joined) -> bool {
+        let Some(mut receiver) = try_lock(&joined.receiver) else {
+            return false;
+        };
+        self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
+            match joined.group.recv(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, group = %joined.group.address(), "receiving failed");
+                    false
+                }
+            }
+        })
+    }
+
+    /// Receives a batch of frames for each queue pair for raw packets. True when there were any.
+    pub(super) fn receive_frames(&self) -> bool {
+        let raw = self.raw();
+        let qps = raw.iter().filter_map(Weak::upgrade);
+        qps.fold(false, |worked, qp| worked | qp.receive_frames())
+    }
+
+    /// Does the work of the progress thread alone: datagrams that other processes forwarded, and
+    /// messages between processes about the port.
+    pub(super) fn serve(&self, network: &Network) {
+        network.gsi.check_ends();
+        let mut receiver = lock(&network.forwarded);
+        self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
+            match network.shared.recv_forwarded(batch, f) {
+                Ok(count) => count > 0,
+                Err(error) => {
+                    tracing::warn!(%error, "receiving from other processes failed");
+                    false
+                }
+            }
+        });
+        network
+            .shared
+            .answer_questions(|| report::encode(&self.report()));
+        for port in network.ports.list().iter() {
+            self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
+                if let Err(error) = port.endpoint().service(batch, f) {
+                    tracing::warn!(%error, "port sharing failed");
+                }
+                false
+            });
+        }
+    }
+
+    /// Hands a batch to its queue pairs, and lets each send after every [`ANSWER_INTERVAL`] bytes.
+    fn handle_batch(
+        &self,
+        receiver: &mut Receiver,
+        caller: Caller,
+        receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
+    ) -> bool {
+        let Receiver { batch, touched } = receiver;
+        // Most polls receive nothing, and need no locks.
+        let tables = LazyCell::new(|| (urxe_net::now(), self.qps.read(), regions()));
+        let mut unanswered = 0;
+        let mut current = None;
+        let worked = receive(batch, &mut |datagram| {
+            let (now, qps, held) = &*tables;
+            self.handle(qps, held.table(), *now, datagram, &mut current, touched);
+            unanswered += datagram.bytes.len();
+            if unanswered >= ANSWER_INTERVAL {
+                unanswered = 0;
+                current = None;
+                self.answer(touched, caller, qps, held.table());
+            }
+        });
+        drop(current);
+        if !touched.is_empty() {
+            let (_, qps, held) = &*tables;
+            self.answer(touched, caller, qps, held.table());
+        }
+        worked
+    }
+
+    /// Hands a datagram to its queue pair, which stays locked in `current`. The caller must release
+    /// that lock before it locks another queue pair.
+    fn handle<'a>(
+        &self,
+        qps: &'a QpMap,
+        regions: &RegionTable,
+        now: Time,
+        datagram: &Datagram<'_>,
+        current: &mut Option<Incoming<'a>>,
+        touched: &mut Vec<Qpn>,
+    ) {
+        let packet = match Packet::parse(datagram.packet()) {
+            Ok(packet) => packet,
+            Err(error) => {
+                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
+                self.counters.malformed.add(1);
+                if let Some(network) = self.network.get() {
+                    network.shared.count_bad(datagram.dst);
+                }
+                return;
+            }
+        };
+        let dest_qp = packet.header.bth.dest_qp;
+        if dest_qp == Qpn::GSI {
+            *current = None;
+            if let Some(network) = self.network.get() {
+                network.gsi.arrived(datagram, &packet);
+            }
+            return;
+        }
+        let receivers = match qps.get(dest_qp) {
+            Some(qp) => std::slice::from_ref(qp),
+            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
+            None => &[],
+        };
+        if receivers.is_empty() {
+            self.counters.unknown_qp.add(1);
+            return;
+        }
+        let network = network_header(datagram);
+        for qp in receivers {
+            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, &packet) {
+                continue;
+            }
+            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+            let incoming = lock_only(current, qp);
+            let writes = incoming.writes();
+            if incoming.handle(now, &network, datagram.src.port(), &packet, regions) {
+                touched.push(qp.qpn());
+            }
+            if incoming.writes() != writes {
+                self.polling.wrote();
+            }
+        }
+    }
+
+    /// Lets each queue pair that received packets send once.
+    fn answer(&self, touched: &mut Vec<Qpn>, caller: Caller, qps: &QpMap, regions: &RegionTable) {
+        for qpn in touched.drain(..) {
+            // The table has been locked since the queue pair received.
+            let Some(qp) = qps.get(qpn) else { continue };
+            let may_delay =
+                caller == Caller::Poll && self.waker.handover().leaves_packets_to_polls();
+            let empty_polls = may_delay.then(|| self.polling.empty_polls());
+            let effects = qp.answer(empty_polls, regions);
+            let delays_ack = effects.delayed_ack;
+            self.apply(qp, effects);
+            if delays_ack {
+                self.delay_ack(qp, regions);
+            }
+        }
+    }
+}
+
+/// Locks a receiver, unless another thread receives with it.
+fn try_lock(receiver: &Mutex<Receiver>) -> Option<MutexGuard<'_, Receiver>> {
+    match receiver.try_lock() {
+        Ok(receiver) => Some(receiver),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Locks `qp`, and releases the queue pair that was locked before.
+fn lock_only<'c, 'a>(
+    current: &'c mut Option<Incoming<'a>>,
+    qp: &'a Arc<Qp>,
+) -> &'c mut Incoming<'a> {
+    if !current.as_ref().is_some_and(|current| current.is_for(qp)) {
+        *current = None;
+    }
+    current.get_or_insert_with(|| Incoming::of(qp))
+}
+
+/// Returns the addresses and IP header fields of a datagram. The flow label is left 0.
+fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
+    NetworkHeader {
+        source: Gid::from_ip(datagram.src.ip()),
+        destination: Gid::from_ip(datagram.dst.ip()),
+        traffic_class: datagram.tos,
+        flow_label: 0,
+        hop_limit: datagram.ttl,
+    }
+}

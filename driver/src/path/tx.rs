@@ -1,0 +1,157 @@
+//! What queue pairs want done, and the queue pairs that wait to send.
+
+use super::engine::Engine;
+use crate::memory::regions::{RegionTable, regions};
+use crate::queues::qp::{Effects, Qp};
+use std::sync::Arc;
+use urxe_proto::time::Time;
+
+impl Engine {
+    /// Does what a queue pair wants done, except for a delayed ACK, see [`Engine::delay_ack`].
+    pub(crate) fn apply(&self, qp: &Arc<Qp>, effects: Effects) {
+        let Effects {
+            deadline,
+            delayed_until,
+            ready,
+            delayed_ack: _,
+            room,
+            coalesced,
+            acks_delayed,
+        } = effects;
+        if coalesced > 0 {
+            self.counters.coalesced_sends.add(u64::from(coalesced));
+        }
+        if acks_delayed > 0 {
+            self.counters.delayed_acks.add(u64::from(acks_delayed));
+        }
+        if deadline != Time::NEVER {
+            let is_first = self.timers.add(qp.qpn(), deadline);
+            // While the program polls, its polls run the timers.
+            if is_first && !self.waker.handover().leaves_packets_to_polls() {
+                self.waker.deadline_moved(deadline);
+            }
+        }
+        self.waker.deadline_moved(delayed_until);
+        if let (Some(socket), Some(network)) = (room, self.network.get()) {
+            network.rooms.add(qp, &socket);
+        }
+        if ready {
+            self.add_ready(Arc::clone(qp));
+        }
+    }
+
+    /// Adds a queue pair to the list of those with a delayed ACK. Sends the ACK if it may no longer
+    /// be delayed: the progress thread reads the list after it has stored that it sleeps for longer.
+    pub(super) fn delay_ack(&self, qp: &Arc<Qp>, regions: &RegionTable) {
+        if let Some(network) = self.network.get() {
+            network.deferred.add_ack(Arc::clone(qp));
+        }
+        if !self.waker.handover().leaves_packets_to_polls() {
+            let effects = qp.send_delayed_ack(regions);
+            self.apply(qp, effects);
+        }
+    }
+
+    /// Returns the number of polls so far if sends may be deferred, or else `None`: while a
+    /// completion queue is armed, the program may sleep outside urxe's calls, so no call would send
+    /// them.
+    pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
+        (!self.waker.handover().is_armed()).then(|| self.polling.polls())
+    }
+
+    /// Notes that sends of a queue pair are deferred from `now` on. `is_listed` says that the queue
+    /// pair is on the list: this was called for it, and [`Qp::send_deferred`] not since.
+    pub(crate) fn defer_sends(&self, qp: &Arc<Qp>, is_listed: bool, now: Time) {
+        if let Some(network) = self.network.get() {
+            let new = (!is_listed).then(|| Arc::clone(qp));
+            network.deferred.add(new, now);
+        }
+    }
+
+    /// Sends all deferred sends and delayed ACKs. The caller must hold no lock.
+    pub(crate) fn flush_deferred(&self) {
+        self.send_delayed_acks();
+        self.send_deferred();
+    }
+
+    /// Sends the deferred sends only: the program has come back, and may still answer messages. The
+    /// caller must hold no lock.
+    pub(super) fn send_deferred(&self) {
+        if let Some(network) = self.network.get() {
+            network.deferred.take_all(|qp| {
+                if let Some(effects) = qp.send_deferred(false, regions().table()) {
+                    self.apply(&qp, effects);
+                }
+            });
+            self.wake_if_grantable();
+        }
+    }
+
+    /// Sends the delayed ACKs: the program has answered what it will answer. The caller must hold
+    /// no lock.
+    pub(super) fn send_delayed_acks(&self) {
+        if let Some(network) = self.network.get() {
+            network.deferred.take_acks(|qp| {
+                let effects = qp.send_delayed_ack(regions().table());
+                self.apply(&qp, effects);
+            });
+        }
+    }
+
+    /// Sends the deferred sends after the flush timer has expired.
+    pub(super) fn send_late(&self) {
+        if let Some(network) = self.network.get() {
+            network.deferred.take_expired(|qp| {
+                if let Some(effects) = qp.send_deferred(true, regions().table()) {
+                    self.counters.flush_timeouts.add(1);
+                    self.apply(&qp, effects);
+                }
+            });
+        }
+    }
+
+    /// Wakes the progress thread if a connection waits for a quantum although there is room. For
+    /// threads that are not about to drive the network.
+    pub(crate) fn wake_if_grantable(&self) {
+        if self.limiters.can_grant() {
+            self.waker.wake();
+        }
+    }
+
+    /// Lets connections that wait for a quantum send while there is room. True when there were any.
+    /// The caller must hold no lock.
+    pub(super) fn grant_quanta(&self) -> bool {
+        self.limiters.grant(|qp| {
+            let effects = qp.take_quantum(regions().table());
+            self.apply(&qp, effects);
+        })
+    }
+
+    /// Gives a turn to each queue pair that has more to send. True when there were any. The caller
+    /// must hold no lock.
+    pub(super) fn run_ready(&self) -> bool {
+        let ready = self.take_ready();
+        for qp in &ready {
+            let effects = qp.take_turn(regions().table());
+            self.apply(qp, effects);
+        }
+        !ready.is_empty()
+    }
+
+    /// Lets queue pairs send whose sockets have room. The caller must hold no lock.
+    pub(super) fn use_rooms(&self) {
+        let Some(network) = self.network.get() else {
+            return;
+        };
+        for (qp, socket) in network.rooms.take() {
+            // A queue pair before this one may have filled the socket again.
+            match socket.is_full() {
+                true => network.rooms.add(&qp, &socket),
+                false => {
+                    let effects = qp.room_found(regions().table());
+                    self.apply(&qp, effects);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Completion queues and completion channels (10.2.6, 11.2.5, 11.4.2).
+
+mod entries;
+mod monitor;
+
+pub(crate) use monitor::CqMonitor;
+
+use crate::event_queue::{AckCount, EventQueue};
+use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
+use crate::scheduling::moderation::Moderation;
+use crate::sync::lock;
+use entries::{Added, Entries};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use urxe_net::{now, wall};
+use urxe_proto::ids::Qpn;
+use urxe_proto::time::Time;
+use urxe_proto::work::{Completion, WcStatus};
+
+/// The most entries a completion queue may have.
+pub const MAX_CQE: u32 = 4_194_303;
+
+/// A completion channel: completion queues with a notification. A queue appears once for each time
+/// it was armed.
+pub type Channel = EventQueue<Arc<Cq>>;
+
+/// Attributes for the creation of a completion queue (11.2.8.1).
+#[derive(Clone, Debug, Default)]
+pub struct CqInit {
+    /// The least number of entries, 1 to [`MAX_CQE`].
+    pub capacity: u32,
+    /// The completion channel, if any.
+    pub channel: Option<Arc<Channel>>,
+    /// Whether completions carry timestamps.
+    pub stamps: bool,
+    /// Whether a new completion replaces the oldest one when the queue is full. Otherwise the queue
+    /// is unusable after an overrun.
+    pub ignores_overrun: bool,
+}
+
+/// The time of a completion; zeros if the queue records no timestamps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamp {
+    /// The device's clock: nanoseconds since the machine started.
+    pub device: u64,
+    /// The wall clock: nanoseconds since 1970.
+    pub wall: u64,
+}
+
+impl Stamp {
+    fn now() -> Self {
+        Stamp {
+            device: now().0,
+            wall: wall(),
+        }
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    entries: Entries<(Completion, Stamp)>,
+    channel: Option<Arc<Channel>>,
+    stamps: bool,
+    ignores_overrun: bool,
+    events: Arc<AsyncEvents>,
+    monitor: Arc<CqMonitor<Cq>>,
+    /// The queue pairs that use this queue; they fail when it overruns.
+    users: Mutex<HashSet<Qpn>>,
+    /// Events of the channel that the application has not acknowledged.
+    pub channel_acks: AckCount,
+    /// Its identity in asynchronous events.
+    pub origin: Arc<Origin>,
+}
+
+/// An error in the creation of a completion queue, or in its resizing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CqError {
+    /// The number of entries is 0, or exceeds [`MAX_CQE`]: EINVAL.
+    #[error("a completion queue has 1 to {MAX_CQE} entries")]
+    Size,
+    /// The queue holds more completions than the new size: EINVAL.
+    #[error("more completions wait than the new size holds")]
+    InUse,
+    /// The entries cannot be allocated: ENOMEM.
+    #[error("not enough memory for the entries of the completion queue: ask for fewer")]
+    NoMemory,
+}
+
+impl CqError {
+    /// The errno that verbs return.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Size | Self::InUse => libc::EINVAL,
+            Self::NoMemory => libc::ENOMEM,
+        }
+    }
+}
+
+/// The queue is full: a completion was lost, and the queue is unusable (11.6.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Overrun;
+
+impl Cq {
+    /// Creates a completion queue. Its errors are reported to `events`.
+    ///
+    /// # Errors
+    /// [`CqError::Size`] and [`CqError::NoMemory`].
+    pub(crate) fn with(
+        init: CqInit,
+        events: Arc<AsyncEvents>,
+        monitor: Arc<CqMonitor<Cq>>,
+    ) -> Result<Arc<Cq>, CqError> {
+        check_size(init.capacity)?;
+        let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
+        Ok(Arc::new(Cq {
+            entries,
+            channel: init.channel,
+            stamps: init.stamps,
+            ignores_overrun: init.ignores_overrun,
+            events,
+            monitor,
+            users: Mutex::default(),
+            channel_acks: AckCount::default(),
+            origin: Origin::new(),
+        }))
+    }
+
+    /// The number of entries that the queue holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.entries.capacity() as u32
+    }
+
+    /// The completion channel.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
+    }
+
+    /// Takes the oldest completions, up to the length of `into`, and returns their number.
+    pub(crate) fn take_many(&self, into: &mut [Option<Completion>]) -> usize {
+        let most = into.len();
+        self.entries.take_many(most, |index, (completion, _)| {
+            into[index] = Some(completion);
+        })
+    }
+
+    /// Takes the oldest completion with its timestamp.
+    pub(crate) fn take(&self) -> Option<(Completion, Stamp)> {
+        self.entries.take()
+    }
+
+    /// Requests one notification on the channel: for the next completion, or with `solicited_only`
+    /// for the next that is solicited or an error (11.4.2.2). A request for any completion
+    /// overrides one for solicited ones.
+    pub(crate) fn request_notification(&self, solicited_only: bool) {
+        if self.entries.arm(solicited_only) {
+            self.monitor.armed();
+        }
+    }
+
+    /// Changes the number of entries. Completions in the queue stay.
+    ///
+    /// # Errors
+    /// See [`CqError`].
+    pub fn resize(&self, capacity: u32) -> Result<(), CqError> {
+        check_size(capacity)?;
+        match self.entries.resize(capacity as usize) {
+            None => Err(CqError::InUse),
+            Some(resized) => resized.map_err(|_| CqError::NoMemory),
+        }
+    }
+
+    /// Sets how long notifications may be delayed. A notification that is delayed already is
+    /// delivered by the new rule with the next completion, or at the time that was set for it.
+    pub fn moderate(&self, moderation: Moderation) {
+        self.entries.moderate(moderation);
+    }
+
+    /// Adds a completion, and delivers a notification if one was requested.
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        completion: Completion,
+        solicited: bool,
+    ) -> Result<(), Overrun> {
+        let stamp = match self.stamps {
+            true => Stamp::now(),
+            false => Stamp::default(),
+        };
+        let solicited = solicited || completion.status != WcStatus::Success;
+        let entry = (completion, stamp);
+        match self
+            .entries
+            .add(entry, solicited, self.ignores_overrun, now)
+        {
+            Added::Quiet => {}
+            Added::Notify => self.notify(),
+            Added::NotifyAt(at) => self.monitor.delay(self, at),
+            Added::Overran { first } => {
+                if first {
+                    self.report_overrun();
+                }
+                return Err(Overrun);
+            }
+        }
+        Ok(())
+    }
+
+    fn report_overrun(self: &Arc<Self>) {
+        tracing::warn!(capacity = self.capacity(), "a completion queue overran");
+        self.events.push(AsyncEvent {
+            kind: EventType::CqErr,
+            object: EventObject::Cq(Arc::clone(&self.origin)),
+        });
+        self.monitor.overran(Arc::clone(self));
+    }
+
+    /// Delivers a delayed notification whose time has come.
+    pub(crate) fn delay_ended(self: &Arc<Self>, now: Time) {
+        if self.entries.delay_ended(now) {
+            self.notify();
+        }
+    }
+
+    /// Delivers the notification that was requested.
+    fn notify(self: &Arc<Self>) {
+        self.monitor.disarmed();
+        if let Some(channel) = &self.channel {
+            channel.push(Arc::clone(self));
+        }
+    }
+
+    /// Removes and returns the completions of a queue pair that is being destroyed or reset. The
+    /// application must not see them any more (11.2.4.5).
+    pub fn purge(&self, qpn: Qpn) -> Vec<Completion> {
+        let purged = self.entries.purge(|(completion, _)| completion.qpn == qpn);
+        purged.iter().map(|(completion, _)| *completion).collect()
+    }
+
+    /// Adds a queue pair that uses this queue.
+    pub(crate) fn attach(&self, qpn: Qpn) {
+        lock(&self.users).insert(qpn);
+    }
+
+    /// Removes a queue pair that is being destroyed, with its completions.
+    pub(crate) fn detach(&self, qpn: Qpn) {
+        lock(&self.users).remove(&qpn);
+        self.purge(qpn);
+    }
+
+    /// The queue pairs that use this queue.
+    pub(crate) fn users(&self) -> Vec<Qpn> {
+        lock(&self.users).iter().copied().collect()
+    }
+
+    /// Withdraws the queue's notifications and events, and waits until the application has
+    /// acknowledged those that it has taken. Must be called before the last reference is dropped.
+    pub fn retire(&self) {
+        if self.entries.disarm() {
+            self.monitor.disarmed();
+        }
+        if let Some(channel) = &self.channel {
+            channel.retract(|cq| std::ptr::eq(&**cq, self));
+        }
+        self.channel_acks.wait();
+        self.events.end(&self.origin);
+    }
+}
+
+fn check_size(capacity: u32) -> Result<(), CqError> {
+    if (1..=MAX_CQE).contains(&capacity) {
+        Ok(())
+    } else {
+        Err(CqError::Size)
+    }
+}

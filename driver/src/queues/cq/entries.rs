@@ -1,0 +1,199 @@
+//! The entries of a completion queue, and the notification that the application has requested.
+
+use crate::scheduling::moderation::{Moderation, Moderator, Verdict};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use std::collections::{TryReserveError, VecDeque};
+use urxe_proto::time::Time;
+
+/// The notification that the application has requested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Armed {
+    #[default]
+    No,
+    /// For a completion of a solicited receive, or an error.
+    Solicited,
+    /// For any completion.
+    Any,
+}
+
+/// The entries of a completion queue, oldest first.
+#[derive(Debug)]
+pub(super) struct Entries<E> {
+    ring: Mutex<Ring<E>>,
+    /// A copy of the number of entries, so that an empty poll takes no lock.
+    count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Ring<E> {
+    entries: VecDeque<E>,
+    capacity: usize,
+    armed: Armed,
+    moderator: Moderator,
+    overrun: bool,
+}
+
+/// The result of adding an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Added {
+    /// The requested notification must be delivered now; the request is consumed.
+    Notify,
+    /// The notification is delayed until this time at the latest.
+    NotifyAt(Time),
+    /// No notification is requested, or it is delayed already.
+    Quiet,
+    /// The queue was full, and the entry is lost.
+    Overran {
+        /// Whether this is the first overrun of the queue.
+        first: bool,
+    },
+}
+
+impl<E: Copy> Entries<E> {
+    pub(super) fn new(capacity: usize) -> Result<Self, TryReserveError> {
+        let mut entries = VecDeque::new();
+        entries.try_reserve_exact(capacity)?;
+        Ok(Entries {
+            ring: Mutex::new(Ring {
+                entries,
+                capacity,
+                armed: Armed::No,
+                moderator: Moderator::default(),
+                overrun: false,
+            }),
+            count: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        lock(&self.ring).capacity
+    }
+
+    pub(super) fn take(&self) -> Option<E> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut ring = lock(&self.ring);
+        let taken = ring.entries.pop_front();
+        self.note_count(&ring);
+        taken
+    }
+
+    /// The count is stored with Release while the ring is locked, and `arm` takes that lock. So a
+    /// poll after `arm` sees every entry that was added before it.
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn note_count(&self, ring: &MutexGuard<'_, Ring<E>>) {
+        self.count.store(ring.entries.len(), Ordering::Release);
+    }
+
+    /// Passes up to `most` of the oldest entries to `each`, with their index. Returns their number.
+    pub(super) fn take_many(&self, most: usize, mut each: impl FnMut(usize, E)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut ring = lock(&self.ring);
+        let taken = ring.entries.len().min(most);
+        for (index, entry) in ring.entries.drain(..taken).enumerate() {
+            each(index, entry);
+        }
+        self.note_count(&ring);
+        taken
+    }
+
+    /// Requests one notification. Returns true if none was requested before.
+    pub(super) fn arm(&self, solicited_only: bool) -> bool {
+        let mut ring = lock(&self.ring);
+        let before = ring.armed;
+        ring.armed = match (before, solicited_only) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            (_, true) => Armed::Solicited,
+        };
+        before == Armed::No
+    }
+
+    /// Cancels the requested notification. Returns true if one was requested.
+    pub(super) fn disarm(&self) -> bool {
+        std::mem::take(&mut lock(&self.ring).armed) != Armed::No
+    }
+
+    /// Adds an entry. If the queue is full, the entry replaces the oldest one if `gives_way` is
+    /// true, and is lost otherwise.
+    pub(super) fn add(
+        &self,
+        new: E,
+        solicited: bool,
+        gives_way: bool,
+        now: impl FnOnce() -> Time,
+    ) -> Added {
+        let mut ring = lock(&self.ring);
+        let full = ring.entries.len() >= ring.capacity;
+        if full && gives_way {
+            ring.entries.pop_front();
+        } else if full {
+            let first = !std::mem::replace(&mut ring.overrun, true);
+            return Added::Overran { first };
+        }
+        ring.entries.push_back(new);
+        self.note_count(&ring);
+        let wanted = match ring.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited,
+        };
+        if !wanted {
+            return Added::Quiet;
+        }
+        // A full queue notifies at once: further completions cannot be added to the batch.
+        let full = ring.entries.len() >= ring.capacity;
+        match ring.moderator.judge(full, now) {
+            Verdict::Notify => {
+                ring.armed = Armed::No;
+                Added::Notify
+            }
+            Verdict::WaitUntil(at) => Added::NotifyAt(at),
+            Verdict::Wait => Added::Quiet,
+        }
+    }
+
+    /// Returns whether the delayed notification is due at `now`. If so, the request is consumed.
+    pub(super) fn delay_ended(&self, now: Time) -> bool {
+        let mut ring = lock(&self.ring);
+        let is_due = ring.moderator.is_due(now) && ring.armed != Armed::No;
+        if is_due {
+            ring.moderator.reset();
+            ring.armed = Armed::No;
+        }
+        is_due
+    }
+
+    pub(super) fn moderate(&self, moderation: Moderation) {
+        lock(&self.ring).moderator.set(moderation);
+    }
+
+    /// Changes the largest number of entries. Returns `None` if the queue holds more.
+    pub(super) fn resize(&self, capacity: usize) -> Option<Result<(), TryReserveError>> {
+        let mut ring = lock(&self.ring);
+        let more = capacity.checked_sub(ring.entries.len())?;
+        Some(ring.entries.try_reserve_exact(more).map(|()| {
+            ring.capacity = capacity;
+        }))
+    }
+
+    /// Removes and returns the entries that `goes` selects, in their order.
+    pub(super) fn purge(&self, goes: impl Fn(&E) -> bool) -> Vec<E> {
+        let mut purged = Vec::new();
+        let mut ring = lock(&self.ring);
+        ring.entries.retain(|entry| {
+            let goes = goes(entry);
+            if goes {
+                purged.push(*entry);
+            }
+            !goes
+        });
+        self.note_count(&ring);
+        purged
+    }
+}

@@ -1,0 +1,76 @@
+//! The share of a reliable connection in the in-flight limit of its destination.
+
+use super::transport::Transport;
+use crate::scheduling::destinations::DestinationLimiter;
+use crate::scheduling::limits::SEND_QUANTUM;
+use std::sync::Arc;
+
+/// The share of one connection `T` in the limiter of its destination, a process of this host.
+#[derive(Debug)]
+pub(crate) struct DestinationShare<T> {
+    limiter: Arc<DestinationLimiter<T>>,
+    /// Bytes in flight that the limiter counts for this connection.
+    counted: u32,
+    /// A transport timer has expired and no packet has been accepted since. The packets sent may be
+    /// lost, so they count as 0 bytes in flight.
+    is_silent: bool,
+    /// The connection is in the limiter's FIFO.
+    waits: bool,
+}
+
+impl<T> DestinationShare<T> {
+    /// Returns the share of a connection with nothing in flight.
+    pub(super) fn new(limiter: &Arc<DestinationLimiter<T>>) -> Self {
+        DestinationShare {
+            limiter: Arc::clone(limiter),
+            counted: 0,
+            is_silent: false,
+            waits: false,
+        }
+    }
+
+    /// Reports the connection's bytes in flight to the limiter.
+    pub(super) fn count(&mut self, transport: &Transport) {
+        let in_flight = match self.is_silent {
+            true => 0,
+            false => transport.in_flight(),
+        };
+        if in_flight != self.counted {
+            self.limiter.changed(self.counted, in_flight);
+            self.counted = in_flight;
+        }
+    }
+
+    /// Sets whether a transport timer has expired with no packet accepted since.
+    pub(super) fn set_silent(&mut self, is_silent: bool) {
+        self.is_silent = is_silent;
+    }
+
+    /// Grants a quantum: the connection has reached the head of the FIFO.
+    pub(super) fn granted(&mut self, transport: &mut Transport) {
+        self.waits = false;
+        transport.grant(SEND_QUANTUM);
+    }
+
+    /// Requests a quantum for a connection that has used its last. Returns true if it is granted at
+    /// once. Otherwise `connection` joins the FIFO.
+    pub(super) fn request(&mut self, connection: &Arc<T>, transport: &mut Transport) -> bool {
+        self.count(transport);
+        if self.waits {
+            return false;
+        }
+        if self.limiter.is_free() {
+            transport.grant(SEND_QUANTUM);
+            return true;
+        }
+        self.waits = true;
+        self.limiter.wait(Arc::clone(connection));
+        false
+    }
+}
+
+impl<T> Drop for DestinationShare<T> {
+    fn drop(&mut self) {
+        self.limiter.changed(self.counted, 0);
+    }
+}

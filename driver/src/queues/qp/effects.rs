@@ -1,0 +1,40 @@
+//! What a queue pair wants done.
+
+use std::sync::Arc;
+use urxe_net::TxSocket;
+use urxe_proto::time::Time;
+
+/// What a queue pair wants done after a call, by the thread that called, once it has released the
+/// queue pair's lock. [`crate::path`] applies it.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Effects {
+    /// A timer is armed for this time; [`Time::NEVER`] for none.
+    pub(crate) deadline: Time,
+    /// `URXE_FAULTS` delays packets until this time; [`Time::NEVER`] if it delays none.
+    pub(crate) delayed_until: Time,
+    /// The queue pair has more to send than one turn, and joins the list of those.
+    pub(crate) ready: bool,
+    /// The queue pair joins the list of those with a delayed ACK.
+    pub(crate) delayed_ack: bool,
+    /// The queue pair waits for room in this socket.
+    pub(crate) room: Option<Arc<TxSocket>>,
+    /// The number of deferred sends that were sent.
+    pub(crate) coalesced: u32,
+    /// The number of ACKs that were delayed.
+    pub(crate) acks_delayed: u32,
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        Effects {
+            deadline: Time::NEVER,
+            delayed_until: Time::NEVER,
+            ready: false,
+            delayed_ack: false,
+            room: None,
+            coalesced: 0,
+            acks_delayed: 0,
+        }
+    }
+}

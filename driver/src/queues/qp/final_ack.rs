@@ -1,0 +1,53 @@
+//! The final ACK flush.
+//!
+//! The application may see a completion before the ACK of the same packet has been sent, since a
+//! batch is handled first and answered afterwards. An application that has received its last
+//! message may then destroy the queue pair, or exit, and the peer would retransmit to a queue pair
+//! that is gone. So the last responses are sent before the end.
+
+use super::pair::{Inner, Qp};
+use super::tx::{Blocked, Unsent, send_batch};
+use crate::memory::regions::{RegionTable, regions};
+use crate::ports::route::Route;
+use crate::scheduling::limits::TURN;
+use crate::sync::lock;
+use urxe_net::now;
+
+impl Qp {
+    /// Sends the final responses before the process exits.
+    pub(crate) fn leave(&self) {
+        let held = regions();
+        let unsent = self.flush_final_acks(&mut lock(&self.inner), held.table());
+        drop(held);
+        unsent.send();
+    }
+
+    /// Sends the final responses of a queue pair that handles no more packets. Returns those for
+    /// which the socket has no room; the caller sends them once it holds no lock.
+    pub(crate) fn flush_final_acks(&self, inner: &mut Inner, regions: &RegionTable) -> Unsent {
+        inner.follow_migration();
+        let mut batch = inner.take_stalled_batch(&self.batches);
+        let Inner {
+            transport,
+            traffic,
+            route,
+            effects,
+            ..
+        } = inner;
+        let Some(Route { local, path }) = route else {
+            return Unsent::new(batch, &self.batches);
+        };
+        transport.finish_answers();
+        let mut turn = TURN;
+        let mut more = true;
+        while more && turn > 0 {
+            batch.begin(path);
+            more = transport.poll_answers(now(), &mut self.host(regions), &mut batch);
+            match send_batch(&mut batch, path, local, (&mut *traffic, &mut *effects)) {
+                Ok(spent) => turn = turn.saturating_sub(spent),
+                Err(Blocked) => break,
+            }
+        }
+        Unsent::new(batch, &self.batches)
+    }
+}

@@ -1,0 +1,31 @@
+//! Queue pairs: the transport's state machine ([`transport`]), its memory and completion queues
+//! ([`host`]), and the network.
+//!
+//! [`rx`] takes packets in, [`tx`] sends them, [`pair`] has the state of both. Each call returns
+//! [`Effects`]: what the thread that called does once it has released the queue pair's lock.
+
+pub(crate) mod destination;
+mod effects;
+pub(crate) mod error;
+mod final_ack;
+mod flow_control;
+pub(crate) mod frames;
+mod host;
+pub(crate) mod init;
+mod owners;
+pub(crate) mod pacer;
+mod pair;
+mod queued_handles;
+pub(crate) mod receives;
+mod resources;
+mod rx;
+pub(crate) mod transport;
+mod tx;
+
+pub(crate) use effects::Effects;
+pub(crate) use owners::{Owner, Owners};
+pub use pair::Qp;
+pub(crate) use pair::{Inner, Way};
+pub(crate) use resources::QpResources;
+pub(crate) use rx::Incoming;
+pub(crate) use tx::Unsent;

@@ -1,0 +1,351 @@
+//! A queue pair and its state.
+
+use super::destination::DestinationShare;
+use super::effects::Effects;
+use super::flow_control::SameHostPeer;
+use super::init::QpCap;
+use super::owners::{Owner, Owners};
+use super::pacer::Pacer;
+use super::queued_handles::QueuedHandles;
+use super::receives::Source;
+use super::transport::Transport;
+use super::tx::Stalled;
+use crate::counters::{DeviceCounters, QpTotals, Traffic};
+use crate::device::Device;
+use crate::events::Origin;
+use crate::memory::regions::{RegionTable, regions};
+use crate::pd::Pd;
+use crate::ports::BatchPool;
+use crate::ports::route::Route;
+use crate::queues::cq::Cq;
+use crate::queues::raw::Frames;
+use crate::queues::srq::Xrcd;
+use crate::scheduling::coalescing::Coalescing;
+use crate::scheduling::delayed_ack::DelayedAck;
+use crate::scheduling::destinations::DestinationLimiter;
+use crate::sync::lock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use urxe_net::now;
+use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
+use urxe_proto::queue::PostError;
+use urxe_proto::time::Time;
+use urxe_proto::work::Sge;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) service: QpType,
+    pub(crate) cap: QpCap,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) counters: Arc<DeviceCounters>,
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) signal_all: bool,
+    pub(crate) block_own_multicast: bool,
+    pub(crate) owners: Owners,
+    /// The owner that created the queue pair.
+    pub(crate) creator: Arc<Owner>,
+    pub(crate) receives: Source,
+    pub(crate) batches: Arc<BatchPool>,
+    pub(crate) inner: Mutex<Inner>,
+    /// The multicast groups that the queue pair is attached to.
+    pub(crate) groups: Mutex<Vec<Gid>>,
+    /// The interface's packet socket, for raw packet queue pairs.
+    pub(crate) frames: Option<Frames>,
+    /// A copy of the state that is readable without a lock.
+    pub(crate) state: AtomicU32,
+}
+
+/// The way to the peer of a connection: its route and, for a reliable connection to a process of
+/// this host, the limit of bytes in flight to that process.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) route: Route,
+    pub(crate) limiter: Option<Arc<DestinationLimiter<Qp>>>,
+}
+
+/// The state of a queue pair that its lock protects.
+pub(crate) struct Inner {
+    pub(crate) transport: Transport,
+    /// Counters of bytes and packets sent and received.
+    pub(super) traffic: Traffic,
+    /// The route of a connected queue pair to its peer, from RTR on.
+    pub(super) route: Option<Route>,
+    /// The alternate way, for path migration.
+    pub(crate) alternate: Option<Way>,
+    /// Set for an unreliable connection to a process of this host, whose receive buffer it must not
+    /// overrun.
+    pub(super) same_host_peer: Option<SameHostPeer>,
+    /// The share of a reliable connection to a process of this host in the limit of that process.
+    pub(super) share: Option<DestinationShare<Qp>>,
+    /// The address handles of the datagrams in the send queue.
+    pub(crate) handles: QueuedHandles,
+    /// The rate limiter, if a rate limit is set.
+    pub(crate) pacer: Option<Pacer>,
+    /// The time at which the rate limiter lets the next burst go.
+    pub(super) paced_until: Time,
+    /// A batch for which the socket has no room.
+    pub(super) stalled: Option<Stalled>,
+    /// The engine lists the queue pair among those that wait for room in a socket.
+    pub(super) awaits_room: bool,
+    /// The earliest deadline that the engine's timers hold for this queue pair.
+    armed: Time,
+    /// Packets have been received since the last transmission.
+    pub(super) touched: bool,
+    /// The engine lists the queue pair among those with more to send.
+    pub(super) queued: bool,
+    /// State of send coalescing.
+    pub(crate) coalescing: Coalescing,
+    /// State of the delayed ACK.
+    pub(crate) delayed_ack: DelayedAck,
+    /// What the present call wants done.
+    pub(super) effects: Effects,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("transport", &self.transport)
+            .field("armed", &self.armed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Creates the state of a queue pair in RESET.
+    pub(crate) fn new(transport: Transport) -> Self {
+        Inner {
+            transport,
+            traffic: Traffic::default(),
+            route: None,
+            alternate: None,
+            same_host_peer: None,
+            share: None,
+            handles: QueuedHandles::default(),
+            pacer: None,
+            paced_until: Time::NEVER,
+            stalled: None,
+            awaits_room: false,
+            armed: Time::NEVER,
+            touched: false,
+            queued: false,
+            coalescing: Coalescing::default(),
+            delayed_ack: DelayedAck::default(),
+            effects: Effects::default(),
+        }
+    }
+
+    /// Sets the way that packets take from now on.
+    pub(crate) fn set_way(&mut self, way: Option<Way>) {
+        let is_unreliable = matches!(self.transport, Transport::Uc(_));
+        let connection = way.as_ref().filter(|_| is_unreliable);
+        self.same_host_peer = connection.and_then(|way| SameHostPeer::of_route(&way.route));
+        let limiter = way.as_ref().and_then(|way| way.limiter.as_ref());
+        self.share = limiter.map(DestinationShare::new);
+        self.transport.require_grants(self.share.is_some());
+        self.route = way.map(|way| way.route);
+    }
+
+    /// Switches to the alternate way if the connection has migrated (17.2.8).
+    pub(super) fn follow_migration(&mut self) {
+        if self.transport.take_migrated() {
+            let alternate = self.alternate.take();
+            self.set_way(alternate);
+        }
+    }
+
+    /// Takes what the calls since the last one want done.
+    pub(crate) fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
+    }
+}
+
+impl Qp {
+    /// The completion queues that the queue pair itself names, each once.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        let send = self.send_cq.as_ref();
+        let other = |cq: &&Arc<Cq>| send.is_none_or(|send| !Arc::ptr_eq(send, cq));
+        send.into_iter().chain(self.receives.cq().filter(other))
+    }
+
+    /// The XRC domain into whose shared receive queues the queue pair receives, if it is an XRC
+    /// target.
+    pub fn domain(&self) -> Option<&Arc<Xrcd>> {
+        self.receives.domain()
+    }
+
+    /// The queue pair number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The transport service.
+    pub fn service(&self) -> QpType {
+        self.service
+    }
+
+    /// The capacities of the queues.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Whether every send generates a completion.
+    pub fn signals_all(&self) -> bool {
+        self.signal_all
+    }
+
+    /// Its identity in the asynchronous events of its creator.
+    pub fn origin(&self) -> &Arc<Origin> {
+        self.creator.origin()
+    }
+
+    /// The current state. When it reads as an error state, the completion of that error is in the
+    /// completion queue.
+    pub fn state(&self) -> QpState {
+        lock(&self.inner).transport.state()
+    }
+
+    /// The state after the last change, read without the lock.
+    fn last_state(&self) -> QpState {
+        QpState::from_number(self.state.load(Ordering::Acquire)).unwrap_or_default()
+    }
+
+    /// The current attributes.
+    pub fn attributes(&self) -> QpAttr {
+        lock(&self.inner).transport.attributes()
+    }
+
+    /// The transport's counters.
+    pub fn counters(&self) -> Counters {
+        *lock(&self.inner).transport.counters()
+    }
+
+    /// The device that the queue pair belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// All counters of the queue pair: the transport's and the network's.
+    pub(crate) fn totals(&self) -> QpTotals {
+        let inner = lock(&self.inner);
+        QpTotals {
+            transport: *inner.transport.counters(),
+            traffic: inner.traffic,
+        }
+    }
+
+    /// Removes the queue pair's completions from its completion queues.
+    pub(crate) fn purge(&self) {
+        for cq in self.cqs() {
+            cq.purge(self.qpn);
+        }
+    }
+
+    /// Posts a receive (11.4.1.2).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if !self.last_state().accepts_receives() {
+            return Err(PostError::State);
+        }
+        self.receives.post(wr_id, sges)?;
+        if self.last_state().flushes_receives() {
+            self.flush_posted();
+        }
+        Ok(())
+    }
+
+    /// Flushes receives that were posted while the queue pair entered the error state.
+    fn flush_posted(&self) {
+        let held = regions();
+        let mut inner = lock(&self.inner);
+        inner.transport.receive_posted(&mut self.host(held.table()));
+    }
+
+    /// Handles the expiry of the timer that was armed for `at`.
+    pub(crate) fn timer_fired(
+        self: &Arc<Self>,
+        at: Time,
+        now: Time,
+        regions: &RegionTable,
+    ) -> Effects {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        if inner.armed != at {
+            // A timer for an earlier deadline has replaced this one.
+            return inner.take_effects();
+        }
+        inner.armed = Time::NEVER;
+        let is_expired = inner.transport.deadline() <= now;
+        if is_expired {
+            inner.transport.handle_timeout(now, &mut self.host(regions));
+            if let Some(share) = &mut inner.share {
+                share.set_silent(true);
+            }
+            if inner.transport.state() == QpState::Err {
+                tracing::debug!(qp = %self.qpn, counters = ?inner.transport.counters(),
+                    "the peer does not answer any more");
+            }
+        }
+        let room_timed_out = inner.stalled.as_ref().is_some_and(|it| it.until <= now);
+        let is_paced = inner.paced_until <= now;
+        if is_paced && !is_expired && !room_timed_out {
+            inner.paced_until = Time::NEVER;
+        }
+        if is_expired || room_timed_out || is_paced {
+            self.transmit(inner, regions);
+        } else {
+            self.settle(inner, regions);
+        }
+        inner.take_effects()
+    }
+
+    /// Moves the queue pair to the error state.
+    pub(crate) fn fail(&self, regions: &RegionTable) -> Effects {
+        let mut inner = lock(&self.inner);
+        inner.transport.fail(now(), &mut self.host(regions));
+        self.settle(&mut inner, regions);
+        inner.take_effects()
+    }
+
+    /// Moves the queue pair to the error state because its peer is gone.
+    pub(crate) fn peer_is_gone(&self) -> Effects {
+        let held = regions();
+        let mut inner = lock(&self.inner);
+        inner
+            .transport
+            .peer_is_gone(now(), &mut self.host(held.table()));
+        self.settle(&mut inner, held.table());
+        inner.take_effects()
+    }
+
+    /// Publishes the state machine's state: in-flight bytes, timer and state copy.
+    pub(crate) fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
+        if let Some(share) = &mut inner.share {
+            share.count(&inner.transport);
+        }
+        let room_timeout = inner.stalled.as_ref().map_or(Time::NEVER, |it| it.until);
+        let deadline = (inner.transport.deadline())
+            .min(inner.paced_until)
+            .min(room_timeout);
+        if deadline < inner.armed {
+            inner.armed = deadline;
+            inner.effects.deadline = deadline;
+        }
+        let state = inner.transport.state();
+        let before = self.state.swap(state as u32, Ordering::AcqRel);
+        if state.flushes_receives() && before != state as u32 {
+            // Flush receives that were posted before the new state was published.
+            inner.transport.receive_posted(&mut self.host(regions));
+        }
+    }
+}

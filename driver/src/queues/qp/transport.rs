@@ -1,0 +1,307 @@
+//! The transport's state machine of a queue pair, for each service.
+
+use super::init::{QpCap, QpInit};
+use super::resources::QpResources;
+use std::sync::Arc;
+use urxe_proto::host::{Host, Transmit};
+use urxe_proto::ids::{Qpn, Source};
+use urxe_proto::mtu::Mtu;
+use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
+use urxe_proto::queue::{NoMemory, PostError};
+use urxe_proto::raw::{RawConfig, RawQp};
+use urxe_proto::rc::{RcConfig, RcQp};
+use urxe_proto::time::Time;
+use urxe_proto::uc::{UcConfig, UcQp};
+use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
+use urxe_proto::wire::Packet;
+use urxe_proto::work::SendWr;
+
+/// Most bytes that a connection has in flight: what fits a receive buffer of the default
+/// `rmem_max`, 212,992 bytes, which the kernel doubles.
+const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Most bytes in the out-of-order queue of a connection: a whole window of a peer with the same
+/// limit, with room for the overhead of each packet.
+const HOLD_BYTES: u32 = 512 * 1024;
+
+/// The state machine of each service (9.7, 9.8).
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the largest; what the others waste is less than their queues"
+)]
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Rc(RcQp),
+    Uc(UcQp),
+    Ud(UdQp),
+    Raw(RawQp),
+}
+
+/// The destination of a queue pair's next packet.
+pub(crate) enum Next {
+    /// The connected peer, if there is a packet to send.
+    Peer,
+    /// The address handle with this number.
+    Handle(u64),
+    /// None: the send queue is empty.
+    Nothing,
+    /// None yet: the send queue holds datagrams that may not be sent now.
+    Waits,
+}
+
+/// Dispatches to the state machine of the service. Their methods have the same names and
+/// signatures.
+macro_rules! each {
+    ($transport:expr, $qp:ident => $ask:expr) => {
+        match $transport {
+            Transport::Rc($qp) => $ask,
+            Transport::Uc($qp) => $ask,
+            Transport::Ud($qp) => $ask,
+            Transport::Raw($qp) => $ask,
+        }
+    };
+}
+
+impl Transport {
+    /// Creates the state machine for `init.service`, in RESET. `mtu` is the port's MTU and
+    /// `max_frame` its largest frame, both in bytes.
+    pub(crate) fn new(
+        qpn: Qpn,
+        init: &QpInit,
+        cap: QpCap,
+        mtu: Mtu,
+        max_frame: usize,
+        resources: &QpResources,
+    ) -> Result<Self, NoMemory> {
+        let send = cap.send_queue_size();
+        let signal_all = init.signal_all;
+        Ok(match init.service {
+            service @ (QpType::Rc | QpType::XrcIni | QpType::XrcTgt) => {
+                let mut qp = RcQp::new(RcConfig {
+                    service,
+                    qpn,
+                    send,
+                    signal_all,
+                    window_bytes: WINDOW_BYTES,
+                    hold_bytes: HOLD_BYTES,
+                    congestion: resources.congestion,
+                })?;
+                qp.share_out_of_order_budget(Arc::clone(&resources.out_of_order));
+                Self::Rc(qp)
+            }
+            QpType::Uc => Self::Uc(UcQp::new(UcConfig {
+                qpn,
+                send,
+                signal_all,
+            })?),
+            QpType::Ud => Self::Ud(UdQp::new(UdConfig {
+                qpn,
+                send,
+                signal_all,
+                mtu,
+            })?),
+            QpType::RawPacket => Self::Raw(RawQp::new(RawConfig {
+                qpn,
+                send,
+                signal_all,
+                max_frame,
+            })?),
+        })
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        each!(self, qp => qp.state())
+    }
+
+    pub(crate) fn attributes(&self) -> QpAttr {
+        each!(self, qp => qp.attributes())
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        each!(self, qp => qp.counters())
+    }
+
+    pub(crate) fn send_queue_room(&self) -> u32 {
+        each!(self, qp => qp.send_queue_room())
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut impl Host,
+    ) -> Result<(), TransitionError> {
+        each!(self, qp => qp.modify(attr, mask, now, host))
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        wr: &SendWr<'_>,
+        now: Time,
+        host: &mut impl Host,
+    ) -> Result<(), PostError> {
+        each!(self, qp => qp.post_send(wr, now, host))
+    }
+
+    pub(crate) fn receive_posted(&mut self, host: &mut impl Host) {
+        each!(self, qp => qp.receive_posted(host));
+    }
+
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Time,
+        network: &NetworkHeader,
+        source_port: u16,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        match self {
+            Self::Rc(qp) => {
+                let source = Source {
+                    gid: network.source,
+                    port: source_port,
+                };
+                qp.handle_packet(now, source, packet, host);
+            }
+            Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
+            Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
+            // Raw packet queue pairs receive frames from a packet socket, not packets by number.
+            Self::Raw(_) => {}
+        }
+    }
+
+    /// See [`RcQp::congestion_met`]; the other services send no CNP.
+    pub(crate) fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
+        if let Self::Rc(qp) = self {
+            qp.congestion_met(now, packet);
+        }
+    }
+
+    /// See [`UcQp::set_probe_interval`]; the other services send no flow-control probes.
+    pub(crate) fn set_probe_interval(&mut self, bytes: u32) {
+        if let Self::Uc(qp) = self {
+            qp.set_probe_interval(bytes);
+        }
+    }
+
+    /// See [`RcQp::require_grants`]; the other services have no send quanta.
+    pub(crate) fn require_grants(&mut self, required: bool) {
+        if let Self::Rc(qp) = self {
+            qp.require_grants(required);
+        }
+    }
+
+    /// See [`RcQp::grant`].
+    pub(crate) fn grant(&mut self, bytes: u32) {
+        if let Self::Rc(qp) = self {
+            qp.grant(bytes);
+        }
+    }
+
+    /// See [`RcQp::wants_grant`].
+    pub(crate) fn wants_grant(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.wants_grant())
+    }
+
+    /// See [`RcQp::under_way`]; the other services get no acknowledgements.
+    pub(crate) fn in_flight(&self) -> u32 {
+        match self {
+            Self::Rc(qp) => qp.under_way(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => 0,
+        }
+    }
+
+    /// The time at which `handle_timeout` must be called. Only connections have timers.
+    pub(crate) fn deadline(&self) -> Time {
+        match self {
+            Self::Rc(qp) => qp.deadline(),
+            Self::Uc(qp) => qp.deadline(),
+            Self::Ud(_) | Self::Raw(_) => Time::NEVER,
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
+        match self {
+            Self::Rc(qp) => qp.handle_timeout(now, host),
+            Self::Uc(qp) => qp.handle_timeout(now),
+            Self::Ud(_) | Self::Raw(_) => {}
+        }
+    }
+
+    pub(crate) fn next_destination(&self) -> Next {
+        let Self::Ud(qp) = self else {
+            return Next::Peer;
+        };
+        match qp.next_destination() {
+            Some(number) => Next::Handle(number),
+            None if qp.send_queue_room() == qp.send_queue_size().max_wr => Next::Nothing,
+            None => Next::Waits,
+        }
+    }
+
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        out: &mut impl Transmit,
+    ) -> bool {
+        each!(self, qp => qp.poll_transmit(now, host, out))
+    }
+
+    /// See [`RcQp::defer_ack`]; the other services acknowledge nothing.
+    pub(crate) fn defer_ack(&mut self) -> bool {
+        match self {
+            Self::Rc(qp) => qp.defer_ack(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    /// See [`RcQp::poll_answers`]; the other services send no responses.
+    pub(crate) fn poll_answers(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        out: &mut impl Transmit,
+    ) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_answers(now, host, out),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    /// See [`RcQp::poll_probe`]; peers of the other services send no responses.
+    pub(crate) fn poll_probe(&mut self, now: Time, out: &mut impl Transmit) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_probe(now, out),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    /// See [`RcQp::peer_is_gone`].
+    pub(crate) fn peer_is_gone(&mut self, now: Time, host: &mut impl Host) {
+        if let Self::Rc(qp) = self {
+            qp.peer_is_gone(now, host);
+        }
+    }
+
+    /// See [`RcQp::say_farewell`].
+    pub(crate) fn finish_answers(&mut self) {
+        if let Self::Rc(qp) = self {
+            qp.say_farewell();
+        }
+    }
+
+    /// See [`RcQp::take_migrated`]; only connections have alternate paths.
+    pub(crate) fn take_migrated(&mut self) -> bool {
+        match self {
+            Self::Rc(qp) => qp.take_migrated(),
+            Self::Uc(qp) => qp.take_migrated(),
+            Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
+    pub(crate) fn fail(&mut self, now: Time, host: &mut impl Host) {
+        each!(self, qp => qp.fail(now, host));
+    }
+}

@@ -1,0 +1,326 @@
+//! Transmission: a queue pair sends up to a quantum, in batches, each to one destination.
+
+use super::effects::Effects;
+use super::flow_control::SameHostPeer;
+use super::pair::{Inner, Qp};
+use super::queued_handles::QueuedHandles;
+use super::transport::{Next, Transport};
+use crate::counters::Traffic;
+use crate::memory::regions::RegionTable;
+use crate::ports::route::Route;
+use crate::ports::{BatchPool, LocalPort};
+use crate::scheduling::limits::{FLUSH_CHARGE, ROOM_TIMEOUT, TURN};
+use crate::sync::lock;
+use std::sync::Arc;
+use urxe_net::{Path, SendBatch, now};
+use urxe_proto::time::Time;
+
+/// A batch for which the socket has no room. The queue pair sends nothing else until the batch is
+/// sent or dropped, so packets keep their order. The kernel reports room (`path::rooms`). No
+/// thread sleeps for it, since every sender holds at least the lock of its queue pair.
+pub(super) struct Stalled {
+    batch: SendBatch,
+    route: Route,
+    /// The time at which the batch is dropped.
+    pub(super) until: Time,
+}
+
+/// The socket has no room for the rest of a batch.
+pub(super) struct Blocked;
+
+/// Responses of a queue pair at its end for which the socket has no room.
+#[must_use]
+pub(crate) struct Unsent {
+    batch: SendBatch,
+    pool: Arc<BatchPool>,
+}
+
+impl Unsent {
+    pub(super) fn new(batch: SendBatch, pool: &Arc<BatchPool>) -> Self {
+        Unsent {
+            batch,
+            pool: Arc::clone(pool),
+        }
+    }
+
+    /// Sends the responses, and sleeps up to [`ROOM_TIMEOUT`] for room in the socket. Drops what is
+    /// left then. The caller must hold no lock.
+    pub(crate) fn send(mut self) {
+        if !self.batch.is_empty() {
+            let until = now() + ROOM_TIMEOUT;
+            while self.batch.flush_waiting().blocked && now() < until {}
+            self.batch.discard();
+        }
+        self.pool.put(self.batch);
+    }
+}
+
+impl Qp {
+    /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
+    /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
+    /// may be delayed, to be sent with the next post.
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        empty_polls: Option<u64>,
+        regions: &RegionTable,
+    ) -> Effects {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        inner.touched = false;
+        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now(), polls);
+        if empty_polls.is_some_and(delays) {
+            self.settle(inner, regions);
+            inner.effects.acks_delayed += 1;
+            inner.effects.delayed_ack = !inner.delayed_ack.list();
+        } else {
+            self.transmit(inner, regions);
+        }
+        inner.take_effects()
+    }
+
+    /// Sends the delayed ACK, unless it has been sent already.
+    pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+        let mut inner = lock(&self.inner);
+        if inner.delayed_ack.unlist() {
+            self.transmit(&mut inner, regions);
+        }
+        inner.take_effects()
+    }
+
+    /// Sends the deferred sends; `None` when there are none. `is_late` is true when the flush timer
+    /// has expired, and false when a call of the application triggers the flush.
+    pub(crate) fn send_deferred(
+        self: &Arc<Self>,
+        is_late: bool,
+        regions: &RegionTable,
+    ) -> Option<Effects> {
+        let mut inner = lock(&self.inner);
+        if !inner.coalescing.unlist() {
+            return None;
+        }
+        match is_late {
+            true => inner.coalescing.flush_timed_out(now()),
+            false => inner.coalescing.flushed_in_time(),
+        }
+        self.transmit(&mut inner, regions);
+        Some(inner.take_effects())
+    }
+
+    /// Transmits when the queue pair's turn among those with more to send comes.
+    pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+        let mut inner = lock(&self.inner);
+        inner.queued = false;
+        self.transmit(&mut inner, regions);
+        inner.take_effects()
+    }
+
+    /// Transmits after the limiter of its destination has granted a quantum.
+    pub(crate) fn take_quantum(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        if let Some(share) = &mut inner.share {
+            share.granted(&mut inner.transport);
+        }
+        self.transmit(inner, regions);
+        inner.take_effects()
+    }
+
+    /// Resumes transmission: the socket has room again.
+    pub(crate) fn room_found(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+        let mut inner = lock(&self.inner);
+        inner.awaits_room = false;
+        self.transmit(&mut inner, regions);
+        inner.take_effects()
+    }
+
+    /// Sends a probe to the peer. Returns whether one was possible.
+    pub(crate) fn probe(&self) -> (bool, Effects) {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        let Some(Route { local, path }) = &inner.route else {
+            return (false, inner.take_effects());
+        };
+        let mut batch = self.batches.take();
+        batch.begin(path);
+        let asked = inner.transport.poll_probe(now(), &mut batch);
+        let out = (&mut inner.traffic, &mut inner.effects);
+        // A probe for which the socket has no room is lost like any other, and repeated later.
+        if let Err(Blocked) = send_batch(&mut batch, path, local, out) {
+            batch.discard();
+        }
+        self.batches.put(batch);
+        (asked, inner.take_effects())
+    }
+
+    /// Sends what may be sent now, up to one turn. If more remains, the queue pair is ready for
+    /// another one.
+    pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
+        if let Some(frames) = &self.frames {
+            self.transmit_frames(inner, frames, regions);
+            return;
+        }
+        inner.delayed_ack.release();
+        inner.effects.coalesced += inner.coalescing.release();
+        if !self.send_stalled(inner) {
+            self.settle(inner, regions);
+            return;
+        }
+        inner.follow_migration();
+        if inner.same_host_peer.is_some() {
+            inner
+                .transport
+                .set_probe_interval(SameHostPeer::probe_interval());
+        }
+        let Inner {
+            transport,
+            traffic,
+            route,
+            handles,
+            pacer,
+            paced_until,
+            share,
+            queued,
+            stalled,
+            awaits_room,
+            effects,
+            ..
+        } = inner;
+        let mut batch = None;
+        let mut turn = TURN;
+        let mut more = true;
+        while more && turn > 0 {
+            let Some(next) = next_route(transport, route, handles) else {
+                more = false;
+                break;
+            };
+            let Route { local, path } = next;
+            if path.socket().is_full() {
+                // Nothing is staged, so the number of batches stays small however many queue pairs
+                // wait.
+                wait_for_room(awaits_room, effects, path);
+                more = false;
+                break;
+            }
+            let batch = batch.get_or_insert_with(|| self.batches.take());
+            batch.begin(path);
+            let (now, mut host) = (now(), self.host(regions));
+            more = match pacer {
+                None => transport.poll_transmit(now, &mut host, batch),
+                Some(pacer) => {
+                    let mut sink = pacer.limit(now, batch);
+                    let more = transport.poll_transmit(now, &mut host, &mut sink);
+                    let taken = sink.taken();
+                    pacer.spend(now, taken);
+                    // The rate limiter's timer resumes transmission.
+                    *paced_until = if more { pacer.next() } else { Time::NEVER };
+                    false
+                }
+            };
+            match send_batch(batch, path, local, (&mut *traffic, &mut *effects)) {
+                Ok(spent) => turn = turn.saturating_sub(spent),
+                Err(Blocked) => {
+                    *stalled = Some(Stalled {
+                        batch: std::mem::take(batch),
+                        route: next.clone(),
+                        until: now + ROOM_TIMEOUT,
+                    });
+                    wait_for_room(awaits_room, effects, path);
+                    more = false;
+                    break;
+                }
+            }
+            if let Some(share) = share
+                && transport.wants_grant()
+            {
+                more |= share.request(self, transport);
+            }
+        }
+        if let Some(batch) = batch {
+            self.batches.put(batch);
+        }
+        // A queue pair that is on the list already keeps its one entry.
+        effects.ready |= more && !std::mem::replace(queued, true);
+        self.settle(inner, regions);
+    }
+
+    /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.
+    fn send_stalled(&self, inner: &mut Inner) -> bool {
+        let Some(mut stalled) = inner.stalled.take() else {
+            return true;
+        };
+        let Route { local, path } = &stalled.route;
+        let out = (&mut inner.traffic, &mut inner.effects);
+        if send_batch(&mut stalled.batch, path, local, out).is_err() {
+            if now() < stalled.until {
+                wait_for_room(&mut inner.awaits_room, &mut inner.effects, path);
+                inner.stalled = Some(stalled);
+                return false;
+            }
+            inner.drop_batch(&mut stalled.batch);
+        }
+        self.batches.put(stalled.batch);
+        true
+    }
+}
+
+/// Has the queue pair resumed when the socket of `path` has room.
+fn wait_for_room(awaits_room: &mut bool, effects: &mut Effects, path: &Path) {
+    if !std::mem::replace(awaits_room, true) {
+        effects.room = Some(Arc::clone(path.socket()));
+    }
+}
+
+impl Inner {
+    /// Drops a batch for which the socket has no room, and counts its packets.
+    fn drop_batch(&mut self, batch: &mut SendBatch) {
+        self.traffic.gave_up(batch.packets() as u64);
+        batch.discard();
+    }
+
+    /// Takes the stalled batch, so that its packets precede those staged next; without one, an
+    /// empty batch.
+    pub(super) fn take_stalled_batch(&mut self, pool: &BatchPool) -> SendBatch {
+        match self.stalled.take() {
+            Some(stalled) => stalled.batch,
+            None => pool.take(),
+        }
+    }
+}
+
+/// Returns the route of the next packet; `None` when nothing can be sent, or no route is known.
+fn next_route<'a>(
+    transport: &Transport,
+    route: &'a Option<Route>,
+    handles: &'a mut QueuedHandles,
+) -> Option<&'a Route> {
+    match transport.next_destination() {
+        Next::Peer => route.as_ref(),
+        Next::Handle(number) => handles.route_of(number),
+        Next::Nothing => {
+            handles.clear();
+            None
+        }
+        Next::Waits => None,
+    }
+}
+
+/// Passes a batch to the kernel. Returns its charge against the turn, in bytes. Packets for which
+/// the socket has no room stay in the batch.
+pub(super) fn send_batch(
+    batch: &mut SendBatch,
+    path: &Path,
+    local: &LocalPort,
+    (traffic, effects): (&mut Traffic, &mut Effects),
+) -> Result<u64, Blocked> {
+    let report = batch.flush();
+    traffic.sent(&report, path.peer().ip().is_multicast());
+    if let Some(error) = &report.error {
+        tracing::debug!(%error, lost = report.lost, "packets could not be sent");
+        local.failed(error);
+    }
+    effects.delayed_until = effects.delayed_until.min(local.endpoint().held_until());
+    match report.blocked {
+        true => Err(Blocked),
+        false => Ok(report.bytes.max(FLUSH_CHARGE)),
+    }
+}

@@ -1,0 +1,267 @@
+//! Adaptive polling: how the progress thread sleeps, by what it has observed of the program.
+
+use super::handover::{Handover, Mode};
+use super::limits::{
+    BUSY_POLL, BUSY_POLL_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
+    LONG_MESSAGE, LONG_YIELD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
+    MAX_CONTENTION, RECEIVE_PERIOD,
+};
+use super::polling::Polling;
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// The contention for the processor that the progress thread runs on.
+#[derive(Default)]
+struct Contention {
+    /// The time until which contention is expected.
+    until: Time,
+    /// The length of the last such period.
+    period: Duration,
+}
+
+impl Contention {
+    fn is_expected(&self, now: Time) -> bool {
+        now < self.until
+    }
+
+    /// Records a `sched_yield` that returned at `now` after `took`.
+    fn yielded(&mut self, now: Time, took: Duration) {
+        if took < LONG_YIELD {
+            self.period = Duration::ZERO;
+            return;
+        }
+        self.period = (2 * self.period).clamp(CONTENTION, MAX_CONTENTION);
+        self.until = now + self.period;
+    }
+}
+
+/// The state of adaptive polling.
+#[derive(Default)]
+pub(crate) struct AdaptivePolling {
+    polls: u64,
+    /// The time that the program had spent on receiving.
+    spent: Duration,
+    /// The time at which `polls` and `spent` were read.
+    polls_at: Time,
+    /// The number of awaited writes that the program's polls have received, see [`Polling::hits`].
+    hits: u64,
+    returns: u64,
+    /// The time until which the program's polls are not relied on.
+    receives_until: Time,
+    /// The time at which the thread last received packets while watching.
+    received_at: Time,
+    /// The gap between the last two packets was short.
+    has_short_gap: bool,
+    contention: Contention,
+    /// The last packets were part of a long message.
+    is_long: bool,
+    /// The bytes that the process had received by then.
+    bytes: u64,
+    /// The smoothed duration of an empty poll while watching.
+    poll_time: Duration,
+    /// The smoothed processor time of one check.
+    check_cost: Duration,
+    /// The thread's processor time at the last check, if the thread has been yielding since.
+    own_time: Option<Duration>,
+    /// The interval between checks, in units of [`CHECK_INTERVAL`].
+    check_back_off: u32,
+}
+
+/// The processor times that decide how long a sleep takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTimes {
+    /// The processor time of the progress thread.
+    pub(crate) thread: Duration,
+    /// The processor time of the process.
+    pub(crate) process: Duration,
+}
+
+/// One sleep of the thread.
+pub(crate) struct Interval {
+    /// Its longest duration in the yielding modes.
+    pub(crate) limit: Duration,
+    /// Whether the thread polls instead of sleeping, since more packets are expected.
+    pub(crate) busy_polls: bool,
+    /// The state when it began, if the program is relied on to receive.
+    relied_on: Option<Start>,
+}
+
+struct Start {
+    at: Time,
+    calls: u64,
+    /// The processor time of the process.
+    spent: Duration,
+}
+
+impl AdaptivePolling {
+    /// Chooses how to sleep, from the calls of the program since the last choice.
+    pub(crate) fn choose(&mut self, polling: &Polling, handover: &Handover, now: Time) -> Mode {
+        let polls = self.polls_all_the_time(polling, now) && now >= self.receives_until;
+        handover.choose(polls, &mut self.returns)
+    }
+
+    /// Returns whether the program polls all the time.
+    fn polls_all_the_time(&mut self, polling: &Polling, now: Time) -> bool {
+        let (polls, spent) = (polling.polls(), polling.spent(now));
+        let polled = polls.wrapping_sub(self.polls);
+        let elapsed = now.since(self.polls_at);
+        // Where each poll takes long, there are few of them.
+        let for_long = spent.saturating_sub(self.spent) >= elapsed / 2;
+        let is_over = elapsed >= CHECK_INTERVAL;
+        if polled >= BUSY_POLLS || is_over {
+            (self.polls, self.spent, self.polls_at) = (polls, spent, now);
+        }
+        let hits = polling.hits();
+        if std::mem::replace(&mut self.hits, hits) != hits {
+            self.receives_until = now;
+        }
+        if polling.take_polls_memory() {
+            self.receives_until = now + RECEIVE_PERIOD;
+        }
+        polled >= BUSY_POLLS || (is_over && for_long)
+    }
+
+    /// Begins a sleep in `mode`. `times` reads the clocks.
+    pub(crate) fn begin_sleep(
+        &mut self,
+        polling: &Polling,
+        mode: Mode,
+        now: Time,
+        times: impl FnOnce() -> CpuTimes,
+    ) -> Interval {
+        if mode != Mode::YieldingToPolls {
+            self.own_time = None;
+            self.check_back_off = 0;
+            return Interval {
+                limit: CHECK_INTERVAL,
+                busy_polls: mode == Mode::Watching && self.busy_polls(now),
+                relied_on: None,
+            };
+        }
+        let times = times();
+        Interval {
+            limit: self.next_interval(times.thread),
+            busy_polls: false,
+            relied_on: Some(Start {
+                at: now,
+                calls: polling.calls(),
+                spent: times.process,
+            }),
+        }
+    }
+
+    /// Returns the time until the next check of a program that polls: checks take at most a
+    /// twentieth of a processor's time.
+    fn next_interval(&mut self, own_time: Duration) -> Duration {
+        if let Some(before) = self.own_time.replace(own_time) {
+            let took = own_time.saturating_sub(before).min(MAX_CHECK_INTERVAL);
+            self.check_cost = (self.check_cost * 7 + took) / 8;
+        }
+        self.check_back_off = (2 * self.check_back_off).clamp(1, MAX_CHECK_BACK_OFF);
+        let least = CHECK_INTERVAL * self.check_back_off;
+        (self.check_cost * INTERVAL_PER_COST).clamp(least, MAX_CHECK_INTERVAL)
+    }
+
+    /// Records that packets are waiting although the program was relied on to receive them.
+    /// `spent` reads the processor time of the process.
+    pub(crate) fn found_packets(
+        &mut self,
+        polling: &Polling,
+        interval: &Interval,
+        now: Time,
+        spent: impl FnOnce() -> Duration,
+    ) {
+        if interval.program_computed(polling, now, spent) {
+            self.receives_until = now + RECEIVE_PERIOD;
+            polling.found_memory_polls();
+        } else {
+            // It may have begun to poll memory during the last interval.
+            self.check_back_off = 0;
+        }
+    }
+
+    /// Records that a poll, which began at `begun`, received packets by `now`. `bytes` are those
+    /// that the process has received so far; `alone` says that the program made no poll meanwhile.
+    pub(crate) fn received(&mut self, begun: Time, now: Time, bytes: u64, alone: bool) {
+        self.is_long = bytes.wrapping_sub(self.bytes) >= LONG_MESSAGE;
+        self.bytes = bytes;
+        // A program that polls, however seldom, receives by itself.
+        self.has_short_gap = alone && begun.since(self.received_at) < self.busy_poll_time();
+        self.received_at = now;
+    }
+
+    /// Records the duration of a poll that received nothing.
+    pub(crate) fn received_nothing(&mut self, took: Duration) {
+        self.poll_time = (self.poll_time * 7 + took) / 8;
+    }
+
+    /// Records a `sched_yield` that returned at `now` after `took`.
+    pub(crate) fn yielded(&mut self, now: Time, took: Duration) {
+        self.contention.yielded(now, took);
+    }
+
+    /// Returns whether packets follow each other closely, the last one arrived within the busy-poll
+    /// time, and no other thread is expected to keep the processor.
+    pub(crate) fn busy_polls(&self, now: Time) -> bool {
+        let is_close = self.has_short_gap && now.since(self.received_at) < self.busy_poll_time();
+        is_close && !self.is_contended(now)
+    }
+
+    /// Returns whether to sleep instead of yielding.
+    pub(crate) fn is_contended(&self, now: Time) -> bool {
+        self.contention.is_expected(now) && !self.is_long
+    }
+
+    /// Returns the busy-poll time, which is also the largest gap between packets that counts as
+    /// short.
+    fn busy_poll_time(&self) -> Duration {
+        (self.poll_time * BUSY_POLL_POLLS).clamp(BUSY_POLL, MAX_BUSY_POLL)
+    }
+}
+
+impl Interval {
+    /// Returns whether the program was relied on, and is in no post or poll.
+    pub(crate) fn program_is_elsewhere(&self, polling: &Polling) -> bool {
+        self.relied_on.is_some() && !polling.is_called()
+    }
+
+    /// Returns whether the program, which was relied on, ran without a post or a poll. A program
+    /// that was preempted could not poll, and is no application that polls memory. A sleep shorter
+    /// than [`CHECK_INTERVAL`], which a flush timeout ended, shows nothing.
+    fn program_computed(
+        &self,
+        polling: &Polling,
+        now: Time,
+        spent: impl FnOnce() -> Duration,
+    ) -> bool {
+        let Some(start) = &self.relied_on else {
+            return false;
+        };
+        let is_silent = polling.calls() == start.calls && !polling.is_called();
+        let elapsed = now.since(start.at);
+        is_silent && elapsed >= CHECK_INTERVAL && spent().saturating_sub(start.spent) >= elapsed / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_long_yields_contention_is_expected_for_longer_each_time() {
+        let mut contention = Contention::default();
+        let mut now = Time(1_000_000_000);
+        contention.yielded(now, LONG_YIELD - Duration::from_nanos(1));
+        assert!(!contention.is_expected(now));
+        for milliseconds in [100, 200, 400, 800, 1600, 1600] {
+            contention.yielded(now, LONG_YIELD);
+            let period = Duration::from_millis(milliseconds);
+            assert!(contention.is_expected(now + (period - Duration::from_nanos(1))));
+            now = now + period;
+            assert!(!contention.is_expected(now));
+        }
+        contention.yielded(now, Duration::ZERO);
+        contention.yielded(now, LONG_YIELD);
+        assert!(!contention.is_expected(now + CONTENTION));
+    }
+}

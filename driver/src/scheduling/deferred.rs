@@ -1,0 +1,160 @@
+//! The lists of queue pairs with deferred sends or delayed ACKs, and the flush timer.
+//!
+//! The program's next call takes a queue pair off its list; otherwise the progress thread does.
+//! Invariants:
+//!
+//! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
+//! - ACKs are delayed only while the progress thread checks every few milliseconds
+//!   ([`Handover::leaves_packets_to_polls`]); its check sends them.
+//!
+//! [`Handover::leaves_packets_to_polls`]: super::handover::Handover::leaves_packets_to_polls
+
+use super::limits::FLUSH_TIMEOUT;
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crossbeam_utils::CachePadded;
+use std::collections::VecDeque;
+use urxe_proto::time::Time;
+
+/// A one-shot timer, which the progress thread watches.
+pub(crate) trait FlushTimer {
+    /// Arms it for `at`, or moves it there.
+    fn set(&self, at: Time);
+
+    /// Clears its expiry, if it was not moved at the same time.
+    fn clear(&self);
+}
+
+/// The lists and the flush timer.
+#[derive(Debug)]
+pub(crate) struct Deferred<T, A> {
+    lists: Mutex<Lists<T>>,
+    /// Whether the list of deferred sends has entries; read without a lock.
+    has_sends: CachePadded<AtomicBool>,
+    /// Whether the list of delayed ACKs has entries; read without a lock.
+    has_acks: CachePadded<AtomicBool>,
+    timer: A,
+}
+
+#[derive(Debug)]
+struct Lists<T> {
+    /// Those with deferred sends.
+    sends: VecDeque<T>,
+    /// Those with delayed ACKs.
+    acks: Vec<T>,
+    /// When the flush timer expires; 0 when it is not known to be armed.
+    expires_at: Time,
+}
+
+impl<T, A: FlushTimer> Deferred<T, A> {
+    pub(crate) fn with(timer: A) -> Self {
+        Deferred {
+            lists: Mutex::new(Lists {
+                sends: VecDeque::new(),
+                acks: Vec::new(),
+                expires_at: Time::default(),
+            }),
+            has_sends: CachePadded::new(AtomicBool::new(false)),
+            has_acks: CachePadded::new(AtomicBool::new(false)),
+            timer,
+        }
+    }
+
+    pub(crate) fn timer(&self) -> &A {
+        &self.timer
+    }
+
+    /// Notes that sends are deferred from `now` on: those of `new`, or of an entry of the list.
+    pub(crate) fn add(&self, new: Option<T>, now: Time) {
+        let mut lists = lock(&self.lists);
+        if let Some(new) = new {
+            lists.sends.push_back(new);
+            self.has_sends.store(true, Ordering::Release);
+        }
+        // With the lock held, so that `expires_at` and the timer agree.
+        if lists.expires_at < now + FLUSH_TIMEOUT {
+            lists.expires_at = now + 2 * FLUSH_TIMEOUT;
+            self.timer.set(lists.expires_at);
+        }
+    }
+
+    /// Adds one with a delayed ACK, without arming the timer.
+    pub(crate) fn add_ack(&self, new: T) {
+        lock(&self.lists).acks.push(new);
+        self.has_acks.store(true, Ordering::Release);
+    }
+
+    /// Takes those with deferred sends off their list, and passes each to `send` with no lock held.
+    pub(crate) fn take_all(&self, mut send: impl FnMut(T)) {
+        // Other threads may keep adding entries; this takes no more than there are now.
+        for _ in 0..self.len() {
+            let Some(taken) = self.take() else {
+                return;
+            };
+            send(taken);
+        }
+    }
+
+    /// Takes those with delayed ACKs off their list, and passes each to `send` likewise.
+    pub(crate) fn take_acks(&self, send: impl FnMut(T)) {
+        if !self.has_acks.load(Ordering::Acquire) {
+            return;
+        }
+        let mut lists = lock(&self.lists);
+        self.has_acks.store(false, Ordering::Release);
+        let acks = std::mem::take(&mut lists.acks);
+        drop(lists);
+        acks.into_iter().for_each(send);
+    }
+
+    /// Handles an expiry of the flush timer: clears it, and takes those with deferred sends.
+    pub(crate) fn take_expired(&self, send: impl FnMut(T)) {
+        self.timer.clear();
+        // An entry that is added from now on arms the timer again; earlier ones are on the list.
+        lock(&self.lists).expires_at = Time::default();
+        self.take_all(send);
+    }
+
+    fn take(&self) -> Option<T> {
+        let mut lists = lock(&self.lists);
+        let taken = lists.sends.pop_front();
+        if lists.sends.is_empty() {
+            self.has_sends.store(false, Ordering::Release);
+        }
+        taken
+    }
+
+    fn len(&self) -> usize {
+        match self.has_sends.load(Ordering::Acquire) {
+            true => lock(&self.lists).sends.len(),
+            false => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    struct NoTimer;
+
+    impl FlushTimer for NoTimer {
+        fn set(&self, _: Time) {}
+        fn clear(&self) {}
+    }
+
+    #[test]
+    fn the_flush_timer_is_set_once_per_timeout_while_the_program_posts() {
+        let deferred = Deferred::with(NoTimer);
+        let expires_at = || lock(&deferred.lists).expires_at;
+        let start = Time(3_600_000_000_000);
+        deferred.add(Some(()), start);
+        let first = expires_at();
+        assert_eq!(first, start + 2 * FLUSH_TIMEOUT);
+        deferred.add(None, start + FLUSH_TIMEOUT);
+        assert_eq!(expires_at(), first);
+        let later = start + FLUSH_TIMEOUT + Duration::from_nanos(1);
+        deferred.add(None, later);
+        assert_eq!(expires_at(), later + 2 * FLUSH_TIMEOUT);
+    }
+}

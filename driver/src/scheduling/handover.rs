@@ -1,0 +1,156 @@
+//! The hand-off: either the progress thread or threads of the program receive.
+//!
+//! The progress thread sleeps through packets while the program receives, and each sleeping thread
+//! has a deadline that another thread may move. To avoid needless wake-ups, a thread wakes the
+//! progress thread only if its state requires that.
+//!
+//! Each side stores, fences (SeqCst), then loads. The progress thread stores how it sleeps, and
+//! checks whether that is still right. A thread that changes a condition stores it, reads how the
+//! progress thread sleeps, and wakes it. At least one of them sees the other's store, so no wake-up
+//! is lost. This module holds only that protocol: descriptors and sleeping belong to the caller.
+
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use crossbeam_utils::CachePadded;
+use urxe_proto::time::Time;
+
+/// The way in which the progress thread sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// Until a packet arrives.
+    Watching,
+    /// For a bounded time, while the program polls.
+    YieldingToPolls,
+    /// For a bounded time, while threads of the program enter and leave blocking calls.
+    YieldingToWaiters,
+    /// Until it is woken: threads of the program wait, and none has returned since the last choice.
+    Parked,
+}
+
+/// The state that both sides share.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    mode: AtomicU8,
+    /// When the thread wakes by itself, in nanoseconds; 0 while it is awake.
+    asleep_until: AtomicU64,
+    /// Threads of the program that are in a blocking call.
+    waiters: CachePadded<AtomicUsize>,
+    /// Blocking calls that have ended so far.
+    returns: AtomicU64,
+    /// Completion queues that are armed for a notification.
+    armed: CachePadded<AtomicUsize>,
+}
+
+impl Handover {
+    pub(crate) fn new() -> Self {
+        Handover {
+            mode: AtomicU8::new(Mode::Watching as u8),
+            asleep_until: AtomicU64::new(0),
+            waiters: CachePadded::new(AtomicUsize::new(0)),
+            returns: AtomicU64::new(0),
+            armed: CachePadded::new(AtomicUsize::new(0)),
+        }
+    }
+
+    /// Counts an armed completion queue, and returns whether the progress thread must be woken. If
+    /// the program sleeps outside urxe's calls, only the progress thread receives the packet that
+    /// causes the notification.
+    #[must_use]
+    pub(crate) fn arm(&self) -> bool {
+        self.armed.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.is(Mode::YieldingToPolls)
+    }
+
+    /// Counts an armed completion queue off: the notification was given, or is not wanted any more.
+    pub(crate) fn disarm(&self) {
+        self.armed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether any completion queue is armed.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a thread of the program that begins to wait, and receives meanwhile.
+    pub(crate) fn enter(&self) {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts such a thread off, and returns whether the progress thread must be woken.
+    #[must_use]
+    pub(crate) fn leave(&self) -> bool {
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.returns.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.is(Mode::Parked)
+    }
+
+    /// Returns whether the progress thread must be woken for work at `at`, which is already visible
+    /// to it.
+    #[must_use]
+    pub(crate) fn deadline_moved(&self, at: Time) -> bool {
+        at != Time::NEVER && {
+            fence(Ordering::SeqCst);
+            at.0 < self.asleep_until.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Chooses the mode of the next sleep. `polls` says that the program polls all the time;
+    /// `returns` is the caller's state, kept from one choice to the next.
+    pub(crate) fn choose(&self, polls: bool, returns: &mut u64) -> Mode {
+        let now = self.returns.load(Ordering::Relaxed);
+        let returned = std::mem::replace(returns, now) != now;
+        let mode = if self.has_waiters() && !returned {
+            Mode::Parked
+        } else if self.has_waiters() || returned {
+            Mode::YieldingToWaiters
+        } else if polls && !self.is_armed() {
+            Mode::YieldingToPolls
+        } else {
+            Mode::Watching
+        };
+        self.mode.store(mode as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // A thread that left, or armed, before the store did not know to wake the progress thread.
+        let mode = match mode {
+            Mode::Parked if !self.has_waiters() => Mode::YieldingToWaiters,
+            Mode::YieldingToPolls if self.is_armed() => Mode::Watching,
+            mode => return mode,
+        };
+        self.mode.store(mode as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        mode
+    }
+
+    /// Returns whether work that is already visible may wait until the progress thread's next
+    /// check: it leaves packets to the polling program, and checks every few milliseconds. In the
+    /// other modes it has checked after it stored the mode.
+    pub(crate) fn leaves_packets_to_polls(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is(Mode::YieldingToPolls)
+    }
+
+    /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it
+    /// may sleep. `next` returns the time of the next work; `deadline` is that time as read before,
+    /// or earlier.
+    pub(crate) fn fall_asleep(&self, deadline: Time, next: impl FnOnce() -> Time) -> Time {
+        self.asleep_until.store(deadline.0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // A thread that moved a deadline before the store did not know to wake the progress thread.
+        deadline.min(next())
+    }
+
+    /// Stores that the thread is awake; it reads the deadlines before it sleeps again.
+    pub(crate) fn wake_up(&self) {
+        self.asleep_until.store(0, Ordering::Relaxed);
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    fn is(&self, mode: Mode) -> bool {
+        self.mode.load(Ordering::Relaxed) == mode as u8
+    }
+}

@@ -1,0 +1,158 @@
+//! The constants of scheduling.
+//!
+//! | decision | constants |
+//! |---|---|
+//! | when an empty poll yields the processor | [`SPINS_BEFORE_YIELD`] |
+//! | how long a completion waits for a write that the program polls for | [`WRITE_POLLS`], [`WRITE_TIMEOUT`], [`MAX_MISSES`] |
+//! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
+//! | for how long it then receives | [`RECEIVE_PERIOD`] |
+//! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
+//! | when it sleeps instead of yielding the processor | [`LONG_YIELD`] to [`MAX_CONTENTION`] |
+//! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
+//! | which acknowledgements are delayed | [`PROMPT_ANSWER`], [`PROMPT_ANSWERS`] |
+//! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`PROBED_SHARE_MIN`] |
+//! | how much one queue pair sends before the next is served | [`TURN`], [`FLUSH_CHARGE`] |
+//! | how long a batch waits for room in its socket | [`ROOM_TIMEOUT`] |
+
+use std::time::Duration;
+
+/// Consecutive empty polls before each further one yields the processor: the peer may be waiting
+/// for it. On an idle processor a yield costs a system call.
+pub(crate) const SPINS_BEFORE_YIELD: u32 = 64;
+
+/// Consecutive empty polls before a completion is returned to an application that polls memory. The
+/// unit is polls, since the peer's answer takes longer where polls take longer.
+pub(crate) const WRITE_POLLS: u32 = 64;
+
+/// The longest time to wait for the peer's write, even while packets keep arriving.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_millis(1);
+
+/// Consecutive misses (no write arrived) after which an application no longer counts as one that
+/// polls memory.
+pub(crate) const MAX_MISSES: u32 = 8;
+
+/// Time without a call of the program after which the progress thread receives its packets.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The upper bound of that time where a check is expensive.
+pub(crate) const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(8);
+
+/// The least ratio of the interval between two checks to the cost of one.
+pub(crate) const INTERVAL_PER_COST: u32 = 20;
+
+/// The longest interval between two checks of a program that was polling at each of the last
+/// checks, in units of [`CHECK_INTERVAL`]. A check costs the program more than it costs the
+/// progress thread: an interrupt, two thread switches, and on a virtual machine the host's share.
+pub(crate) const MAX_CHECK_BACK_OFF: u32 = 4;
+
+/// The number of polls within [`CHECK_INTERVAL`] that make the program count as polling all the
+/// time. A program that waits for events polls once or twice for each, and its completion queue is
+/// armed while it waits.
+pub(crate) const BUSY_POLLS: u64 = 8;
+
+/// Time for which the progress thread receives after it found packets that the program did not
+/// receive. An application that polls memory for its peer's write is such a program. It may still
+/// poll for completions of sends, which arrive at once. For each such period one packet had to wait
+/// for [`CHECK_INTERVAL`].
+pub(crate) const RECEIVE_PERIOD: Duration = Duration::from_millis(100);
+
+/// Busy-poll time before the progress thread sleeps, if the gap between the last two packets was
+/// shorter: a wake-up takes a large part of it. A thread with longer gaps never busy-polls.
+pub(crate) const BUSY_POLL: Duration = Duration::from_micros(50);
+
+/// The busy-poll time in empty polls, where a poll takes long, as on an emulated machine: there the
+/// peer's answer takes longer as well.
+pub(crate) const BUSY_POLL_POLLS: u32 = 20;
+
+/// The upper bound of the busy-poll time.
+pub(crate) const MAX_BUSY_POLL: Duration = Duration::from_micros(500);
+
+/// Bytes received at once that make a packet count as part of a long message, with more to
+/// follow. The thread then busy-polls and yields even under contention: a program that polls memory
+/// receives the rest faster in its own calls than the two threads do by alternating.
+pub(crate) const LONG_MESSAGE: u64 = 16 << 10;
+
+/// A `sched_yield` of at least this duration has given the processor to a thread that keeps it.
+/// Where a thread that yields forfeits its time slice, its next chance to run may be the
+/// scheduler's next tick.
+pub(crate) const LONG_YIELD: Duration = Duration::from_micros(500);
+
+/// Time for which the progress thread leaves packets to a thread of the program that is in a post
+/// or a poll. It sleeps instead of yielding: that thread may poll memory when its call ends, and
+/// would then not give the processor back.
+pub(crate) const GIVE_WAY: Duration = Duration::from_micros(20);
+
+/// Time after a long yield in which the progress thread sleeps between packets instead of
+/// busy-polling. A packet that wakes a sleeping thread lets it preempt; no packet does that for a
+/// thread that has yielded. The time doubles with each long yield, since each new trial costs one
+/// more of them.
+pub(crate) const CONTENTION: Duration = Duration::from_millis(100);
+
+/// The upper bound of that time.
+pub(crate) const MAX_CONTENTION: Duration = Duration::from_millis(1600);
+
+/// Posts after each poll whose sends are transmitted at once.
+pub(crate) const SENDS_AT_ONCE: u32 = 2;
+
+/// Batch limit of coalesced sends.
+pub(crate) const MAX_COALESCED_SENDS: u32 = 32;
+
+/// Batch limit of coalesced sends in bytes of data: about what the kernel takes in one UDP GSO
+/// send. A message of that size is never deferred.
+pub(crate) const MAX_COALESCED_BYTES: u64 = 60_000;
+
+/// Longest time that the first deferred send waits while the application keeps posting.
+pub(crate) const MAX_DEFERRAL: Duration = Duration::from_micros(20);
+
+/// A post follows closely if it begins within this time after the last post returned. A peer's
+/// answer takes longer.
+pub(crate) const CLOSE_POST: Duration = Duration::from_micros(5);
+
+/// The least time until the flush timer expires. The longest is twice that.
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_micros(100);
+
+/// First back-off, for which nothing is deferred after a flush timeout.
+pub(crate) const MIN_BACK_OFF: Duration = Duration::from_millis(1);
+
+/// Longest back-off.
+pub(crate) const MAX_BACK_OFF: Duration = Duration::from_millis(128);
+
+/// Longest time from a message to the post that answers it promptly.
+pub(crate) const PROMPT_ANSWER: Duration = Duration::from_micros(20);
+
+/// Consecutive messages with a prompt answer before an ACK is delayed.
+pub(crate) const PROMPT_ANSWERS: u32 = 2;
+
+/// What a connection to a process of this host sends before others to that process, in bytes:
+/// several batches, and enough for a READ request.
+pub(crate) const SEND_QUANTUM: u32 = 64 << 10;
+
+/// The limit of bytes in flight to a process of this host: a part of a processor's cache.
+pub(crate) const MAX_IN_FLIGHT: u32 = 512 << 10;
+
+/// The limit for a process with the smallest receive buffer, in bytes: the window of one
+/// connection.
+pub(crate) const MIN_IN_FLIGHT: u32 = 256 << 10;
+
+/// Most bytes in flight of all unreliable connections to same-host peers: what fits a receive
+/// buffer of the default `rmem_max`, with room for other traffic.
+pub(crate) const MAX_UNRELIABLE_IN_FLIGHT: u32 = 192 << 10;
+
+/// Shortest interval of flow-control probes in bytes: a few packets, however many connections there
+/// are.
+pub(crate) const PROBED_SHARE_MIN: u32 = 8 << 10;
+
+/// What a queue pair sends before the next one is served, in bytes.
+pub(crate) const TURN: u64 = 1 << 20;
+
+/// Least charge in bytes for one flush to the kernel, however small the batch: datagrams to many
+/// destinations need one flush each.
+pub(crate) const FLUSH_CHARGE: u64 = 16 << 10;
+
+/// Bytes of a received batch after which its queue pairs may send: a peer whose window was full
+/// continues while the rest of the batch is handled.
+pub(crate) const ANSWER_INTERVAL: usize = 96 << 10;
+
+/// How long a batch waits for room in the socket. Then it is dropped, and the transport treats its
+/// packets like any that the network lost.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(16);

@@ -1,0 +1,25 @@
+//! Scheduling: which thread receives, which sends and acknowledgements are deferred, and how much
+//! is in flight to one destination.
+//!
+//! The policies here make no system call and know no object of the driver. [`crate::path`] asks
+//! them, and does what they decide. [`limits`] has their constants.
+//!
+//! - [`handover`]: either the progress thread or threads of the program receive.
+//! - [`polling`]: the record of the program's polls, and the detector of a program that polls
+//!   memory. [`adaptive`]: how the progress thread sleeps, by that record.
+//! - [`coalescing`]: which sends are deferred; [`delayed_ack`]: which acknowledgements;
+//!   [`deferred`]: the lists of queue pairs with either, and the flush timer.
+//! - [`destinations`]: the limit of bytes in flight to one process of this host.
+//! - [`timers`]: the deadlines of queue pairs. [`moderation`]: the notifications of completion
+//!   queues.
+
+pub(crate) mod adaptive;
+pub(crate) mod coalescing;
+pub(crate) mod deferred;
+pub(crate) mod delayed_ack;
+pub(crate) mod destinations;
+pub(crate) mod handover;
+pub(crate) mod limits;
+pub mod moderation;
+pub(crate) mod polling;
+pub(crate) mod timers;

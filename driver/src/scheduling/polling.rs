@@ -1,0 +1,286 @@
+//! The record of the program's polls, for the progress thread and for the threads that poll.
+
+use super::limits::{MAX_MISSES, SPINS_BEFORE_YIELD, WRITE_POLLS, WRITE_TIMEOUT};
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use urxe_proto::time::Time;
+
+/// The record of the program's polls.
+#[derive(Debug, Default)]
+pub(crate) struct Polling {
+    /// Polls of the program so far.
+    polls: CachePadded<AtomicU64>,
+    /// Threads of the program that are in a post or a poll.
+    calls: CachePadded<AtomicU32>,
+    /// Posts and polls that have begun so far.
+    begun: AtomicU64,
+    empty: CachePadded<EmptyPolls>,
+    /// Writes of peers to the program's memory that gave no completion, so far.
+    written: CachePadded<AtomicU64>,
+    detector: CachePadded<MemoryPollDetector>,
+}
+
+/// The polls that found no completion, and received.
+#[derive(Debug, Default)]
+struct EmptyPolls {
+    count: AtomicU64,
+    /// The length of the current run of those that received nothing either.
+    idle: AtomicU32,
+    /// The time at which the current one began; 0 when there is none.
+    since: AtomicU64,
+    /// The sum of their durations, in nanoseconds.
+    spent: AtomicU64,
+}
+
+/// The detector of an application that polls memory after it has received a completion.
+#[derive(Debug, Default)]
+struct MemoryPollDetector {
+    /// Misses that are left before the application no longer counts as one that polls memory.
+    misses: AtomicU32,
+    /// Times that the awaited write arrived.
+    hits: AtomicU64,
+    /// The value of `written` at the last post, or when a write was last taken: the writes that the
+    /// program has seen.
+    taken: AtomicU64,
+    /// The awaited write did not arrive, and the program polls memory now.
+    is_polling_memory: AtomicBool,
+}
+
+impl Polling {
+    /// Returns the number of polls so far.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of polls that found no completion, and received.
+    pub(crate) fn empty_polls(&self) -> u64 {
+        self.empty.count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of posts and polls so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time that the program's polls have spent on receiving so far.
+    pub(crate) fn spent(&self, now: Time) -> Duration {
+        let spent = Duration::from_nanos(self.empty.spent.load(Ordering::Relaxed));
+        match self.empty.since.load(Ordering::Relaxed) {
+            0 => spent,
+            since => spent + now.since(Time(since)),
+        }
+    }
+
+    /// Returns whether a thread of the program is in a post or a poll, running or preempted.
+    pub(crate) fn is_called(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a write of a peer to the program's memory. The first one makes the program count as
+    /// one that polls memory.
+    pub(crate) fn wrote(&self) {
+        if self.written.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.found_memory_polls();
+        }
+    }
+
+    /// Returns whether a write arrived that the program has not seen, and marks it as seen.
+    pub(crate) fn take_written(&self) -> bool {
+        let (written, taken) = (&*self.written, &self.detector.taken);
+        let now = written.load(Ordering::Relaxed);
+        let is_new = taken.load(Ordering::Relaxed) != now;
+        if is_new {
+            taken.store(now, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// Notes that the program was found to wait for a packet without receiving.
+    pub(crate) fn found_memory_polls(&self) {
+        self.detector.misses.store(MAX_MISSES, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program polls memory for a write that did not arrive in time, and clears
+    /// that.
+    pub(crate) fn take_polls_memory(&self) -> bool {
+        self.detector
+            .is_polling_memory
+            .swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns how often an awaited write arrived before the completion was returned.
+    pub(crate) fn hits(&self) -> u64 {
+        self.detector.hits.load(Ordering::Relaxed)
+    }
+
+    /// Begins a post or a poll of a thread of the program.
+    pub(crate) fn call(&self) -> Call<'_> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        add(&self.begun, 1);
+        Call(&self.calls)
+    }
+
+    /// Begins a post of a thread of the program, which has seen the writes before it.
+    pub(crate) fn call_to_post(&self) -> Call<'_> {
+        if self.detector.misses.load(Ordering::Relaxed) > 0 {
+            self.take_written();
+        }
+        self.call()
+    }
+
+    /// Counts a poll.
+    pub(crate) fn polled(&self) {
+        add(&self.polls, 1);
+    }
+
+    /// Runs `work` as a poll that found no completion, records its duration, and returns its result.
+    /// `work` returns whether there was any; if there was none and its second argument is true, it
+    /// yields the processor.
+    pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
+        let EmptyPolls {
+            count,
+            idle,
+            since,
+            spent,
+        } = &*self.empty;
+        let begun = urxe_net::now();
+        add(count, 1);
+        since.store(begun.0, Ordering::Relaxed);
+        let idle_before = idle.load(Ordering::Relaxed);
+        let worked = work(begun, idle_before >= SPINS_BEFORE_YIELD);
+        if worked {
+            idle.store(0, Ordering::Relaxed);
+        } else if idle_before < SPINS_BEFORE_YIELD {
+            idle.store(idle_before + 1, Ordering::Relaxed);
+        }
+        // With several polling threads, one may clear the time of another. The value only has to
+        // show whether any of them polls.
+        since.store(0, Ordering::Relaxed);
+        let nanos = urxe_net::now().since(begun).as_nanos() as u64;
+        add(spent, nanos);
+        worked
+    }
+
+    /// Begins to wait for the peer's write before a completion is returned to an application that
+    /// polls memory. `None` if the application does not count as one.
+    pub(crate) fn await_write(&self) -> Option<AwaitedWrite<'_>> {
+        let misses_left = self.detector.misses.load(Ordering::Relaxed);
+        (misses_left > 0).then(|| AwaitedWrite {
+            polling: self,
+            misses_left,
+            begun: urxe_net::now(),
+            empty_polls: 0,
+        })
+    }
+}
+
+/// The wait for a write to memory that the application polls.
+///
+/// Such an application makes no further call until its peer's write arrives, so only the progress
+/// thread would receive that write. The wait takes at most [`WRITE_POLLS`] consecutive empty polls
+/// and [`WRITE_TIMEOUT`].
+pub(crate) struct AwaitedWrite<'a> {
+    polling: &'a Polling,
+    misses_left: u32,
+    begun: Time,
+    empty_polls: u32,
+}
+
+/// The state of the wait for a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Awaited {
+    /// The caller polls once, and calls [`AwaitedWrite::polled`].
+    Poll,
+    /// The write has arrived.
+    Arrived,
+    /// No write arrived. The caller wakes the progress thread, which receives for the program now.
+    /// Otherwise it would notice only after packets had waited.
+    Missed,
+}
+
+impl AwaitedWrite<'_> {
+    /// Returns what the caller does next.
+    pub(crate) fn next(&mut self) -> Awaited {
+        let detector = &self.polling.detector;
+        if self.empty_polls < WRITE_POLLS {
+            if self.polling.take_written() {
+                detector.misses.store(MAX_MISSES, Ordering::Relaxed);
+                detector.hits.fetch_add(1, Ordering::Relaxed);
+                return Awaited::Arrived;
+            }
+            self.empty_polls += 1;
+            return Awaited::Poll;
+        }
+        detector
+            .misses
+            .store(self.misses_left - 1, Ordering::Relaxed);
+        detector.is_polling_memory.store(true, Ordering::Relaxed);
+        Awaited::Missed
+    }
+
+    /// Records a poll, and whether it received packets: more of the same message may follow.
+    pub(crate) fn polled(&mut self, worked: bool) {
+        if worked {
+            self.empty_polls = match urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {
+                true => WRITE_POLLS,
+                false => 0,
+            };
+        }
+    }
+}
+
+/// Adds without an atomic read-modify-write. Of two concurrent additions one may be lost. The sums
+/// only decide whether the program polls all the time, and an empty poll should cost little.
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(
+        sum.load(Ordering::Relaxed).wrapping_add(more),
+        Ordering::Relaxed,
+    );
+}
+
+/// A post or poll of the program, for as long as this value exists.
+#[derive(Debug)]
+pub(crate) struct Call<'a>(&'a AtomicU32);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrived_write_is_taken_once() {
+        let polling = Polling::default();
+        assert!(!polling.take_written());
+        polling.wrote();
+        assert!(polling.take_written());
+        assert!(!polling.take_written());
+    }
+
+    #[test]
+    fn a_post_takes_the_writes_before_it() {
+        let polling = Polling::default();
+        polling.wrote();
+        drop(polling.call_to_post());
+        assert!(!polling.take_written());
+        polling.wrote();
+        assert!(polling.take_written());
+    }
+
+    #[test]
+    fn the_first_write_starts_the_detector_and_later_ones_do_not() {
+        let polling = Polling::default();
+        let misses = || polling.detector.misses.load(Ordering::Relaxed);
+        assert_eq!(misses(), 0);
+        polling.wrote();
+        assert_eq!(misses(), MAX_MISSES);
+        polling.detector.misses.store(0, Ordering::Relaxed);
+        polling.wrote();
+        assert_eq!(misses(), 0, "the detector has run out of misses");
+    }
+}

@@ -1,0 +1,130 @@
+//! The in-flight limit of a destination: reliable connections to a process of this host share its
+//! socket's receive buffer.
+
+mod common;
+
+use common::{ALL, Buffer, End, PATIENCE, pair};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+use urxe_driver::path;
+use urxe_proto::ids::RKey;
+use urxe_proto::qp::{AttrMask, QpAttr, QpState};
+use urxe_proto::work::{SendOp, WcStatus};
+
+/// More connections than the limit admits at once, with the few packets that each one sends first.
+const MANY: usize = 80;
+
+/// More connections than the limit admits with one packet each, which is what an unanswered
+/// connection sends.
+const DEAD: usize = 160;
+
+/// Bytes of a message; more than one send quantum.
+const LENGTH: usize = 256 << 10;
+
+/// Serializes the tests: their connections share one limit.
+static ONE: Mutex<()> = Mutex::new(());
+
+struct Connection {
+    a: End,
+    b: End,
+    from: Buffer,
+    to: Buffer,
+}
+
+impl Connection {
+    fn new(tune: impl Fn(&mut QpAttr)) -> Self {
+        let (a, b) = pair(tune);
+        let from = Buffer::new(&a.pd, LENGTH, ALL);
+        let to = Buffer::new(&b.pd, LENGTH, ALL);
+        Connection { a, b, from, to }
+    }
+
+    fn post_write(&self) {
+        let (addr, rkey) = (self.to.mr.addr(), RKey(self.to.mr.rkey().0));
+        let sge = self.from.sge(0, LENGTH as u32);
+        self.a.post(1, SendOp::Write { addr, rkey }, &[sge]);
+    }
+
+    fn post_read(&self) {
+        let (addr, rkey) = (self.to.mr.addr(), RKey(self.to.mr.rkey().0));
+        let sge = self.from.sge(0, LENGTH as u32);
+        self.a.post(2, SendOp::Read { addr, rkey }, &[sge]);
+    }
+}
+
+fn turns_awaited() -> u64 {
+    path::get().quantum_waits()
+}
+
+#[test]
+fn each_of_many_connections_gets_its_turn() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    for (i, connection) in all.iter_mut().enumerate() {
+        connection.from.fill(i as u64);
+    }
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_write);
+    for connection in &all {
+        assert_eq!(connection.a.completion().status, WcStatus::Success);
+        assert!(connection.from.data == connection.to.now());
+    }
+    assert!(turns_awaited() > before, "nobody had to wait");
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_read);
+    for connection in &all {
+        assert_eq!(connection.a.completion().status, WcStatus::Success);
+    }
+    assert!(turns_awaited() > before, "nobody had to wait");
+}
+
+#[test]
+fn who_is_not_answered_keeps_nobody_waiting() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // 4.1 us x 2^20, or about four seconds, and at least seven retries.
+    let patient = |attr: &mut QpAttr| attr.timeout = 20;
+    let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(patient)).collect();
+    let reset = QpAttr {
+        state: QpState::Reset,
+        ..QpAttr::default()
+    };
+    for connection in &dead {
+        connection.b.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    let live = Connection::new(|_| ());
+    let begun = Instant::now();
+    dead.iter().for_each(Connection::post_write);
+    live.post_write();
+    assert_eq!(live.a.completion().status, WcStatus::Success);
+    assert!(begun.elapsed() < PATIENCE);
+    let mut one = [None];
+    assert!(dead.iter().all(|dead| dead.a.cq.poll(&mut one) == 0));
+}
+
+#[test]
+fn a_connection_that_ends_makes_room() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    all.iter().for_each(Connection::post_write);
+    // The last connection waits for the limit; the others are destroyed.
+    let last = all.pop().unwrap();
+    all.clear();
+    assert_eq!(last.a.completion().status, WcStatus::Success);
+}
+
+#[test]
+fn connections_that_end_while_they_wait_leave_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
+    let before = turns_awaited();
+    all.iter().for_each(Connection::post_write);
+    assert!(turns_awaited() > before, "nobody had to wait");
+    drop(all);
+    // A thread may be about to resume one of them, or to find the FIFO empty.
+    let begun = Instant::now();
+    while path::get().connections_awaiting_quantum() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "they are still waited for");
+        thread::yield_now();
+    }
+}
