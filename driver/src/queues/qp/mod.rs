@@ -19,6 +19,7 @@ mod queued_handles;
 pub(crate) mod receives;
 mod resources;
 mod rx;
+mod stalled;
 pub(crate) mod transport;
 mod tx;
 

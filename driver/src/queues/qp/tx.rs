@@ -4,6 +4,7 @@ use super::effects::Effects;
 use super::flow_control::SameHostPeer;
 use super::pair::{Inner, Qp};
 use super::queued_handles::QueuedHandles;
+use super::stalled::Stalled;
 use super::transport::{Next, Transport};
 use crate::counters::Traffic;
 use crate::memory::regions::RegionTable;
@@ -14,16 +15,6 @@ use crate::sync::lock;
 use std::sync::Arc;
 use urxe_net::{Path, SendBatch, now};
 use urxe_proto::time::Time;
-
-/// A batch for which the socket has no room. The queue pair sends nothing else until the batch is
-/// sent or dropped, so packets keep their order. The kernel reports room (`path::rooms`). No
-/// thread sleeps for it, since every sender holds at least the lock of its queue pair.
-pub(super) struct Stalled {
-    batch: SendBatch,
-    route: Route,
-    /// The time at which the batch is dropped.
-    pub(super) until: Time,
-}
 
 /// The socket has no room for the rest of a batch.
 pub(super) struct Blocked;
