@@ -117,12 +117,12 @@ pub struct Survey {
 /// # Errors
 /// The system's error when a Unix socket cannot be created.
 pub fn survey(patience: Duration) -> io::Result<Survey> {
-    let answers = urxe_net::ask(patience)?;
+    let answers = urxe_net::query(patience)?;
     let mut survey = Survey {
         processes: Vec::new(),
-        silent: answers.silent,
+        silent: answers.unanswered,
     };
-    for answer in answers.given {
+    for answer in answers.received {
         match serde_json::from_slice(&answer.bytes) {
             Ok(report) => survey.processes.push(Process {
                 pid: answer.pid,
@@ -183,7 +183,7 @@ pub(crate) fn say_farewell() {
         adding.ok()?;
         hear.recv_timeout(PATIENCE).ok()
     };
-    if let Err(error) = urxe_net::tell_listeners(from_another_thread) {
+    if let Err(error) = urxe_net::send_to_listeners(from_another_thread) {
         tracing::debug!(%error, "nobody is told what was counted");
     }
 }

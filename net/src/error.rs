@@ -1,9 +1,10 @@
 //! The errors of opening sockets. Their texts name the remedy.
 
-use crate::socket::LocalAddress;
+use crate::address::LocalAddress;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// The reason why an address or the network could not be opened.
@@ -53,7 +54,7 @@ pub enum OpenError {
     NoFreeSlot,
     /// The capture file cannot be written.
     #[error("URXE_PCAP: {0}")]
-    Capture(#[from] super::pcap::CaptureError),
+    Capture(#[from] crate::pcap::CaptureError),
     /// The keepalive time cannot be parsed.
     #[error(
         "URXE_KEEPALIVE: `{0}` is not a number of seconds, such as 60, nor 0, which is for ever"
@@ -61,7 +62,7 @@ pub enum OpenError {
     Keepalive(String),
     /// The fault specification cannot be parsed.
     #[error("URXE_FAULTS: {0}")]
-    Faults(#[from] super::faults::ParseError),
+    Faults(#[from] crate::faults::ParseError),
     /// The size of the socket's buffer is not a number of bytes.
     #[error("URXE_SOCKET_BUFFER={0:?}: give a number of bytes, such as 212992")]
     SocketBuffer(String),
@@ -74,7 +75,7 @@ pub enum OpenError {
         /// The local address.
         address: LocalAddress,
         /// The peer.
-        peer: std::net::IpAddr,
+        peer: IpAddr,
     },
     /// Any other error.
     #[error("{what} failed: {source}")]

@@ -387,12 +387,6 @@ impl<P: Packet> Injector<P> {
             }
         }
     }
-
-    /// Drops all held and delayed packets.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.delayed.clear();
-    }
 }
 
 /// Returns a number from 0 to just below 1.

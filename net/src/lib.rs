@@ -21,6 +21,7 @@
 //! ICRC, groups them for GSO, captures and sends. With `URXE_FAULTS` both go through the fault
 //! injector.
 
+mod address;
 mod clock;
 mod counters;
 mod endpoint;
@@ -30,12 +31,15 @@ mod forward;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod icrc;
 mod interfaces;
 mod link;
 pub mod names;
+mod options;
 mod path;
 mod pcap;
 pub mod process_socket;
+mod qpn;
 pub mod random;
 mod receive;
 mod send;
@@ -44,50 +48,29 @@ mod slot;
 mod socket;
 mod stat;
 mod steering;
+mod sync;
 mod sys;
 #[cfg(test)]
 mod tests;
 pub mod thread;
-mod trust;
-mod wire;
+mod user;
 
+pub use address::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
 pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};
 pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
-
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;
+pub use options::Options;
 pub use path::{Path, PathOptions};
-pub use pcap::{Capture, CaptureError};
-pub use receive::{Datagram, Kept, RecvBatch};
+pub use pcap::CaptureError;
+pub use qpn::{QPN_BITS, SLOTS};
+pub use receive::{Datagram, OwnedDatagram, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
-pub use sharing::{Options, Shared};
-pub use slot::{QPN_BITS, SLOTS, watch};
-pub use socket::TxSocket;
-pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT, open_alone};
-pub use stat::{Answer, Answers, Listener, ask, tell_listeners};
-
-use urxe_proto::icrc::{self, FlowIcrc, IpId};
-use urxe_proto::wire::Bth;
-
-/// The shortest packet, from the BTH to the end of the pad, in bytes.
-const MIN_PACKET: usize = Bth::LEN;
-
-/// The identification of a packet that this host sends at position `id` of a GSO batch. IPv6 has no
-/// identification, and there the result is not used.
-const fn sent_id(id: u16) -> IpId {
-    IpId {
-        id,
-        dont_fragment: true,
-    }
-}
-
-/// Writes the ICRC into the last four bytes of `packet`, which has at least a BTH before them.
-fn seal(flow: &FlowIcrc, id: u16, packet: &mut [u8]) {
-    if let Some((packet, icrc)) = packet.split_last_chunk_mut::<{ icrc::LEN }>() {
-        *icrc = flow.compute(sent_id(id), packet);
-    }
-}
+pub use sharing::Shared;
+pub use slot::watch;
+pub use socket::{TxSocket, open_exclusive};
+pub use stat::{Answer, Answers, Listener, query, send_to_listeners};

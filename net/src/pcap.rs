@@ -7,6 +7,8 @@
 //! the capture contains a correct one. The link layer is raw IP.
 
 use crate::clock;
+use crate::counters::NetCounters;
+use crate::sync::lock;
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -21,7 +23,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use urxe_proto::icrc::IpId;
 
@@ -42,6 +44,7 @@ pub(super) enum Direction {
 
 /// The reason why the capture file cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CaptureError {
     /// The name is empty.
     #[error("the file name is empty: give a path, in which %p stands for the process id")]
@@ -56,8 +59,58 @@ pub enum CaptureError {
     },
 }
 
+/// The capture of the process, if one is configured. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(super) struct CaptureHook {
+    capture: Option<Arc<Capture>>,
+    counters: Arc<NetCounters>,
+}
+
+impl CaptureHook {
+    /// Starts the capture that `name` requests, see [`Capture::open`].
+    pub(super) fn open(
+        name: Option<&str>,
+        counters: Arc<NetCounters>,
+    ) -> Result<CaptureHook, CaptureError> {
+        let capture = name.map(Capture::open).transpose()?.map(Arc::new);
+        Ok(CaptureHook { capture, counters })
+    }
+
+    /// Whether packets are captured.
+    pub(super) fn is_active(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// The path of the capture file.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.capture.as_ref().map(|capture| capture.path.as_path())
+    }
+
+    /// Captures a packet. It is in the file after the next [`CaptureHook::flush`].
+    pub(super) fn record(&self, record: &Record<'_>) {
+        if let Some(capture) = &self.capture {
+            self.check(capture.record(record));
+        }
+    }
+
+    /// Writes the captured packets to the file.
+    pub(super) fn flush(&self) {
+        if let Some(capture) = &self.capture {
+            self.check(capture.flush());
+        }
+    }
+
+    fn check(&self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        if self.counters.capture_errors.get() == 0 {
+            tracing::warn!(%error, "the capture is incomplete");
+        }
+        self.counters.capture_errors.add(1);
+    }
+}
+
 /// A capture file that is being written.
-pub struct Capture {
+struct Capture {
     path: PathBuf,
     pid: u32,
     file: Mutex<Spooled>,
@@ -75,7 +128,7 @@ struct Spool(Arc<Mutex<Vec<u8>>>);
 
 impl Spool {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -120,7 +173,7 @@ impl Capture {
     ///
     /// # Errors
     /// When the file cannot be created or written.
-    pub fn open(name: &str) -> Result<Capture, CaptureError> {
+    fn open(name: &str) -> Result<Capture, CaptureError> {
         if name.is_empty() {
             return Err(CaptureError::Empty);
         }
@@ -172,13 +225,8 @@ impl Capture {
         })
     }
 
-    /// The path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Adds a packet. It is in the file after the next [`Capture::flush`].
-    pub(super) fn record(&self, record: &Record<'_>) -> io::Result<()> {
+    fn record(&self, record: &Record<'_>) -> io::Result<()> {
         let Some(packet) = with_headers(record) else {
             return Err(io::Error::other(
                 "the two ends of a packet differ in family",
@@ -188,7 +236,7 @@ impl Capture {
         if let Some(comment) = record.comment {
             options.insert(0, EnhancedPacketOption::Comment(Cow::Borrowed(comment)));
         }
-        let mut spooled = self.lock();
+        let mut spooled = lock(&self.file);
         spooled
             .writer
             .write_pcapng_block(EnhancedPacketBlock {
@@ -207,20 +255,16 @@ impl Capture {
     }
 
     /// Writes the buffered records. Then the file is complete, even if the process is killed.
-    pub(super) fn flush(&self) -> io::Result<()> {
+    fn flush(&self) -> io::Result<()> {
         if !self.is_ours() {
             return Ok(());
         }
-        self.lock().flush()
+        lock(&self.file).flush()
     }
 
     /// Whether this process opened the file. A forked child leaves it to its parent.
     fn is_ours(&self) -> bool {
         std::process::id() == self.pid
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Spooled> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -326,7 +370,7 @@ mod tests {
             dst: dst.parse().unwrap(),
             tos: 0x29,
             ttl: 17,
-            ip_id: Some(super::super::sent_id(0x718c)),
+            ip_id: Some(crate::icrc::sent_id(0x718c)),
             comment: Some("a comment"),
             bytes,
         }
@@ -387,14 +431,14 @@ mod tests {
         let length = std::fs::metadata(&path).unwrap().len();
         let second = Capture::open(text).unwrap();
         assert_eq!(
-            second.path().to_str().unwrap(),
+            second.path.to_str().unwrap(),
             format!("{text}.{}", std::process::id())
         );
         assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
-        std::fs::remove_file(second.path()).unwrap();
+        std::fs::remove_file(&second.path).unwrap();
         drop(first);
         let third = Capture::open(text).unwrap();
-        assert_eq!(third.path(), path);
+        assert_eq!(third.path, path);
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -403,8 +447,8 @@ mod tests {
         let pattern = format!("{}-%p", name("pid").display());
         let capture = Capture::open(&pattern).unwrap();
         let own = format!("-{}", std::process::id());
-        assert!(capture.path().to_str().unwrap().ends_with(&own));
-        std::fs::remove_file(capture.path()).unwrap();
+        assert!(capture.path.to_str().unwrap().ends_with(&own));
+        std::fs::remove_file(&capture.path).unwrap();
         assert!(matches!(Capture::open(""), Err(CaptureError::Empty)));
         let Err(error) = Capture::open("/nonexistent/dir/file") else {
             panic!("a directory that is not there");

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Sets a socket option whose value is plain data.
@@ -256,14 +256,6 @@ impl RawAddress {
             (&raw mut self.storage).cast(),
             size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         )
-    }
-}
-
-/// Whether a socket address with `ip` needs an interface index.
-pub(super) fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 

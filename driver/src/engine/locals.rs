@@ -146,7 +146,7 @@ impl Engine {
     /// Returns the time until which `URXE_FAULTS` delays packets of an address, or [`Time::NEVER`].
     pub(crate) fn held_until(&self, gid: Gid) -> Time {
         self.local_of(gid)
-            .map_or(Time::NEVER, |local| local.endpoint.held_until())
+            .map_or(Time::NEVER, |local| local.endpoint.delayed_until())
     }
 
     /// Opens one of these addresses, if none is open yet, so that a port in use is reported before
@@ -201,7 +201,7 @@ impl Engine {
         let start = urxe_net::now();
         loop {
             let now = urxe_net::now();
-            let held = |local: &Arc<Local>| local.endpoint.held_until();
+            let held = |local: &Arc<Local>| local.endpoint.delayed_until();
             let at = network
                 .locals()
                 .iter()

@@ -234,7 +234,7 @@ impl Engine {
         // panics. It stays loaded, since the library is never unloaded. If the registration fails,
         // same-host peers notice the end of this process by its liveness socket.
         unsafe { libc::atexit(leaving::leave) };
-        let gsi = Gsi::new(shared.slot(), shared.options().patience);
+        let gsi = Gsi::new(shared.slot(), shared.options().keepalive_timeout);
         Ok(self.network.get_or_init(|| Network {
             shared,
             gsi,

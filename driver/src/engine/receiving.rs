@@ -48,7 +48,7 @@ impl Engine {
                 }
             }
         });
-        network.shared.answer_questions(stat::answer);
+        network.shared.answer_queries(stat::answer);
         for local in network.locals().iter() {
             self.handle_batch(&mut receiver, Driver::Other, |batch, f| {
                 if let Err(error) = local.endpoint.service(batch, f) {
@@ -133,7 +133,7 @@ impl Engine {
                 tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
                 self.counters.malformed.add(1);
                 if let Some(network) = self.network.get() {
-                    network.shared.count_bad(datagram.dst);
+                    network.shared.counters().count_invalid(datagram.dst);
                 }
                 return;
             }

@@ -60,7 +60,7 @@ impl Unsent {
             return;
         };
         let until = now() + ROOM_TIMEOUT;
-        while batch.flush_waiting().blocked && now() < until {}
+        while batch.flush_blocking().blocked && now() < until {}
         batch.discard();
         engine::get().return_batch(batch);
     }
@@ -248,7 +248,7 @@ pub(super) fn send_batch(
             local.lost_descriptors();
         }
     }
-    let held_until = local.endpoint().held_until();
+    let held_until = local.endpoint().delayed_until();
     if held_until != Time::NEVER {
         engine::get().deadline_moved(held_until);
     }

@@ -369,7 +369,7 @@ fn packets_of(path: &std::path::Path) -> Vec<(bool, u16, bool)> {
         // Compute the ICRC independently: mask the headers, and sum.
         let mut bytes = packet.data.to_vec();
         let id = u16::from_be_bytes([bytes[4], bytes[5]]);
-        let end = bytes.len() - icrc::LEN;
+        let end = bytes.len() - urxe_proto::icrc::LEN;
         for masked in [1, 8, 10, 11, 26, 27, 32] {
             bytes[masked] = 0xff;
         }

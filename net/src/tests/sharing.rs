@@ -119,7 +119,9 @@ fn who_joins_together_needs_no_detours_from_the_start() {
             other.send((address, node.qpn()), 0, &[256; 10]);
         }
         // On a busy machine opening times out, and the processes continue learning while they work.
-        let gave_up = joined.iter().any(|(_, took)| *took >= steering::SWEEP_TIME);
+        let gave_up = joined
+            .iter()
+            .any(|(_, took)| *took >= steering::SWEEP_TIMEOUT);
         let mut all: Vec<&mut Node> = joined.iter_mut().map(|(node, _)| node).collect();
         pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
         let passed_on = |n: &&mut Node| n.shared.counters().forwarded_out.get();

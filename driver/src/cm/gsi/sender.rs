@@ -44,7 +44,7 @@ impl Sender {
         let mut batch = engine.take_batch();
         for transmit in transmits {
             self.stage(transmit, &mut batch);
-            let report = batch.flush_waiting();
+            let report = batch.flush_blocking();
             if let Some(error) = &report.error {
                 tracing::debug!(%error, address = ?transmit.address, "a MAD could not be sent");
             }
