@@ -77,7 +77,7 @@ counters! {
     send_unreachable,
     /// Datagrams refused by a firewall or a security policy.
     send_refused,
-    /// Datagrams lost for lack of kernel memory or of room in a device's queue.
+    /// Datagrams lost for lack of kernel memory or of space in a device's queue.
     send_no_buffers,
     /// Datagrams lost to any other error.
     send_other_errors,

@@ -332,9 +332,9 @@ impl Endpoint {
         let _ = self.receiver.retire();
     }
 
-    /// Drains the socket until 1 ms passes without a datagram and no forwarded message waits for a
-    /// full queue, for at most [`DRAIN_TIMEOUT`]. The kernel may still have been queueing one when the
-    /// socket left.
+    /// Drains the socket until 1 ms passes without a datagram and the backlog of forwarded messages
+    /// is empty, for at most [`DRAIN_TIMEOUT`]. When the socket leaves, the kernel may still be
+    /// queueing a datagram.
     fn drain(&self) {
         let until = clock::now() + DRAIN_TIMEOUT;
         let mut batch = RecvBatch::new();

@@ -5,8 +5,8 @@
 //! connection.
 //!
 //! The kernel queues as many bytes as a socket's send buffer holds (`net.core.wmem_default`), and
-//! misdirected datagrams come in bursts. So messages that find the queue full wait here, for at
-//! most half a second.
+//! misdirected datagrams come in bursts. So messages that find the queue full wait in a backlog,
+//! for at most 500 ms.
 
 use crate::address::LocalAddress;
 use crate::counters::NetCounters;
@@ -69,12 +69,12 @@ impl Forwarder {
         let datagrams = batch.datagrams().count() as u64;
         let header = header(batch);
         let mut backlog = self.lock();
-        let passed = if backlog.messages.iter().any(|m| m.to == to) {
+        let result = if backlog.messages.iter().any(|m| m.to == to) {
             Forwarded::QueueFull
         } else {
             slot.send(to, header.as_bytes(), batch.bytes, now)
         };
-        match passed {
+        match result {
             Forwarded::Sent => counters.forwarded_out.add(datagrams),
             Forwarded::NoProcess => {}
             Forwarded::QueueFull if backlog.bytes + batch.bytes.len() > BACKLOG_LIMIT => {
@@ -93,7 +93,7 @@ impl Forwarder {
                 self.waiting.store(true, Ordering::Relaxed);
             }
         }
-        passed
+        result
     }
 
     /// Tries to send the backlog again, if it is time.
@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_forwarded_batch_is_what_arrived() {
+    fn forwarded_batch_equals_the_received_one() {
         for (src, dst) in [
             (
                 "192.0.2.1:50000",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_delays_datagrams_and_keeps_their_order() {
+    fn full_queue_delays_datagrams_and_keeps_their_order() {
         const MESSAGES: u16 = 2000;
         let (from, to) = (Slot::claim().unwrap(), Slot::claim().unwrap());
         let forwarder = Forwarder::default();
@@ -289,10 +289,14 @@ mod tests {
         }
         let mut batch = crate::RecvBatch::new();
         let mut got = Vec::new();
-        assert_ne!(forwarder.next_deadline(), Time::NEVER, "some have to wait");
+        assert_ne!(
+            forwarder.next_deadline(),
+            Time::NEVER,
+            "the queue never filled"
+        );
         while got.len() < usize::from(MESSAGES) {
             let take = |_: &_, _: &_, message: &[u8], _: &mut _| {
-                // Processes also receive the questions of others about their counters.
+                // Processes also receive the queries of others for their counters.
                 let bytes = parse(message).map(|batch| batch.bytes.to_vec());
                 got.extend(bytes.filter(|bytes| bytes.len() == 2));
             };
@@ -311,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_message_is_taken_or_refused(
+        fn any_message_is_parsed_or_rejected(
             mut message in proptest::collection::vec(any::<u8>(), 0..200),
             ours: bool,
         ) {

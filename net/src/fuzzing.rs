@@ -61,10 +61,10 @@ impl SharedPort {
     pub fn receiver_of(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let to = self.address.with_port(ROCE_PORT).into();
         self.sender.send_to(bytes, &to)?;
-        let mut room = [MaybeUninit::uninit(); 64];
+        let mut buffer = [MaybeUninit::uninit(); 64];
         Ok(self
             .receivers
             .iter()
-            .position(|r| r.recv(&mut room).is_ok()))
+            .position(|r| r.recv(&mut buffer).is_ok()))
     }
 }

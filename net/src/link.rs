@@ -239,8 +239,8 @@ impl LinkListener {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut InboundState),
     ) -> io::Result<usize> {
-        let mut room = [MaybeUninit::uninit(); EVENTS];
-        let ready = match epoll::wait(&self.events, &mut room, Some(&Timespec::default())) {
+        let mut buffer = [MaybeUninit::uninit(); EVENTS];
+        let ready = match epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(0),
             Err(error) => return Err(error.into()),
@@ -445,8 +445,8 @@ mod tests {
 
     fn send_with(link: &Link, descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
         let descriptors = [descriptor];
-        let mut room = [MaybeUninit::uninit(); 64];
-        let mut control = SendAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); 64];
+        let mut control = SendAncillaryBuffer::new(&mut buffer);
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         let parts = [IoSlice::new(b"message")];
         sendmsg(link.fd(), &parts, &mut control, SendFlags::NOSIGNAL)

@@ -22,8 +22,8 @@ pub struct Options {
     /// The size of the kernel's receive buffer in bytes, as far as the kernel permits it. `None`
     /// requests a large one, where permitted beyond `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
-    /// The time for which the peer of a connection may be silent before it counts as gone, for
-    /// connections made by the connection manager. `None` disables the check.
+    /// The time for which the peer of a connection may be silent before it is considered dead,
+    /// for connections made by the connection manager. `None` disables the check.
     pub keepalive_timeout: Option<Duration>,
     /// The congestion control algorithm of connections.
     pub congestion: Algorithm,

@@ -204,7 +204,7 @@ impl PathInner {
         });
     }
 
-    /// Sends one packet, if the socket has room for it.
+    /// Sends one packet, if the socket has space for it.
     pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),

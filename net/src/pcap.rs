@@ -229,7 +229,7 @@ impl Capture {
     fn record(&self, record: &Record<'_>) -> io::Result<()> {
         let Some(packet) = with_headers(record) else {
             return Err(io::Error::other(
-                "the two ends of a packet differ in family",
+                "the addresses of a packet differ in family",
             ));
         };
         let mut options = vec![EnhancedPacketOption::Flags(record.direction as u32)];
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_is_complete_after_each_flush_and_has_true_headers() {
+    fn capture_is_complete_after_each_flush_and_has_correct_headers() {
         let path = name("headers");
         let capture = Capture::open(path.to_str().unwrap()).unwrap();
         capture.record(&record(b"0123456789abcdef", false)).unwrap();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_another_capture_writes_is_left_alone() {
+    fn file_of_another_capture_is_not_overwritten() {
         let path = name("shared");
         let text = path.to_str().unwrap();
         let first = Capture::open(text).unwrap();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_p_is_the_process_id_and_bad_names_are_told() {
+    fn percent_p_is_the_process_id_and_invalid_names_are_errors() {
         let pattern = format!("{}-%p", name("pid").display());
         let capture = Capture::open(&pattern).unwrap();
         let own = format!("-{}", std::process::id());
@@ -451,7 +451,7 @@ mod tests {
         std::fs::remove_file(&capture.path).unwrap();
         assert!(matches!(Capture::open(""), Err(CaptureError::Empty)));
         let Err(error) = Capture::open("/nonexistent/dir/file") else {
-            panic!("a directory that is not there");
+            panic!("the directory does not exist");
         };
         assert!(error.to_string().contains("/nonexistent/dir/file"));
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn number_that_is_another_files_is_not_closed() {
+    fn descriptor_reused_by_another_file_is_not_closed() {
         let (ours, program) = (
             socket(),
             Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap(),

@@ -153,17 +153,17 @@ impl RecvBatch {
                 iov_len: buffer.len(),
             });
             let header = &mut header.msg_hdr;
-            (header.msg_name, header.msg_namelen) = name.as_room();
+            (header.msg_name, header.msg_namelen) = name.as_buffer();
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
-            let (control, len) = control.as_room();
+            let (control, len) = control.as_buffer();
             header.msg_control = control;
             header.msg_controllen = len as _;
         }
         let count = loop {
             // Not through the C library's function, which is a cancellation point and costs time.
-            // SAFETY: the first `next_count` headers point to a name, an iovec, a buffer and a control
-            // buffer, and hold their lengths. All of them outlive the call.
+            // SAFETY: the first `next_count` headers point to a name, an iovec, a buffer and a
+            // control buffer, and hold their lengths. All of them outlive the call.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_recvmmsg,
@@ -188,7 +188,7 @@ impl RecvBatch {
             }
         };
         // When no second message is queued, finding that out costs the kernel a third of the time
-        // of a receive. So where messages arrive one by one, the next call asks for one.
+        // of a receive. So where messages arrive one by one, the next call requests one.
         self.next_count = match count == self.next_count {
             true => (2 * count).min(MESSAGES),
             false => count.max(self.next_count / 2),

@@ -38,7 +38,7 @@ const MESSAGES: usize = 32;
 /// The maximum number of messages per batch. Without GSO each is one packet.
 const MAX_GROUPS: usize = 512;
 
-/// The longest sleep of [`SendBatch::flush_blocking`] for room in the socket's buffer, per attempt.
+/// The longest sleep of [`SendBatch::flush_blocking`] for space in the socket, per attempt.
 const WAIT_MILLISECONDS: i64 = 1;
 
 /// The result of flushing a batch.
@@ -52,7 +52,7 @@ pub struct SendReport {
     pub lost: u64,
     /// The last such error. The transport treats these packets as lost and retransmits them.
     pub error: Option<io::Error>,
-    /// The socket had no room: the remaining packets stay in the batch for a later flush.
+    /// The socket had no space: the remaining packets stay in the batch for a later flush.
     pub blocked: bool,
 }
 
@@ -156,7 +156,7 @@ impl SendBatch {
     }
 
     /// Selects `path` for the packets staged from now on. Packets staged for another path are
-    /// flushed first; those for which the socket has no room are dropped and counted.
+    /// flushed first; those for which the socket has no space are dropped and counted.
     pub fn begin(&mut self, path: &Path) {
         self.read.set((0, Time::NEVER));
         if let Some(current) = &self.path
@@ -187,24 +187,24 @@ impl SendBatch {
         self.groups[self.sent..].iter().map(|g| g.count).sum()
     }
 
-    /// Sends everything. While the socket is full, sleeps up to 1 ms per attempt for room, and
+    /// Sends everything. While the socket is full, sleeps up to 1 ms per attempt for space, and
     /// stops when there is none. The caller must hold no lock.
     pub fn flush_blocking(&mut self) -> SendReport {
         let mut report = self.flush();
-        while report.blocked && self.wait_for_room() {
+        while report.blocked && self.wait_for_space() {
             let rest = self.flush();
             report = report.followed_by(rest);
         }
         report
     }
 
-    /// Sleeps at most 1 ms for room in the socket. Returns false if it still has none.
-    fn wait_for_room(&self) -> bool {
+    /// Sleeps at most 1 ms for space in the socket. Returns false if it still has none.
+    fn wait_for_space(&self) -> bool {
         let wait = |path: &Path| wait_writable(path.inner().socket.fd(), WAIT_MILLISECONDS);
         self.path.as_ref().is_some_and(wait)
     }
 
-    /// Sends as much as the socket has room for, without sleeping.
+    /// Sends as much as the socket has space for, without sleeping.
     pub fn flush(&mut self) -> SendReport {
         let mut report = SendReport::default();
         self.staged = None;

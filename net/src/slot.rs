@@ -114,7 +114,7 @@ impl Slot {
                     Ok(Connected::BacklogFull) => return Forwarded::QueueFull,
                     failed => {
                         if let Err(error) = failed {
-                            tracing::debug!(%error, to, "cannot talk to the process in that slot");
+                            tracing::debug!(%error, to, "cannot connect to that slot");
                         }
                         peers.insert(to, Peer::Absent(now + RECHECK_INTERVAL));
                         return Forwarded::NoProcess;
@@ -173,7 +173,7 @@ mod tests {
     use crate::RecvBatch;
 
     #[test]
-    fn slots_differ_and_are_free_again_afterwards() {
+    fn slots_differ_and_are_free_after_they_are_dropped() {
         let a = Slot::claim().unwrap();
         let b = Slot::claim().unwrap();
         assert_ne!(a.number(), b.number());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_passed_on_to_a_slot_of_another_user() {
+    fn nothing_is_sent_to_a_slot_of_another_user() {
         let mut ours = Slot::claim().unwrap();
         let theirs = Slot::claim().unwrap();
         let number = theirs.number();
@@ -198,30 +198,30 @@ mod tests {
         ours.user = User::other();
         drop(theirs);
         let _next = Slot::claim().unwrap();
-        let passed = ours.send(number, b"head", b"body", Time(0));
-        assert_eq!(passed, Forwarded::NoProcess);
+        let result = ours.send(number, b"head", b"body", Time(0));
+        assert_eq!(result, Forwarded::NoProcess);
     }
 
     #[test]
-    fn an_empty_slot_is_looked_at_again_after_a_time() {
+    fn empty_slot_is_checked_again_after_the_interval() {
         // No test starts so many processes.
         const EMPTY: u8 = SLOTS - 2;
         let ours = Slot::claim().unwrap();
         let then = Time(0) + RECHECK_INTERVAL;
-        let pass = |now| ours.send(EMPTY, b"head", b"", now);
-        assert_eq!(pass(Time(0)), Forwarded::NoProcess);
+        let send = |now| ours.send(EMPTY, b"head", b"", now);
+        assert_eq!(send(Time(0)), Forwarded::NoProcess);
         let taken = LinkListener::listen(&link_name(EMPTY)).unwrap().unwrap();
         for now in [Time(0), Time(then.0 - 1)] {
-            assert_eq!(pass(now), Forwarded::NoProcess);
+            assert_eq!(send(now), Forwarded::NoProcess);
         }
-        assert_eq!(pass(then), Forwarded::Sent);
+        assert_eq!(send(then), Forwarded::Sent);
         // The end of a process is detected without delay.
         drop(taken);
-        assert_eq!(pass(then), Forwarded::NoProcess);
+        assert_eq!(send(then), Forwarded::NoProcess);
     }
 
     #[test]
-    fn the_end_of_a_process_is_seen_by_all_who_watch_it() {
+    fn end_of_a_process_is_reported_on_every_liveness_socket() {
         let slot = Slot::claim().unwrap();
         let early = watch(slot.number()).unwrap().unwrap();
         let mut batch = RecvBatch::new();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_no_more_takes_no_room() {
+    fn closed_liveness_sockets_leave_no_connections() {
         let slot = Slot::claim().unwrap();
         let mut batch = RecvBatch::new();
         for _ in 0..2000 {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn qpns_carry_the_slot_and_leave_out_the_management_ones() {
+    fn qpns_contain_the_slot_and_exclude_the_management_qpns() {
         let slot = |number| {
             let unique = format!("test/{:x}", crate::random::any::<u128>());
             let name = Name::take(&unique).unwrap().unwrap();

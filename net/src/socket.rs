@@ -122,7 +122,7 @@ fn receive_with_headers(
     configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
     let fd = socket.as_fd();
     if gro && set_option(fd, libc::IPPROTO_UDP, libc::UDP_GRO, 1_i32).is_err() {
-        tracing::debug!("the kernel has no UDP_GRO: datagrams come one by one");
+        tracing::debug!("the kernel has no UDP_GRO: datagrams are received one by one");
     }
     enlarge(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     socket
@@ -166,7 +166,7 @@ fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
 /// costs the kernel a tenth of its time.
 pub(super) const SOCKET_TRAFFIC_CLASS: u8 = 0b10;
 
-/// The hop limit set on every sending socket: the maximum, which most programs ask for.
+/// The hop limit set on every sending socket: the maximum, which most programs request.
 pub(super) const SOCKET_HOP_LIMIT: u8 = 255;
 
 /// A socket that sends from one port of one address.
@@ -177,7 +177,7 @@ pub struct TxSocket {
     port: u16,
     /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
-    /// The last send found no room in the socket's buffer.
+    /// The last send found no space in the socket's buffer.
     full: AtomicBool,
 }
 
@@ -268,11 +268,12 @@ impl TxSocket {
     /// Disables GSO after the kernel has refused to segment a batch: some devices cannot.
     pub(super) fn give_up_gso(&self) {
         if self.gso.swap(false, Ordering::Relaxed) {
-            tracing::debug!(address = %self.address, "the device cannot cut batches: plain sends");
+            tracing::debug!(address = %self.address, "no GSO on this device");
         }
     }
 
-    /// Whether a send found no room, and no room has been seen since. This is a hint: a caller that
+    /// Whether the last send found no space in the socket's buffer; [`TxSocket::set_full`] clears
+    /// it. This is a hint: a caller that
     /// depends on it must poll [`TxSocket::fd`].
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
@@ -283,7 +284,7 @@ impl TxSocket {
         self.full.store(full, Ordering::Release);
     }
 
-    /// The socket; writable when its buffer has room.
+    /// The socket; writable when its buffer has space.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -308,7 +309,7 @@ fn bind_source_port(socket: &Socket, address: LocalAddress, seed: u32) -> Result
     })
 }
 
-/// Waits at most `milliseconds` for room in the socket. Returns false when it still has none.
+/// Waits at most `milliseconds` for space in the socket. Returns false when it still has none.
 pub(super) fn wait_writable(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_nobody_is_told_apart() {
+    fn address_of_another_host_is_reported_as_not_available() {
         let address = LocalAddress::new([192, 0, 2, 77].into(), 0);
         let error = open_receiver(address, true).unwrap_err();
         assert!(matches!(error, OpenError::AddressNotAvailable { .. }));
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_not_shared_is_told_apart() {
+    fn port_that_is_not_shared_is_reported_as_in_use() {
         let address = LocalAddress::new([127, 0, 47, 91].into(), 1);
         let holder = UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
         let error = open_receiver(address, true).unwrap_err();

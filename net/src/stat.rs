@@ -2,8 +2,8 @@
 //!
 //! The querying process connects to each slot (see `link`), sends [`QUERY`], and receives the
 //! answer as one message. Each side checks the other's user with the kernel: a process answers only
-//! its own user, and accepts only that user's answers. All are queried at once, so a stopped process
-//! delays the result by the timeout only once.
+//! its own user, and accepts only that user's answers. All are queried at once, so stopped
+//! processes delay the result by one timeout.
 //!
 //! A process that ends sends its counters to the listeners in the same way.
 

@@ -12,7 +12,7 @@
 //! yields the whole order, and the process that made it attaches a new program.
 //!
 //! A process sweeps when it joins, and whenever it receives a datagram for another living process.
-//! A sweep that changes the order is followed by another one: the first may have process_ended through no
+//! A sweep that changes the order is followed by another one: the first may have gone through no
 //! program at all, and a third process may have attached a better program meanwhile. A process that
 //! finds nothing new attaches nothing. So every wrong order is corrected, whichever process ends
 //! and however, and a process that dies leaves no shared state half written.
@@ -60,7 +60,7 @@ const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 /// parent's socket, and for processes that join meanwhile.
 const EXTRA_PROBES: u16 = 4;
 
-/// An opcode that no transport has, so that no probe is misdirected for a packet.
+/// An opcode that no transport has, so that no probe is mistaken for a packet.
 const NO_OPCODE: u8 = 0xff;
 
 const PROBE_MAGIC: [u8; 4] = *b"urxp";
@@ -137,7 +137,7 @@ struct Sweep {
 }
 
 impl Steering {
-    /// Starts to learn the order of the group, which `receiver`, this process's socket, has just joined.
+    /// Starts to learn the order of the group that `receiver`, this process's socket, has joined.
     pub(super) fn join(
         address: LocalAddress,
         slot: u8,
@@ -209,13 +209,13 @@ impl Steering {
         if state.order.remove(&slot).is_some() {
             state.pending = !state.refused;
             state.is_stale = true;
-            self.note_lowest(&state.order);
+            self.update_lowest(&state.order);
         }
         drop(state);
         self.on_time_inner(now, None);
     }
 
-    fn note_lowest(&self, order: &Order) {
+    fn update_lowest(&self, order: &Order) {
         let lowest = order.keys().next().map_or(self.slot, |&s| s.min(self.slot));
         self.lowest.store(lowest, Ordering::Relaxed);
     }
@@ -320,17 +320,19 @@ impl Steering {
     /// Receives answers, and attaches the program once they yield the order.
     pub(super) fn receive_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
         let mut state = self.state();
-        let mut room = [0_u8; 64];
+        let mut buffer = [0_u8; 64];
         let me = self.address.with_port(ROCE_PORT);
         loop {
-            let (bytes, from) =
-                match rustix::net::recvfrom(&self.prober, &mut room, rustix::net::RecvFlags::TRUNC)
-                {
-                    Ok((_, len, from)) => (room.get(..len), from),
-                    Err(rustix::io::Errno::INTR) => continue,
-                    Err(rustix::io::Errno::AGAIN) => break,
-                    Err(error) => return Err(error.into()),
-                };
+            let (bytes, from) = match rustix::net::recvfrom(
+                &self.prober,
+                &mut buffer,
+                rustix::net::RecvFlags::TRUNC,
+            ) {
+                Ok((_, len, from)) => (buffer.get(..len), from),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            };
             let from = from.and_then(|from| SocketAddr::try_from(from).ok());
             let answer = bytes
                 .and_then(|bytes| Answer::read_from_bytes(bytes).ok())
@@ -398,7 +400,7 @@ impl Steering {
         state
             .missed
             .retain(|slot, _| state.order.contains_key(slot));
-        self.note_lowest(&state.order);
+        self.update_lowest(&state.order);
         let is_new = state.order != before;
         state.pause = if is_new {
             MIN_PAUSE
@@ -515,9 +517,9 @@ mod tests {
         let packet = [4, 0, 0, 0, 0, 9, 0, 7, 0, 0, 0, 0, 0x55];
         let to = address.with_port(ROCE_PORT).into();
         second.prober.send_to(&packet, &to).unwrap();
-        let mut room = [std::mem::MaybeUninit::uninit(); 64];
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 64];
         let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
-        let found = std::iter::from_fn(|| sockets[1].recv(&mut room).ok().map(Ok));
+        let found = std::iter::from_fn(|| sockets[1].recv(&mut buffer).ok().map(Ok));
         assert!(found.into_iter().any(is_there));
         // A process that received a datagram of another one attaches its order, changed or not.
         let mut state = first.state();

@@ -277,7 +277,10 @@ impl Contents {
         while is_punct_at(tokens, at, '#') {
             at += 2;
         }
-        let is_word = |at: usize, word: &str| matches!(tokens.get(at), Some(TokenTree::Ident(ident)) if ident == word);
+        let is_word = |at: usize, word: &str| match tokens.get(at) {
+            Some(TokenTree::Ident(ident)) => ident == word,
+            _ => false,
+        };
         if is_word(at, "pub") {
             at += 1;
             at += usize::from(matches!(tokens.get(at), Some(TokenTree::Group(_))));

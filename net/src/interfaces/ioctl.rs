@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// The number of addresses that `SIOCGIFCONF` has room for.
+/// The maximum number of addresses that `SIOCGIFCONF` returns.
 const MAX_ADDRESSES: usize = 1024;
 
 /// Address flags from Linux's if_addr.h, as /proc/net/if_inet6 shows them.
@@ -141,21 +141,21 @@ fn name_of(request: &libc::ifreq) -> String {
 
 /// Returns all IPv4 addresses with their interface names.
 fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
-    let mut room = vec![request("")?; MAX_ADDRESSES];
+    let mut buffer = vec![request("")?; MAX_ADDRESSES];
     let mut list = libc::ifconf {
-        ifc_len: size_of_val(room.as_slice()) as libc::c_int,
+        ifc_len: size_of_val(buffer.as_slice()) as libc::c_int,
         ifc_ifcu: libc::__c_anonymous_ifc_ifcu {
-            ifcu_req: room.as_mut_ptr(),
+            ifcu_req: buffer.as_mut_ptr(),
         },
     };
-    // SAFETY: the list holds the address and length of `room`, which outlives the call.
+    // SAFETY: the list holds the address and length of `buffer`, which outlives the call.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFCONF as _, &raw mut list) };
     if r != 0 {
         return Err(io::Error::last_os_error());
     }
     let count = usize::try_from(list.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
-    room.truncate(count);
-    Ok(room)
+    buffer.truncate(count);
+    Ok(buffer)
 }
 
 /// Returns the prefix length of one address. `entry` includes the address: with the name alone, the
