@@ -55,7 +55,7 @@ pub enum OpenError {
     NoFreeSlot,
     /// The capture file cannot be written.
     #[error("URXE_PCAP: {0}")]
-    Capture(#[from] crate::pcap::CaptureError),
+    Capture(#[from] crate::capture::CaptureError),
     /// The keepalive time cannot be parsed.
     #[error("URXE_KEEPALIVE: `{0}` is not a number of seconds such as 60, or 0 for no timeout")]
     Keepalive(String),

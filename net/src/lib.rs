@@ -73,15 +73,18 @@
 //!
 //! # Cargo features
 //!
-//! - `capture` (default): `URXE_PCAP`.
+//! - `capture` (default): captures of packets, which `URXE_PCAP` requests. Without the feature a
+//!   request is an error ([`CaptureError::NotBuilt`]).
 
 mod address;
+mod capture;
 mod clock;
 mod counters;
 mod endpoint;
 mod error;
 mod faults;
 mod forward;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
@@ -91,6 +94,7 @@ mod link;
 pub mod names;
 mod options;
 mod path;
+#[cfg(feature = "capture")]
 mod pcap;
 pub mod process_socket;
 mod qpn;
@@ -110,6 +114,7 @@ pub mod thread;
 mod user;
 
 pub use address::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
+pub use capture::CaptureError;
 pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
@@ -120,7 +125,6 @@ pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;
 pub use options::Options;
 pub use path::{Path, PathOptions};
-pub use pcap::CaptureError;
 pub use qpn::{QPN_BITS, SLOTS};
 pub use receive::{Datagram, OwnedDatagram, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};

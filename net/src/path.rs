@@ -1,11 +1,11 @@
 //! The path of packets to one peer.
 
 use crate::address::DEFAULT_TTL;
+use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
 use crate::faults::{self, FaultSpec, Injector};
 use crate::icrc::sent_id;
-use crate::pcap::{CaptureHook, Direction, Record};
 use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
 use crate::sync::lock;
 use crate::sys::{ControlList, RawAddress};

@@ -6,8 +6,8 @@
 //! headers, and any reader can verify its ICRCs. The UDP checksum of received packets is unknown;
 //! the capture contains a correct one. The link layer is raw IP.
 
+use crate::capture::{Capture, CaptureError, Record};
 use crate::clock;
-use crate::counters::NetCounters;
 use crate::sync::lock;
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader};
 use pcap_file::DataLink;
@@ -18,14 +18,12 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use rustix::fs::{FlockOperation, flock};
 use std::borrow::Cow;
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use urxe_proto::icrc::IpId;
 
 /// The size of buffered records, in bytes, at which they are written even within a batch.
 const SPOOL_LIMIT: usize = 1 << 20;
@@ -33,84 +31,8 @@ const SPOOL_LIMIT: usize = 1 << 20;
 /// The timestamp resolution: nanoseconds, as the negative power of ten that pcapng requires.
 const NANOSECONDS: u8 = 9;
 
-/// The direction of a packet, with pcapng's number for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
-    /// Received.
-    In = 1,
-    /// Sent.
-    Out = 2,
-}
-
-/// The reason why the capture file cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CaptureError {
-    /// The name is empty.
-    #[error("the file name is empty: give a path, in which %p stands for the process id")]
-    Empty,
-    /// The file cannot be opened or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-}
-
-/// The capture of the process, if one is configured. Cloning shares it.
-#[derive(Clone, Debug)]
-pub(super) struct CaptureHook {
-    capture: Option<Arc<Capture>>,
-    counters: Arc<NetCounters>,
-}
-
-impl CaptureHook {
-    /// Starts the capture that `name` requests, see [`Capture::open`].
-    pub(super) fn open(
-        name: Option<&str>,
-        counters: Arc<NetCounters>,
-    ) -> Result<CaptureHook, CaptureError> {
-        let capture = name.map(Capture::open).transpose()?.map(Arc::new);
-        Ok(CaptureHook { capture, counters })
-    }
-
-    /// Whether packets are captured.
-    pub(super) fn is_active(&self) -> bool {
-        self.capture.is_some()
-    }
-
-    /// The path of the capture file.
-    pub(super) fn path(&self) -> Option<&Path> {
-        self.capture.as_ref().map(|capture| capture.path.as_path())
-    }
-
-    /// Captures a packet. It is in the file after the next [`CaptureHook::flush`].
-    pub(super) fn record(&self, record: &Record<'_>) {
-        if let Some(capture) = &self.capture {
-            self.check(capture.record(record));
-        }
-    }
-
-    /// Writes the captured packets to the file.
-    pub(super) fn flush(&self) {
-        if let Some(capture) = &self.capture {
-            self.check(capture.flush());
-        }
-    }
-
-    fn check(&self, result: io::Result<()>) {
-        let Err(error) = result else { return };
-        if self.counters.capture_errors.get() == 0 {
-            tracing::warn!(%error, "the capture is incomplete");
-        }
-        self.counters.capture_errors.add(1);
-    }
-}
-
 /// A capture file that is being written.
-struct Capture {
+pub(super) struct PcapFile {
     path: PathBuf,
     pid: u32,
     file: Mutex<Spooled>,
@@ -143,37 +65,13 @@ impl Write for Spool {
     }
 }
 
-/// One packet of the capture.
-#[derive(Clone, Copy)]
-pub(super) struct Record<'a> {
-    pub(super) direction: Direction,
-    pub(super) src: SocketAddr,
-    pub(super) dst: SocketAddr,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    /// The IPv4 identification, if known.
-    pub(super) ip_id: Option<IpId>,
-    /// Information that the headers do not contain.
-    pub(super) comment: Option<&'static str>,
-    /// The UDP payload.
-    pub(super) bytes: &'a [u8],
-}
-
-impl fmt::Debug for Capture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Capture")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Capture {
+impl PcapFile {
     /// Starts a capture in the file that `URXE_PCAP` names, where `%p` stands for the process ID.
     /// If another process writes that file, this one appends its process ID to the name.
     ///
     /// # Errors
     /// When the file cannot be created or written.
-    fn open(name: &str) -> Result<Capture, CaptureError> {
+    pub(super) fn open(name: &str) -> Result<PcapFile, CaptureError> {
         if name.is_empty() {
             return Err(CaptureError::Empty);
         }
@@ -198,7 +96,7 @@ impl Capture {
         Self::start(path.clone(), pid, file).map_err(|source| CaptureError::File { path, source })
     }
 
-    fn start(path: PathBuf, pid: u32, file: File) -> io::Result<Capture> {
+    fn start(path: PathBuf, pid: u32, file: File) -> io::Result<PcapFile> {
         file.set_len(0)?;
         let spool = Spool::default();
         let mut writer = PcapNgWriter::new(spool.clone()).map_err(io::Error::other)?;
@@ -218,14 +116,24 @@ impl Capture {
             spool,
         };
         spooled.flush()?;
-        Ok(Capture {
+        Ok(PcapFile {
             path,
             pid,
             file: Mutex::new(spooled),
         })
     }
 
-    /// Adds a packet. It is in the file after the next [`Capture::flush`].
+    /// Whether this process opened the file. A forked child leaves it to its parent.
+    fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+}
+
+impl Capture for PcapFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn record(&self, record: &Record<'_>) -> io::Result<()> {
         let Some(packet) = with_headers(record) else {
             return Err(io::Error::other(
@@ -254,17 +162,11 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the buffered records. Then the file is complete, even if the process is killed.
     fn flush(&self) -> io::Result<()> {
         if !self.is_ours() {
             return Ok(());
         }
         lock(&self.file).flush()
-    }
-
-    /// Whether this process opened the file. A forked child leaves it to its parent.
-    fn is_ours(&self) -> bool {
-        std::process::id() == self.pid
     }
 }
 
@@ -351,6 +253,7 @@ fn with_headers(record: &Record<'_>) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::Direction;
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     use pcap_file::pcapng::{Block, PcapNgReader};
 
@@ -379,7 +282,7 @@ mod tests {
     #[test]
     fn capture_is_complete_after_each_flush_and_has_correct_headers() {
         let path = name("headers");
-        let capture = Capture::open(path.to_str().unwrap()).unwrap();
+        let capture = PcapFile::open(path.to_str().unwrap()).unwrap();
         capture.record(&record(b"0123456789abcdef", false)).unwrap();
         capture.record(&record(b"0123456789abcdef", true)).unwrap();
         capture.flush().unwrap();
@@ -425,11 +328,11 @@ mod tests {
     fn file_of_another_capture_is_not_overwritten() {
         let path = name("shared");
         let text = path.to_str().unwrap();
-        let first = Capture::open(text).unwrap();
+        let first = PcapFile::open(text).unwrap();
         first.record(&record(b"0123456789abcdef", false)).unwrap();
         first.flush().unwrap();
         let length = std::fs::metadata(&path).unwrap().len();
-        let second = Capture::open(text).unwrap();
+        let second = PcapFile::open(text).unwrap();
         assert_eq!(
             second.path.to_str().unwrap(),
             format!("{text}.{}", std::process::id())
@@ -437,7 +340,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
         std::fs::remove_file(&second.path).unwrap();
         drop(first);
-        let third = Capture::open(text).unwrap();
+        let third = PcapFile::open(text).unwrap();
         assert_eq!(third.path, path);
         std::fs::remove_file(&path).unwrap();
     }
@@ -445,12 +348,12 @@ mod tests {
     #[test]
     fn percent_p_is_the_process_id_and_invalid_names_are_errors() {
         let pattern = format!("{}-%p", name("pid").display());
-        let capture = Capture::open(&pattern).unwrap();
+        let capture = PcapFile::open(&pattern).unwrap();
         let own = format!("-{}", std::process::id());
         assert!(capture.path.to_str().unwrap().ends_with(&own));
         std::fs::remove_file(&capture.path).unwrap();
-        assert!(matches!(Capture::open(""), Err(CaptureError::Empty)));
-        let Err(error) = Capture::open("/nonexistent/dir/file") else {
+        assert!(matches!(PcapFile::open(""), Err(CaptureError::Empty)));
+        let Err(error) = PcapFile::open("/nonexistent/dir/file") else {
             panic!("the directory does not exist");
         };
         assert!(error.to_string().contains("/nonexistent/dir/file"));

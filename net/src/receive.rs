@@ -5,11 +5,11 @@
 //! counts and captures. Without faults and capture nothing is allocated per packet.
 
 use crate::address::{DEFAULT_TTL, LocalAddress, ROCE_PORT};
+use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
 use crate::faults::{self, FaultSpec, Injector};
 use crate::icrc::{self, SenderCache};
-use crate::pcap::{CaptureHook, Direction, Record};
 use crate::sync::lock;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
 use std::fmt;

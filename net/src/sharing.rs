@@ -12,13 +12,13 @@
 //! Processes of different users share the slots of a network namespace but not an address: the
 //! kernel lets only one user bind it.
 
+use crate::capture::{Capture, CaptureError, CaptureHook};
 use crate::clock;
 use crate::counters::NetCounters;
 use crate::error::OpenError;
 use crate::forward::{self, Forwarder};
 use crate::link::Accepted;
 use crate::options::Options;
-use crate::pcap::CaptureHook;
 use crate::receive::{Datagram, GroBatch, Inbound, RecvBatch};
 use crate::slot::{Forwarded, Slot, live_slots};
 use crate::stat;
@@ -63,7 +63,8 @@ impl Shared {
     /// When either fails; the message says how to resolve it.
     pub fn new(options: Options) -> Result<Arc<Shared>, OpenError> {
         let counters = Arc::new(NetCounters::default());
-        let capture = CaptureHook::open(options.capture.as_deref(), counters.clone())?;
+        let capture = options.capture.as_deref().map(open_capture).transpose()?;
+        let capture = CaptureHook::new(capture, counters.clone());
         if let Some(faults) = &options.faults {
             tracing::warn!("URXE_FAULTS is set, so packets are lost or changed: {faults}");
         }
@@ -214,4 +215,15 @@ impl Shared {
     pub(super) fn inbound(&self) -> &Inbound {
         &self.inbound
     }
+}
+
+/// Starts a capture; see [`crate::pcap::PcapFile::open`].
+#[cfg(feature = "capture")]
+fn open_capture(name: &str) -> Result<Arc<dyn Capture>, CaptureError> {
+    Ok(Arc::new(crate::pcap::PcapFile::open(name)?))
+}
+
+#[cfg(not(feature = "capture"))]
+fn open_capture(_: &str) -> Result<Arc<dyn Capture>, CaptureError> {
+    Err(CaptureError::NotBuilt)
 }

@@ -273,8 +273,7 @@ impl TxSocket {
     }
 
     /// Whether the last send found no space in the socket's buffer; [`TxSocket::set_full`] clears
-    /// it. This is a hint: a caller that
-    /// depends on it must poll [`TxSocket::fd`].
+    /// it. This is a hint: a caller that depends on it must poll [`TxSocket::fd`].
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
