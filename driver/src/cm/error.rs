@@ -1,9 +1,9 @@
 //! Errors of the connection manager.
 
 use super::gsi::GsiError;
-use super::id::State;
 use super::port_space::PortError;
 use super::resolve::ResolveError;
+use super::state::State;
 use std::net::IpAddr;
 use urxe_net::OpenError;
 use urxe_proto::cm::CallError;

@@ -1,22 +1,25 @@
 //! The connection manager: connections by IP address and port, with the semantics of librdmacm.
 //!
 //! - [`id`]: identifiers, the calls that each state permits, and the events that report the
-//!   results.
-//! - [`channel`]: events, and the event channels that deliver them to applications.
+//!   results, with the channels that deliver them.
+//! - [`channel`]: the kinds of events and their details.
 //! - [`connection`]: connect, listen, accept, reject, disconnect.
 //! - `notice`: messages from peers and the events that they cause.
 //! - [`multicast`]: multicast groups.
 //! - [`resolve`]: from IP addresses to devices and paths.
 //! - [`port_space`]: ports, unique on the host.
 //! - [`gsi`]: queue pair 1, which exchanges the connection manager's messages with peers.
-//! - `changes`: interfaces and addresses that appear, change and disappear.
+//! - `addresses`: the open addresses, and those that appear later.
+//! - `changes`: devices that change or disappear.
 //!
 //! The protocol itself is implemented in `urxe_proto::cm`.
 
+mod addresses;
 mod changes;
 pub mod channel;
 pub mod connection;
 mod error;
+mod group;
 pub mod gsi;
 pub mod id;
 pub mod multicast;
@@ -24,10 +27,12 @@ mod notice;
 mod port_range;
 pub mod port_space;
 pub mod resolve;
+mod state;
 
-pub(crate) use changes::addresses_changed;
-pub use channel::{Event, EventChannel, EventKind};
+pub(crate) use addresses::addresses_changed;
+pub use channel::EventKind;
 pub use connection::Offer;
 pub use error::CmError;
-pub use id::{Id, State};
+pub use id::{Event, EventChannel, Id};
 pub use port_space::PortSpace;
+pub use state::State;
