@@ -129,7 +129,7 @@ fn forget_in_children() {
 unsafe extern "C" fn in_child() {
     // A pending cancellation must not end the child here: close(2) is a cancellation point.
     thread::without_cancellation(|| {
-        process_socket::forget();
+        process_socket::detach_after_fork();
         let mut at = VALUES.load(Ordering::Acquire).cast_const();
         // SAFETY: `at` is null, or came from a box that is never freed. Its `next` was set before
         // the element was stored with release ordering.

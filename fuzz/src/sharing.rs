@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use traffic::{Traffic, hosts};
-use urxe_net::fuzzing::{self, Instruction, Sharers};
+use urxe_net::fuzzing::{self, Instruction, SharedPort};
 use urxe_net::{Datagram, LocalAddress, Options, SLOTS, Shared};
 use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
@@ -217,9 +217,8 @@ impl Steering {
             program.len() <= 4096,
             "the kernel's limit is 4096 instructions"
         );
-        let sharers = sharers();
-        sharers
-            .attach(&order, self.others)
+        let port = shared_port();
+        port.attach(&order, self.others)
             .expect("the kernel accepts every steering program");
         let flow = flow(Ipv4Addr::LOCALHOST, 50_000, Ipv4Addr::LOCALHOST);
         let own = order.keys().next().copied().unwrap_or_default();
@@ -235,7 +234,7 @@ impl Steering {
                     "{bytes:02x?}: no socket is expected"
                 ),
             }
-            let reached = sharers.reached(&bytes).expect("the datagram can be sent");
+            let reached = port.receiver_of(&bytes).expect("the datagram can be sent");
             let reached = reached.expect("a datagram without a match reaches some socket");
             if (found as usize) < SOCKETS {
                 assert_eq!(reached, found as usize, "{bytes:02x?}");
@@ -245,11 +244,11 @@ impl Steering {
 }
 
 /// The sockets for which the kernel executes the programs.
-fn sharers() -> &'static Sharers {
-    static SHARERS: OnceLock<Sharers> = OnceLock::new();
-    SHARERS.get_or_init(|| {
+fn shared_port() -> &'static SharedPort {
+    static PORT: OnceLock<SharedPort> = OnceLock::new();
+    PORT.get_or_init(|| {
         let address = LocalAddress::new(own_address(1).into(), 1);
-        Sharers::open(address, SOCKETS).expect("the sockets can be opened")
+        SharedPort::open(address, SOCKETS).expect("the sockets can be opened")
     })
 }
 
@@ -331,7 +330,7 @@ impl Names {
         // Slots on whose connections a process of this user, which this program is, listens.
         let mut listening = BTreeSet::new();
         // Slots that are in use already, by processes of earlier inputs too.
-        let others = neighbours_now();
+        let others = peers_now();
         for holder in self.holders.iter().take(40) {
             let number = holder.number % 20;
             let name = if holder.link { "link" } else { "slot" };
@@ -376,7 +375,7 @@ impl Names {
         }
         let Some(first) = ours.first() else { return };
         let seen: BTreeSet<u8> = first
-            .neighbours()
+            .same_host_peers()
             .expect("readable names")
             .into_iter()
             .collect();
@@ -385,29 +384,20 @@ impl Names {
         assert_eq!(seen, expected);
         // A datagram for a slot without a process of this test is dropped or stays in its queue.
         for number in 0..24 {
-            let datagram = Datagram {
-                src: (Ipv4Addr::LOCALHOST, 50_000).into(),
-                dst: LocalAddress::new(Ipv4Addr::LOCALHOST.into(), 1),
-                tos: 0,
-                ttl: 1,
-                index: 0,
-                first_of_batch: true,
-                passed_on: false,
-                ip_id: None,
-                bytes: &[7; 20],
-            };
-            let went = first.hand_on(number, &datagram);
+            let dst = LocalAddress::new(Ipv4Addr::LOCALHOST.into(), 1);
+            let src = (Ipv4Addr::LOCALHOST, 50_000).into();
+            let is_sent = first.forward(number, &Datagram::new(src, dst, &[7; 20]));
             let of_process = ours.iter().any(|process| process.slot() == number);
-            assert!(went || !of_process, "to the process in slot {number}");
-            let mut there = [&slots, &others, &listening].into_iter();
-            assert!(!went || there.any(|numbers| numbers.contains(&number)));
+            assert!(is_sent || !of_process, "to the process in slot {number}");
+            let mut known = [&slots, &others, &listening].into_iter();
+            assert!(!is_sent || known.any(|numbers| numbers.contains(&number)));
         }
     }
 }
 
 /// The slots of live processes.
-fn neighbours_now() -> BTreeSet<u8> {
+fn peers_now() -> BTreeSet<u8> {
     let mut numbers: BTreeSet<u8> = hosts().iter().map(|host| host.shared.slot()).collect();
-    numbers.extend(hosts()[0].shared.neighbours().expect("readable names"));
+    numbers.extend(hosts()[0].shared.same_host_peers().expect("readable names"));
     numbers
 }

@@ -1,5 +1,10 @@
 //! The counters of the network layer.
 
+use crate::address::LocalAddress;
+use crate::sync::lock;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -8,6 +13,8 @@ macro_rules! counters {
         #[derive(Default, Debug)]
         pub struct NetCounters {
             $($(#[$doc])* pub $name: Counter,)*
+            /// The number of invalid datagrams to each local address.
+            invalid: Mutex<HashMap<LocalAddress, u64>>,
         }
 
         impl NetCounters {
@@ -70,7 +77,7 @@ counters! {
     send_unreachable,
     /// Datagrams refused by a firewall or a security policy.
     send_refused,
-    /// Datagrams lost for lack of kernel memory or of room in a device's queue.
+    /// Datagrams lost for lack of kernel memory or of space in a device's queue.
     send_no_buffers,
     /// Datagrams lost to any other error.
     send_other_errors,
@@ -86,6 +93,35 @@ counters! {
     faults_delayed,
     /// Records that could not be written to the capture file.
     capture_errors,
+}
+
+impl NetCounters {
+    /// The number of datagrams to `address` that were dropped as invalid.
+    pub fn invalid_datagrams(&self, address: LocalAddress) -> u64 {
+        lock(&self.invalid).get(&address).copied().unwrap_or(0)
+    }
+
+    /// Counts a datagram to `address` whose packet is invalid.
+    #[cold]
+    pub fn count_invalid(&self, address: LocalAddress) {
+        *lock(&self.invalid).entry(address).or_default() += 1;
+    }
+
+    /// Counts packets that could not be sent, by the error.
+    pub(super) fn count_send_error(&self, packets: u64, error: &io::Error) {
+        let counter = match error.raw_os_error() {
+            Some(libc::EAGAIN) => &self.send_blocked,
+            Some(libc::EMSGSIZE) => &self.send_too_large,
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
+                &self.send_unreachable
+            }
+            Some(libc::EPERM | libc::EACCES) => &self.send_refused,
+            Some(libc::ENOBUFS | libc::ENOMEM) => &self.send_no_buffers,
+            _ => &self.send_other_errors,
+        };
+        counter.add(packets);
+        tracing::debug!(%error, packets, "packets could not be sent");
+    }
 }
 
 /// One counter.

@@ -1,36 +1,38 @@
 //! One local address with its sockets.
 
+use crate::address::{LocalAddress, ROCE_PORT};
 use crate::clock;
 use crate::error::OpenError;
 use crate::group::Group;
-use crate::path::{Path, PathOptions};
+use crate::icrc;
+use crate::path::{Outbound, OutboundFaults, Path, PathOptions};
 use crate::process_socket::ProcessSocket;
-use crate::receive::{Arrival, Datagram, Kept, RecvBatch, Senders};
+use crate::qpn::{PROBE_SLOT, SLOTS};
+use crate::receive::{Datagram, GroBatch, Inbound, OwnedDatagram, Received, RecvBatch};
 use crate::sharing::Shared;
-use crate::slot::{Passed, SLOTS};
-use crate::socket::{LocalAddress, ROCE_PORT, TxSocket, open_receiver};
-use crate::steering::{PROBE_SLOT, SWEEP_TIME, Steering};
+use crate::slot::Forwarded;
+use crate::socket::{TxSocket, open_receiver};
+use crate::steering::{SWEEP_TIMEOUT, Steering};
+use crate::sync::lock;
 use crate::sys::set_option;
-use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_recv_buffer_size;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use urxe_proto::cm::wire::{Addressee, Message};
-use urxe_proto::icrc::{self, Flow, FlowIcrc};
+use urxe_proto::icrc::{Flow, FlowIcrc};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Packet, bth};
 
-/// The longest sleep of one `poll` call in [`Endpoint::look`].
-const MILLISECOND: Duration = Duration::from_millis(1);
-const LOOK: Timespec = Timespec {
+/// The timeout of one `poll` call in [`Endpoint::wait_readable`].
+const POLL_TIMEOUT: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: MILLISECOND.as_nanos() as _,
+    tv_nsec: Duration::from_millis(1).as_nanos() as _,
 };
 
 /// The option that binds a socket to an interface (Linux 5.0, `asm-generic/socket.h`), with an
@@ -40,11 +42,11 @@ const SO_BINDTOIFINDEX: libc::c_int = 62;
 const NO_INTERFACE: libc::c_int = libc::c_int::MAX;
 
 /// The limit of the time for which a process that leaves the group drains its socket.
-const LINGER: Duration = Duration::from_millis(100);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The maximum number of datagrams kept while the port is being opened. Opening takes at most
-/// [`SWEEP_TIME`], and only peers of an earlier listener can send to this process by then.
-const MOST_EARLY: usize = 64;
+/// [`SWEEP_TIMEOUT`], and only peers of an earlier listener can send to this process by then.
+const MAX_EARLY: usize = 64;
 
 /// The maximum number of UDP source ports of an address.
 const TX_SOCKETS: usize = 16;
@@ -60,73 +62,87 @@ pub struct Endpoint {
     /// The size of the kernel's receive buffer, in bytes.
     receive_buffer: u32,
     steering: Steering,
-    wire: Arc<Wire>,
+    inbound: Inbound,
+    outbound: Outbound,
+    outbound_faults: Option<Arc<OutboundFaults>>,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
     /// Datagrams that arrived while the port was being opened.
-    early: Mutex<Vec<Kept>>,
+    early: Mutex<Vec<OwnedDatagram>>,
+}
+
+impl Shared {
+    /// Binds port 4791 of one address of this host.
+    ///
+    /// # Errors
+    /// When that fails; the message names the holder of the port, as far as it is visible, and the
+    /// remedy.
+    pub fn open(self: &Arc<Self>, address: LocalAddress) -> Result<Endpoint, OpenError> {
+        Endpoint::open(self.clone(), address)
+    }
 }
 
 impl Endpoint {
-    pub(super) fn open(shared: Arc<Shared>, address: LocalAddress) -> Result<Self, OpenError> {
+    fn open(shared: Arc<Shared>, address: LocalAddress) -> Result<Self, OpenError> {
         let receiver = open_receiver(address, shared.options().gro)?;
         if let Some(bytes) = shared.options().socket_buffer {
             let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
             set_option(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
                 .map_err(|e| OpenError::system("setting the size of a socket's buffer", e))?;
         }
-        let wire = Arc::new(Wire::new(shared.tap().clone(), shared.options().faults));
-        let counters = shared.counters().clone();
+        let counters = shared.counters();
+        let faults = shared.options().faults;
         let steering = Steering::join(
             address,
             shared.slot(),
             receiver.as_fd(),
-            counters,
+            counters.clone(),
             clock::now(),
         )?;
         let endpoint = Endpoint {
-            shared,
             address,
             receive_buffer: socket_recv_buffer_size(&*receiver).map_or(0, |bytes| bytes as u32),
             receiver,
             steering,
-            wire,
+            inbound: shared.inbound().with_faults(faults),
+            outbound: Outbound {
+                counters: counters.clone(),
+                capture: shared.capture().clone(),
+            },
+            outbound_faults: OutboundFaults::new(faults, counters),
             senders: Mutex::default(),
             early: Mutex::default(),
+            shared,
         };
-        endpoint.find_place(|datagram| {
-            let mut early = endpoint.early();
-            if early.len() < MOST_EARLY {
-                early.push(Kept::from(datagram));
+        endpoint.learn_order(|datagram| {
+            let mut early = lock(&endpoint.early);
+            if early.len() < MAX_EARLY {
+                early.push(datagram.into());
             }
         });
         Ok(endpoint)
     }
 
-    /// Waits, for at most [`SWEEP_TIME`], until this process and the same-host peers have learnt
+    /// Waits, for at most [`SWEEP_TIMEOUT`], until this process and the same-host peers have learnt
     /// each other's socket numbers. Until then datagrams may be forwarded through another process
     /// and be reordered, and an unreliable connection loses each message whose packets are
     /// reordered.
-    fn find_place(&self, mut f: impl FnMut(&Datagram<'_>)) {
-        let until = clock::now() + SWEEP_TIME;
+    fn learn_order(&self, mut f: impl FnMut(&Datagram<'_>)) {
+        let until = clock::now() + SWEEP_TIMEOUT;
         let mut batch = RecvBatch::new();
         while self.steering.next_deadline() != Time::NEVER && clock::now() < until {
-            self.look();
+            self.wait_readable();
             while matches!(self.recv(&mut batch, &mut f), Ok(1..)) {}
-            let _ = self.learn(clock::now());
+            let _ = self.service_steering(clock::now());
         }
     }
 
     /// Waits at most 1 ms for a datagram. An error is ignored: the next receive reports it.
-    fn look(&self) {
+    fn wait_readable(&self) {
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.service_fd(), PollFlags::IN),
         ];
-        let _ = poll(&mut fds, Some(&LOOK));
-    }
-
-    fn early(&self) -> MutexGuard<'_, Vec<Kept>> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+        let _ = poll(&mut fds, Some(&POLL_TIMEOUT));
     }
 
     /// The local address.
@@ -152,12 +168,12 @@ impl Endpoint {
 
     /// The latest time for the next call of [`Endpoint::service`]; usually [`Time::NEVER`].
     pub fn next_deadline(&self) -> Time {
-        if !self.early().is_empty() {
+        if !lock(&self.early).is_empty() {
             return Time(0);
         }
         self.steering
             .next_deadline()
-            .min(self.wire.next_deadline())
+            .min(self.delayed_until())
             .min(self.shared.next_deadline())
     }
 
@@ -180,10 +196,9 @@ impl Endpoint {
         if peer.ip().is_multicast() {
             socket.multicast_by(options.interface)?;
         }
-        let wire = self.wire.clone();
         Ok(Path::new(
             socket,
-            wire,
+            (self.outbound.clone(), self.outbound_faults.clone()),
             (peer, FlowIcrc::new(&flow)),
             options,
         ))
@@ -195,12 +210,12 @@ impl Endpoint {
     /// When the kernel refuses to open the socket or to join.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<Group, OpenError> {
         let group = LocalAddress::group(group, interface);
-        Group::join(self.shared.clone(), self.wire.clone(), group)
+        Group::join(group, self.shared.options().gro, self.inbound.clone())
     }
 
     /// Returns the sending socket of a flow; opens it for the first flow that needs it.
     fn sender(&self, flow_key: u32) -> Result<Arc<TxSocket>, OpenError> {
-        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut senders = lock(&self.senders);
         // Fibonacci hashing: the top bits of the product are the best mixed.
         let mixed = flow_key.wrapping_mul(0x9e37_79b9);
         let slot = (mixed >> (32 - TX_SOCKETS.trailing_zeros())) as usize;
@@ -226,14 +241,41 @@ impl Endpoint {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let socket = self.receiver.as_fd();
-        self.shared
-            .recv(socket, self.address, batch, |arrival, senders| {
-                self.take(arrival, senders, &mut f);
-            })
+        let mut received = (self.inbound).receive(batch, self.receiver.as_fd(), self.address)?;
+        while let Some(batch) = received.next_batch() {
+            let mut run: Option<Run> = None;
+            let mut offset = 0;
+            for datagram in batch.datagrams() {
+                let start = offset;
+                offset += datagram.bytes.len();
+                let owner = self.owner(datagram.bytes);
+                if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
+                    self.forward(run.slot, &run.cut(&batch, start), &mut received, &mut f);
+                }
+                match owner {
+                    Owner::ThisProcess => received.deliver(datagram, &mut f),
+                    Owner::Other(slot) => {
+                        run.get_or_insert(Run {
+                            slot,
+                            start,
+                            first_index: datagram.index,
+                        });
+                    }
+                    Owner::Probe => {
+                        self.steering
+                            .answer_probe(&self.receiver, datagram.src, datagram.bytes);
+                    }
+                    Owner::Unknown => self.shared.counters().malformed.add(1),
+                }
+            }
+            if let Some(run) = run {
+                self.forward(run.slot, &run.cut(&batch, offset), &mut received, &mut f);
+            }
+        }
+        Ok(received.count())
     }
 
-    /// Does the work that is due: steering messages, datagrams that wait to be forwarded, and
+    /// Does the work that is due: steering messages, the backlog of datagrams to forward, and
     /// packets that `URXE_FAULTS` delayed. Calls `f` with the received ones as [`Endpoint::recv`]
     /// does.
     ///
@@ -245,30 +287,30 @@ impl Endpoint {
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<()> {
         let now = clock::now();
-        let early = std::mem::take(&mut *self.early());
-        early.iter().for_each(|kept| f(&kept.datagram()));
-        self.learn(now)?;
+        let early = std::mem::take(&mut *lock(&self.early));
+        early.iter().for_each(|early| f(&early.datagram()));
+        self.service_steering(now)?;
         self.shared.retry();
-        let mut arrivals = Vec::new();
-        self.wire.release(now, &mut arrivals);
-        if !arrivals.is_empty() {
-            let (_, senders) = batch.parts();
-            self.wire.deliver_all(senders, &arrivals, &mut f);
-            self.shared.tap().conclude(senders);
+        if let Some(faults) = &self.outbound_faults {
+            faults.release(now);
+            self.outbound.capture.flush();
         }
+        self.inbound.release(now, batch, &mut f);
         Ok(())
     }
 
     /// Receives the answers of other processes about the socket order, and continues the sweep.
-    fn learn(&self, now: Time) -> io::Result<()> {
-        self.steering.take_answers(self.receiver.as_fd(), now)?;
+    fn service_steering(&self, now: Time) -> io::Result<()> {
+        self.steering.receive_answers(self.receiver.as_fd(), now)?;
         self.steering.on_time(now, self.receiver.as_fd());
         Ok(())
     }
 
     /// The time until which `URXE_FAULTS` delays packets; [`Time::NEVER`] when it delays none.
-    pub fn held_until(&self) -> Time {
-        self.wire.next_deadline()
+    pub fn delayed_until(&self) -> Time {
+        let outbound = self.outbound_faults.as_ref();
+        let outbound = outbound.map_or(Time::NEVER, |faults| faults.next_deadline());
+        outbound.min(self.inbound.next_deadline())
     }
 
     /// Leaves the group of sockets before the process ends. Datagrams for this process are dropped,
@@ -283,82 +325,45 @@ impl Endpoint {
         let receiver = self.receiver.as_fd();
         let has_left = set_option(receiver, libc::SOL_SOCKET, SO_BINDTOIFINDEX, NO_INTERFACE);
         if let Err(error) = has_left {
-            tracing::debug!(%error, "what comes between the last look and the closing is lost");
+            tracing::debug!(%error, "datagrams that arrive while the port is closed are lost");
         }
-        self.read_to_the_end();
+        self.drain();
         // On failure, the end of the process closes it.
         let _ = self.receiver.retire();
     }
 
-    /// Drains the socket until 1 ms passes without a datagram and no forwarded message waits for a
-    /// full queue, for at most [`LINGER`]. The kernel may still have been queueing one when the
-    /// socket left.
-    fn read_to_the_end(&self) {
-        let until = clock::now() + LINGER;
+    /// Drains the socket until 1 ms passes without a datagram and the backlog of forwarded messages
+    /// is empty, for at most [`DRAIN_TIMEOUT`]. When the socket leaves, the kernel may still be
+    /// queueing a datagram.
+    fn drain(&self) {
+        let until = clock::now() + DRAIN_TIMEOUT;
         let mut batch = RecvBatch::new();
         while clock::now() < until {
-            self.look();
-            let has_come = matches!(self.recv(&mut batch, |_| {}), Ok(1..));
+            self.wait_readable();
+            let has_received = matches!(self.recv(&mut batch, |_| {}), Ok(1..));
             self.shared.retry();
-            if !has_come && self.shared.next_deadline() == Time::NEVER {
+            if !has_received && self.shared.next_deadline() == Time::NEVER {
                 break;
             }
         }
     }
 
-    /// Sorts the datagrams of a batch by the process that they are for. A run for one other process
-    /// is forwarded as one message.
-    fn take(
-        &self,
-        arrival: &Arrival<'_>,
-        senders: &mut Senders,
-        f: &mut impl FnMut(&Datagram<'_>),
-    ) {
-        let mut run: Option<Run> = None;
-        let mut offset = 0;
-        for mut datagram in arrival.datagrams() {
-            let start = offset;
-            offset += datagram.bytes.len();
-            let owner = self.owner(datagram.bytes);
-            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
-                self.forward(run.slot, &run.cut(arrival, start), senders, f);
-            }
-            match owner {
-                Owner::Mine => self.wire.deliver(senders, &mut datagram, f),
-                Owner::Other(slot) => {
-                    run.get_or_insert(Run {
-                        slot,
-                        start,
-                        first_index: datagram.index,
-                    });
-                }
-                Owner::Probe => {
-                    self.steering
-                        .take_probe(&self.receiver, datagram.src, datagram.bytes);
-                }
-                Owner::Nobody => self.shared.counters().malformed.add(1),
-            }
-        }
-        if let Some(run) = run {
-            self.forward(run.slot, &run.cut(arrival, offset), senders, f);
-        }
-    }
-
+    /// Returns the process that a datagram is for.
     fn owner(&self, bytes: &[u8]) -> Owner {
         let Some(&[slot, high, low]) = bytes.get(5..8).and_then(|q| q.first_chunk::<3>()) else {
-            return Owner::Nobody;
+            return Owner::Unknown;
         };
         let qpn = Qpn::new(u32::from_be_bytes([0, slot, high, low]));
         let slot = match qpn {
             Qpn::GSI => match addressee(bytes) {
                 Some(Addressee::CommId(id)) if slot_of(id) < SLOTS => slot_of(id),
-                Some(Addressee::AnyProcess) => return Owner::Mine,
+                Some(Addressee::AnyProcess) => return Owner::ThisProcess,
                 _ => self.steering.lowest(),
             },
             _ => slot,
         };
         match slot {
-            _ if qpn == Qpn::MULTICAST || slot == self.shared.slot() => Owner::Mine,
+            _ if qpn == Qpn::MULTICAST || slot == self.shared.slot() => Owner::ThisProcess,
             PROBE_SLOT => Owner::Probe,
             other => Owner::Other(other),
         }
@@ -368,38 +373,36 @@ impl Endpoint {
     fn forward(
         &self,
         to: u8,
-        run: &Arrival<'_>,
-        senders: &mut Senders,
+        run: &GroBatch<'_>,
+        received: &mut Received<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        match self.shared.pass(to, run) {
-            Passed::NobodyThere => {
-                self.steering.gone(to, clock::now());
-                self.take_over(run, senders, f);
+        match self.shared.forward_batch(to, run) {
+            Forwarded::NoProcess => {
+                self.steering.process_ended(to, clock::now());
+                self.handle_orphans(run, received, f);
             }
             // The kernel steers by the first datagram of a batch.
-            Passed::On | Passed::Overrun if run.first_index == 0 => {
-                self.steering.mistaken(clock::now());
+            Forwarded::Sent | Forwarded::QueueFull if run.first_index == 0 => {
+                self.steering.misdirected(clock::now());
             }
-            Passed::On | Passed::Overrun => {}
+            Forwarded::Sent | Forwarded::QueueFull => {}
         }
     }
 
     /// Handles datagrams for a process that has ended. Those for QP 1 pass to the next slot; a
     /// message that names a communication ID of the ended process is answered here. The others are
     /// dropped.
-    fn take_over(
+    fn handle_orphans(
         &self,
-        run: &Arrival<'_>,
-        senders: &mut Senders,
+        run: &GroBatch<'_>,
+        received: &mut Received<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        for mut datagram in run.datagrams() {
+        for datagram in run.datagrams() {
             match self.owner(datagram.bytes) {
-                Owner::Mine => self.wire.deliver(senders, &mut datagram, f),
-                Owner::Other(_) if names_an_id(datagram.bytes) => {
-                    self.wire.deliver(senders, &mut datagram, f);
-                }
+                Owner::ThisProcess => received.deliver(datagram, f),
+                Owner::Other(_) if names_an_id(datagram.bytes) => received.deliver(datagram, f),
                 _ => self.shared.counters().no_such_slot.add(1),
             }
         }
@@ -415,12 +418,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.wire.clear();
-    }
-}
-
 /// Consecutive datagrams of one batch for the same other process.
 struct Run {
     slot: u8,
@@ -431,8 +428,8 @@ struct Run {
 
 impl Run {
     /// Returns the part of the batch from the start of the run to `end`.
-    fn cut<'a>(&self, batch: &Arrival<'a>, end: usize) -> Arrival<'a> {
-        Arrival {
+    fn cut<'a>(&self, batch: &GroBatch<'a>, end: usize) -> GroBatch<'a> {
+        GroBatch {
             first_index: self.first_index,
             bytes: &batch.bytes[self.start..end],
             ..*batch
@@ -461,9 +458,9 @@ fn slot_of(comm_id: u32) -> u8 {
 /// The process that a datagram is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    Mine,
+    ThisProcess,
     Other(u8),
     Probe,
     /// The datagram is too short to have a destination QPN.
-    Nobody,
+    Unknown,
 }

@@ -1,13 +1,15 @@
 //! The errors of opening sockets. Their texts name the remedy.
 
-use crate::socket::LocalAddress;
+use crate::address::LocalAddress;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// The reason why an address or the network could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// Another socket has bound UDP port 4791 of this address.
     #[error("UDP port 4791 of {address} is taken by {holder}")]
@@ -25,8 +27,8 @@ pub enum OpenError {
     },
     /// A security policy forbids the sockets.
     #[error(
-        "{what} is not permitted here: {source}; a sandbox (seccomp, AppArmor, SELinux) forbids \
-         it, so allow UDP and Unix sockets to this program"
+        "{what} is not permitted: {source}; if the program runs in a sandbox (seccomp, AppArmor, \
+         SELinux), permit it UDP and Unix sockets"
     )]
     NotPermitted {
         /// The operation that failed.
@@ -53,15 +55,13 @@ pub enum OpenError {
     NoFreeSlot,
     /// The capture file cannot be written.
     #[error("URXE_PCAP: {0}")]
-    Capture(#[from] super::pcap::CaptureError),
+    Capture(#[from] crate::capture::CaptureError),
     /// The keepalive time cannot be parsed.
-    #[error(
-        "URXE_KEEPALIVE: `{0}` is not a number of seconds, such as 60, nor 0, which is for ever"
-    )]
+    #[error("URXE_KEEPALIVE: `{0}` is not a number of seconds such as 60, or 0 for no timeout")]
     Keepalive(String),
     /// The fault specification cannot be parsed.
     #[error("URXE_FAULTS: {0}")]
-    Faults(#[from] super::faults::ParseError),
+    Faults(#[from] crate::faults::ParseError),
     /// The size of the socket's buffer is not a number of bytes.
     #[error("URXE_SOCKET_BUFFER={0:?}: give a number of bytes, such as 212992")]
     SocketBuffer(String),
@@ -74,7 +74,7 @@ pub enum OpenError {
         /// The local address.
         address: LocalAddress,
         /// The peer.
-        peer: std::net::IpAddr,
+        peer: IpAddr,
     },
     /// Any other error.
     #[error("{what} failed: {source}")]
@@ -131,6 +131,7 @@ impl OpenError {
 
 /// The holder of port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum PortHolder {
     /// The kernel's RoCE driver, with the names of its devices.
     Rxe(Vec<String>),
@@ -177,9 +178,9 @@ impl fmt::Display for PortHolder {
             }
             PortHolder::OtherProcess => write!(
                 f,
-                "another user's process, or one that does not share the port: `ss -ulpn sport = \
-                 :4791` as root shows it; end it, run as the same user, use another address, or run \
-                 in another network namespace (`unshare -rn`)"
+                "another user's process, or one that does not share the port; `ss -ulpn sport = \
+                 :4791` as root shows it. End it, run as the same user, use another address, or \
+                 run in another network namespace (`unshare -rn`)"
             ),
         }
     }
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rxe_is_named_when_it_is_loaded() {
+    fn loaded_rxe_is_named_as_the_holder() {
         let root = std::env::temp_dir().join(format!("urxe-sysfs-{}", std::process::id()));
         assert_eq!(PortHolder::find(&root), PortHolder::OtherProcess);
         fs::create_dir_all(root.join("module/rdma_rxe")).unwrap();

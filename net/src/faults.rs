@@ -16,14 +16,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// The maximum number of later packets that overtake a held one.
-const OVERTAKERS: u64 = 4;
+/// The maximum number of later packets behind which a packet is moved.
+const MAX_OVERTAKING: u64 = 4;
 
 /// The time after which a held packet is sent even if no packet follows it.
 const HOLD_TIME: Duration = Duration::from_millis(5);
 
 /// The packets to which faults apply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub enum FaultDirection {
     /// Sent packets.
     #[default]
@@ -36,6 +37,7 @@ pub enum FaultDirection {
 
 /// The faults to inject. Probabilities are between 0 and 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct FaultSpec {
     /// The probability that a packet is dropped.
     pub drop: f64,
@@ -55,17 +57,18 @@ pub struct FaultSpec {
     pub direction: FaultDirection,
 }
 
-/// The error in the text.
+/// The error in a fault specification.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// A part is not of the form `name=value`.
     #[error("«{0}» is not of the form name=value; an example: drop=1%,delay=2ms,seed=7")]
     NoValue(String),
     /// No fault has this name.
-    #[error("there is no «{0}»: the names are drop, dup, reorder, corrupt, delay, seed and dir")]
+    #[error("unknown fault «{0}»: the names are drop, dup, reorder, corrupt, delay, seed and dir")]
     UnknownName(String),
     /// A name occurs twice.
-    #[error("«{0}» is there twice")]
+    #[error("«{0}» occurs twice")]
     Repeated(String),
     /// A value is invalid.
     #[error("{name}: «{value}» is not {expected}")]
@@ -256,18 +259,18 @@ pub(super) struct Injector<P> {
 
 struct Held<P> {
     packet: P,
-    overtakers_left: u64,
+    overtaking_left: u64,
     until: Time,
 }
 
 /// The random decisions for one packet. Each packet takes the same number of random numbers, so the
-/// fate of one does not change that of the next.
-struct Fate {
+/// decisions for one do not change those for the next.
+struct Decisions {
     drop: bool,
     duplicate: bool,
     reorder: bool,
     corrupt: Option<u64>,
-    overtakers: u64,
+    overtaking: u64,
     delay: Duration,
 }
 
@@ -283,7 +286,7 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    fn draw(&mut self) -> Fate {
+    fn decide(&mut self) -> Decisions {
         let FaultSpec {
             drop,
             duplicate,
@@ -299,61 +302,61 @@ impl<P: Packet> Injector<P> {
         let reorder = chance(reorder);
         let corrupt = chance(corrupt);
         let bit = self.generator.next_u64();
-        let overtakers = 1 + self.generator.next_u64() % OVERTAKERS;
+        let overtaking = 1 + self.generator.next_u64() % MAX_OVERTAKING;
         let spread = jitter.mul_f64(2.0 * unit(self.generator.next_u64()));
-        Fate {
+        Decisions {
             drop,
             duplicate,
             reorder,
             corrupt: corrupt.then_some(bit),
-            overtakers,
+            overtaking,
             delay: delay.saturating_sub(jitter) + spread,
         }
     }
 
     /// Processes a packet, and calls `emit` for each packet that is not delayed.
     pub(super) fn pass(&mut self, mut packet: P, now: Time, emit: &mut impl FnMut(P)) {
-        let fate = self.draw();
-        if fate.drop {
+        let decisions = self.decide();
+        if decisions.drop {
             self.counters.faults_dropped.add(1);
             return;
         }
-        if let Some(bit) = fate.corrupt {
+        if let Some(bit) = decisions.corrupt {
             flip(packet.bytes_mut(), bit);
             self.counters.faults_corrupted.add(1);
         }
-        if fate.duplicate {
+        if decisions.duplicate {
             self.counters.faults_duplicated.add(1);
-            self.go_on(packet.clone(), fate.delay, now, emit);
+            self.delay_or_emit(packet.clone(), decisions.delay, now, emit);
         }
-        if fate.reorder {
+        if decisions.reorder {
             self.counters.faults_reordered.add(1);
             self.held.push(Held {
                 packet,
-                overtakers_left: fate.overtakers,
-                until: now + HOLD_TIME + fate.delay,
+                overtaking_left: decisions.overtaking,
+                until: now + HOLD_TIME + decisions.delay,
             });
             return;
         }
-        self.go_on(packet, fate.delay, now, emit);
-        self.overtaken(fate.delay, now, emit);
+        self.delay_or_emit(packet, decisions.delay, now, emit);
+        self.release_overtaken(decisions.delay, now, emit);
     }
 
     /// Records that a packet overtook the held ones; releases those whose count reaches 0.
-    fn overtaken(&mut self, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
+    fn release_overtaken(&mut self, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
         let mut at = 0;
         while at < self.held.len() {
-            self.held[at].overtakers_left -= 1;
-            if self.held[at].overtakers_left == 0 {
+            self.held[at].overtaking_left -= 1;
+            if self.held[at].overtaking_left == 0 {
                 let held = self.held.remove(at);
-                self.go_on(held.packet, delay, now, emit);
+                self.delay_or_emit(held.packet, delay, now, emit);
             } else {
                 at += 1;
             }
         }
     }
 
-    fn go_on(&mut self, packet: P, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
+    fn delay_or_emit(&mut self, packet: P, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
         if delay.is_zero() {
             emit(packet);
             return;
@@ -370,7 +373,7 @@ impl<P: Packet> Injector<P> {
         held.into_iter().chain(delayed).min().unwrap_or(Time::NEVER)
     }
 
-    /// Calls `emit` for each packet whose time has come.
+    /// Calls `emit` for each packet whose delay has ended.
     pub(super) fn release(&mut self, now: Time, emit: &mut impl FnMut(P)) {
         while let Some(first) = self.delayed.first_entry() {
             if first.key().0 > now {
@@ -386,12 +389,6 @@ impl<P: Packet> Injector<P> {
                 at += 1;
             }
         }
-    }
-
-    /// Drops all held and delayed packets.
-    pub(super) fn clear(&mut self) {
-        self.held.clear();
-        self.delayed.clear();
     }
 }
 
@@ -434,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_read() {
+    fn all_parts_are_parsed() {
         let text = "drop=1%, dup=0.5%,reorder=2%,corrupt=0.1%,delay=2ms±500us,seed=7,dir=both";
         let spec: FaultSpec = text.parse().unwrap();
         assert_eq!(spec.drop, 0.01);
@@ -475,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_asks_for_the_same() {
+    fn display_parses_back_to_the_same_faults() {
         for text in [
             "drop=1%,dup=0.5%,reorder=7%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=rx",
             "delay=250us,seed=1,dir=both",
@@ -490,13 +487,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,60}") {
+        fn any_text_is_parsed_or_rejected(text in ".{0,60}") {
             let _ = text.parse::<FaultSpec>();
         }
     }
 
     #[test]
-    fn the_seed_decides_everything() {
+    fn seed_determines_all_decisions() {
         let text = "drop=5%,dup=5%,reorder=5%,corrupt=5%,delay=1ms±1ms,seed=";
         let (first, _) = run(&format!("{text}1"), 2000);
         let (again, _) = run(&format!("{text}1"), 2000);
@@ -506,11 +503,11 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_as_frequent_as_asked() {
+    fn faults_occur_with_the_requested_probability() {
         let (out, counters) = run("drop=10%,dup=5%,reorder=2%,corrupt=1%,seed=3", 100_000);
         let near = |count: u64, expected: u64| count.abs_diff(expected) < expected / 10;
         assert!(near(counters.faults_dropped.get(), 10_000));
-        // A dropped packet suffers no other fault.
+        // No other fault applies to a dropped packet.
         assert!(near(counters.faults_duplicated.get(), 4500));
         assert!(near(counters.faults_reordered.get(), 1800));
         assert!(near(counters.faults_corrupted.get(), 900));
@@ -519,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_held_back_comes_after_later_ones_but_comes() {
+    fn reordered_packet_follows_later_ones_and_is_not_lost() {
         let (out, counters) = run("reorder=10%,seed=5", 10_000);
         assert_eq!(out.len(), 10_000);
         let numbers: Vec<u32> = out
@@ -549,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_packet_waits_for_its_time() {
+    fn delayed_packet_is_released_at_its_time() {
         let counters = Arc::new(NetCounters::default());
         let spec = "delay=2ms,seed=1".parse().unwrap();
         let mut injector: Injector<Vec<u8>> = Injector::new(spec, counters);

@@ -5,17 +5,18 @@
 //! connection.
 //!
 //! The kernel queues as many bytes as a socket's send buffer holds (`net.core.wmem_default`), and
-//! misdirected datagrams come in bursts. So messages that find the queue full wait here, for at
-//! most half a second.
+//! misdirected datagrams come in bursts. So messages that find the queue full wait in a backlog,
+//! for at most 500 ms.
 
+use crate::address::LocalAddress;
 use crate::counters::NetCounters;
-use crate::receive::Arrival;
-use crate::slot::{Passed, Slot};
-use crate::socket::LocalAddress;
+use crate::receive::GroBatch;
+use crate::slot::{Forwarded, Slot};
+use crate::sync::lock;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use urxe_proto::time::Time;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -27,11 +28,11 @@ const VERSION: u8 = 1;
 const BACKLOG_LIMIT: usize = 4 << 20;
 
 /// The interval between two attempts to send to a full queue.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The time after which a waiting message is dropped. By then the transport has retransmitted it,
 /// and a stopped process must not keep others from sleeping.
-const PATIENCE: Duration = Duration::from_millis(500);
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Forwards datagrams. Those that must wait for a full queue keep their order.
 #[derive(Default)]
@@ -52,47 +53,47 @@ struct Waiting {
     to: u8,
     message: Vec<u8>,
     datagrams: u64,
-    give_up_at: Time,
+    deadline: Time,
 }
 
 impl Forwarder {
-    /// Forwards `arrival` to the process in slot `to`, and counts the result.
-    pub(super) fn pass(
+    /// Forwards `batch` to the process in slot `to`, and counts the result.
+    pub(super) fn forward(
         &self,
         slot: &Slot,
         counters: &NetCounters,
         to: u8,
-        arrival: &Arrival<'_>,
+        batch: &GroBatch<'_>,
         now: Time,
-    ) -> Passed {
-        let datagrams = arrival.datagrams().count() as u64;
-        let header = header(arrival);
+    ) -> Forwarded {
+        let datagrams = batch.datagrams().count() as u64;
+        let header = header(batch);
         let mut backlog = self.lock();
-        let passed = if backlog.messages.iter().any(|m| m.to == to) {
-            Passed::Overrun
+        let result = if backlog.messages.iter().any(|m| m.to == to) {
+            Forwarded::QueueFull
         } else {
-            slot.pass(to, header.as_bytes(), arrival.bytes, now)
+            slot.send(to, header.as_bytes(), batch.bytes, now)
         };
-        match passed {
-            Passed::On => counters.forwarded_out.add(datagrams),
-            Passed::NobodyThere => {}
-            Passed::Overrun if backlog.bytes + arrival.bytes.len() > BACKLOG_LIMIT => {
+        match result {
+            Forwarded::Sent => counters.forwarded_out.add(datagrams),
+            Forwarded::NoProcess => {}
+            Forwarded::QueueFull if backlog.bytes + batch.bytes.len() > BACKLOG_LIMIT => {
                 counters.forward_overruns.add(datagrams);
             }
-            Passed::Overrun => {
-                let message = [header.as_bytes(), arrival.bytes].concat();
+            Forwarded::QueueFull => {
+                let message = [header.as_bytes(), batch.bytes].concat();
                 backlog.bytes += message.len();
                 backlog.messages.push_back(Waiting {
                     to,
                     message,
                     datagrams,
-                    give_up_at: now + PATIENCE,
+                    deadline: now + BACKLOG_TIMEOUT,
                 });
-                backlog.retry_at = now + RETRY;
+                backlog.retry_at = now + RETRY_INTERVAL;
                 self.waiting.store(true, Ordering::Relaxed);
             }
         }
-        passed
+        result
     }
 
     /// Tries to send the backlog again, if it is time.
@@ -111,13 +112,13 @@ impl Forwarder {
                 rest.push_back(waiting);
                 continue;
             }
-            match slot.pass(waiting.to, &waiting.message, &[], now) {
-                Passed::On => counters.forwarded_out.add(waiting.datagrams),
-                Passed::NobodyThere => counters.no_such_slot.add(waiting.datagrams),
-                Passed::Overrun if waiting.give_up_at <= now => {
+            match slot.send(waiting.to, &waiting.message, &[], now) {
+                Forwarded::Sent => counters.forwarded_out.add(waiting.datagrams),
+                Forwarded::NoProcess => counters.no_such_slot.add(waiting.datagrams),
+                Forwarded::QueueFull if waiting.deadline <= now => {
                     counters.forward_overruns.add(waiting.datagrams);
                 }
-                Passed::Overrun => {
+                Forwarded::QueueFull => {
                     full.push(waiting.to);
                     rest.push_back(waiting);
                 }
@@ -125,7 +126,7 @@ impl Forwarder {
         }
         backlog.bytes = rest.iter().map(|w| w.message.len()).sum();
         backlog.messages = rest;
-        backlog.retry_at = now + RETRY;
+        backlog.retry_at = now + RETRY_INTERVAL;
         let waiting = !backlog.messages.is_empty();
         self.waiting.store(waiting, Ordering::Relaxed);
     }
@@ -140,7 +141,7 @@ impl Forwarder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Backlog> {
-        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.backlog)
     }
 }
 
@@ -164,35 +165,35 @@ struct Header {
     reserved: [u8; 2],
 }
 
-/// Returns the header for the bytes of `arrival`.
-fn header(arrival: &Arrival<'_>) -> impl IntoBytes + Immutable + use<> {
+/// Returns the header for the bytes of `batch`.
+fn header(batch: &GroBatch<'_>) -> impl IntoBytes + Immutable + use<> {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     };
-    let scope_id = match arrival.src {
+    let scope_id = match batch.src {
         SocketAddr::V4(_) => 0,
-        SocketAddr::V6(v6) => v6.scope_id().max(arrival.dst.scope_id()),
+        SocketAddr::V6(v6) => v6.scope_id().max(batch.dst.scope_id()),
     };
     Header {
         magic: MAGIC,
         version: VERSION,
-        family: if arrival.src.is_ipv4() { 4 } else { 6 },
-        tos: arrival.tos,
-        ttl: arrival.ttl,
-        src: octets(arrival.src.ip()),
-        dst: octets(arrival.dst.ip()),
+        family: if batch.src.is_ipv4() { 4 } else { 6 },
+        tos: batch.tos,
+        ttl: batch.ttl,
+        src: octets(batch.src.ip()),
+        dst: octets(batch.dst.ip()),
         scope_id: scope_id.to_ne_bytes(),
-        src_port: arrival.src.port().to_ne_bytes(),
-        first_index: arrival.first_index.to_ne_bytes(),
+        src_port: batch.src.port().to_ne_bytes(),
+        first_index: batch.first_index.to_ne_bytes(),
         // A message is shorter than 64 KiB, so a segment is.
-        segment: (arrival.segment as u16).to_ne_bytes(),
+        segment: (batch.segment as u16).to_ne_bytes(),
         reserved: [0; 2],
     }
 }
 
 /// Parses a message; `None` when it is not a forwarded one.
-pub(super) fn parse(message: &[u8]) -> Option<Arrival<'_>> {
+pub(super) fn parse(message: &[u8]) -> Option<GroBatch<'_>> {
     let (header, bytes) = Header::read_from_prefix(message).ok()?;
     if header.magic != MAGIC || header.version != VERSION || bytes.is_empty() {
         return None;
@@ -216,7 +217,7 @@ pub(super) fn parse(message: &[u8]) -> Option<Arrival<'_>> {
         }
         _ => return None,
     };
-    Some(Arrival {
+    Some(GroBatch {
         src,
         dst: LocalAddress::new(dst, scope_id),
         tos: header.tos,
@@ -233,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_forwarded_batch_is_what_arrived() {
+    fn forwarded_batch_equals_the_received_one() {
         for (src, dst) in [
             (
                 "192.0.2.1:50000",
@@ -248,7 +249,7 @@ mod tests {
                 LocalAddress::new("2001:db8::2".parse().unwrap(), 4),
             ),
         ] {
-            let arrival = Arrival {
+            let batch = GroBatch {
                 src: src.parse().unwrap(),
                 dst,
                 tos: 2,
@@ -257,25 +258,25 @@ mod tests {
                 segment: 4112,
                 bytes: &[7; 9000],
             };
-            let mut message = header(&arrival).as_bytes().to_vec();
-            message.extend_from_slice(arrival.bytes);
+            let mut message = header(&batch).as_bytes().to_vec();
+            message.extend_from_slice(batch.bytes);
             let back = parse(&message).unwrap();
-            assert_eq!((back.src, back.dst), (arrival.src, arrival.dst));
+            assert_eq!((back.src, back.dst), (batch.src, batch.dst));
             assert_eq!((back.tos, back.ttl), (2, 63));
             assert_eq!((back.first_index, back.segment), (5, 4112));
-            assert_eq!(back.bytes, arrival.bytes);
+            assert_eq!(back.bytes, batch.bytes);
         }
     }
 
     #[test]
-    fn a_full_queue_delays_datagrams_and_keeps_their_order() {
+    fn full_queue_delays_datagrams_and_keeps_their_order() {
         const MESSAGES: u16 = 2000;
         let (from, to) = (Slot::claim().unwrap(), Slot::claim().unwrap());
         let forwarder = Forwarder::default();
         let counters = NetCounters::default();
         for n in 0..MESSAGES {
             let bytes = n.to_be_bytes();
-            let arrival = Arrival {
+            let batch = GroBatch {
                 src: "192.0.2.1:50000".parse().unwrap(),
                 dst: LocalAddress::new([192, 0, 2, 2].into(), 0),
                 tos: 0,
@@ -284,15 +285,19 @@ mod tests {
                 segment: 0,
                 bytes: &bytes,
             };
-            forwarder.pass(&from, &counters, to.number(), &arrival, Time(0));
+            forwarder.forward(&from, &counters, to.number(), &batch, Time(0));
         }
         let mut batch = crate::RecvBatch::new();
         let mut got = Vec::new();
-        assert_ne!(forwarder.next_deadline(), Time::NEVER, "some have to wait");
+        assert_ne!(
+            forwarder.next_deadline(),
+            Time::NEVER,
+            "the queue never filled"
+        );
         while got.len() < usize::from(MESSAGES) {
             let take = |_: &_, _: &_, message: &[u8], _: &mut _| {
-                // Processes also receive the questions of others about their counters.
-                let bytes = parse(message).map(|arrival| arrival.bytes.to_vec());
+                // Processes also receive the queries of others for their counters.
+                let bytes = parse(message).map(|batch| batch.bytes.to_vec());
                 got.extend(bytes.filter(|bytes| bytes.len() == 2));
             };
             to.links().recv(&mut batch, take).unwrap();
@@ -310,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_message_is_taken_or_refused(
+        fn any_message_is_parsed_or_rejected(
             mut message in proptest::collection::vec(any::<u8>(), 0..200),
             ours: bool,
         ) {
@@ -319,9 +324,9 @@ mod tests {
                 message[4] = VERSION;
                 message[5] = 4 + (message[5] & 2);
             }
-            if let Some(arrival) = parse(&message) {
-                let bytes: usize = arrival.datagrams().map(|d| d.bytes.len()).sum();
-                prop_assert_eq!(bytes, arrival.bytes.len());
+            if let Some(batch) = parse(&message) {
+                let bytes: usize = batch.datagrams().map(|d| d.bytes.len()).sum();
+                prop_assert_eq!(bytes, batch.bytes.len());
             }
         }
     }

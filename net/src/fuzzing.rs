@@ -1,10 +1,12 @@
 //! Private items for the fuzz target `sharing`: the steering program by itself, and in a group of
 //! sockets where the kernel runs it.
 
+use crate::address::{LocalAddress, ROCE_PORT};
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
-use crate::socket::{LocalAddress, ROCE_PORT, open_receiver};
-use crate::steering::{Order, open_asker, program};
+use crate::socket::open_receiver;
+use crate::steering::open_probe_socket;
+use crate::steering::program::{self, Order};
 use socket2::Socket;
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,23 +25,23 @@ pub fn program(order: &Order, others: Option<u16>) -> Vec<Instruction> {
 
 /// Sockets that share port 4791 of an address.
 #[derive(Debug)]
-pub struct Sharers {
+pub struct SharedPort {
     address: LocalAddress,
     receivers: Vec<ProcessSocket>,
     sender: Socket,
 }
 
-impl Sharers {
+impl SharedPort {
     /// Opens `count` sockets.
     ///
     /// # Errors
     /// When a socket cannot be opened.
-    pub fn open(address: LocalAddress, count: usize) -> Result<Sharers, OpenError> {
+    pub fn open(address: LocalAddress, count: usize) -> Result<SharedPort, OpenError> {
         let receivers = (0..count).map(|_| open_receiver(address, false));
-        Ok(Sharers {
+        Ok(SharedPort {
             address,
             receivers: receivers.collect::<Result<_, _>>()?,
-            sender: open_asker(address)?,
+            sender: open_probe_socket(address)?,
         })
     }
 
@@ -56,13 +58,13 @@ impl Sharers {
     ///
     /// # Errors
     /// When it cannot be sent.
-    pub fn reached(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+    pub fn receiver_of(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let to = self.address.with_port(ROCE_PORT).into();
         self.sender.send_to(bytes, &to)?;
-        let mut room = [MaybeUninit::uninit(); 64];
+        let mut buffer = [MaybeUninit::uninit(); 64];
         Ok(self
             .receivers
             .iter()
-            .position(|r| r.recv(&mut room).is_ok()))
+            .position(|r| r.recv(&mut buffer).is_ok()))
     }
 }

@@ -3,37 +3,33 @@
 //! A unicast datagram goes to one of the sockets that share port 4791; a multicast datagram goes to
 //! each socket bound to the group. So it is neither steered nor forwarded.
 
+use crate::address::LocalAddress;
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
-use crate::receive::{Datagram, RecvBatch};
-use crate::sharing::Shared;
-use crate::socket::{LocalAddress, open_group_receiver};
-use crate::wire::Wire;
+use crate::receive::{Datagram, Inbound, RecvBatch};
+use crate::socket::open_group_receiver;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
 /// A multicast group joined on an interface. Dropping it leaves the group.
 pub struct Group {
-    shared: Arc<Shared>,
-    wire: Arc<Wire>,
     address: LocalAddress,
     receiver: ProcessSocket,
+    inbound: Inbound,
 }
 
 impl Group {
+    /// Joins the group. `gro` requests GRO batches.
     pub(super) fn join(
-        shared: Arc<Shared>,
-        wire: Arc<Wire>,
         address: LocalAddress,
+        gro: bool,
+        inbound: Inbound,
     ) -> Result<Self, OpenError> {
-        let receiver = open_group_receiver(address, shared.options().gro)?;
         Ok(Group {
-            shared,
-            wire,
             address,
-            receiver,
+            receiver: open_group_receiver(address, gro)?,
+            inbound,
         })
     }
 
@@ -47,8 +43,7 @@ impl Group {
         self.receiver.as_fd()
     }
 
-    /// Receives once, and calls `f` with each datagram whose ICRC is correct. Returns the number of
-    /// messages from the kernel: 0 when there was none; otherwise more may be queued.
+    /// Receives like [`Endpoint::recv`](crate::Endpoint::recv), from the group.
     ///
     /// # Errors
     /// When the socket fails.
@@ -57,13 +52,13 @@ impl Group {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let socket = self.receiver.as_fd();
-        self.shared
-            .recv(socket, self.address, batch, |arrival, senders| {
-                for mut datagram in arrival.datagrams() {
-                    self.wire.deliver(senders, &mut datagram, &mut f);
-                }
-            })
+        let mut received = (self.inbound).receive(batch, self.receiver.as_fd(), self.address)?;
+        while let Some(batch) = received.next_batch() {
+            for datagram in batch.datagrams() {
+                received.deliver(datagram, &mut f);
+            }
+        }
+        Ok(received.count())
     }
 }
 

@@ -1,41 +1,103 @@
-//! UDP for RoCEv2: sockets and their offloads, sharing of port 4791, interfaces, capture, faults.
+//! UDP for RoCEv2: batches and offloads, sharing of port 4791, interfaces, capture, injected faults.
 //!
-//! The crate sends and receives datagrams. It computes and verifies their ICRC. Of the headers
-//! behind UDP it reads the BTH, and on queue pair 1 the MAD. It knows no queue pairs, keys or work
-//! requests.
+//! This crate sends and receives RoCEv2 packets over ordinary UDP sockets. It computes and verifies
+//! their ICRC, and shares UDP port 4791 among the processes of a host. Of the headers behind UDP it
+//! reads the BTH, and on queue pair 1 the MAD. Queue pairs, keys and work requests belong to the
+//! layers above: this crate can be used without them, as in a test tool or another transport.
 //!
-//! The kernel features it uses, and the fallback where each is missing:
+//! # Example
+//!
+//! ```
+//! use urxe_net::{Endpoint, LocalAddress, Options, PathOptions, RecvBatch, SendBatch, Shared};
+//! use urxe_proto::host::Transmit;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Once per process: takes a part of the queue pair numbers for it.
+//! let shared = Shared::new(Options::default())?;
+//! // Any address of 127.0.0.0/8 is one of this host.
+//! let address = LocalAddress::new([127, 0, 47, 9].into(), 0);
+//! let endpoint: Endpoint = shared.open(address)?;
+//!
+//! // A packet from the BTH to the end of the payload: opcode, flags, P_Key, destination QPN, PSN.
+//! let qpn = shared.qpns().start() + 7;
+//! let mut packet = [0; 16];
+//! packet[0] = 0x64; // UD SEND only
+//! packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+//! packet[12..].copy_from_slice(b"data");
+//!
+//! // Packets are staged, sealed with their ICRC, and sent with few system calls.
+//! let path = endpoint.path(address.ip(), PathOptions::default())?;
+//! let mut send = SendBatch::default();
+//! send.begin(&path);
+//! for _ in 0..3 {
+//!     let buffer = send.stage(packet.len()).ok_or("the batch is full")?;
+//!     buffer.copy_from_slice(&packet);
+//!     send.commit();
+//! }
+//! assert_eq!(send.flush().packets, 3);
+//!
+//! // A program would poll `endpoint.fd()`. The closure is called once for each datagram.
+//! let mut batch = RecvBatch::new();
+//! let mut received = 0;
+//! while received < 3 {
+//!     endpoint.recv(&mut batch, |datagram| {
+//!         assert_eq!(datagram.packet(), packet);
+//!         received += 1;
+//!     })?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Kernel features
+//!
+//! Each has a fallback where it is missing:
 //!
 //! - **GSO** (`UDP_SEGMENT`): one message carries a run of equal packets. Without it `sendmmsg`
-//!   still takes many packets per call.
-//! - **GRO** (`UDP_GRO`): such a run arrives as one message. Without it `recvmmsg` takes many per
-//!   call.
-//! - **`SO_REUSEPORT` with a steering program**: processes share port 4791, see `sharing.rs`. Where
+//!   sends many packets per call.
+//! - **GRO** (`UDP_GRO`): such a run arrives as one message. Without it `recvmmsg` receives many
+//!   packets per call.
+//! - **`SO_REUSEPORT` with a steering program**: processes share port 4791; see [`Shared`]. Where
 //!   the program is refused, the kernel distributes flows by a hash, and each process forwards the
 //!   packets of the others.
 //! - **Netlink**: reports interfaces and their changes. Where it is refused, `/proc` and ioctls
 //!   report the interfaces without the changes.
 //!
-//! [`Endpoint::recv`] receives a batch, splits it into datagrams, forwards those of other
-//! processes, verifies each ICRC and captures. [`SendBatch`] stages packets, seals them with their
-//! ICRC, groups them for GSO, captures and sends. With `URXE_FAULTS` both go through the fault
-//! injector.
+//! # Use in a process
+//!
+//! A process has one [`Shared`], one [`Endpoint`] for each of its addresses, and one [`Path`] for
+//! each peer. Threads have a [`RecvBatch`] and a [`SendBatch`] each. A program polls
+//! [`Endpoint::fd`], [`Endpoint::service_fd`] and [`Shared::fd`], and calls [`Endpoint::recv`],
+//! [`Endpoint::service`] and [`Shared::recv_forwarded`]. With `URXE_FAULTS` sent and received
+//! packets go through a fault injector, and with `URXE_PCAP` to a capture file.
+//!
+//! # Cargo features
+//!
+//! - `capture` (default): captures of packets, which `URXE_PCAP` requests. Without the feature a
+//!   request is an error ([`CaptureError::NotBuilt`]).
 
+mod address;
+mod capture;
 mod clock;
 mod counters;
 mod endpoint;
 mod error;
 mod faults;
 mod forward;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod icrc;
 mod interfaces;
 mod link;
 pub mod names;
+mod options;
 mod path;
+#[cfg(feature = "capture")]
 mod pcap;
 pub mod process_socket;
+mod qpn;
 pub mod random;
 mod receive;
 mod send;
@@ -44,50 +106,29 @@ mod slot;
 mod socket;
 mod stat;
 mod steering;
+mod sync;
 mod sys;
 #[cfg(test)]
 mod tests;
 pub mod thread;
-mod trust;
-mod wire;
+mod user;
 
+pub use address::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
+pub use capture::CaptureError;
 pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
 pub use error::{OpenError, PortHolder};
 pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
-
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;
+pub use options::Options;
 pub use path::{Path, PathOptions};
-pub use pcap::{Capture, CaptureError};
-pub use receive::{Datagram, Kept, RecvBatch};
+pub use qpn::{QPN_BITS, SLOTS};
+pub use receive::{Datagram, OwnedDatagram, RecvBatch};
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
-pub use sharing::{Options, Shared};
-pub use slot::{QPN_BITS, SLOTS, watch};
-pub use socket::TxSocket;
-pub use socket::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT, open_alone};
-pub use stat::{Answer, Answers, Listener, ask, tell_listeners};
-
-use urxe_proto::icrc::{self, FlowIcrc, IpId};
-use urxe_proto::wire::Bth;
-
-/// The shortest packet, from the BTH to the end of the pad, in bytes.
-const MIN_PACKET: usize = Bth::LEN;
-
-/// The identification of a packet that this host sends at position `id` of a GSO batch. IPv6 has no
-/// identification, and there the result is not used.
-const fn sent_id(id: u16) -> IpId {
-    IpId {
-        id,
-        dont_fragment: true,
-    }
-}
-
-/// Writes the ICRC into the last four bytes of `packet`, which has at least a BTH before them.
-fn seal(flow: &FlowIcrc, id: u16, packet: &mut [u8]) {
-    if let Some((packet, icrc)) = packet.split_last_chunk_mut::<{ icrc::LEN }>() {
-        *icrc = flow.compute(sent_id(id), packet);
-    }
-}
+pub use sharing::Shared;
+pub use slot::watch;
+pub use socket::{TxSocket, open_exclusive};
+pub use stat::{Answer, Answers, Listener, query, send_to_listeners};

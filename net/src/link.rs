@@ -19,10 +19,12 @@
 use crate::clock;
 use crate::names::address;
 use crate::process_socket::ProcessSocket;
-use crate::receive::{Message, RecvBatch, Senders};
+use crate::qpn::SLOTS;
+use crate::receive::{InboundState, Message, RecvBatch};
+use crate::sync::lock;
 use crate::sys::{peer_credentials, set_option};
 use crate::thread;
-use crate::trust::User;
+use crate::user::User;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use socket2::{Domain, Socket, Type};
 use std::collections::HashMap;
@@ -31,7 +33,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
@@ -46,9 +48,9 @@ const SO_PASSRIGHTS: libc::c_int = libc::c_int::MAX;
 const MAX_ACCEPTS: usize = 16;
 
 /// The maximum number of open connections. Each process of this user may have one for messages, one
-/// to detect the end of this process, and one to ask for its counters. Further ones wait in the
+/// to detect the end of this process, and one to query its counters. Further ones wait in the
 /// kernel's backlog.
-const MAX_LINKS: usize = 3 * super::SLOTS as usize;
+const MAX_LINKS: usize = 3 * SLOTS as usize;
 
 /// The maximum number of other users' connections that wait for the closing thread.
 const MAX_CLOSING: usize = 64;
@@ -66,49 +68,49 @@ const LISTENER: u64 = 0;
 #[derive(Debug)]
 pub struct Link(ProcessSocket);
 
-/// The result of connecting.
+/// The result of a connection attempt.
 #[derive(Debug)]
-pub(super) enum Reached {
+pub(super) enum Connected {
     /// A process of this user.
     Ours(Link),
     /// No process listens, or another user's does.
-    Stranger,
+    Refused,
     /// The backlog is full.
-    Busy,
+    BacklogFull,
 }
 
 impl Link {
     /// Connects to the process that holds a name, to send messages and to detect its end.
-    pub(super) fn to(name: &str, user: User) -> io::Result<Reached> {
+    pub(super) fn to(name: &str, user: User) -> io::Result<Connected> {
         let socket = open()?;
         socket.shutdown(Shutdown::Read)?;
         Self::connect(socket, name, user)
     }
 
-    /// Connects to ask a question and receive the answer. Threads that serve queue pairs must not
+    /// Connects to send a query and receive the answer. Threads that serve queue pairs must not
     /// call this: on kernels without `SO_PASSRIGHTS` another user who has taken the name can make
     /// it block.
-    pub(super) fn to_ask(name: &str, user: User) -> io::Result<Reached> {
+    pub(super) fn to_query(name: &str, user: User) -> io::Result<Connected> {
         let socket = open()?;
         refuse_descriptors(&socket);
         Self::connect(socket, name, user)
     }
 
-    fn connect(socket: ProcessSocket, name: &str, user: User) -> io::Result<Reached> {
+    fn connect(socket: ProcessSocket, name: &str, user: User) -> io::Result<Connected> {
         match socket.connect(&address(name)?) {
             Ok(()) => {}
             Err(error) => {
                 return match error.raw_os_error() {
-                    Some(libc::ECONNREFUSED) => Ok(Reached::Stranger),
-                    Some(libc::EAGAIN) => Ok(Reached::Busy),
+                    Some(libc::ECONNREFUSED) => Ok(Connected::Refused),
+                    Some(libc::EAGAIN) => Ok(Connected::BacklogFull),
                     _ => Err(error),
                 };
             }
         }
         let is_ours = user.is_peer_of(socket.as_fd())?;
         Ok(match is_ours {
-            true => Reached::Ours(Link(socket)),
-            false => Reached::Stranger,
+            true => Connected::Ours(Link(socket)),
+            false => Connected::Refused,
         })
     }
 
@@ -125,7 +127,7 @@ impl Link {
         (!message.truncated && !bytes.is_empty()).then(|| bytes.to_vec())
     }
 
-    /// The socket. It reports `POLLHUP`, without being asked for it, when the process ends.
+    /// The liveness socket: poll reports `POLLHUP` on it when the process ends.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -166,7 +168,7 @@ pub(super) struct LinkListener {
     /// An epoll descriptor: readable when the listener or an accepted connection is.
     events: OwnedFd,
     user: User,
-    strangers: Strangers,
+    other_users: OtherUsers,
     state: Mutex<State>,
 }
 
@@ -189,9 +191,9 @@ impl LinkListener {
     pub(super) fn listen_as(name: &str, user: User) -> io::Result<Option<LinkListener>> {
         let listener = open()?;
         // Accepted connections inherit the option from the listener as soon as they are connected.
-        let strangers = match refuse_descriptors(&listener) {
-            true => Strangers::Harmless,
-            false => Strangers::start()?,
+        let other_users = match refuse_descriptors(&listener) {
+            true => OtherUsers::CloseInline,
+            false => OtherUsers::start()?,
         };
         match listener.bind(&address(name)?) {
             Ok(()) => {}
@@ -211,7 +213,7 @@ impl LinkListener {
             listener,
             events,
             user,
-            strangers,
+            other_users,
             state: Mutex::new(State {
                 links: HashMap::new(),
                 next: LISTENER + 1,
@@ -227,7 +229,7 @@ impl LinkListener {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Accepts connections, and calls `f` with each message received. Returns the number of
@@ -235,10 +237,10 @@ impl LinkListener {
     pub(super) fn recv(
         &self,
         batch: &mut RecvBatch,
-        mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut Senders),
+        mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut InboundState),
     ) -> io::Result<usize> {
-        let mut room = [MaybeUninit::uninit(); EVENTS];
-        let ready = match epoll::wait(&self.events, &mut room, Some(&Timespec::default())) {
+        let mut buffer = [MaybeUninit::uninit(); EVENTS];
+        let ready = match epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(0),
             Err(error) => return Err(error.into()),
@@ -253,7 +255,7 @@ impl LinkListener {
             let link = self.state().links.get(&number).map(Arc::clone);
             let Some(link) = link else { continue };
             let mut has_ended = !matches!(batch.fill(link.0.as_fd()), Ok(1..));
-            let (messages, senders) = batch.parts();
+            let (messages, state) = batch.parts();
             for (message, bytes) in messages {
                 // A closed connection yields empty messages.
                 if bytes.is_empty() {
@@ -261,7 +263,7 @@ impl LinkListener {
                     break;
                 }
                 count += 1;
-                f(&link, message, bytes, senders);
+                f(&link, message, bytes, state);
             }
             if has_ended {
                 drop(link);
@@ -275,7 +277,7 @@ impl LinkListener {
     /// Accepts connections of this user, and closes those of other users.
     fn accept(&self) {
         for _ in 0..MAX_ACCEPTS {
-            if self.state().links.len() >= MAX_LINKS || self.strangers.are_too_many() {
+            if self.state().links.len() >= MAX_LINKS || self.other_users.is_full() {
                 return self.set_accepting(false);
             }
             let socket = match self.listener.accept() {
@@ -289,7 +291,7 @@ impl LinkListener {
             };
             let is_ours = self.user.is_peer_of(socket.as_fd()).unwrap_or(false);
             if !is_ours {
-                self.strangers.close(socket);
+                self.other_users.close(socket);
                 continue;
             }
             let mut state = self.state();
@@ -314,7 +316,7 @@ impl LinkListener {
         };
         let number = epoll::EventData::new_u64(LISTENER);
         if let Err(error) = epoll::modify(&self.events, &*self.listener, number, flags) {
-            tracing::debug!(%error, "connections of other processes are not accepted");
+            tracing::debug!(%error, "cannot change whether connections are accepted");
         }
         state.accepts = accepts;
         state.retry_at = match accepts {
@@ -338,19 +340,19 @@ impl LinkListener {
 
 /// The handling of other users' connections.
 #[derive(Debug)]
-enum Strangers {
+enum OtherUsers {
     /// They hold no descriptors, so closing them never blocks.
-    Harmless,
+    CloseInline,
     /// A separate thread closes them.
-    Elsewhere {
+    CloseInThread {
         close: mpsc::Sender<ProcessSocket>,
         waiting: Arc<AtomicUsize>,
     },
 }
 
-impl Strangers {
+impl OtherUsers {
     /// Starts the closing thread.
-    fn start() -> io::Result<Strangers> {
+    fn start() -> io::Result<OtherUsers> {
         let (close, closing) = mpsc::channel::<ProcessSocket>();
         let waiting = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&waiting);
@@ -360,13 +362,13 @@ impl Strangers {
                 left.fetch_sub(1, Ordering::Relaxed);
             }
         })?;
-        Ok(Strangers::Elsewhere { close, waiting })
+        Ok(OtherUsers::CloseInThread { close, waiting })
     }
 
     fn close(&self, socket: ProcessSocket) {
         match self {
-            Strangers::Harmless => drop(socket),
-            Strangers::Elsewhere { close, waiting } => {
+            OtherUsers::CloseInline => drop(socket),
+            OtherUsers::CloseInThread { close, waiting } => {
                 waiting.fetch_add(1, Ordering::Relaxed);
                 // This fails only if the thread has ended, which it does with the listener.
                 let _ = close.send(socket);
@@ -374,15 +376,17 @@ impl Strangers {
         }
     }
 
-    fn are_too_many(&self) -> bool {
+    fn is_full(&self) -> bool {
         match self {
-            Strangers::Harmless => false,
-            Strangers::Elsewhere { waiting, .. } => waiting.load(Ordering::Relaxed) >= MAX_CLOSING,
+            OtherUsers::CloseInline => false,
+            OtherUsers::CloseInThread { waiting, .. } => {
+                waiting.load(Ordering::Relaxed) >= MAX_CLOSING
+            }
         }
     }
 }
 
-/// Opens a non-blocking, close-on-exec Unix socket.
+/// Opens a non-blocking, close-on-exec Unix socket that keeps message boundaries.
 fn open() -> io::Result<ProcessSocket> {
     let kind = Type::SEQPACKET.nonblocking().cloexec();
     Socket::new(Domain::UNIX, kind, None).map(ProcessSocket::from)
@@ -413,7 +417,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     /// A time longer than any test takes.
-    const LINGER: Duration = Duration::from_secs(30);
+    const LINGER_TIME: Duration = Duration::from_secs(30);
 
     fn unique() -> String {
         format!("test/link/{:x}", crate::random::any::<u128>())
@@ -421,7 +425,7 @@ mod tests {
 
     fn link(name: &str) -> Link {
         match Link::to(name, User::of_this_process()).unwrap() {
-            Reached::Ours(link) => link,
+            Connected::Ours(link) => link,
             other => panic!("{other:?}"),
         }
     }
@@ -432,7 +436,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let socket = Socket::from(socket);
-        socket.set_linger(Some(LINGER)).unwrap();
+        socket.set_linger(Some(LINGER_TIME)).unwrap();
         socket.set_nonblocking(true).unwrap();
         while socket.send(&[0; 1 << 16]).is_ok() {}
         // Closing blocks although the socket is non-blocking.
@@ -441,41 +445,41 @@ mod tests {
 
     fn send_with(link: &Link, descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
         let descriptors = [descriptor];
-        let mut room = [MaybeUninit::uninit(); 64];
-        let mut control = SendAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); 64];
+        let mut control = SendAncillaryBuffer::new(&mut buffer);
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         let parts = [IoSlice::new(b"message")];
         sendmsg(link.fd(), &parts, &mut control, SendFlags::NOSIGNAL)
     }
 
     /// Sets the listener up as on a kernel that does not refuse descriptors.
-    fn takes_descriptors(listener: &mut LinkListener) {
+    fn accept_descriptors(listener: &mut LinkListener) {
         let _ = set_option(
             listener.listener.as_fd(),
             libc::SOL_SOCKET,
             SO_PASSRIGHTS,
             1_i32,
         );
-        listener.strangers = Strangers::start().unwrap();
+        listener.other_users = OtherUsers::start().unwrap();
     }
 
-    fn none(_: &Arc<Accepted>, _: &Message, _: &[u8], _: &mut Senders) {
-        panic!("nothing of another user is received");
+    fn none(_: &Arc<Accepted>, _: &Message, _: &[u8], _: &mut InboundState) {
+        panic!("a message of another user was received");
     }
 
     #[test]
-    fn messages_come_from_this_user_only() {
+    fn only_messages_of_this_user_are_received() {
         let (ours, theirs) = (unique(), unique());
         let open = LinkListener::listen(&ours).unwrap().unwrap();
         let closed = LinkListener::listen_as(&theirs, User::other())
             .unwrap()
             .unwrap();
         link(&ours).send(&[b"mes", b"sage"]).unwrap();
-        let stranger = link(&theirs);
-        stranger.send(&[b"message"]).unwrap();
+        let other = link(&theirs);
+        other.send(&[b"message"]).unwrap();
         let mut batch = RecvBatch::new();
         closed.recv(&mut batch, none).unwrap();
-        assert!(stranger.has_ended());
+        assert!(other.has_ended());
         let mut got = Vec::new();
         while got.is_empty() {
             let take = |_: &_, _: &_, bytes: &[u8], _: &mut _| got.push(bytes.to_vec());
@@ -493,8 +497,8 @@ mod tests {
             .unwrap();
         let mut batch = RecvBatch::new();
         for _ in 0..MANY {
-            let stranger = link(&name);
-            while !stranger.has_ended() {
+            let other = link(&name);
+            while !other.has_ended() {
                 listener.recv(&mut batch, none).unwrap();
             }
         }
@@ -502,34 +506,34 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_refused_where_the_kernel_can_do_that() {
+    fn descriptors_are_refused_where_the_kernel_supports_it() {
         let name = unique();
         let listener = LinkListener::listen(&name).unwrap().unwrap();
         let sent = send_with(&link(&name), listener.fd());
-        match listener.strangers {
-            Strangers::Harmless => assert_eq!(sent, Err(rustix::io::Errno::PERM)),
-            Strangers::Elsewhere { .. } => assert_eq!(sent, Ok(7)),
+        match listener.other_users {
+            OtherUsers::CloseInline => assert_eq!(sent, Err(rustix::io::Errno::PERM)),
+            OtherUsers::CloseInThread { .. } => assert_eq!(sent, Ok(7)),
         }
     }
 
     #[test]
-    fn a_descriptor_whose_closing_blocks_does_not_stop_who_receives() {
+    fn descriptor_whose_closing_blocks_does_not_block_the_receiver() {
         let name = unique();
         let mut listener = LinkListener::listen_as(&name, User::other())
             .unwrap()
             .unwrap();
-        takes_descriptors(&mut listener);
-        let stranger = link(&name);
+        accept_descriptors(&mut listener);
+        let other = link(&name);
         let (socket, mut peer) = lingering();
-        send_with(&stranger, socket.as_fd()).unwrap();
+        send_with(&other, socket.as_fd()).unwrap();
         drop(socket);
         let mut batch = RecvBatch::new();
-        while !stranger.has_ended() {
+        while !other.has_ended() {
             listener.recv(&mut batch, none).unwrap();
         }
         // The closing thread is still blocked.
-        let Strangers::Elsewhere { waiting, .. } = &listener.strangers else {
-            panic!("no thread closes it");
+        let OtherUsers::CloseInThread { waiting, .. } = &listener.other_users else {
+            panic!("there is no closing thread");
         };
         assert_eq!(waiting.load(Ordering::Relaxed), 1);
         peer.read_to_end(&mut Vec::new()).unwrap();
@@ -539,11 +543,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_sent_to_who_connected() {
+    fn listener_cannot_send_to_a_connected_client() {
         let name = unique();
         let listener = LinkListener::listen(&name).unwrap().unwrap();
         let link = link(&name);
-        link.send(&[b"question"]).unwrap();
+        link.send(&[b"query"]).unwrap();
         let (mut batch, mut answered) = (RecvBatch::new(), None);
         while answered.is_none() {
             let take = |from: &Arc<Accepted>, _: &_, _: &[u8], _: &mut _| {

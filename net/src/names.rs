@@ -29,7 +29,7 @@ impl Name {
     }
 }
 
-/// A socket for looking names up.
+/// A socket that resolves names.
 #[derive(Debug)]
 pub struct Lookup(ProcessSocket);
 
@@ -44,7 +44,7 @@ impl Lookup {
 
     /// Whether a socket has this name, of this process or another.
     pub fn is_taken(&self, name: &str) -> io::Result<bool> {
-        // Connecting a datagram socket only looks the name up, and may be repeated.
+        // Connecting a datagram socket only resolves the name, and may be repeated.
         match self.0.connect(&address(name)?) {
             Ok(()) => Ok(true),
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(false),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_s_own_until_it_is_dropped() {
+    fn name_is_exclusive_until_it_is_dropped() {
         let name = format!("test/names/{}", std::process::id());
         let lookup = Lookup::new().unwrap();
         assert!(!lookup.is_taken(&name).unwrap());
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_takes_no_messages() {
+    fn socket_of_a_name_accepts_no_messages() {
         let name = format!("test/names/{}/messages", std::process::id());
         let _held = Name::take(&name).unwrap().unwrap();
         let to = address(&name).unwrap();

@@ -1,23 +1,31 @@
 //! The path of packets to one peer.
 
-use crate::pcap::{Direction, Record};
-use crate::sent_id;
-use crate::socket::{TxSocket, USUAL_HOP_LIMIT, USUAL_TRAFFIC_CLASS};
+use crate::address::DEFAULT_TTL;
+use crate::capture::{CaptureHook, Direction, Record};
+use crate::clock;
+use crate::counters::NetCounters;
+use crate::faults::{self, FaultSpec, Injector};
+use crate::icrc::sent_id;
+use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
+use crate::sync::lock;
 use crate::sys::{ControlList, RawAddress};
-use crate::wire::Wire;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use urxe_proto::icrc::FlowIcrc;
+use urxe_proto::time::Time;
 
 /// Flags of every send: the caller handles a full buffer, and no send may raise SIGPIPE.
 pub(super) const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// A path from one local address to one peer: socket, headers, flow. Cloning it is cheap.
 #[derive(Clone)]
-pub struct Path(Arc<PathInner>);
+pub struct Path {
+    inner: Arc<PathInner>,
+    faults: Option<Arc<OutboundFaults>>,
+}
 
 /// The parameters of a [`Path`] besides its two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +34,7 @@ pub struct PathOptions {
     pub flow_key: u32,
     /// The IPv4 type of service or IPv6 traffic class.
     pub traffic_class: u8,
-    /// The IPv4 time to live or IPv6 hop limit; 0 means [`super::DEFAULT_TTL`].
+    /// The IPv4 time to live or IPv6 hop limit; 0 means [`DEFAULT_TTL`].
     pub hop_limit: u8,
     /// The IPv6 flow label, 20 bits; with 0 the kernel chooses one.
     pub flow_label: u32,
@@ -39,7 +47,7 @@ impl Default for PathOptions {
         PathOptions {
             flow_key: 0,
             traffic_class: 0,
-            hop_limit: super::DEFAULT_TTL,
+            hop_limit: DEFAULT_TTL,
             flow_label: 0,
             interface: 0,
         }
@@ -48,75 +56,103 @@ impl Default for PathOptions {
 
 pub(super) struct PathInner {
     pub(super) socket: Arc<TxSocket>,
-    pub(super) wire: Arc<Wire>,
-    pub(super) peer: SocketAddr,
     pub(super) icrc: FlowIcrc,
-    pub(super) options: PathOptions,
+    pub(super) outbound: Outbound,
+    peer: SocketAddr,
+    options: PathOptions,
     name: RawAddress,
     /// The control messages of every packet of the path.
     controls: ControlList,
 }
 
+/// The counters and the capture of sent packets.
+#[derive(Clone)]
+pub(super) struct Outbound {
+    pub(super) counters: Arc<NetCounters>,
+    pub(super) capture: CaptureHook,
+}
+
 impl Path {
     pub(super) fn new(
         socket: Arc<TxSocket>,
-        wire: Arc<Wire>,
+        (outbound, faults): (Outbound, Option<Arc<OutboundFaults>>),
         (peer, icrc): (SocketAddr, FlowIcrc),
         mut options: PathOptions,
     ) -> Self {
         if options.hop_limit == 0 {
-            options.hop_limit = super::DEFAULT_TTL;
+            options.hop_limit = DEFAULT_TTL;
         }
         let mut controls = ControlList::new();
         let (level, tos, ttl) = match peer.ip() {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
         };
-        if options.traffic_class != USUAL_TRAFFIC_CLASS {
+        if options.traffic_class != SOCKET_TRAFFIC_CLASS {
             controls.push(level, tos, i32::from(options.traffic_class));
         }
         let multicast = peer.ip().is_multicast();
-        if options.hop_limit != USUAL_HOP_LIMIT || multicast {
+        if options.hop_limit != SOCKET_HOP_LIMIT || multicast {
             controls.push(level, ttl, i32::from(options.hop_limit));
         }
-        Path(Arc::new(PathInner {
+        let inner = Arc::new(PathInner {
             icrc,
             name: RawAddress::new(peer, options.flow_label),
             socket,
-            wire,
+            outbound,
             peer,
             options,
             controls,
-        }))
+        });
+        Path { inner, faults }
     }
 
     /// The address and port of the peer.
     pub fn peer(&self) -> SocketAddr {
-        self.0.peer
+        self.inner.peer
     }
 
     /// The local address, with the UDP source port.
     pub fn local(&self) -> SocketAddr {
-        self.0.socket.address().with_port(self.0.socket.port())
+        self.inner
+            .socket
+            .address()
+            .with_port(self.inner.socket.port())
     }
 
     /// The parameters that the path was created with.
     pub fn options(&self) -> PathOptions {
-        self.0.options
+        self.inner.options
     }
 
     /// The socket that sends.
     pub fn socket(&self) -> &Arc<TxSocket> {
-        &self.0.socket
+        &self.inner.socket
     }
 
     /// Whether both handles refer to one path, not just to equal ones.
     pub(super) fn is(&self, other: &Path) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     pub(super) fn inner(&self) -> &PathInner {
-        &self.0
+        &self.inner
+    }
+
+    /// Whether packets pass through the fault injector.
+    pub(super) fn has_faults(&self) -> bool {
+        self.faults.is_some()
+    }
+
+    /// Passes a copy of a sealed packet to the fault injector.
+    pub(super) fn send_through_faults(&self, bytes: &[u8]) {
+        let Some(faults) = &self.faults else {
+            return;
+        };
+        let packet = Outgoing {
+            path: self.inner.clone(),
+            bytes: bytes.to_vec(),
+        };
+        lock(&faults.0).pass(packet, clock::now(), &mut Outgoing::send);
     }
 }
 
@@ -125,7 +161,7 @@ impl fmt::Debug for Path {
         f.debug_struct("Path")
             .field("local", &self.local())
             .field("peer", &self.peer())
-            .field("options", &self.0.options)
+            .field("options", &self.inner.options)
             .finish_non_exhaustive()
     }
 }
@@ -156,7 +192,7 @@ impl PathInner {
 
     /// Captures a packet that is sent with identification `id`.
     pub(super) fn capture(&self, id: u16, bytes: &[u8]) {
-        self.wire.tap.capture(&Record {
+        self.outbound.capture.record(&Record {
             direction: Direction::Out,
             src: self.socket.address().with_port(self.socket.port()),
             dst: self.peer,
@@ -168,7 +204,7 @@ impl PathInner {
         });
     }
 
-    /// Sends one packet, if the socket has room for it.
+    /// Sends one packet, if the socket has space for it.
     pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -177,12 +213,12 @@ impl PathInner {
         let mut controls = ControlList::new();
         let header = self.message(&mut iovec, &mut controls, 0);
         loop {
-            self.wire.tap.counters.send_calls.add(1);
+            let counters = &self.outbound.counters;
+            counters.send_calls.add(1);
             // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
             // only reads them.
             let n = unsafe { libc::sendmsg(self.socket.fd().as_raw_fd(), &header, SEND_FLAGS) };
             if n >= 0 {
-                let counters = &self.wire.tap.counters;
                 counters.messages_out.add(1);
                 counters.datagrams_out.add(1);
                 counters.bytes_out.add(bytes.len() as u64);
@@ -193,5 +229,53 @@ impl PathInner {
                 return Err(error);
             }
         }
+    }
+}
+
+/// The fault injector of the packets that one endpoint sends.
+pub(super) struct OutboundFaults(Mutex<Injector<Outgoing>>);
+
+/// A packet that passes through the fault injector.
+#[derive(Clone)]
+struct Outgoing {
+    path: Arc<PathInner>,
+    bytes: Vec<u8>,
+}
+
+impl faults::Packet for Outgoing {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Outgoing {
+    /// Sends the packet on its own, so its identification is 0.
+    fn send(self) {
+        self.path.capture(0, &self.bytes);
+        if let Err(error) = self.path.send_one(&self.bytes) {
+            self.path.outbound.counters.count_send_error(1, &error);
+        }
+    }
+}
+
+impl OutboundFaults {
+    /// Returns the injector, if `spec` applies to sent packets.
+    pub(super) fn new(
+        spec: Option<FaultSpec>,
+        counters: &Arc<NetCounters>,
+    ) -> Option<Arc<OutboundFaults>> {
+        let injector = |spec| Mutex::new(Injector::new(spec, counters.clone()));
+        let faults = spec.filter(FaultSpec::sends).map(injector);
+        faults.map(|injector| Arc::new(OutboundFaults(injector)))
+    }
+
+    /// The time of the next call of [`OutboundFaults::release`].
+    pub(super) fn next_deadline(&self) -> Time {
+        lock(&self.0).next_deadline()
+    }
+
+    /// Sends the packets whose injected delay has ended.
+    pub(super) fn release(&self, now: Time) {
+        lock(&self.0).release(now, &mut Outgoing::send);
     }
 }

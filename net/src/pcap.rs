@@ -6,7 +6,9 @@
 //! headers, and any reader can verify its ICRCs. The UDP checksum of received packets is unknown;
 //! the capture contains a correct one. The link layer is raw IP.
 
+use crate::capture::{Capture, CaptureError, Record};
 use crate::clock;
+use crate::sync::lock;
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -16,14 +18,12 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use rustix::fs::{FlockOperation, flock};
 use std::borrow::Cow;
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use urxe_proto::icrc::IpId;
 
 /// The size of buffered records, in bytes, at which they are written even within a batch.
 const SPOOL_LIMIT: usize = 1 << 20;
@@ -31,33 +31,8 @@ const SPOOL_LIMIT: usize = 1 << 20;
 /// The timestamp resolution: nanoseconds, as the negative power of ten that pcapng requires.
 const NANOSECONDS: u8 = 9;
 
-/// The direction of a packet, with pcapng's number for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
-    /// Received.
-    In = 1,
-    /// Sent.
-    Out = 2,
-}
-
-/// The reason why the capture file cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum CaptureError {
-    /// The name is empty.
-    #[error("the file name is empty: give a path, in which %p stands for the process id")]
-    Empty,
-    /// The file cannot be opened or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-}
-
 /// A capture file that is being written.
-pub struct Capture {
+pub(super) struct PcapFile {
     path: PathBuf,
     pid: u32,
     file: Mutex<Spooled>,
@@ -75,7 +50,7 @@ struct Spool(Arc<Mutex<Vec<u8>>>);
 
 impl Spool {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -90,37 +65,13 @@ impl Write for Spool {
     }
 }
 
-/// One packet of the capture.
-#[derive(Clone, Copy)]
-pub(super) struct Record<'a> {
-    pub(super) direction: Direction,
-    pub(super) src: SocketAddr,
-    pub(super) dst: SocketAddr,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    /// The IPv4 identification, if known.
-    pub(super) ip_id: Option<IpId>,
-    /// Information that the headers do not contain.
-    pub(super) comment: Option<&'static str>,
-    /// The UDP payload.
-    pub(super) bytes: &'a [u8],
-}
-
-impl fmt::Debug for Capture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Capture")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Capture {
+impl PcapFile {
     /// Starts a capture in the file that `URXE_PCAP` names, where `%p` stands for the process ID.
     /// If another process writes that file, this one appends its process ID to the name.
     ///
     /// # Errors
     /// When the file cannot be created or written.
-    pub fn open(name: &str) -> Result<Capture, CaptureError> {
+    pub(super) fn open(name: &str) -> Result<PcapFile, CaptureError> {
         if name.is_empty() {
             return Err(CaptureError::Empty);
         }
@@ -145,7 +96,7 @@ impl Capture {
         Self::start(path.clone(), pid, file).map_err(|source| CaptureError::File { path, source })
     }
 
-    fn start(path: PathBuf, pid: u32, file: File) -> io::Result<Capture> {
+    fn start(path: PathBuf, pid: u32, file: File) -> io::Result<PcapFile> {
         file.set_len(0)?;
         let spool = Spool::default();
         let mut writer = PcapNgWriter::new(spool.clone()).map_err(io::Error::other)?;
@@ -165,30 +116,35 @@ impl Capture {
             spool,
         };
         spooled.flush()?;
-        Ok(Capture {
+        Ok(PcapFile {
             path,
             pid,
             file: Mutex::new(spooled),
         })
     }
 
-    /// The path of the file.
-    pub fn path(&self) -> &Path {
+    /// Whether this process opened the file. A forked child leaves it to its parent.
+    fn is_ours(&self) -> bool {
+        std::process::id() == self.pid
+    }
+}
+
+impl Capture for PcapFile {
+    fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds a packet. It is in the file after the next [`Capture::flush`].
-    pub(super) fn record(&self, record: &Record<'_>) -> io::Result<()> {
+    fn record(&self, record: &Record<'_>) -> io::Result<()> {
         let Some(packet) = with_headers(record) else {
             return Err(io::Error::other(
-                "the two ends of a packet differ in family",
+                "the addresses of a packet differ in family",
             ));
         };
         let mut options = vec![EnhancedPacketOption::Flags(record.direction as u32)];
         if let Some(comment) = record.comment {
             options.insert(0, EnhancedPacketOption::Comment(Cow::Borrowed(comment)));
         }
-        let mut spooled = self.lock();
+        let mut spooled = lock(&self.file);
         spooled
             .writer
             .write_pcapng_block(EnhancedPacketBlock {
@@ -206,21 +162,11 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the buffered records. Then the file is complete, even if the process is killed.
-    pub(super) fn flush(&self) -> io::Result<()> {
+    fn flush(&self) -> io::Result<()> {
         if !self.is_ours() {
             return Ok(());
         }
-        self.lock().flush()
-    }
-
-    /// Whether this process opened the file. A forked child leaves it to its parent.
-    fn is_ours(&self) -> bool {
-        std::process::id() == self.pid
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Spooled> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.file).flush()
     }
 }
 
@@ -307,6 +253,7 @@ fn with_headers(record: &Record<'_>) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::Direction;
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     use pcap_file::pcapng::{Block, PcapNgReader};
 
@@ -326,16 +273,16 @@ mod tests {
             dst: dst.parse().unwrap(),
             tos: 0x29,
             ttl: 17,
-            ip_id: Some(super::super::sent_id(0x718c)),
+            ip_id: Some(crate::icrc::sent_id(0x718c)),
             comment: Some("a comment"),
             bytes,
         }
     }
 
     #[test]
-    fn a_capture_is_complete_after_each_flush_and_has_true_headers() {
+    fn capture_is_complete_after_each_flush_and_has_correct_headers() {
         let path = name("headers");
-        let capture = Capture::open(path.to_str().unwrap()).unwrap();
+        let capture = PcapFile::open(path.to_str().unwrap()).unwrap();
         capture.record(&record(b"0123456789abcdef", false)).unwrap();
         capture.record(&record(b"0123456789abcdef", true)).unwrap();
         capture.flush().unwrap();
@@ -378,36 +325,36 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_another_capture_writes_is_left_alone() {
+    fn file_of_another_capture_is_not_overwritten() {
         let path = name("shared");
         let text = path.to_str().unwrap();
-        let first = Capture::open(text).unwrap();
+        let first = PcapFile::open(text).unwrap();
         first.record(&record(b"0123456789abcdef", false)).unwrap();
         first.flush().unwrap();
         let length = std::fs::metadata(&path).unwrap().len();
-        let second = Capture::open(text).unwrap();
+        let second = PcapFile::open(text).unwrap();
         assert_eq!(
-            second.path().to_str().unwrap(),
+            second.path.to_str().unwrap(),
             format!("{text}.{}", std::process::id())
         );
         assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
-        std::fs::remove_file(second.path()).unwrap();
+        std::fs::remove_file(&second.path).unwrap();
         drop(first);
-        let third = Capture::open(text).unwrap();
-        assert_eq!(third.path(), path);
+        let third = PcapFile::open(text).unwrap();
+        assert_eq!(third.path, path);
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn percent_p_is_the_process_id_and_bad_names_are_told() {
+    fn percent_p_is_the_process_id_and_invalid_names_are_errors() {
         let pattern = format!("{}-%p", name("pid").display());
-        let capture = Capture::open(&pattern).unwrap();
+        let capture = PcapFile::open(&pattern).unwrap();
         let own = format!("-{}", std::process::id());
-        assert!(capture.path().to_str().unwrap().ends_with(&own));
-        std::fs::remove_file(capture.path()).unwrap();
-        assert!(matches!(Capture::open(""), Err(CaptureError::Empty)));
-        let Err(error) = Capture::open("/nonexistent/dir/file") else {
-            panic!("a directory that is not there");
+        assert!(capture.path.to_str().unwrap().ends_with(&own));
+        std::fs::remove_file(&capture.path).unwrap();
+        assert!(matches!(PcapFile::open(""), Err(CaptureError::Empty)));
+        let Err(error) = PcapFile::open("/nonexistent/dir/file") else {
+            panic!("the directory does not exist");
         };
         assert!(error.to_string().contains("/nonexistent/dir/file"));
     }

@@ -153,7 +153,7 @@ impl Drop for ProcessSocket {
 
 /// Replaces the descriptors of the parent's sockets in a forked child. Calls only functions that
 /// are permitted in the child of a multi-threaded process (async-signal-safe).
-pub fn forget() {
+pub fn detach_after_fork() {
     // SAFETY: eventfd takes no pointers.
     let none = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if none < 0 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn number_that_is_another_files_is_not_closed() {
+    fn descriptor_reused_by_another_file_is_not_closed() {
         let (ours, program) = (
             socket(),
             Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap(),

@@ -1,6 +1,7 @@
-//! Unpredictable random values: keys, queue pair numbers, nonces. They come from the system's
-//! generator directly. A thread-local generator would be gone while a thread or the process ends,
-//! when destructors of the program still call this library.
+//! Unpredictable random values: keys, queue pair numbers, nonces.
+//!
+//! They come from the system's generator directly. A thread-local generator is destroyed while a
+//! thread or the process ends, but destructors of the program may still call this library.
 
 use rand::RngExt;
 use rand::distr::{Distribution, StandardUniform};

@@ -1,25 +1,35 @@
-//! Receiving many datagrams with one system call.
+//! Receiving: one system call for many datagrams, and the stages between a socket and the caller.
 //!
 //! `recvmmsg` fills several buffers. With `UDP_GRO` each holds a batch of datagrams of one sender,
-//! which this module splits. Nothing is allocated per packet.
+//! which this module splits. [`Inbound`] then injects faults if requested, verifies each ICRC,
+//! counts and captures. Without faults and capture nothing is allocated per packet.
 
-use crate::socket::LocalAddress;
+use crate::address::{DEFAULT_TTL, LocalAddress, ROCE_PORT};
+use crate::capture::{CaptureHook, Direction, Record};
+use crate::clock;
+use crate::counters::NetCounters;
+use crate::faults::{self, FaultSpec, Injector};
+use crate::icrc::{self, SenderCache};
+use crate::sync::lock;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use urxe_proto::icrc::{self, Flow, FlowIcrc, IcrcError, IpId};
+use std::sync::{Arc, Mutex};
+use urxe_proto::icrc::{IcrcError, IpId};
+use urxe_proto::time::Time;
 
 /// The maximum number of messages per call.
 const MESSAGES: usize = 8;
 
 /// The buffer size for one message: the largest GRO batch behind the header of a forwarded one.
-const MESSAGE_ROOM: usize = (64 << 10) + 256;
+const MESSAGE_SIZE: usize = (64 << 10) + 256;
 
-/// One RoCE packet as it arrived.
+/// One received RoCE packet.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Datagram<'a> {
     /// The sender. It chooses the port, usually the same one for all packets of a connection.
     pub src: SocketAddr,
@@ -35,7 +45,7 @@ pub struct Datagram<'a> {
     /// Whether the batch starts with this packet. The kernel steers a batch by its first packet.
     pub first_of_batch: bool,
     /// Whether another process received the packet and forwarded it.
-    pub passed_on: bool,
+    pub forwarded: bool,
     /// The IPv4 identification that the ICRC was computed with; `None` for IPv6, and before the
     /// ICRC is verified.
     pub ip_id: Option<IpId>,
@@ -44,6 +54,22 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
+    /// Returns a datagram with these addresses and this UDP payload, the default TTL and no traffic
+    /// class, as if it had arrived alone.
+    pub fn new(src: SocketAddr, dst: LocalAddress, bytes: &'a [u8]) -> Self {
+        Datagram {
+            src,
+            dst,
+            tos: 0,
+            ttl: DEFAULT_TTL,
+            index: 0,
+            first_of_batch: true,
+            forwarded: false,
+            ip_id: None,
+            bytes,
+        }
+    }
+
     /// Returns the bytes from the BTH to the end of the pad.
     pub fn packet(&self) -> &'a [u8] {
         let end = self.bytes.len().saturating_sub(icrc::LEN);
@@ -70,9 +96,9 @@ pub struct RecvBatch {
     names: Vec<RawAddress>,
     controls: Vec<Control>,
     messages: Vec<Message>,
-    /// The number of messages that the next call asks for.
-    wanted: usize,
-    senders: Senders,
+    /// The number of messages that the next call requests.
+    next_count: usize,
+    state: InboundState,
 }
 
 impl fmt::Debug for RecvBatch {
@@ -93,12 +119,15 @@ impl RecvBatch {
     /// Allocates half a MiB of buffers. Only the pages that messages are received into are touched.
     pub fn new() -> Self {
         RecvBatch {
-            buffers: vec![0; MESSAGES * MESSAGE_ROOM],
+            buffers: vec![0; MESSAGES * MESSAGE_SIZE],
             names: vec![RawAddress::empty(); MESSAGES],
             controls: vec![Control::new(); MESSAGES],
             messages: Vec::with_capacity(MESSAGES),
-            wanted: 1,
-            senders: Senders::new(),
+            next_count: 1,
+            state: InboundState {
+                senders: SenderCache::new(),
+                tally: Tally::default(),
+            },
         }
     }
 
@@ -108,39 +137,39 @@ impl RecvBatch {
         let mut iovecs: [MaybeUninit<libc::iovec>; MESSAGES] = [MaybeUninit::uninit(); MESSAGES];
         // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
         let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
-        let rooms = self
+        let buffers = self
             .buffers
-            .chunks_exact_mut(MESSAGE_ROOM)
+            .chunks_exact_mut(MESSAGE_SIZE)
             .zip(&mut self.names)
             .zip(&mut self.controls);
-        for ((header, iovec), ((room, name), control)) in headers
+        for ((header, iovec), ((buffer, name), control)) in headers
             .iter_mut()
             .zip(&mut iovecs)
-            .zip(rooms)
-            .take(self.wanted)
+            .zip(buffers)
+            .take(self.next_count)
         {
             let iovec = iovec.write(libc::iovec {
-                iov_base: room.as_mut_ptr().cast(),
-                iov_len: room.len(),
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
             });
             let header = &mut header.msg_hdr;
-            (header.msg_name, header.msg_namelen) = name.as_room();
+            (header.msg_name, header.msg_namelen) = name.as_buffer();
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
-            let (control, len) = control.as_room();
+            let (control, len) = control.as_buffer();
             header.msg_control = control;
             header.msg_controllen = len as _;
         }
         let count = loop {
             // Not through the C library's function, which is a cancellation point and costs time.
-            // SAFETY: the first `wanted` headers point to a name, an iovec, a buffer and a control
-            // buffer, and hold their lengths. All of them outlive the call.
+            // SAFETY: the first `next_count` headers point to a name, an iovec, a buffer and a
+            // control buffer, and hold their lengths. All of them outlive the call.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_recvmmsg,
                     fd.as_raw_fd(),
                     headers.as_mut_ptr(),
-                    self.wanted as libc::c_uint,
+                    self.next_count as libc::c_uint,
                     libc::MSG_DONTWAIT,
                     std::ptr::null_mut::<libc::timespec>(),
                 )
@@ -152,17 +181,17 @@ impl RecvBatch {
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock => {
-                    self.wanted = (self.wanted / 2).max(1);
+                    self.next_count = (self.next_count / 2).max(1);
                     return Ok(0);
                 }
                 _ => return Err(error),
             }
         };
         // When no second message is queued, finding that out costs the kernel a third of the time
-        // of a receive. So where messages arrive one by one, the next call asks for one.
-        self.wanted = match count == self.wanted {
+        // of a receive. So where messages arrive one by one, the next call requests one.
+        self.next_count = match count == self.next_count {
             true => (2 * count).min(MESSAGES),
-            false => count.max(self.wanted / 2),
+            false => count.max(self.next_count / 2),
         };
         for (header, name) in headers.iter().zip(&self.names).take(count) {
             let mut message = Message {
@@ -174,14 +203,14 @@ impl RecvBatch {
                 tos: 0,
                 ttl: 0,
                 segment: 0,
-                len: (header.msg_len as usize).min(MESSAGE_ROOM),
+                len: (header.msg_len as usize).min(MESSAGE_SIZE),
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             };
             // SAFETY: recvmmsg filled the header and its control buffer, and neither has been
             // modified or freed since.
             unsafe {
                 for_each_control(&header.msg_hdr, |level, kind, value| {
-                    message.take_control(level, kind, value);
+                    message.apply_control(level, kind, value);
                 });
             }
             self.messages.push(message);
@@ -189,20 +218,34 @@ impl RecvBatch {
         Ok(count)
     }
 
-    /// Returns the messages of the last [`RecvBatch::fill`] with their bytes, and the known
-    /// senders.
-    pub(super) fn parts(&mut self) -> (impl Iterator<Item = (&Message, &[u8])>, &mut Senders) {
-        let messages = self
-            .messages
-            .iter()
-            .zip(self.buffers.chunks_exact(MESSAGE_ROOM))
-            .map(|(message, buffer)| (message, &buffer[..message.len]));
-        (messages, &mut self.senders)
+    /// Returns the messages of the last [`RecvBatch::fill`] with their bytes, and the state that
+    /// [`Inbound`] keeps.
+    pub(super) fn parts(&mut self) -> (Messages<'_>, &mut InboundState) {
+        let messages = Messages {
+            messages: self.messages.iter(),
+            buffers: self.buffers.chunks_exact(MESSAGE_SIZE),
+        };
+        (messages, &mut self.state)
+    }
+}
+
+/// The received messages with their bytes.
+pub(super) struct Messages<'a> {
+    messages: std::slice::Iter<'a, Message>,
+    buffers: std::slice::ChunksExact<'a, u8>,
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = (&'a Message, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (message, buffer) = (self.messages.next()?, self.buffers.next()?);
+        Some((message, &buffer[..message.len]))
     }
 }
 
 impl Message {
-    fn take_control(&mut self, level: i32, kind: i32, value: &[u8]) {
+    fn apply_control(&mut self, level: i32, kind: i32, value: &[u8]) {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 self.tos = control_int(value) as u8;
@@ -227,9 +270,9 @@ impl Message {
     }
 }
 
-/// A stored copy of a datagram.
+/// A copy of a datagram, for later.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct OwnedDatagram {
     src: SocketAddr,
     dst: LocalAddress,
     tos: u8,
@@ -239,9 +282,9 @@ pub struct Kept {
     pub bytes: Vec<u8>,
 }
 
-impl From<&Datagram<'_>> for Kept {
+impl From<&Datagram<'_>> for OwnedDatagram {
     fn from(datagram: &Datagram<'_>) -> Self {
-        Kept {
+        OwnedDatagram {
             src: datagram.src,
             dst: datagram.dst,
             tos: datagram.tos,
@@ -252,8 +295,8 @@ impl From<&Datagram<'_>> for Kept {
     }
 }
 
-impl Kept {
-    /// Returns the datagram, without its flags (`first_of_batch`, `passed_on`) and identification.
+impl OwnedDatagram {
+    /// Returns the datagram, without its flags (`first_of_batch`, `forwarded`) and identification.
     pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             src: self.src,
@@ -262,7 +305,7 @@ impl Kept {
             ttl: self.ttl,
             index: self.index,
             first_of_batch: false,
-            passed_on: false,
+            forwarded: false,
             ip_id: None,
             bytes: &self.bytes,
         }
@@ -271,7 +314,7 @@ impl Kept {
 
 /// Datagrams of one sender that the kernel or another process delivered as one message.
 #[derive(Clone, Copy)]
-pub(super) struct Arrival<'a> {
+pub(super) struct GroBatch<'a> {
     pub(super) src: SocketAddr,
     pub(super) dst: LocalAddress,
     pub(super) tos: u8,
@@ -283,10 +326,10 @@ pub(super) struct Arrival<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-impl<'a> Arrival<'a> {
+impl<'a> GroBatch<'a> {
     /// Returns the datagrams: the bytes cut at every `segment`.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> + use<'a> {
-        let this = *self;
+        let batch = *self;
         let segment = if self.segment == 0 {
             self.bytes.len()
         } else {
@@ -296,114 +339,232 @@ impl<'a> Arrival<'a> {
             .chunks(segment.max(1))
             .zip(0_u16..)
             .map(move |(bytes, i)| Datagram {
-                src: this.src,
-                dst: this.dst,
-                tos: this.tos,
-                ttl: this.ttl,
-                index: this.first_index.wrapping_add(i),
-                first_of_batch: this.first_index == 0 && i == 0,
-                passed_on: false,
+                src: batch.src,
+                dst: batch.dst,
+                tos: batch.tos,
+                ttl: batch.ttl,
+                index: batch.first_index.wrapping_add(i),
+                first_of_batch: batch.first_index == 0 && i == 0,
+                forwarded: false,
                 ip_id: None,
                 bytes,
             })
     }
 }
 
-/// A cache of recent senders: the constant part of their ICRC, and how each numbers its packets.
-///
-/// The ICRC reveals the identification of any packet. A correct guess saves work and gives the
-/// check its full strength. Senders like this one number each batch from 0; NICs and rxe count
-/// upwards.
-///
-/// All of them set «don't fragment». From a sender that does not, the first packet is dropped:
-/// otherwise certain single-bit errors would pass (see [`urxe_proto::icrc`]).
-pub(super) struct Senders {
-    known: Vec<Option<Sender>>,
-    /// Datagrams with a correct ICRC that the counters do not include yet.
-    pub(super) tally: Tally,
+impl faults::Packet for OwnedDatagram {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
 }
 
-/// A number of datagrams, and of their bytes.
+/// The stages that each received datagram passes on its way to the caller: fault injection, the
+/// check of the ICRC, counters and capture. Cloning shares them.
+#[derive(Clone)]
+pub(super) struct Inbound {
+    counters: Arc<NetCounters>,
+    capture: CaptureHook,
+    faults: Option<Arc<Mutex<Injector<OwnedDatagram>>>>,
+}
+
+/// The state of [`Inbound`] that each receiving thread has for itself.
+pub(super) struct InboundState {
+    senders: SenderCache,
+    tally: Tally,
+}
+
+/// Datagrams with a correct ICRC that the counters do not include yet. Counting each by itself
+/// would make the processor wait for the stores of the one before.
 #[derive(Default)]
-pub(super) struct Tally {
-    pub(super) datagrams: u64,
-    pub(super) bytes: u64,
+struct Tally {
+    datagrams: u64,
+    bytes: u64,
 }
 
-/// The number of cache entries: a power of two, for [`Senders::slot`].
-const SENDERS: usize = 256;
-
-#[derive(Clone, Copy)]
-struct Sender {
-    src: SocketAddr,
-    dst: IpAddr,
-    icrc: FlowIcrc,
-    last: IpId,
-    counts_on: bool,
-    /// Whether the last packet failed, but would have passed with «don't fragment» inverted.
-    flags_in_doubt: bool,
-}
-
-impl Senders {
-    fn new() -> Self {
-        Senders {
-            known: vec![None; SENDERS],
-            tally: Tally::default(),
+impl Inbound {
+    /// Returns stages without fault injection.
+    pub(super) fn new(counters: Arc<NetCounters>, capture: CaptureHook) -> Self {
+        Inbound {
+            counters,
+            capture,
+            faults: None,
         }
     }
 
-    fn slot(src: SocketAddr) -> usize {
-        let ip = match src.ip() {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) => ip.to_bits() as u64,
-        };
-        // Fibonacci hashing: the top bits of the product are the best mixed.
-        let hash = ((ip << 16) ^ u64::from(src.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> (64 - SENDERS.trailing_zeros())) as usize
+    /// Returns these stages with fault injection, if `spec` applies to received packets.
+    pub(super) fn with_faults(&self, spec: Option<FaultSpec>) -> Self {
+        let injector = |spec| Arc::new(Mutex::new(Injector::new(spec, self.counters.clone())));
+        Inbound {
+            faults: spec.filter(FaultSpec::receives).map(injector),
+            ..self.clone()
+        }
     }
 
-    /// Verifies the ICRC of a datagram, records and returns its identification.
-    pub(super) fn verify(&mut self, datagram: &Datagram<'_>) -> Result<Option<IpId>, IcrcError> {
+    /// Receives once from a socket that is bound to `dst`.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub(super) fn receive<'a>(
+        &'a self,
+        batch: &'a mut RecvBatch,
+        socket: BorrowedFd<'_>,
+        dst: LocalAddress,
+    ) -> io::Result<Received<'a>> {
+        self.counters.receive_calls.add(1);
+        let count = batch.fill(socket)?;
+        if count > 0 {
+            self.counters.messages_in.add(count as u64);
+        }
+        let (messages, state) = batch.parts();
+        Ok(Received {
+            inbound: self,
+            dst,
+            count,
+            messages,
+            state,
+        })
+    }
+
+    /// Passes a datagram through all stages, and calls `f` if its ICRC is correct. The injector may
+    /// release earlier datagrams as well, or none.
+    pub(super) fn deliver(
+        &self,
+        state: &mut InboundState,
+        mut datagram: Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let Some(injector) = &self.faults else {
+            return self.verify(state, &mut datagram, f);
+        };
+        let mut released = Vec::new();
+        lock(injector).pass((&datagram).into(), clock::now(), &mut |p| released.push(p));
+        for datagram in &released {
+            self.verify(state, &mut datagram.datagram(), f);
+        }
+    }
+
+    /// Verifies the ICRC of a datagram, captures it, and calls `f` if the ICRC is correct.
+    fn verify(
+        &self,
+        state: &mut InboundState,
+        datagram: &mut Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
         let (src, dst) = (datagram.src, datagram.dst.ip());
-        let entry = &mut self.known[Self::slot(src)];
-        let sender = match entry {
-            Some(sender) if sender.src == src && sender.dst == dst => sender,
-            _ => {
-                let Some(flow) = Flow::new(src, SocketAddr::new(dst, super::ROCE_PORT)) else {
-                    // The kernel does not mix families on one socket, but a forwarded message may.
-                    return Err(IcrcError::Length(datagram.bytes.len()));
-                };
-                entry.insert(Sender {
-                    src,
-                    dst,
-                    icrc: FlowIcrc::new(&flow),
-                    last: super::sent_id(0),
-                    counts_on: false,
-                    flags_in_doubt: false,
-                })
+        let verdict = (state.senders).verify(src, dst, datagram.index, datagram.bytes);
+        datagram.ip_id = verdict.unwrap_or(None);
+        if self.capture.is_active() {
+            self.capture.record(&Record {
+                direction: Direction::In,
+                src: datagram.src,
+                dst: datagram.dst.with_port(ROCE_PORT),
+                tos: datagram.tos,
+                ttl: datagram.ttl,
+                ip_id: datagram.ip_id,
+                comment: verdict.is_err().then_some("wrong ICRC"),
+                bytes: datagram.bytes,
+            });
+        }
+        match verdict {
+            Ok(_) => {
+                state.tally.datagrams += 1;
+                state.tally.bytes += datagram.bytes.len() as u64;
+                f(datagram);
             }
+            Err(error) => {
+                match error {
+                    IcrcError::Length(_) => self.counters.malformed.add(1),
+                    IcrcError::Mismatch { .. } => self.counters.icrc_errors.add(1),
+                }
+                self.counters.count_invalid(datagram.dst);
+                tracing::debug!(src = %datagram.src, %error, "dropped a datagram");
+            }
+        }
+    }
+
+    /// Counts the datagrams delivered since the last call, and writes the capture. To be called
+    /// after each batch.
+    pub(super) fn finish(&self, state: &mut InboundState) {
+        let Tally { datagrams, bytes } = std::mem::take(&mut state.tally);
+        if datagrams > 0 {
+            self.counters.datagrams_in.add(datagrams);
+            self.counters.bytes_in.add(bytes);
+        }
+        self.capture.flush();
+    }
+
+    /// The time of the next call of [`Inbound::release`].
+    pub(super) fn next_deadline(&self) -> Time {
+        let injector = self.faults.as_ref();
+        injector.map_or(Time::NEVER, |injector| lock(injector).next_deadline())
+    }
+
+    /// Delivers the datagrams whose injected delay has ended.
+    pub(super) fn release(
+        &self,
+        now: Time,
+        batch: &mut RecvBatch,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
+        let Some(injector) = &self.faults else {
+            return;
         };
-        let guess = IpId {
-            id: if sender.counts_on {
-                sender.last.id.wrapping_add(1)
-            } else {
-                datagram.index
-            },
-            dont_fragment: sender.last.dont_fragment,
-        };
-        let id = if sender.flags_in_doubt {
-            sender.icrc.verify(datagram.bytes, guess)?
-        } else {
-            let known = sender.icrc.verify_known_sender(datagram.bytes, guess);
-            // One damaged packet can have this effect. Two in a row mean that the sender differs.
-            sender.flags_in_doubt =
-                known.is_err() && sender.icrc.verify(datagram.bytes, guess).is_ok();
-            known?
-        };
-        sender.flags_in_doubt = false;
-        sender.last = id;
-        sender.counts_on = id.id != datagram.index;
-        Ok(src.is_ipv4().then_some(id))
+        let mut released = Vec::new();
+        lock(injector).release(now, &mut |p| released.push(p));
+        for datagram in &released {
+            self.verify(&mut batch.state, &mut datagram.datagram(), f);
+        }
+        self.finish(&mut batch.state);
+    }
+}
+
+/// The messages of one receive call. Dropping it counts the delivered datagrams, and writes the
+/// capture.
+pub(super) struct Received<'a> {
+    inbound: &'a Inbound,
+    dst: LocalAddress,
+    count: usize,
+    messages: Messages<'a>,
+    state: &'a mut InboundState,
+}
+
+impl<'a> Received<'a> {
+    /// The number of messages that the kernel returned.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the next message as a batch of datagrams. Truncated messages are counted and
+    /// skipped.
+    pub(super) fn next_batch(&mut self) -> Option<GroBatch<'a>> {
+        loop {
+            let (message, bytes) = self.messages.next()?;
+            if let Some(src) = message.src.ip().filter(|_| !message.truncated) {
+                return Some(GroBatch {
+                    src,
+                    dst: self.dst,
+                    tos: message.tos,
+                    ttl: message.ttl,
+                    first_index: 0,
+                    segment: message.segment,
+                    bytes,
+                });
+            }
+            self.inbound.counters.malformed.add(1);
+        }
+    }
+
+    /// See [`Inbound::deliver`].
+    pub(super) fn deliver(&mut self, datagram: Datagram<'_>, f: &mut impl FnMut(&Datagram<'_>)) {
+        self.inbound.deliver(self.state, datagram, f);
+    }
+}
+
+impl Drop for Received<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.inbound.finish(self.state);
+        }
     }
 }
 
@@ -411,8 +572,8 @@ impl Senders {
 mod tests {
     use super::*;
 
-    fn arrival(bytes: &[u8], segment: usize) -> Arrival<'_> {
-        Arrival {
+    fn batch(bytes: &[u8], segment: usize) -> GroBatch<'_> {
+        GroBatch {
             src: "192.0.2.1:49152".parse().unwrap(),
             dst: LocalAddress::new([192, 0, 2, 2].into(), 0),
             tos: 0,
@@ -424,94 +585,15 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_cut_into_equal_datagrams_and_a_shorter_last_one() {
+    fn batch_is_split_into_equal_datagrams_and_a_shorter_last_one() {
         let bytes: Vec<u8> = (0..=255).collect();
-        let parts: Vec<_> = arrival(&bytes, 100).datagrams().collect();
+        let parts: Vec<_> = batch(&bytes, 100).datagrams().collect();
         let lengths: Vec<_> = parts.iter().map(|d| d.bytes.len()).collect();
         assert_eq!(lengths, [100, 100, 56]);
         assert_eq!(parts[2].index, 2);
         assert!(parts[0].first_of_batch && !parts[1].first_of_batch);
         assert_eq!(parts[1].bytes[0], 100);
-        assert_eq!(arrival(&bytes, 0).datagrams().count(), 1);
-        assert_eq!(arrival(&[], 0).datagrams().count(), 0);
-    }
-
-    #[test]
-    fn identifications_are_found_whatever_the_sender_s_habit() {
-        let mut senders = Senders::new();
-        let mut packet = vec![0; 64];
-        let flow = Flow::new(
-            "192.0.2.1:49152".parse().unwrap(),
-            "192.0.2.2:4791".parse().unwrap(),
-        );
-        let icrc = FlowIcrc::new(&flow.unwrap());
-        for id in [0, 0x718c, 0x718d, 9] {
-            let id = IpId {
-                id,
-                dont_fragment: true,
-            };
-            let sum = icrc.compute(id, &packet[..60]);
-            packet[60..].copy_from_slice(&sum);
-            let batch = arrival(&packet, 0);
-            let datagram = batch.datagrams().next().unwrap();
-            assert_eq!(senders.verify(&datagram), Ok(Some(id)));
-        }
-        packet[20] ^= 1;
-        let batch = arrival(&packet, 0);
-        let datagram = batch.datagrams().next().unwrap();
-        assert!(senders.verify(&datagram).is_err());
-    }
-
-    /// Returns a packet of 1040 bytes with the identification `id`, and byte 173 XORed with
-    /// `damage`.
-    fn packet(id: IpId, damage: u8) -> Vec<u8> {
-        let mut packet = vec![0; 1040];
-        let flow = Flow::new(
-            "192.0.2.1:49152".parse().unwrap(),
-            "192.0.2.2:4791".parse().unwrap(),
-        );
-        let sum = FlowIcrc::new(&flow.unwrap()).compute(id, &packet[..1036]);
-        packet[1036..].copy_from_slice(&sum);
-        packet[173] ^= damage;
-        packet
-    }
-
-    fn is_accepted(senders: &mut Senders, packet: &[u8]) -> bool {
-        let batch = arrival(packet, 0);
-        senders.verify(&batch.datagrams().next().unwrap()).is_ok()
-    }
-
-    #[test]
-    fn any_single_wrong_bit_is_found_whatever_came_before() {
-        let mut senders = Senders::new();
-        for number in 0..8 {
-            let id = |id| IpId {
-                id,
-                dont_fragment: true,
-            };
-            for bit in 0..8 {
-                assert!(!is_accepted(
-                    &mut senders,
-                    &packet(id(number * 10 + bit), 1 << bit)
-                ));
-                assert!(is_accepted(
-                    &mut senders,
-                    &packet(id(number * 10 + bit + 1), 0)
-                ));
-            }
-        }
-    }
-
-    #[test]
-    fn a_sender_without_dont_fragment_loses_one_packet() {
-        let mut senders = Senders::new();
-        let id = |id| IpId {
-            id,
-            dont_fragment: false,
-        };
-        assert!(!is_accepted(&mut senders, &packet(id(5), 0)));
-        for number in 6..20 {
-            assert!(is_accepted(&mut senders, &packet(id(number), 0)));
-        }
+        assert_eq!(batch(&bytes, 0).datagrams().count(), 1);
+        assert_eq!(batch(&[], 0).datagrams().count(), 0);
     }
 }

@@ -6,10 +6,10 @@
 //! groups.
 
 use crate::clock;
+use crate::icrc::{self, MIN_PACKET, seal};
 use crate::path::{Path, PathInner, SEND_FLAGS};
 use crate::socket::wait_writable;
 use crate::sys::ControlList;
-use crate::{MIN_PACKET, seal};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -17,7 +17,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use urxe_proto::host::Transmit;
-use urxe_proto::icrc;
 use urxe_proto::time::Time;
 
 /// The number of bytes staged between two clock readings: a few microseconds' worth.
@@ -39,7 +38,7 @@ const MESSAGES: usize = 32;
 /// The maximum number of messages per batch. Without GSO each is one packet.
 const MAX_GROUPS: usize = 512;
 
-/// The longest sleep of [`SendBatch::flush_waiting`] for room in the socket's buffer, per attempt.
+/// The longest sleep of [`SendBatch::flush_blocking`] for space in the socket, per attempt.
 const WAIT_MILLISECONDS: i64 = 1;
 
 /// The result of flushing a batch.
@@ -53,13 +52,13 @@ pub struct SendReport {
     pub lost: u64,
     /// The last such error. The transport treats these packets as lost and retransmits them.
     pub error: Option<io::Error>,
-    /// The socket had no room: the remaining packets stay in the batch for a later flush.
+    /// The socket had no space: the remaining packets stay in the batch for a later flush.
     pub blocked: bool,
 }
 
 impl SendReport {
     fn lost(&mut self, path: &PathInner, packets: u64, error: io::Error) {
-        path.wire.tap.count_send_error(packets, &error);
+        path.outbound.counters.count_send_error(packets, &error);
         self.lost += packets;
         self.error = Some(error);
     }
@@ -157,7 +156,7 @@ impl SendBatch {
     }
 
     /// Selects `path` for the packets staged from now on. Packets staged for another path are
-    /// flushed first; those for which the socket has no room are dropped and counted.
+    /// flushed first; those for which the socket has no space are dropped and counted.
     pub fn begin(&mut self, path: &Path) {
         self.read.set((0, Time::NEVER));
         if let Some(current) = &self.path
@@ -188,24 +187,24 @@ impl SendBatch {
         self.groups[self.sent..].iter().map(|g| g.count).sum()
     }
 
-    /// Sends everything. While the socket is full, sleeps up to 1 ms per attempt for room, and
+    /// Sends everything. While the socket is full, sleeps up to 1 ms per attempt for space, and
     /// stops when there is none. The caller must hold no lock.
-    pub fn flush_waiting(&mut self) -> SendReport {
+    pub fn flush_blocking(&mut self) -> SendReport {
         let mut report = self.flush();
-        while report.blocked && self.wait_for_room() {
+        while report.blocked && self.wait_for_space() {
             let rest = self.flush();
             report = report.followed_by(rest);
         }
         report
     }
 
-    /// Sleeps at most 1 ms for room in the socket. Returns false if it still has none.
-    fn wait_for_room(&self) -> bool {
+    /// Sleeps at most 1 ms for space in the socket. Returns false if it still has none.
+    fn wait_for_space(&self) -> bool {
         let wait = |path: &Path| wait_writable(path.inner().socket.fd(), WAIT_MILLISECONDS);
         self.path.as_ref().is_some_and(wait)
     }
 
-    /// Sends as much as the socket has room for, without sleeping.
+    /// Sends as much as the socket has space for, without sleeping.
     pub fn flush(&mut self) -> SendReport {
         let mut report = SendReport::default();
         self.staged = None;
@@ -215,10 +214,10 @@ impl SendBatch {
         if self.groups.is_empty() {
             return report;
         }
-        let path = path.inner();
-        if path.wire.sends_through_faults() {
-            self.flush_through_faults(path, &mut report);
+        if path.has_faults() {
+            self.flush_through_faults(&path, &mut report);
         } else {
+            let path = path.inner();
             self.capture(path);
             self.flush_groups(path, &mut report);
         }
@@ -241,7 +240,7 @@ impl SendBatch {
         if left > 0
             && let Some(path) = &self.path
         {
-            path.inner().wire.tap.counters.send_blocked.add(left);
+            path.inner().outbound.counters.send_blocked.add(left);
         }
         self.clear();
     }
@@ -250,7 +249,7 @@ impl SendBatch {
         while self.sent < self.groups.len() {
             match self.send_some(path) {
                 Ok(count) => {
-                    let counters = &path.wire.tap.counters;
+                    let counters = &path.outbound.counters;
                     for group in &self.groups[self.sent..self.sent + count] {
                         report.add(group.count as u64, group.bytes.len());
                         if group.count > 1 {
@@ -309,7 +308,7 @@ impl SendBatch {
                 msg_len: 0,
             });
         }
-        path.wire.tap.counters.send_calls.add(1);
+        path.outbound.counters.send_calls.add(1);
         // Not through the C library's function, which is a cancellation point.
         // SAFETY: the first `count` headers are initialized. The names, iovecs, buffers and control
         // messages that they point to outlive the call, which writes only the headers' `msg_len`.
@@ -338,21 +337,18 @@ impl SendBatch {
     }
 
     /// Passes the packets one by one to the fault injector, which copies them.
-    fn flush_through_faults(&mut self, path: &PathInner, report: &mut SendReport) {
-        let Some(handle) = self.path.clone() else {
-            return;
-        };
+    fn flush_through_faults(&mut self, path: &Path, report: &mut SendReport) {
         for range in self.groups.iter().flat_map(Group::packets) {
             let packet = &mut self.buffer[range];
-            seal(&path.icrc, 0, packet);
+            seal(&path.inner().icrc, 0, packet);
             report.add(1, packet.len());
-            path.wire.send_through_faults(&handle, packet);
+            path.send_through_faults(packet);
         }
-        path.wire.tap.flush_capture();
+        path.inner().outbound.capture.flush();
     }
 
     fn capture(&mut self, path: &PathInner) {
-        if !path.wire.tap.captures() {
+        if !path.outbound.capture.is_active() {
             return;
         }
         let packets = self
@@ -363,7 +359,7 @@ impl SendBatch {
             path.capture(id, &self.buffer[range]);
             self.captured += 1;
         }
-        path.wire.tap.flush_capture();
+        path.outbound.capture.flush();
     }
 
     /// Whether a packet of `len` bytes may be appended to the last group.

@@ -6,31 +6,22 @@
 //! user's other processes (see `link`), which forward datagrams to it.
 
 use crate::error::OpenError;
-use crate::link::{Link, LinkListener, Reached};
+use crate::link::{Connected, Link, LinkListener};
 use crate::names::{Lookup, Name};
-use crate::trust::User;
+use crate::qpn::{FIRST_QPN, QPN_BITS, SLOTS};
+use crate::sync::lock;
+use crate::user::User;
 use std::collections::HashMap;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 use urxe_proto::time::Time;
-
-/// The maximum number of processes in a network namespace. Slot 255 does not exist: its QPNs are
-/// those of probes and of multicast.
-pub const SLOTS: u8 = 255;
-
-/// The number of low bits of a QPN that the process assigns itself.
-pub const QPN_BITS: u32 = 16;
-
-/// The first QPN of slot 0. QPNs 0 and 1 are the management interfaces' and belong to no process
-/// (9.2.4).
-const FIRST_QPN: u32 = 2;
 
 /// The time for which a slot counts as empty or another user's before it is checked again. A check
 /// opens a socket, and any host can send datagrams for such slots. A process that takes a slot
 /// opens the port next, which takes about as long.
-const STRANGE: Duration = Duration::from_millis(10);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A slot that this process holds.
 #[derive(Debug)]
@@ -41,27 +32,27 @@ pub(super) struct Slot {
     links: LinkListener,
     user: User,
     /// The state of other slots.
-    others: Mutex<HashMap<u8, Other>>,
+    peers: Mutex<HashMap<u8, Peer>>,
 }
 
 /// The holder of another slot.
 #[derive(Debug)]
-enum Other {
+enum Peer {
     /// A process of this user. Only such processes are sent anything.
-    Trusted(Link),
+    Reachable(Link),
     /// No process, or one of another user; valid until the given time.
-    Strange(Time),
+    Absent(Time),
 }
 
 /// The result of forwarding a message to another slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Passed {
+pub(super) enum Forwarded {
     /// The message is in the queue of that process.
-    On,
+    Sent,
     /// The queue of that process is full.
-    Overrun,
+    QueueFull,
     /// No process of this user holds that slot.
-    NobodyThere,
+    NoProcess,
 }
 
 impl Slot {
@@ -87,7 +78,7 @@ impl Slot {
             _name: name,
             links,
             user: User::of_this_process(),
-            others: Mutex::default(),
+            peers: Mutex::default(),
         }
     }
 
@@ -108,39 +99,39 @@ impl Slot {
     }
 
     /// Sends a message, given in two parts, to the process in another slot.
-    pub(super) fn pass(&self, to: u8, header: &[u8], bytes: &[u8], now: Time) -> Passed {
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn send(&self, to: u8, header: &[u8], bytes: &[u8], now: Time) -> Forwarded {
+        let mut peers = lock(&self.peers);
         // The second iteration reconnects if the process of the first connection has ended.
         for _ in 0..2 {
-            let link = match others.get(&to) {
-                Some(Other::Trusted(link)) => link,
-                Some(Other::Strange(until)) if now < *until => return Passed::NobodyThere,
+            let link = match peers.get(&to) {
+                Some(Peer::Reachable(link)) => link,
+                Some(Peer::Absent(until)) if now < *until => return Forwarded::NoProcess,
                 _ => match Link::to(&link_name(to), self.user) {
-                    Ok(Reached::Ours(link)) => {
-                        others.insert(to, Other::Trusted(link));
+                    Ok(Connected::Ours(link)) => {
+                        peers.insert(to, Peer::Reachable(link));
                         continue;
                     }
-                    Ok(Reached::Busy) => return Passed::Overrun,
+                    Ok(Connected::BacklogFull) => return Forwarded::QueueFull,
                     failed => {
                         if let Err(error) = failed {
-                            tracing::debug!(%error, to, "cannot talk to the process in that slot");
+                            tracing::debug!(%error, to, "cannot connect to that slot");
                         }
-                        others.insert(to, Other::Strange(now + STRANGE));
-                        return Passed::NobodyThere;
+                        peers.insert(to, Peer::Absent(now + RECHECK_INTERVAL));
+                        return Forwarded::NoProcess;
                     }
                 },
             };
             match link.send(&[header, bytes]) {
-                Ok(()) => return Passed::On,
+                Ok(()) => return Forwarded::Sent,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
-                        return Passed::Overrun;
+                        return Forwarded::QueueFull;
                     }
-                    _ => drop(others.remove(&to)),
+                    _ => drop(peers.remove(&to)),
                 },
             }
         }
-        Passed::NobodyThere
+        Forwarded::NoProcess
     }
 }
 
@@ -161,8 +152,8 @@ pub(super) fn live_slots() -> io::Result<Vec<u8>> {
 pub fn watch(number: u8) -> io::Result<Option<Link>> {
     Ok(
         match Link::to(&link_name(number), User::of_this_process())? {
-            Reached::Ours(link) => Some(link),
-            Reached::Stranger | Reached::Busy => None,
+            Connected::Ours(link) => Some(link),
+            Connected::Refused | Connected::BacklogFull => None,
         },
     )
 }
@@ -182,49 +173,55 @@ mod tests {
     use crate::RecvBatch;
 
     #[test]
-    fn slots_differ_and_are_free_again_afterwards() {
+    fn slots_differ_and_are_free_after_they_are_dropped() {
         let a = Slot::claim().unwrap();
         let b = Slot::claim().unwrap();
         assert_ne!(a.number(), b.number());
         let live = live_slots().unwrap();
         assert!(live.contains(&a.number()) && live.contains(&b.number()));
-        assert_eq!(b.pass(a.number(), b"head", b"body", Time(0)), Passed::On);
+        assert_eq!(
+            b.send(a.number(), b"head", b"body", Time(0)),
+            Forwarded::Sent
+        );
     }
 
     #[test]
-    fn nothing_is_passed_on_to_a_slot_of_another_user() {
+    fn nothing_is_sent_to_a_slot_of_another_user() {
         let mut ours = Slot::claim().unwrap();
         let theirs = Slot::claim().unwrap();
         let number = theirs.number();
-        assert_eq!(ours.pass(number, b"head", b"body", Time(0)), Passed::On);
+        assert_eq!(
+            ours.send(number, b"head", b"body", Time(0)),
+            Forwarded::Sent
+        );
         // A connection to an ended process is not reused: another user may have taken the slot.
         ours.user = User::other();
         drop(theirs);
         let _next = Slot::claim().unwrap();
-        let passed = ours.pass(number, b"head", b"body", Time(0));
-        assert_eq!(passed, Passed::NobodyThere);
+        let result = ours.send(number, b"head", b"body", Time(0));
+        assert_eq!(result, Forwarded::NoProcess);
     }
 
     #[test]
-    fn an_empty_slot_is_looked_at_again_after_a_time() {
+    fn empty_slot_is_checked_again_after_the_interval() {
         // No test starts so many processes.
         const EMPTY: u8 = SLOTS - 2;
         let ours = Slot::claim().unwrap();
-        let then = Time(0) + STRANGE;
-        let pass = |now| ours.pass(EMPTY, b"head", b"", now);
-        assert_eq!(pass(Time(0)), Passed::NobodyThere);
+        let then = Time(0) + RECHECK_INTERVAL;
+        let send = |now| ours.send(EMPTY, b"head", b"", now);
+        assert_eq!(send(Time(0)), Forwarded::NoProcess);
         let taken = LinkListener::listen(&link_name(EMPTY)).unwrap().unwrap();
         for now in [Time(0), Time(then.0 - 1)] {
-            assert_eq!(pass(now), Passed::NobodyThere);
+            assert_eq!(send(now), Forwarded::NoProcess);
         }
-        assert_eq!(pass(then), Passed::On);
+        assert_eq!(send(then), Forwarded::Sent);
         // The end of a process is detected without delay.
         drop(taken);
-        assert_eq!(pass(then), Passed::NobodyThere);
+        assert_eq!(send(then), Forwarded::NoProcess);
     }
 
     #[test]
-    fn the_end_of_a_process_is_seen_by_all_who_watch_it() {
+    fn end_of_a_process_is_reported_on_every_liveness_socket() {
         let slot = Slot::claim().unwrap();
         let early = watch(slot.number()).unwrap().unwrap();
         let mut batch = RecvBatch::new();
@@ -236,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_no_more_takes_no_room() {
+    fn closed_liveness_sockets_leave_no_connections() {
         let slot = Slot::claim().unwrap();
         let mut batch = RecvBatch::new();
         for _ in 0..2000 {
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn qpns_carry_the_slot_and_leave_out_the_management_ones() {
+    fn qpns_contain_the_slot_and_exclude_the_management_qpns() {
         let slot = |number| {
             let unique = format!("test/{:x}", crate::random::any::<u128>());
             let name = Name::take(&unique).unwrap().unwrap();

@@ -5,96 +5,23 @@
 //! only an unconnected socket with path MTU discovery sends packets whose IPv4 identification is
 //! known beforehand (0, or 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
 
+use crate::address::{FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
-use crate::sys::{is_link_local, set_option};
+use crate::sys::set_option;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The UDP port of RoCEv2 (A17.9.2).
-pub const ROCE_PORT: u16 = 4791;
-
-/// The lowest UDP port that RoCEv2 senders use; the highest is 65535 (A17.9.2).
-pub const FIRST_SOURCE_PORT: u16 = 0xc000;
-
-/// The default time to live, for an address handle that sets none.
-pub const DEFAULT_TTL: u8 = 64;
-
 /// The requested buffer size, in bytes. Without `CAP_NET_ADMIN` the kernel limits it to
 /// `net.core.rmem_max` and `wmem_max`.
-const BUFFER_WISH: libc::c_int = 16 << 20;
-
-/// An address of this host. A link-local address includes its interface.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct LocalAddress {
-    ip: IpAddr,
-    scope_id: u32,
-}
-
-impl LocalAddress {
-    /// Returns the address. `interface_index` matters for link-local IPv6 addresses only.
-    pub fn new(ip: IpAddr, interface_index: u32) -> Self {
-        let scope_id = if is_link_local(ip) {
-            interface_index
-        } else {
-            0
-        };
-        LocalAddress { ip, scope_id }
-    }
-
-    /// Returns a multicast group on an interface. The same group on another interface differs.
-    pub fn group(ip: IpAddr, interface_index: u32) -> Self {
-        LocalAddress {
-            ip,
-            scope_id: interface_index,
-        }
-    }
-
-    /// The address without the interface.
-    pub fn ip(self) -> IpAddr {
-        self.ip
-    }
-
-    /// The interface index of a link-local address or a group, else 0.
-    pub fn scope_id(self) -> u32 {
-        self.scope_id
-    }
-
-    /// Returns this address with a port.
-    pub fn with_port(self, port: u16) -> SocketAddr {
-        self.peer(self.ip, port)
-    }
-
-    /// Returns the socket address of a peer. A link-local peer gets the interface of this address.
-    pub fn peer(self, ip: IpAddr, port: u16) -> SocketAddr {
-        match ip {
-            IpAddr::V4(_) => SocketAddr::new(ip, port),
-            IpAddr::V6(v6) => {
-                let link = is_link_local(ip) || v6.is_multicast();
-                let scope_id = if link { self.scope_id } else { 0 };
-                SocketAddrV6::new(v6, port, 0, scope_id).into()
-            }
-        }
-    }
-}
-
-impl fmt::Display for LocalAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.ip)?;
-        if self.scope_id != 0 {
-            write!(f, "%{}", self.scope_id)?;
-        }
-        Ok(())
-    }
-}
+const BUFFER_SIZE: libc::c_int = 16 << 20;
 
 /// Opens a non-blocking, close-on-exec UDP socket.
 fn udp(address: LocalAddress) -> Result<ProcessSocket, OpenError> {
-    let domain = match address.ip {
+    let domain = match address.ip() {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,
     };
@@ -127,7 +54,7 @@ pub(super) fn open_receiver(address: LocalAddress, gro: bool) -> Result<ProcessS
 ///
 /// # Errors
 /// When the address is not one of this host, or another socket has bound its port.
-pub fn open_alone(address: LocalAddress) -> Result<UdpSocket, OpenError> {
+pub fn open_exclusive(address: LocalAddress) -> Result<UdpSocket, OpenError> {
     let socket = udp(address)?;
     never_fragment(&socket, address)
         .map_err(|e| OpenError::system("setting up a UDP socket", e))?;
@@ -153,17 +80,17 @@ pub(super) fn open_group_receiver(
     let socket = receive_with_headers(socket, group, gro)?;
     let join = || -> io::Result<()> {
         let fd = socket.as_fd();
-        match group.ip {
+        match group.ip() {
             IpAddr::V4(ip) => {
                 // Otherwise the socket receives groups that other sockets joined on other
                 // interfaces.
                 set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
-                let interface = InterfaceIndexOrAddress::Index(group.scope_id);
+                let interface = InterfaceIndexOrAddress::Index(group.scope_id());
                 socket.join_multicast_v4_n(&ip, &interface)
             }
             IpAddr::V6(ip) => {
                 set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0_i32)?;
-                socket.join_multicast_v6(&ip, group.scope_id)
+                socket.join_multicast_v6(&ip, group.scope_id())
             }
         }
     };
@@ -178,7 +105,7 @@ fn receive_with_headers(
 ) -> Result<ProcessSocket, OpenError> {
     let configure = || -> io::Result<()> {
         let fd = socket.as_fd();
-        match address.ip {
+        match address.ip() {
             IpAddr::V4(_) => {
                 set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1_i32)?;
                 set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1_i32)?;
@@ -195,7 +122,7 @@ fn receive_with_headers(
     configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
     let fd = socket.as_fd();
     if gro && set_option(fd, libc::IPPROTO_UDP, libc::UDP_GRO, 1_i32).is_err() {
-        tracing::debug!("the kernel has no UDP_GRO: datagrams come one by one");
+        tracing::debug!("the kernel has no UDP_GRO: datagrams are received one by one");
     }
     enlarge(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     socket
@@ -206,8 +133,8 @@ fn receive_with_headers(
 
 /// Enlarges a buffer as far as the kernel permits. A failure is logged only.
 fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
-    if set_option(fd, libc::SOL_SOCKET, forced, BUFFER_WISH).is_err()
-        && let Err(error) = set_option(fd, libc::SOL_SOCKET, allowed, BUFFER_WISH)
+    if set_option(fd, libc::SOL_SOCKET, forced, BUFFER_SIZE).is_err()
+        && let Err(error) = set_option(fd, libc::SOL_SOCKET, allowed, BUFFER_SIZE)
     {
         tracing::debug!(%error, "the socket keeps its default buffer size");
     }
@@ -221,7 +148,7 @@ fn enlarge(fd: BorrowedFd<'_>, forced: libc::c_int, allowed: libc::c_int) {
 /// queue pair.
 fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
     let fd = socket.as_fd();
-    match address.ip {
+    match address.ip() {
         IpAddr::V4(_) => {
             let (option, probe) = (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
             set_option(fd, libc::IPPROTO_IP, option, probe)
@@ -237,10 +164,10 @@ fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
 /// The traffic class set on every sending socket: ECN-capable (RFC 3168), as reliable connections
 /// are. A packet with the socket's own values needs no control message, which for a small packet
 /// costs the kernel a tenth of its time.
-pub(super) const USUAL_TRAFFIC_CLASS: u8 = 0b10;
+pub(super) const SOCKET_TRAFFIC_CLASS: u8 = 0b10;
 
-/// The hop limit set on every sending socket: the maximum, which most programs ask for.
-pub(super) const USUAL_HOP_LIMIT: u8 = 255;
+/// The hop limit set on every sending socket: the maximum, which most programs request.
+pub(super) const SOCKET_HOP_LIMIT: u8 = 255;
 
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
@@ -250,7 +177,7 @@ pub struct TxSocket {
     port: u16,
     /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
-    /// The last send found no room in the socket's buffer.
+    /// The last send found no space in the socket's buffer.
     full: AtomicBool,
 }
 
@@ -261,29 +188,34 @@ impl TxSocket {
         let configure = || -> io::Result<()> {
             let fd = socket.as_fd();
             never_fragment(&socket, address)?;
-            match address.ip {
+            match address.ip() {
                 IpAddr::V4(_) => {
                     set_option(
                         fd,
                         libc::IPPROTO_IP,
                         libc::IP_TOS,
-                        i32::from(USUAL_TRAFFIC_CLASS),
+                        i32::from(SOCKET_TRAFFIC_CLASS),
                     )?;
                     set_option(
                         fd,
                         libc::IPPROTO_IP,
                         libc::IP_TTL,
-                        i32::from(USUAL_HOP_LIMIT),
+                        i32::from(SOCKET_HOP_LIMIT),
                     )?;
                 }
                 IpAddr::V6(_) => {
                     let level = libc::IPPROTO_IPV6;
-                    set_option(fd, level, libc::IPV6_TCLASS, i32::from(USUAL_TRAFFIC_CLASS))?;
+                    set_option(
+                        fd,
+                        level,
+                        libc::IPV6_TCLASS,
+                        i32::from(SOCKET_TRAFFIC_CLASS),
+                    )?;
                     set_option(
                         fd,
                         level,
                         libc::IPV6_UNICAST_HOPS,
-                        i32::from(USUAL_HOP_LIMIT),
+                        i32::from(SOCKET_HOP_LIMIT),
                     )?;
                     set_option(fd, level, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
                 }
@@ -315,7 +247,7 @@ impl TxSocket {
 
     /// Sets the interface by which multicast datagrams leave.
     pub(super) fn multicast_by(&self, interface_index: u32) -> Result<(), OpenError> {
-        let set = match self.address.ip {
+        let set = match self.address.ip() {
             IpAddr::V4(_) => {
                 let request = libc::ip_mreqn {
                     imr_multiaddr: libc::in_addr { s_addr: 0 },
@@ -336,12 +268,12 @@ impl TxSocket {
     /// Disables GSO after the kernel has refused to segment a batch: some devices cannot.
     pub(super) fn give_up_gso(&self) {
         if self.gso.swap(false, Ordering::Relaxed) {
-            tracing::debug!(address = %self.address, "the device cannot cut batches: plain sends");
+            tracing::debug!(address = %self.address, "no GSO on this device");
         }
     }
 
-    /// Whether a send found no room, and no room has been seen since. This is a hint: a caller that
-    /// depends on it must poll [`TxSocket::fd`].
+    /// Whether the last send found no space in the socket's buffer; [`TxSocket::set_full`] clears
+    /// it. This is a hint: a caller that depends on it must poll [`TxSocket::fd`].
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
@@ -351,7 +283,7 @@ impl TxSocket {
         self.full.store(full, Ordering::Release);
     }
 
-    /// The socket; writable when its buffer has room.
+    /// The socket; writable when its buffer has space.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -376,7 +308,7 @@ fn bind_source_port(socket: &Socket, address: LocalAddress, seed: u32) -> Result
     })
 }
 
-/// Waits at most `milliseconds` for room in the socket. Returns false when it still has none.
+/// Waits at most `milliseconds` for space in the socket. Returns false when it still has none.
 pub(super) fn wait_writable(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
@@ -404,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_nobody_is_told_apart() {
+    fn address_of_another_host_is_reported_as_not_available() {
         let address = LocalAddress::new([192, 0, 2, 77].into(), 0);
         let error = open_receiver(address, true).unwrap_err();
         assert!(matches!(error, OpenError::AddressNotAvailable { .. }));
@@ -412,23 +344,12 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_not_shared_is_told_apart() {
+    fn port_that_is_not_shared_is_reported_as_in_use() {
         let address = LocalAddress::new([127, 0, 47, 91].into(), 1);
         let holder = UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
         let error = open_receiver(address, true).unwrap_err();
         drop(holder);
         assert!(matches!(error, OpenError::PortInUse { .. }));
         assert_eq!(error.errno(), libc::EADDRINUSE);
-    }
-
-    #[test]
-    fn only_link_local_addresses_keep_their_interface() {
-        assert_eq!(lo().scope_id(), 0);
-        let link = LocalAddress::new("fe80::1".parse().unwrap(), 3);
-        assert_eq!(link.to_string(), "fe80::1%3");
-        let peer = link.peer("fe80::2".parse().unwrap(), ROCE_PORT);
-        assert_eq!(peer.to_string(), "[fe80::2%3]:4791");
-        let far = link.peer("2001:db8::2".parse().unwrap(), ROCE_PORT);
-        assert_eq!(far.to_string(), "[2001:db8::2]:4791");
     }
 }

@@ -1,34 +1,35 @@
 //! The exchange of counters between processes of a network namespace.
 //!
-//! The asking process connects to each slot (see `link`), sends [`QUESTION`], and receives the
+//! The querying process connects to each slot (see `link`), sends [`QUERY`], and receives the
 //! answer as one message. Each side checks the other's user with the kernel: a process answers only
-//! its own user, and accepts only that user's answers. All are asked at once, so a stopped process
-//! delays the result by the timeout only once.
+//! its own user, and accepts only that user's answers. All are queried at once, so stopped
+//! processes delay the result by one timeout.
 //!
 //! A process that ends sends its counters to the listeners in the same way.
 
-use crate::link::{Link, LinkListener, Reached};
+use crate::link::{Connected, Link, LinkListener};
 use crate::receive::RecvBatch;
 use crate::slot::{self, link_name};
-use crate::trust::User;
+use crate::user::User;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// The request for a process's counters.
-const QUESTION: &[u8] = b"urxq";
+const QUERY: &[u8] = b"urxq";
 
-/// The maximum number of questions that wait for the progress thread. No proper use reaches it.
-pub(super) const MAX_WAITING: usize = 16;
+/// The maximum number of queries that wait for the progress thread. No proper use reaches it.
+pub(super) const MAX_PENDING_QUERIES: usize = 16;
 
-/// Whether a message is a question.
-pub(super) fn is_question(message: &[u8]) -> bool {
-    message == QUESTION
+/// Whether a message is a query.
+pub(super) fn is_query(message: &[u8]) -> bool {
+    message == QUERY
 }
 
 /// The answer of one process.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Answer {
     /// The PID of the process in this PID namespace; 0 if it is not visible from here.
     pub pid: u32,
@@ -36,63 +37,64 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// The result of asking.
+/// The answers to a query; see [`query`].
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Answers {
-    /// The answer of each process that gave one.
-    pub given: Vec<Answer>,
+    /// The answer of each process that sent one.
+    pub received: Vec<Answer>,
     /// The number of slots without an answer: their processes are another user's, stopped, or run a
-    /// urxe that does not know the question.
-    pub silent: usize,
+    /// version of urxe without this query.
+    pub unanswered: usize,
 }
 
-/// Asks every process of this network namespace and user for its counters. `patience` is the
-/// timeout for all answers together.
+/// Queries every process of this network namespace and user for its counters, and returns the
+/// answers that arrive before the timeout.
 ///
 /// # Errors
 /// When no Unix socket can be opened, or polling fails.
-pub fn ask(patience: Duration) -> io::Result<Answers> {
-    let deadline = Instant::now() + patience;
+pub fn query(timeout: Duration) -> io::Result<Answers> {
+    let deadline = Instant::now() + timeout;
     let user = User::of_this_process();
     let mut answers = Answers::default();
-    let mut asked = Vec::new();
+    let mut queried = Vec::new();
     for number in slot::live_slots()? {
-        answers.silent += 1;
-        if let Ok(Reached::Ours(link)) = Link::to_ask(&link_name(number), user)
-            && link.send(&[QUESTION]).is_ok()
+        answers.unanswered += 1;
+        if let Ok(Connected::Ours(link)) = Link::to_query(&link_name(number), user)
+            && link.send(&[QUERY]).is_ok()
         {
-            asked.push(link);
+            queried.push(link);
         }
     }
     let mut batch = RecvBatch::new();
-    while !asked.is_empty() {
+    while !queried.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
-        let timeout = Timespec {
+        let poll_timeout = Timespec {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        let mut fds: Vec<_> = asked
+        let mut fds: Vec<_> = queried
             .iter()
             .map(|link| PollFd::from_borrowed_fd(link.fd(), PollFlags::IN))
             .collect();
-        match poll(&mut fds, Some(&timeout)) {
+        match poll(&mut fds, Some(&poll_timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut ready = ready.into_iter();
-        asked.retain(|link| {
+        queried.retain(|link| {
             if !ready.next().unwrap_or(false) {
                 return true;
             }
             // A process that has ended sends no answer.
             if let Some(bytes) = link.receive(&mut batch) {
-                answers.silent -= 1;
+                answers.unanswered -= 1;
                 let pid = link.pid();
-                answers.given.push(Answer { pid, bytes });
+                answers.received.push(Answer { pid, bytes });
             }
             false
         });
@@ -150,11 +152,11 @@ impl Listener {
 ///
 /// # Errors
 /// When no Unix socket can be opened.
-pub fn tell_listeners(answer: impl FnOnce() -> Option<Vec<u8>>) -> io::Result<()> {
+pub fn send_to_listeners(answer: impl FnOnce() -> Option<Vec<u8>>) -> io::Result<()> {
     let user = User::of_this_process();
     let mut listening = Vec::new();
     for number in 0..LISTENERS {
-        if let Reached::Ours(link) = Link::to(&listener_name(number), user)? {
+        if let Connected::Ours(link) = Link::to(&listener_name(number), user)? {
             listening.push(link);
         }
     }
@@ -180,33 +182,33 @@ mod tests {
     use crate::slot::Slot;
 
     #[test]
-    fn only_a_question_is_one() {
-        assert!(is_question(QUESTION));
-        for other in [&b""[..], &QUESTION[..3], b"urxq?"] {
-            assert!(!is_question(other));
+    fn only_a_query_is_one() {
+        assert!(is_query(QUERY));
+        for other in [&b""[..], &QUERY[..3], b"urxq?"] {
+            assert!(!is_query(other));
         }
     }
 
     #[test]
-    fn who_is_silent_is_not_waited_for() {
+    fn stopped_process_delays_a_query_by_the_timeout_only() {
         // No thread serves this slot, as if its process were stopped.
         let stopped = Slot::claim().unwrap();
-        let answers = ask(Duration::from_millis(50)).unwrap();
-        assert!(answers.silent >= 1, "{answers:?}");
+        let answers = query(Duration::from_millis(50)).unwrap();
+        assert!(answers.unanswered >= 1, "{answers:?}");
         drop(stopped);
     }
 
     #[test]
-    fn a_listener_hears_a_process_that_has_ended_since() {
+    fn listener_receives_the_counters_of_a_process_that_ended() {
         let Some(listener) = Listener::new().unwrap() else {
-            panic!("so many listen in no test's network");
+            panic!("no other test listens here");
         };
-        let told = format!("told by {}", std::process::id()).into_bytes();
-        tell_listeners(|| Some(told.clone())).unwrap();
-        let mut heard = Vec::new();
-        while !heard.contains(&told) {
+        let sent = format!("sent by {}", std::process::id()).into_bytes();
+        send_to_listeners(|| Some(sent.clone())).unwrap();
+        let mut got = Vec::new();
+        while !got.contains(&sent) {
             let answers = listener.take().unwrap().into_iter();
-            heard.extend(answers.map(|answer| answer.bytes));
+            got.extend(answers.map(|answer| answer.bytes));
         }
     }
 }

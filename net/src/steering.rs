@@ -12,9 +12,9 @@
 //! yields the whole order, and the process that made it attaches a new program.
 //!
 //! A process sweeps when it joins, and whenever it receives a datagram for another living process.
-//! A sweep that yields something new is followed by another one: the first may have gone through no
+//! A sweep that changes the order is followed by another one: the first may have gone through no
 //! program at all, and a third process may have attached a better program meanwhile. A process that
-//! learns nothing new attaches nothing. So every wrong order is corrected, whichever process ends
+//! finds nothing new attaches nothing. So every wrong order is corrected, whichever process ends
 //! and however, and a process that dies leaves no shared state half written.
 //!
 //! The kernel's hash gives a probe for a number that no socket has to any socket of the group,
@@ -27,34 +27,34 @@
 
 pub(super) mod program;
 
+use crate::address::{LocalAddress, ROCE_PORT};
 use crate::counters::NetCounters;
 use crate::error::OpenError;
+use crate::qpn::PROBE_SLOT;
 use crate::slot::live_slots;
-use crate::socket::{LocalAddress, ROCE_PORT};
+use crate::sync::lock;
+use program::Order;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use urxe_proto::time::Time;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The slot of probes, which no process holds.
-pub(super) const PROBE_SLOT: u8 = 0xff;
-
 /// The time for which a sweep waits for missing answers.
-pub(super) const SWEEP_TIME: Duration = Duration::from_millis(20);
+pub(super) const SWEEP_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The pause between two sweeps while they yield something new; otherwise it doubles.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two sweeps while they change the order; otherwise it doubles.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time for which a living process may miss the sweeps before its slot is removed from the
 /// order. A process that gets no CPU time has not ended.
-const SILENCE_TIME: Duration = Duration::from_secs(1);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of probes beyond the number of living processes: for a forked child that holds its
 /// parent's socket, and for processes that join meanwhile.
@@ -92,16 +92,13 @@ struct Answer {
     nonce: Nonce,
 }
 
-/// The socket number of each slot.
-pub(super) type Order = BTreeMap<u8, u16>;
-
 /// The state that this process keeps about one address's group.
 pub(super) struct Steering {
     address: LocalAddress,
     slot: u8,
     counters: Arc<NetCounters>,
     /// The socket that sends probes and receives answers.
-    asker: Socket,
+    prober: Socket,
     state: Mutex<State>,
     /// The lowest slot of the group, which receives the messages to QP 1.
     lowest: AtomicU8,
@@ -110,17 +107,17 @@ pub(super) struct Steering {
 struct State {
     order: Order,
     /// Slots of the order that did not answer the last sweep, with the time of the first miss. The
-    /// process may be stopped, slow, or replaced by one that is not in this group. A slot that is
-    /// silent for [`SILENCE_TIME`] is removed from the order.
-    silent: BTreeMap<u8, Time>,
+    /// process may be stopped, slow, or replaced by one that is not in this group. A slot that
+    /// answers nothing for [`SLOT_TIMEOUT`] is removed from the order.
+    missed: BTreeMap<u8, Time>,
     /// Whether this process may not attach programs, or has left the group: then it does not sweep.
     refused: bool,
     sweep: Option<Sweep>,
     /// Whether the attached program may be another process's. Then the next sweep attaches this
-    /// process's program even if it yields nothing new.
-    in_doubt: bool,
+    /// process's program even if the order is unchanged.
+    is_stale: bool,
     /// A sweep is due, but not before `not_before`.
-    wanted: bool,
+    pending: bool,
     not_before: Time,
     pause: Duration,
 }
@@ -135,11 +132,12 @@ struct Sweep {
     /// The time at which the sweep is evaluated with the answers so far; `NEVER` after that. Later
     /// answers still count.
     deadline: Time,
-    news: bool,
+    /// Whether answers have arrived since the last evaluation.
+    changed: bool,
 }
 
 impl Steering {
-    /// Learns the order of the group, which `receiver`, this process's socket, has just joined.
+    /// Starts to learn the order of the group that `receiver`, this process's socket, has joined.
     pub(super) fn join(
         address: LocalAddress,
         slot: u8,
@@ -151,20 +149,20 @@ impl Steering {
             address,
             slot,
             counters,
-            asker: open_asker(address)?,
+            prober: open_probe_socket(address)?,
             state: Mutex::new(State {
                 order: Order::new(),
-                silent: BTreeMap::new(),
+                missed: BTreeMap::new(),
                 refused: false,
                 sweep: None,
-                in_doubt: true,
-                wanted: false,
+                is_stale: true,
+                pending: false,
                 not_before: Time(0),
-                pause: SHORTEST_PAUSE,
+                pause: MIN_PAUSE,
             }),
             lowest: AtomicU8::new(slot),
         };
-        let live = live_slots().map_err(|e| OpenError::system("looking for processes", e))?;
+        let live = live_slots().map_err(|e| OpenError::system("listing processes", e))?;
         let mut state = steering.state();
         if live.iter().all(|&other| other == slot) {
             state.order.insert(slot, 0);
@@ -177,12 +175,12 @@ impl Steering {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// The socket on which answers arrive. When it is readable, call [`Steering::take_answers`].
+    /// The socket on which answers arrive. When it is readable, call [`Steering::receive_answers`].
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.asker.as_fd()
+        self.prober.as_fd()
     }
 
     /// The lowest slot of the group, as far as this process knows.
@@ -191,33 +189,33 @@ impl Steering {
     }
 
     /// Records that a datagram for another living process was steered here: the program is wrong.
-    pub(super) fn mistaken(&self, now: Time) {
+    pub(super) fn misdirected(&self, now: Time) {
         let mut state = self.state();
         let running = state
             .sweep
             .as_ref()
             .is_some_and(|s| s.deadline != Time::NEVER);
         if !running && !state.refused {
-            state.wanted = true;
+            state.pending = true;
         }
-        state.in_doubt = true;
+        state.is_stale = true;
         drop(state);
         self.on_time_inner(now, None);
     }
 
     /// Records that no process holds `slot` any more.
-    pub(super) fn gone(&self, slot: u8, now: Time) {
+    pub(super) fn process_ended(&self, slot: u8, now: Time) {
         let mut state = self.state();
         if state.order.remove(&slot).is_some() {
-            state.wanted = !state.refused;
-            state.in_doubt = true;
-            self.note_lowest(&state.order);
+            state.pending = !state.refused;
+            state.is_stale = true;
+            self.update_lowest(&state.order);
         }
         drop(state);
         self.on_time_inner(now, None);
     }
 
-    fn note_lowest(&self, order: &Order) {
+    fn update_lowest(&self, order: &Order) {
         let lowest = order.keys().next().map_or(self.slot, |&s| s.min(self.slot));
         self.lowest.store(lowest, Ordering::Relaxed);
     }
@@ -226,12 +224,12 @@ impl Steering {
     pub(super) fn next_deadline(&self) -> Time {
         let state = self.state();
         let sweep = state.sweep.as_ref().map_or(Time::NEVER, |s| s.deadline);
-        let wanted = if state.wanted {
+        let pending = if state.pending {
             state.not_before
         } else {
             Time::NEVER
         };
-        sweep.min(wanted)
+        sweep.min(pending)
     }
 
     /// Ends a sweep whose time is over, and starts one that is due.
@@ -244,18 +242,18 @@ impl Steering {
         if let Some(receiver) = receiver
             && state.sweep.as_ref().is_some_and(|s| s.deadline <= now)
         {
-            self.conclude(&mut state, receiver, now);
+            self.evaluate(&mut state, receiver, now);
         }
         let running = state
             .sweep
             .as_ref()
             .is_some_and(|s| s.deadline != Time::NEVER);
-        if state.wanted && !running && state.not_before <= now {
+        if state.pending && !running && state.not_before <= now {
             match live_slots() {
                 Ok(live) => self.start(&mut state, live, now),
                 Err(error) => {
-                    tracing::debug!(%error, "cannot look for processes");
-                    state.not_before = now + LONGEST_PAUSE;
+                    tracing::debug!(%error, "cannot list processes");
+                    state.not_before = now + MAX_PAUSE;
                 }
             }
         }
@@ -277,26 +275,26 @@ impl Steering {
                 magic: PROBE_MAGIC,
                 nonce,
             };
-            match self.asker.send_to(probe.as_bytes(), &to) {
+            match self.prober.send_to(probe.as_bytes(), &to) {
                 Ok(_) => self.counters.probes_out.add(1),
                 // The sweep stays incomplete; the next misdirected datagram starts another one.
                 Err(error) => tracing::debug!(%error, "a probe was not sent"),
             }
         }
-        state.wanted = false;
+        state.pending = false;
         state.sweep = Some(Sweep {
             nonce,
             answers: Order::new(),
             live,
             unanswered: count,
-            deadline: now + SWEEP_TIME,
-            news: false,
+            deadline: now + SWEEP_TIMEOUT,
+            changed: false,
         });
     }
 
     /// Answers `bytes` from `src` through `receiver` if they are a valid probe; else counts a
     /// rejection.
-    pub(super) fn take_probe(&self, receiver: &Socket, src: SocketAddr, bytes: &[u8]) {
+    pub(super) fn answer_probe(&self, receiver: &Socket, src: SocketAddr, bytes: &[u8]) {
         // A probe is sent from the same address of this host.
         let probe = Probe::read_from_bytes(bytes)
             .ok()
@@ -320,17 +318,17 @@ impl Steering {
     }
 
     /// Receives answers, and attaches the program once they yield the order.
-    pub(super) fn take_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
+    pub(super) fn receive_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
         let mut state = self.state();
-        let mut room = [0_u8; 64];
+        let mut buffer = [0_u8; 64];
         let me = self.address.with_port(ROCE_PORT);
         loop {
             let (bytes, from) = match rustix::net::recvfrom(
-                &self.asker,
-                &mut room,
+                &self.prober,
+                &mut buffer,
                 rustix::net::RecvFlags::TRUNC,
             ) {
-                Ok((_, len, from)) => (room.get(..len), from),
+                Ok((_, len, from)) => (buffer.get(..len), from),
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(error) => return Err(error.into()),
@@ -347,14 +345,14 @@ impl Steering {
                     sweep.unanswered = sweep.unanswered.saturating_sub(1);
                     let index = u16::from_be_bytes(answer.index);
                     sweep.answers.entry(answer.slot).or_insert_with(|| {
-                        sweep.news = true;
+                        sweep.changed = true;
                         index
                     });
                 }
                 _ => self.counters.probes_rejected.add(1),
             }
         }
-        let conclude = state.sweep.as_ref().is_some_and(|sweep| {
+        let evaluate = state.sweep.as_ref().is_some_and(|sweep| {
             let complete = sweep
                 .live
                 .iter()
@@ -364,10 +362,10 @@ impl Steering {
             // a sweep may reach one socket. When all are answered, the missing slots will not
             // answer.
             let over = sweep.unanswered == 0;
-            sweep.news && (complete || late || over)
+            sweep.changed && (complete || late || over)
         });
-        if conclude {
-            self.conclude(&mut state, receiver, now);
+        if evaluate {
+            self.evaluate(&mut state, receiver, now);
         }
         Ok(())
     }
@@ -376,47 +374,46 @@ impl Steering {
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.refused = true;
-        state.wanted = false;
+        state.pending = false;
         state.sweep = None;
     }
 
     /// Evaluates the answers of the sweep.
-    fn conclude(&self, state: &mut State, receiver: BorrowedFd<'_>, now: Time) {
+    fn evaluate(&self, state: &mut State, receiver: BorrowedFd<'_>, now: Time) {
         let Some(sweep) = &mut state.sweep else {
             return;
         };
         let late = sweep.deadline == Time::NEVER;
         sweep.deadline = Time::NEVER;
-        sweep.news = false;
+        sweep.changed = false;
         let before = state.order.clone();
         state.order.retain(|slot, index| {
             if sweep.answers.contains_key(slot) {
-                state.silent.remove(slot);
+                state.missed.remove(slot);
                 return true;
             }
             let taken = sweep.answers.values().any(|i| i == index);
-            let out = !late && now.since(*state.silent.entry(*slot).or_insert(now)) >= SILENCE_TIME;
+            let out = !late && now.since(*state.missed.entry(*slot).or_insert(now)) >= SLOT_TIMEOUT;
             !taken && !out && sweep.live.contains(slot)
         });
         state.order.extend(&sweep.answers);
         state
-            .silent
+            .missed
             .retain(|slot, _| state.order.contains_key(slot));
-        self.note_lowest(&state.order);
+        self.update_lowest(&state.order);
         let is_new = state.order != before;
         state.pause = if is_new {
-            SHORTEST_PAUSE
+            MIN_PAUSE
         } else {
-            (state.pause * 2).min(LONGEST_PAUSE)
+            (state.pause * 2).min(MAX_PAUSE)
         };
-        let attaches = is_new || state.in_doubt;
-        state.wanted |= attaches || !state.silent.is_empty();
+        let attaches = is_new || state.is_stale;
+        state.pending |= attaches || !state.missed.is_empty();
         state.not_before = now + state.pause;
         // A process may have joined and attached a better program during this sweep. So a process
-        // that attaches one sweeps again, and a process that learns nothing new leaves the program
-        // alone.
+        // that attaches one sweeps again, and a process whose order is unchanged keeps the program.
         if attaches {
-            state.in_doubt = false;
+            state.is_stale = false;
             self.attach(state, receiver);
         }
     }
@@ -430,15 +427,15 @@ impl Steering {
                 tracing::debug!(address = %self.address, order = ?state.order, "steering");
             }
             Err(error) => {
-                tracing::debug!(%error, "no steering: processes pass datagrams on instead");
+                tracing::debug!(%error, "no steering program: misdirected datagrams are forwarded");
                 state.refused = true;
-                state.wanted = false;
+                state.pending = false;
             }
         }
     }
 }
 
-pub(super) fn open_asker(address: LocalAddress) -> Result<Socket, OpenError> {
+pub(super) fn open_probe_socket(address: LocalAddress) -> Result<Socket, OpenError> {
     let domain = match address.ip() {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,
@@ -459,7 +456,7 @@ mod tests {
     use crate::tests::own_address;
 
     #[test]
-    fn answers_from_elsewhere_or_to_another_question_change_nothing() {
+    fn answers_from_another_address_or_to_another_sweep_are_rejected() {
         let address = own_address();
         let receiver = open_receiver(address, true).unwrap();
         let counters = Arc::new(NetCounters::default());
@@ -476,26 +473,26 @@ mod tests {
             index: [0, 1],
             nonce,
         };
-        let to = steering.asker.local_addr().unwrap();
-        let stranger = open_asker(address).unwrap();
-        stranger.send_to(answer(nonce).as_bytes(), &to).unwrap();
+        let to = steering.prober.local_addr().unwrap();
+        let other = open_probe_socket(address).unwrap();
+        other.send_to(answer(nonce).as_bytes(), &to).unwrap();
         let wrong = nonce.map(|byte| !byte);
         receiver.send_to(answer(wrong).as_bytes(), &to).unwrap();
         receiver.send_to(b"nonsense", &to).unwrap();
         receiver.send_to(&[0; 500], &to).unwrap();
-        steering.take_answers(fd, Time(2)).unwrap();
+        steering.receive_answers(fd, Time(2)).unwrap();
         assert_eq!(counters.probes_rejected.get(), 4);
         assert!(steering.state().sweep.as_ref().unwrap().answers.is_empty());
         assert_eq!(steering.state().order, before);
         // An answer from the right address with the right nonce counts.
         receiver.send_to(answer(nonce).as_bytes(), &to).unwrap();
-        steering.take_answers(fd, Time(3)).unwrap();
+        steering.receive_answers(fd, Time(3)).unwrap();
         steering.on_time(Time(u64::MAX), fd);
         assert_eq!(steering.state().order.get(&4), Some(&1));
     }
 
     #[test]
-    fn a_sweep_that_tells_nothing_new_leaves_a_better_program_alone() {
+    fn sweep_without_changes_keeps_the_attached_program() {
         let address = own_address();
         let sockets = [(); 2].map(|()| open_receiver(address, true).unwrap());
         let counters = Arc::new(NetCounters::default());
@@ -514,28 +511,28 @@ mod tests {
                 let whole = Order::from([(3, 0), (9, 1)]);
                 program::attach(sockets[1].as_fd(), &whole, Some(1)).unwrap();
             }
-            first.conclude(&mut state, fd, Time(now));
+            first.evaluate(&mut state, fd, Time(now));
         }
-        assert!(!first.state().wanted);
+        assert!(!first.state().pending);
         let packet = [4, 0, 0, 0, 0, 9, 0, 7, 0, 0, 0, 0, 0x55];
         let to = address.with_port(ROCE_PORT).into();
-        second.asker.send_to(&packet, &to).unwrap();
-        let mut room = [std::mem::MaybeUninit::uninit(); 64];
+        second.prober.send_to(&packet, &to).unwrap();
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 64];
         let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
-        let found = std::iter::from_fn(|| sockets[1].recv(&mut room).ok().map(Ok));
+        let found = std::iter::from_fn(|| sockets[1].recv(&mut buffer).ok().map(Ok));
         assert!(found.into_iter().any(is_there));
-        // A process that received a datagram of another one attaches its order, new or not.
+        // A process that received a datagram of another one attaches its order, changed or not.
         let mut state = first.state();
-        state.in_doubt = true;
+        state.is_stale = true;
         first.start(&mut state, vec![3, 9], Time(3));
         state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
         let before = counters.steering_attached.get();
-        first.conclude(&mut state, fd, Time(3));
-        assert!(state.wanted && counters.steering_attached.get() > before);
+        first.evaluate(&mut state, fd, Time(3));
+        assert!(state.pending && counters.steering_attached.get() > before);
     }
 
     #[test]
-    fn who_is_silent_for_long_is_out() {
+    fn slot_that_does_not_answer_is_removed_after_the_timeout() {
         let address = own_address();
         let receiver = open_receiver(address, true).unwrap();
         let fd = receiver.as_fd();
@@ -543,16 +540,16 @@ mod tests {
         let steering = Steering::join(address, 3, fd, counters, Time(0)).unwrap();
         steering.state().order = Order::from([(3, 0), (9, 1)]);
         let first = Time(1);
-        let patient = first + SILENCE_TIME / 2;
-        let over = first + SILENCE_TIME;
-        for (now, rest) in [(first, vec![3, 9]), (patient, vec![3, 9]), (over, vec![3])] {
+        let before = first + SLOT_TIMEOUT / 2;
+        let over = first + SLOT_TIMEOUT;
+        for (now, rest) in [(first, vec![3, 9]), (before, vec![3, 9]), (over, vec![3])] {
             let mut state = steering.state();
             steering.start(&mut state, vec![3, 9], now);
             let sweep = state.sweep.as_mut().unwrap();
             sweep.answers = Order::from([(3, 0)]);
-            steering.conclude(&mut state, fd, now);
+            steering.evaluate(&mut state, fd, now);
             assert_eq!(state.order.keys().copied().collect::<Vec<_>>(), rest);
-            assert!(state.wanted);
+            assert!(state.pending);
         }
     }
 }

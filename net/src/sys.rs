@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Sets a socket option whose value is plain data.
@@ -77,7 +77,7 @@ impl Control {
 
     /// Returns pointer and length for a `msghdr` that receives. The kernel may fill the whole
     /// buffer.
-    pub(super) fn as_room(&mut self) -> (*mut libc::c_void, usize) {
+    pub(super) fn as_buffer(&mut self) -> (*mut libc::c_void, usize) {
         (self.0.as_mut_ptr().cast(), CONTROL_SIZE)
     }
 }
@@ -85,14 +85,14 @@ impl Control {
 /// A list of control messages to send, in a [`Control`].
 #[derive(Clone, Copy)]
 pub(super) struct ControlList {
-    room: Control,
+    buffer: Control,
     used: usize,
 }
 
 impl ControlList {
     pub(super) const fn new() -> Self {
         ControlList {
-            room: Control::new(),
+            buffer: Control::new(),
             used: 0,
         }
     }
@@ -117,7 +117,7 @@ impl ControlList {
         // aligned to 8, and so is `used`, since CMSG_SPACE rounds up to 8. The value follows the
         // header at CMSG_LEN(0), and is written without an assumption about its alignment.
         unsafe {
-            let at = self.room.0.as_mut_ptr().add(self.used);
+            let at = self.buffer.0.as_mut_ptr().add(self.used);
             at.cast::<libc::cmsghdr>().write(header);
             at.add(libc::CMSG_LEN(0) as usize)
                 .cast::<T>()
@@ -131,7 +131,7 @@ impl ControlList {
         if self.used == 0 {
             return (std::ptr::null_mut(), 0);
         }
-        (self.room.0.as_mut_ptr().cast(), self.used)
+        (self.buffer.0.as_mut_ptr().cast(), self.used)
     }
 }
 
@@ -251,19 +251,11 @@ impl RawAddress {
     }
 
     /// Returns pointer and length for a `msghdr` that receives.
-    pub(super) fn as_room(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
+    pub(super) fn as_buffer(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
         (
             (&raw mut self.storage).cast(),
             size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         )
-    }
-}
-
-/// Whether a socket address with `ip` needs an interface index.
-pub(super) fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 
@@ -272,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_kernels_form() {
+    fn addresses_are_converted_to_the_kernels_format_and_back() {
         for text in ["192.0.2.1:4791", "[2001:db8::1]:4791", "[fe80::1%3]:49152"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(RawAddress::new(address, 0x12345).ip(), Some(address));
@@ -290,14 +282,14 @@ mod tests {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = pointer;
         message.msg_controllen = len as _;
-        let mut seen = Vec::new();
+        let mut found = Vec::new();
         // SAFETY: `message` refers to `list`, whose messages are well-formed and which outlives the
         // call.
-        unsafe { for_each_control(&message, |l, t, v| seen.push((l, t, v.to_vec()))) };
-        assert_eq!(seen.len(), 3);
-        assert_eq!(control_int(&seen[0].2), 0x2e);
-        assert_eq!(seen[1].1, libc::UDP_SEGMENT);
-        assert_eq!(seen[1].2, 1040_u16.to_ne_bytes());
-        assert_eq!(control_int(&seen[2].2), 64);
+        unsafe { for_each_control(&message, |l, t, v| found.push((l, t, v.to_vec()))) };
+        assert_eq!(found.len(), 3);
+        assert_eq!(control_int(&found[0].2), 0x2e);
+        assert_eq!(found[1].1, libc::UDP_SEGMENT);
+        assert_eq!(found[1].2, 1040_u16.to_ne_bytes());
+        assert_eq!(control_int(&found[2].2), 64);
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_blocks_the_signals_of_the_process_and_not_its_own() {
+    fn thread_blocks_asynchronous_signals_only() {
         let (send, receive) = mpsc::channel();
         spawn("test", move || send.send(blocked()).unwrap()).unwrap();
         let of_thread = receive.recv().unwrap();

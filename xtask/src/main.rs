@@ -9,6 +9,7 @@ mod cargo_log;
 mod dependencies;
 mod documents;
 mod fuzz;
+mod layers;
 mod namespace;
 mod outcome;
 mod packages;

@@ -13,6 +13,7 @@ use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::documents;
 use crate::fuzz;
+use crate::layers;
 use crate::outcome::Outcome;
 use crate::pyverbs;
 use crate::rxe;
@@ -32,6 +33,8 @@ pub(crate) enum Step {
     Dependencies,
     /// Links, paths and symbols in the documents; see `documents`.
     Documents,
+    /// The direction of imports within packages; see `layers`.
+    Layers,
     /// Each package as it would be published: `cargo publish --dry-run`.
     Package,
     /// `cargo build --release`, which builds the command and the libraries.
@@ -51,12 +54,13 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
         Self::Dependencies,
         Self::Documents,
+        Self::Layers,
         Self::Package,
         Self::Build,
         Self::Test,
@@ -73,6 +77,7 @@ impl Step {
             Self::Doc => "doc",
             Self::Dependencies => dependencies::NAME,
             Self::Documents => documents::NAME,
+            Self::Layers => layers::NAME,
             Self::Package => "package",
             Self::Build => "build",
             Self::Test => "test",
@@ -114,6 +119,7 @@ impl Step {
             ],
             Self::Dependencies
             | Self::Documents
+            | Self::Layers
             | Self::Sanitize
             | Self::Fuzz
             | Self::Pyverbs
@@ -135,6 +141,9 @@ impl Step {
         }
         if self == Self::Documents {
             return documents::step(workspace);
+        }
+        if self == Self::Layers {
+            return layers::step(workspace);
         }
         if self == Self::Sanitize {
             return sanitize::step(workspace, target);

@@ -1,14 +1,13 @@
-//! Reaction of identifiers to interfaces and addresses that appear, change and disappear.
+//! Reaction of identifiers to the removal of their device and to changes of its link address.
 
 use super::channel::{Details, EventKind};
-use super::connection::open_all;
-use super::id::{Id, Inner, State};
+use super::id::{Id, Inner};
 use super::resolve::Bound;
+use super::state::State;
 use crate::device::DeviceUser;
 use crate::objects::watcher;
-use crate::per_process::PerProcess;
 use crate::sync::lock;
-use std::sync::{Mutex, MutexGuard, Weak};
+use std::sync::Weak;
 
 impl Inner {
     /// Binds the identifier `me` to a device's address, and registers it for notification of
@@ -46,43 +45,5 @@ impl DeviceUser for Id {
         if inner.state != State::Closed {
             self.tell(EventKind::AddressChange, 0, Details::None);
         }
-    }
-}
-
-/// The identifiers that listen at all addresses.
-static EVERYWHERE: PerProcess<Mutex<Vec<Weak<Id>>>> = PerProcess::new();
-
-fn everywhere() -> MutexGuard<'static, Vec<Weak<Id>>> {
-    lock(EVERYWHERE.get(Mutex::default))
-}
-
-/// Adds an identifier that listens at all addresses, including future ones.
-pub(super) fn listens_everywhere(id: &Weak<Id>) {
-    let mut everywhere = everywhere();
-    everywhere.retain(|id| id.strong_count() > 0);
-    everywhere.push(Weak::clone(id));
-    watcher::observe(addresses_changed);
-}
-
-/// Opens new addresses of the host if any identifier listens at all addresses. Removed addresses
-/// need no action: no packet arrives there.
-fn addresses_changed() {
-    let listeners: Vec<_> = everywhere().iter().filter_map(Weak::upgrade).collect();
-    if listeners.iter().any(|id| id.state() == State::Listening)
-        && let Err(error) = open_all()
-    {
-        tracing::warn!(%error, "new addresses are not listened at");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::per_process::tests::child_finishes;
-
-    #[test]
-    fn child_listens_though_a_thread_of_its_parent_did() {
-        let _held = everywhere();
-        child_finishes(|| listens_everywhere(&Weak::new()));
     }
 }

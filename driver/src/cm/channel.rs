@@ -1,8 +1,6 @@
-//! Events of the connection manager, and the channels that deliver them.
+//! The kinds of events of the connection manager, and their details.
 
-use super::id::Id;
-use super::multicast::Group;
-use crate::event_queue::EventQueue;
+use super::group::Group;
 use std::sync::Arc;
 pub use urxe_proto::cm::wire::Ece;
 use urxe_proto::ids::{QKey, Qpn};
@@ -20,7 +18,7 @@ pub enum EventKind {
     RouteResolved = 2,
     /// A peer requests a connection, or the queue pair of a datagram service.
     ConnectRequest = 4,
-    /// The peer accepts. The application makes its queue pair ready, then calls [`Id::ready`].
+    /// The peer accepts. The application makes its queue pair ready, then calls [`super::Id::ready`].
     ConnectResponse = 5,
     /// The peer does not answer, or does not have the datagram service.
     Unreachable = 7,
@@ -96,28 +94,3 @@ pub struct DatagramDetails {
     /// The queue key of its queue pair.
     pub qkey: QKey,
 }
-
-/// An event of an identifier.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// The identifier; for a request, the new one.
-    pub id: Arc<Id>,
-    /// The listener, for a request.
-    pub listener: Option<Arc<Id>>,
-    /// The kind.
-    pub kind: EventKind,
-    /// 0, a negative errno, or the reason that the peer has given.
-    pub status: i32,
-    /// The details.
-    pub details: Details,
-}
-
-impl Event {
-    /// Returns the identifier whose destruction waits for the acknowledgment of this event.
-    pub fn owner(&self) -> &Arc<Id> {
-        self.listener.as_ref().unwrap_or(&self.id)
-    }
-}
-
-/// The queue of events of any number of identifiers.
-pub type EventChannel = EventQueue<Event>;

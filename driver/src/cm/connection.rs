@@ -1,22 +1,20 @@
 //! Calls on connections and datagram services: connect, listen, accept, reject, disconnect.
 
-use super::changes::listens_everywhere;
+use super::addresses::{listens_everywhere, open, open_all};
 use super::error::CmError;
-use super::id::{Id, Inner, Service, State, UDP_QKEY};
+pub(super) use super::id::Connection;
+use super::id::{Id, Inner, Service, UDP_QKEY};
 use super::port_space::ServiceId;
 use super::resolve::{Bound, Path};
-use crate::device::devices;
+use super::state::State;
 use crate::path;
-use crate::queues::gsi::Gsi;
 use crate::sync::lock;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use urxe_net::LocalAddress;
 use urxe_net::random;
 use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_proto::cm::wire::{Ece, Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
 use urxe_proto::cm::{
-    Accept, Address, CommId, Connect, ConnectionParameters, ListenAt, Resolve, SidrAnswer,
+    Accept, Address, Connect, ConnectionParameters, ListenAt, Resolve, SidrAnswer,
 };
 use urxe_proto::host::Access;
 use urxe_proto::ids::Qpn;
@@ -54,30 +52,6 @@ pub struct Offer {
     pub rnr_retry_count: u8,
     /// The vendor options for enhanced connection establishment.
     pub ece: Ece,
-}
-
-/// The connection or datagram service of an identifier.
-#[derive(Debug)]
-pub(super) struct Connection {
-    /// Queue pair 1 of the process that has the connection.
-    pub gsi: &'static Gsi,
-    pub id: CommId,
-    /// Whether the peer has sent the REQ.
-    pub passive: bool,
-    /// The first PSN that the local queue pair receives.
-    pub starting_psn: Psn,
-}
-
-impl Connection {
-    pub fn new(gsi: &'static Gsi, id: CommId, passive: bool) -> Self {
-        let starting_psn = Psn::new(random::any());
-        Connection {
-            gsi,
-            id,
-            passive,
-            starting_psn,
-        }
-    }
 }
 
 impl Id {
@@ -496,31 +470,4 @@ pub(super) fn path_vector(bound: &Bound, path: &Path) -> AddressVector {
 
 fn ca_guid(bound: &Bound) -> u64 {
     u64::from_be_bytes(bound.device.guid())
-}
-
-/// Opens port 4791 at these addresses. Fails only if none can be opened.
-fn open(addresses: &[LocalAddress]) -> Result<(), CmError> {
-    let mut first = None;
-    let mut opened = 0;
-    for address in addresses {
-        match path::get().ports()?.open(*address) {
-            Ok(_) => opened += 1,
-            Err(error) => {
-                tracing::warn!("{error}");
-                first.get_or_insert(error);
-            }
-        }
-    }
-    match first {
-        Some(error) if opened == 0 => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Opens port 4791 at all addresses of all devices.
-pub(super) fn open_all() -> Result<(), CmError> {
-    let devices = devices().map_err(super::resolve::ResolveError::System)?;
-    let sources = |device: Arc<crate::Device>| device.sources().collect::<Vec<_>>();
-    let addresses: Vec<_> = devices.into_iter().flat_map(sources).collect();
-    open(&addresses)
 }

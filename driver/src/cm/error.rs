@@ -1,8 +1,8 @@
 //! Errors of the connection manager.
 
-use super::id::State;
 use super::port_space::PortError;
 use super::resolve::ResolveError;
+use super::state::State;
 use crate::queues::gsi::GsiError;
 use std::net::IpAddr;
 use urxe_net::OpenError;

@@ -3,33 +3,31 @@
 //!
 //! States and errors are those of the kernel's connection manager, with one exception: an address
 //! of the loopback interface belongs to a device, `urxe_lo`.
-//!
-//! Lock order: `inner`, `channel`, then the channel's queue, or the tables of ports and of the
-//! protocol.
 
 #[cfg(test)]
 mod tests;
 
-use super::channel::{Details, Event, EventChannel, EventKind};
-use super::connection::Connection;
+use super::channel::{Details, EventKind};
 use super::error::CmError;
-use super::multicast::Group;
+use super::group::Group;
 use super::port_space::{PortClaim, PortSpace, PortWish};
 use super::resolve::{self, Bound, Path, ResolveError};
-use crate::event_queue::AckCount;
-use crate::queues::gsi::Listener;
+pub use super::state::State;
+use crate::event_queue::{AckCount, EventQueue};
+use crate::queues::gsi::{Gsi, Listener};
 use crate::sync::lock;
-use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use urxe_net::DEFAULT_TTL;
+use urxe_net::{DEFAULT_TTL, random};
+use urxe_proto::cm::CommId;
 use urxe_proto::cm::timing::PACKET_LIFE_TIME;
 pub use urxe_proto::cm::wire::Transport;
 use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey};
 use urxe_proto::mtu::Mtu;
+use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 /// The queue key of datagrams and of multicast groups in [`PortSpace::Udp`] (A11.6).
@@ -40,45 +38,6 @@ const RATE_40_GBPS: u8 = 7;
 
 /// The largest encoded ACK timeout (9.7.6.1.3).
 const MAX_ACK_TIMEOUT: u8 = 31;
-
-/// The state of an identifier.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
-    /// Created, without an address.
-    Idle,
-    /// Bound to an address and a port.
-    Bound,
-    /// The device for the destination is known.
-    AddressResolved,
-    /// The path to the destination is known.
-    RouteResolved,
-    /// Listening.
-    Listening,
-    /// Connected, or establishing a connection.
-    Connecting,
-    /// The connection has ended.
-    Disconnected,
-    /// The device has been removed.
-    WithoutDevice,
-    /// Being destroyed.
-    Closed,
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            State::Idle => "unbound",
-            State::Bound => "bound, but its address not resolved",
-            State::AddressResolved => "without a route",
-            State::RouteResolved => "ready to connect",
-            State::Listening => "listening",
-            State::Connecting => "connected, or about to be",
-            State::Disconnected => "disconnected",
-            State::WithoutDevice => "without its device, which is gone",
-            State::Closed => "being destroyed",
-        })
-    }
-}
 
 /// The kind of queue pair that an identifier is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -125,6 +84,55 @@ pub(super) struct Options {
     pub v6_only: Option<bool>,
     pub ack_timeout: Option<u8>,
 }
+
+/// The connection or datagram service of an identifier.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// Queue pair 1 of the process that has the connection.
+    pub gsi: &'static Gsi,
+    pub id: CommId,
+    /// Whether the peer has sent the REQ.
+    pub passive: bool,
+    /// The first PSN that the local queue pair receives.
+    pub starting_psn: Psn,
+}
+
+impl Connection {
+    pub fn new(gsi: &'static Gsi, id: CommId, passive: bool) -> Self {
+        let starting_psn = Psn::new(random::any());
+        Connection {
+            gsi,
+            id,
+            passive,
+            starting_psn,
+        }
+    }
+}
+
+/// An event of an identifier.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The identifier; for a request, the new one.
+    pub id: Arc<Id>,
+    /// The listener, for a request.
+    pub listener: Option<Arc<Id>>,
+    /// The kind.
+    pub kind: EventKind,
+    /// 0, a negative errno, or the reason that the peer has given.
+    pub status: i32,
+    /// The details.
+    pub details: Details,
+}
+
+impl Event {
+    /// Returns the identifier whose destruction waits for the acknowledgment of this event.
+    pub fn owner(&self) -> &Arc<Id> {
+        self.listener.as_ref().unwrap_or(&self.id)
+    }
+}
+
+/// The queue of events of any number of identifiers.
+pub type EventChannel = EventQueue<Event>;
 
 /// The local and the remote address of an identifier.
 #[derive(Clone, Debug, Default)]

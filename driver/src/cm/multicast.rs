@@ -5,6 +5,7 @@
 
 use super::channel::{DatagramDetails, Details, EventKind};
 use super::error::CmError;
+pub use super::group::Group;
 use super::id::{Id, Service, State, UDP_QKEY};
 use super::port_space::PortSpace;
 use super::resolve::Bound;
@@ -13,28 +14,8 @@ use crate::sync::lock;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use urxe_net::DEFAULT_TTL;
-use urxe_proto::ids::{Gid, Qpn};
+use urxe_proto::ids::Qpn;
 use urxe_proto::qp::AddressVector;
-
-/// A multicast group that an identifier has joined.
-#[derive(Debug)]
-pub struct Group {
-    /// The address of the group, as the application gave it.
-    pub address: SocketAddr,
-    /// Whether the identifier only sends to the group.
-    pub send_only: bool,
-    /// A number that the caller of [`Id::join`] has set.
-    pub tag: usize,
-    /// The events of the group that the application has not acknowledged.
-    pub acks: AckCount,
-}
-
-impl Group {
-    /// Returns the address as a GID.
-    pub fn gid(&self) -> Gid {
-        Gid::from_ip(self.address.ip())
-    }
-}
 
 impl Id {
     /// Joins a group. [`EventKind::MulticastJoin`] follows, with the address vector for sending to

@@ -1,26 +1,23 @@
 //! The ports that processes may take, and the range for automatic assignment; the kernel's rules
 //! for sockets.
 
-use super::port_space::PortError;
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// Checks that this process has the privilege that a port needs.
-pub(super) fn check_privilege(port: u16) -> Result<(), PortError> {
+/// Checks whether this process may take a port. If not, returns the first port without privilege.
+pub(super) fn missing_privilege(port: u16) -> io::Result<Option<u16>> {
     const USUAL: u16 = 1024;
     let first_free = read_numbers("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .and_then(|numbers| numbers.first().copied())
         .unwrap_or(USUAL);
     if port >= first_free {
-        return Ok(());
+        return Ok(None);
     }
     let ours = capabilities(None).map_err(io::Error::from)?;
-    if ours.effective.contains(CapabilitySet::NET_BIND_SERVICE) {
-        return Ok(());
-    }
-    Err(PortError::Privileged { port, first_free })
+    let is_privileged = ours.effective.contains(CapabilitySet::NET_BIND_SERVICE);
+    Ok((!is_privileged).then_some(first_free))
 }
 
 /// Returns the range from which ports are assigned.

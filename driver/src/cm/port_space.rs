@@ -10,7 +10,7 @@
 //! A bind that shares its port claims one of `SHARING` numbered names instead. It then checks for
 //! an exclusive claim, and an exclusive bind checks all numbered names.
 
-use super::port_range::{check_privilege, local_port_range};
+use super::port_range::{local_port_range, missing_privilege};
 use crate::per_process::PerProcess;
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -282,7 +282,10 @@ impl PortClaim {
         if wish.port == 0 {
             return ports.take_any(wish.space, &owner);
         }
-        check_privilege(wish.port)?;
+        let port = wish.port;
+        if let Some(first_free) = missing_privilege(port)? {
+            return Err(PortError::Privileged { port, first_free });
+        }
         let key = Key {
             space: wish.space,
             port: wish.port,

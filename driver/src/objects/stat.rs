@@ -34,12 +34,12 @@ pub struct Survey {
 /// # Errors
 /// The system's error when a Unix socket cannot be created.
 pub fn survey(timeout: Duration) -> io::Result<Survey> {
-    let answers = urxe_net::ask(timeout)?;
+    let answers = urxe_net::query(timeout)?;
     let mut survey = Survey {
         processes: Vec::new(),
-        silent: answers.silent,
+        silent: answers.unanswered,
     };
-    for answer in answers.given {
+    for answer in answers.received {
         match serde_json::from_slice(&answer.bytes) {
             Ok(report) => survey.processes.push(Process {
                 pid: answer.pid,

@@ -50,7 +50,7 @@ pub(super) fn leave(engine: &'static Engine) {
 /// Sends the counters of this process to those that listen for them.
 fn send_last_report(engine: &'static Engine) {
     let add_up = || in_thread(REPORT_TIMEOUT, || report::encode(&engine.report()));
-    if let Err(error) = urxe_net::tell_listeners(add_up) {
+    if let Err(error) = urxe_net::send_to_listeners(add_up) {
         tracing::debug!(%error, "the last counters cannot be sent");
     }
 }

@@ -81,7 +81,7 @@ impl Engine {
             loss: Arc::clone(&self.loss),
         };
         Ok(Network {
-            gsi: Gsi::new(shared.slot(), shared.options().patience, resources),
+            gsi: Gsi::new(shared.slot(), shared.options().keepalive_timeout, resources),
             shared,
             ports,
             groups: Groups::default(),

@@ -148,7 +148,7 @@ impl Engine {
         let addresses = device::addresses_of(device);
         let counts = addresses
             .into_iter()
-            .map(|address| network.shared.bad_datagrams(address));
+            .map(|address| network.shared.counters().invalid_datagrams(address));
         counts.sum()
     }
 }

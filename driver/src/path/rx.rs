@@ -91,7 +91,7 @@ impl Engine {
         });
         network
             .shared
-            .answer_questions(|| report::encode(&self.report()));
+            .answer_queries(|| report::encode(&self.report()));
         for port in network.ports.list().iter() {
             self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
                 if let Err(error) = port.endpoint().service(batch, f) {
@@ -149,7 +149,7 @@ impl Engine {
                 tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
                 self.counters.malformed.add(1);
                 if let Some(network) = self.network.get() {
-                    network.shared.count_bad(datagram.dst);
+                    network.shared.counters().count_invalid(datagram.dst);
                 }
                 return;
             }

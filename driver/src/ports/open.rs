@@ -206,7 +206,7 @@ impl Ports {
         let start = urxe_net::now();
         loop {
             let now = urxe_net::now();
-            let held = |port: &Arc<LocalPort>| port.endpoint.held_until();
+            let held = |port: &Arc<LocalPort>| port.endpoint.delayed_until();
             let at = self.list().iter().map(held).fold(Time::NEVER, Time::min);
             if at == Time::NEVER || now.since(start) > DELAYED_PACKETS_TIMEOUT {
                 return;

@@ -192,7 +192,7 @@ impl Host {
             .expect("the socket works")
             > 0
         {}
-        self.shared.answer_questions(Vec::new);
+        self.shared.answer_queries(Vec::new);
         got
     }
 

@@ -1,14 +1,14 @@
 //! Interfaces through ioctls and `/proc`, for sandboxes without netlink. `getifaddrs` is no
 //! alternative: C libraries implement it with netlink.
 
-use super::{Address, Interface};
+use super::interface::{Address, Interface};
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// The number of addresses that `SIOCGIFCONF` has room for.
+/// The maximum number of addresses that `SIOCGIFCONF` returns.
 const MAX_ADDRESSES: usize = 1024;
 
 /// Address flags from Linux's if_addr.h, as /proc/net/if_inet6 shows them.
@@ -68,8 +68,12 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Asks for a property of an interface or of one of its addresses.
-fn ask(socket: &Socket, mut request: libc::ifreq, what: libc::c_ulong) -> io::Result<libc::ifreq> {
+/// Queries a property of an interface or of one of its addresses.
+fn query(
+    socket: &Socket,
+    mut request: libc::ifreq,
+    what: libc::c_ulong,
+) -> io::Result<libc::ifreq> {
     // SAFETY: all requests made here (SIOCGIF...) read and write one ifreq, which outlives the
     // call.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
@@ -81,10 +85,10 @@ fn ask(socket: &Socket, mut request: libc::ifreq, what: libc::c_ulong) -> io::Re
 }
 
 fn interface(socket: &Socket, name: &str) -> io::Result<Interface> {
-    let index = ask(socket, request(name)?, libc::SIOCGIFINDEX)?;
-    let mtu = ask(socket, request(name)?, libc::SIOCGIFMTU)?;
-    let flags = ask(socket, request(name)?, libc::SIOCGIFFLAGS)?;
-    let hardware = ask(socket, request(name)?, libc::SIOCGIFHWADDR)?;
+    let index = query(socket, request(name)?, libc::SIOCGIFINDEX)?;
+    let mtu = query(socket, request(name)?, libc::SIOCGIFMTU)?;
+    let flags = query(socket, request(name)?, libc::SIOCGIFFLAGS)?;
+    let hardware = query(socket, request(name)?, libc::SIOCGIFHWADDR)?;
     // SAFETY: each request succeeded, so the kernel filled the member that is read.
     let (index, mtu, flags, hardware) = unsafe {
         (
@@ -137,27 +141,27 @@ fn name_of(request: &libc::ifreq) -> String {
 
 /// Returns all IPv4 addresses with their interface names.
 fn addresses_v4(socket: &Socket) -> io::Result<Vec<libc::ifreq>> {
-    let mut room = vec![request("")?; MAX_ADDRESSES];
+    let mut buffer = vec![request("")?; MAX_ADDRESSES];
     let mut list = libc::ifconf {
-        ifc_len: size_of_val(room.as_slice()) as libc::c_int,
+        ifc_len: size_of_val(buffer.as_slice()) as libc::c_int,
         ifc_ifcu: libc::__c_anonymous_ifc_ifcu {
-            ifcu_req: room.as_mut_ptr(),
+            ifcu_req: buffer.as_mut_ptr(),
         },
     };
-    // SAFETY: the list holds the address and length of `room`, which outlives the call.
+    // SAFETY: the list holds the address and length of `buffer`, which outlives the call.
     let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFCONF as _, &raw mut list) };
     if r != 0 {
         return Err(io::Error::last_os_error());
     }
     let count = usize::try_from(list.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
-    room.truncate(count);
-    Ok(room)
+    buffer.truncate(count);
+    Ok(buffer)
 }
 
 /// Returns the prefix length of one address. `entry` includes the address: with the name alone, the
 /// kernel would report the first address of the interface.
 fn prefix_v4(socket: &Socket, entry: libc::ifreq) -> Option<u8> {
-    let answer = ask(socket, entry, libc::SIOCGIFNETMASK).ok()?;
+    let answer = query(socket, entry, libc::SIOCGIFNETMASK).ok()?;
     let mask = address_of(&answer)?;
     Some(mask.to_bits().leading_ones() as u8)
 }

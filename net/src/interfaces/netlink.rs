@@ -1,6 +1,6 @@
 //! Interfaces through netlink, the kernel's interface to its network configuration.
 
-use super::{Address, Interface};
+use super::interface::{Address, Interface};
 use crate::sys::set_option;
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 const ANSWER_SECONDS: libc::time_t = 2;
 
 /// Addresses reserved for documentation, which only a default route matches (RFC 5737, RFC 3849).
-const ELSEWHERE: [IpAddr; 2] = [
+const DOCUMENTATION_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
@@ -36,13 +36,13 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
 
     let mut interfaces = Vec::new();
     let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    ask(&socket, links, NLM_F_DUMP, |message| {
+    query(&socket, links, NLM_F_DUMP, |message| {
         if let RouteNetlinkMessage::NewLink(link) = message {
             interfaces.extend(interface(link));
         }
     })?;
     let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    ask(&socket, addresses, NLM_F_DUMP, |message| {
+    query(&socket, addresses, NLM_F_DUMP, |message| {
         if let RouteNetlinkMessage::NewAddress(message) = message {
             let index = message.header.index;
             let owner = interfaces
@@ -53,11 +53,11 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
             }
         }
     })?;
-    let exit = ELSEWHERE
+    let outgoing = DOCUMENTATION_ADDRESSES
         .iter()
-        .find_map(|elsewhere| way_out(&socket, *elsewhere));
+        .find_map(|destination| outgoing_interface(&socket, *destination));
     for interface in &mut interfaces {
-        interface.has_default_route = Some(interface.index) == exit && !interface.loopback;
+        interface.has_default_route = Some(interface.index) == outgoing && !interface.loopback;
     }
     Ok(interfaces)
 }
@@ -109,7 +109,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
 }
 
 /// Returns the interface by which packets to `destination` leave.
-fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
+fn outgoing_interface(socket: &Socket, destination: IpAddr) -> Option<u32> {
     let mut request = RouteMessage::default();
     (
         request.header.address_family,
@@ -121,9 +121,9 @@ fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
     request
         .attributes
         .push(RouteAttribute::Destination(destination.into()));
-    let mut exit = None;
+    let mut outgoing = None;
     // Without a route the answer is an error.
-    let _ = ask(
+    let _ = query(
         socket,
         RouteNetlinkMessage::GetRoute(request),
         0,
@@ -131,7 +131,7 @@ fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
             if let RouteNetlinkMessage::NewRoute(route) = message
                 && route.header.kind == RouteType::Unicast
             {
-                exit = route
+                outgoing = route
                     .attributes
                     .iter()
                     .find_map(|attribute| match attribute {
@@ -141,11 +141,11 @@ fn way_out(socket: &Socket, destination: IpAddr) -> Option<u32> {
             }
         },
     );
-    exit
+    outgoing
 }
 
 /// Sends a request, and calls `f` with each part of the answer: one, or for a dump any number.
-fn ask(
+fn query(
     socket: &Socket,
     request: RouteNetlinkMessage,
     flags: u16,
@@ -193,7 +193,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts watching.
+    /// Subscribes to changes.
     ///
     /// # Errors
     /// When netlink is refused: then changes can only be found by listing the interfaces again.
@@ -213,9 +213,9 @@ impl Monitor {
     /// Whether anything has changed since the last call.
     pub fn changed(&self) -> bool {
         let mut changed = false;
-        let mut room = [0_u8; 4096];
+        let mut buffer = [0_u8; 4096];
         loop {
-            match self.socket.recv(&mut &mut room[..], 0) {
+            match self.socket.recv(&mut &mut buffer[..], 0) {
                 Ok(_) => changed = true,
                 // There were more changes than the socket's buffer holds.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_changes_by_itself() {
+    fn no_change_is_reported_without_one() {
         let monitor = Monitor::new().unwrap();
         assert!(!monitor.changed());
     }

@@ -1,14 +1,17 @@
 //! The classic BPF program by which the kernel selects the socket of a datagram.
 
-use super::{Order, PROBE_SLOT};
-use crate::QPN_BITS;
+use crate::qpn::{PROBE_SLOT, QPN_BITS};
 use crate::sys::set_option;
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
+
+/// The socket number of each slot.
+pub(crate) type Order = BTreeMap<u8, u16>;
 
 /// Returns the program. Its input is a UDP payload, whose first 12 bytes are the BTH; its result is
 /// the number of the socket. A datagram too short for a load goes to the first socket.
@@ -109,16 +112,16 @@ pub(crate) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::open_asker;
+    use super::super::open_probe_socket;
     use super::*;
-    use crate::ROCE_PORT;
-    use crate::slot::SLOTS;
+    use crate::address::ROCE_PORT;
+    use crate::qpn::SLOTS;
     use crate::socket::open_receiver;
     use crate::tests::own_address;
     use std::os::fd::AsFd;
 
     #[test]
-    fn the_kernel_takes_a_program_for_all_slots_and_for_none() {
+    fn kernel_accepts_a_program_for_all_slots_and_for_none() {
         let receiver = open_receiver(own_address(), true).unwrap();
         let full: Order = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
         for order in [full, Order::new()] {
@@ -127,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn mads_go_to_the_slot_of_their_communication_id_and_requests_to_the_lowest() {
+    fn mads_are_steered_by_communication_id_and_requests_to_the_lowest_slot() {
         let address = own_address();
         let sockets = [(); 3].map(|()| open_receiver(address, true).unwrap());
         let order = Order::from([(9, 0), (3, 2), (7, 1)]);
         attach(sockets[0].as_fd(), &order, Some(1)).unwrap();
-        let sender = open_asker(address).unwrap();
+        let sender = open_probe_socket(address).unwrap();
         let to = address.with_port(ROCE_PORT).into();
         let reaches = |bytes: &[u8]| {
             sender.send_to(bytes, &to).unwrap();

@@ -9,12 +9,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
 
 /// The test that acts as the child when [`CHILD`] is set.
-const ROLE: &str = "tests::processes::a_process_answers_until_nobody_holds_its_input";
+const ROLE: &str = "tests::processes::process_replies_until_its_input_is_closed";
 
 /// In a packet behind its number: the QPN to reply to, and in a reply the number of datagrams that
 /// another process forwarded to the child.
 const RETURN_QPN: std::ops::Range<usize> = 16..20;
-const DETOURS: std::ops::Range<usize> = 20..24;
+const FORWARDED: std::ops::Range<usize> = 20..24;
 const PACKET: usize = 64;
 
 fn word(bytes: &[u8], at: std::ops::Range<usize>) -> u32 {
@@ -22,23 +22,23 @@ fn word(bytes: &[u8], at: std::ops::Range<usize>) -> u32 {
 }
 
 #[test]
-fn a_process_answers_until_nobody_holds_its_input() {
+fn process_replies_until_its_input_is_closed() {
     if let Ok(address) = std::env::var(CHILD) {
-        return answer_at(LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1));
+        return serve_at(LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1));
     }
     let address = own_address();
-    let mut all = [Answerer::start(address)];
-    Asker::new(address).round(&mut all, 8);
-    all.into_iter().for_each(Answerer::stop);
+    let mut all = [Server::start(address)];
+    Client::new(address).round(&mut all, 8);
+    all.into_iter().for_each(Server::stop);
 }
 
 /// Replies to every packet, until the other end of the standard input is closed.
-fn answer_at(address: LocalAddress) {
+fn serve_at(address: LocalAddress) {
     let shared = Shared::new(Options::default()).unwrap();
     let endpoint = shared.open(address).unwrap();
     let mut receive = RecvBatch::new();
     let mut send = SendBatch::default();
-    let mut questions = Vec::new();
+    let mut requests = Vec::new();
     println!("\nslot {}", shared.slot());
     std::io::stdout().flush().unwrap();
     let stdin = std::io::stdin();
@@ -58,36 +58,36 @@ fn answer_at(address: LocalAddress) {
         let mut take = |d: &Datagram<'_>| {
             if is_for(&endpoint, d) {
                 let return_qpn = Qpn::new(word(d.bytes, RETURN_QPN));
-                questions.push((d.src.ip(), return_qpn, number_of(d.bytes)));
+                requests.push((d.src.ip(), return_qpn, number_of(d.bytes)));
             }
         };
         while endpoint.recv(&mut receive, &mut take).unwrap() > 0 {}
         while shared.recv_forwarded(&mut receive, &mut take).unwrap() > 0 {}
         endpoint.service(&mut receive, &mut take).unwrap();
-        let detours = shared.counters().forwarded_in.get() as u32;
-        for (peer, qpn, number) in questions.drain(..) {
+        let forwarded = shared.counters().forwarded_in.get() as u32;
+        for (peer, qpn, number) in requests.drain(..) {
             let path = endpoint.path(peer, PathOptions::default()).unwrap();
             send.begin(&path);
-            let room = send.stage(PACKET).unwrap();
-            write_packet(room, qpn, number);
-            room[DETOURS].copy_from_slice(&detours.to_be_bytes());
+            let buffer = send.stage(PACKET).unwrap();
+            write_packet(buffer, qpn, number);
+            buffer[FORWARDED].copy_from_slice(&forwarded.to_be_bytes());
             send.commit();
         }
         send.flush();
     }
 }
 
-struct Answerer {
+struct Server {
     process: Child,
     /// Held open so that the child can write for as long as it lives.
     _output: BufReader<ChildStdout>,
     qpn: Qpn,
-    asked: u32,
-    detours: u32,
+    sent: u32,
+    forwarded: u32,
 }
 
-impl Answerer {
-    fn start(address: LocalAddress) -> Answerer {
+impl Server {
+    fn start(address: LocalAddress) -> Server {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", ROLE])
             .args(["--nocapture", "--test-threads=1"])
@@ -99,17 +99,21 @@ impl Answerer {
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let slot = loop {
             let mut line = String::new();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child is gone");
+            assert_ne!(
+                output.read_line(&mut line).unwrap(),
+                0,
+                "the child has ended"
+            );
             if let Some(slot) = line.trim().strip_prefix("slot ") {
                 break slot.parse::<u32>().unwrap();
             }
         };
-        Answerer {
+        Server {
             process,
             _output: output,
             qpn: Qpn::new(slot << QPN_BITS | 7),
-            asked: 0,
-            detours: 0,
+            sent: 0,
+            forwarded: 0,
         }
     }
 
@@ -118,7 +122,7 @@ impl Answerer {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    fn tell_to_stop(&mut self) {
+    fn close_input(&mut self) {
         drop(self.process.stdin.take());
     }
 
@@ -138,27 +142,27 @@ impl Answerer {
     }
 
     fn stop(mut self) {
-        self.tell_to_stop();
+        self.close_input();
         assert!(self.process.wait().unwrap().success());
     }
 }
 
-/// The endpoint that sends the questions, on an address of its own.
-struct Asker {
+/// The endpoint that sends the requests, on an address of its own.
+struct Client {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     receive: RecvBatch,
     send: SendBatch,
     target: LocalAddress,
-    /// The number of the next question. Each has its own.
+    /// The number of the next request. Each has its own.
     next: u32,
 }
 
-impl Asker {
-    fn new(target: LocalAddress) -> Asker {
+impl Client {
+    fn new(target: LocalAddress) -> Client {
         let shared = Shared::new(Options::default()).unwrap();
         let endpoint = shared.open(own_address()).unwrap();
-        Asker {
+        Client {
             shared,
             endpoint,
             receive: RecvBatch::new(),
@@ -168,45 +172,45 @@ impl Asker {
         }
     }
 
-    /// Sends `count` questions to each process. Returns the numbers of the questions, each with the
+    /// Sends `count` requests to each process. Returns the numbers of the requests, each with the
     /// index of the process that is to reply.
-    fn ask(&mut self, all: &mut [Answerer], count: u32) -> Vec<(u32, usize)> {
+    fn send_requests(&mut self, all: &mut [Server], count: u32) -> Vec<(u32, usize)> {
         let me = Qpn::new(self.shared.qpns().start() + 7);
         let mut open = Vec::new();
-        for (who, answerer) in all.iter_mut().enumerate() {
+        for (server_index, server) in all.iter_mut().enumerate() {
             for i in 0..count {
                 // Different flows, which the kernel's hash would distribute.
                 let options = PathOptions {
-                    flow_key: who as u32 * 4 + i % 4,
+                    flow_key: server_index as u32 * 4 + i % 4,
                     ..PathOptions::default()
                 };
                 let path = self.endpoint.path(self.target.ip(), options).unwrap();
                 self.send.begin(&path);
-                let room = self.send.stage(PACKET).unwrap();
-                write_packet(room, answerer.qpn, self.next);
-                room[RETURN_QPN].copy_from_slice(&me.get().to_be_bytes());
+                let buffer = self.send.stage(PACKET).unwrap();
+                write_packet(buffer, server.qpn, self.next);
+                buffer[RETURN_QPN].copy_from_slice(&me.get().to_be_bytes());
                 self.send.commit();
-                open.push((self.next, who));
+                open.push((self.next, server_index));
                 self.next += 1;
             }
-            answerer.asked += count;
+            server.sent += count;
         }
         let report = self.send.flush();
         assert_eq!(report.lost, 0);
         open
     }
 
-    /// Waits for the replies to all questions. None may be missing.
-    fn hear(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
-        let open = self.hear_for(Duration::from_secs(10), all, open);
+    /// Waits for the replies to all requests. None may be missing.
+    fn collect(&mut self, all: &mut [Server], open: Vec<(u32, usize)>) {
+        let open = self.collect_for(Duration::from_secs(10), all, open);
         assert!(open.is_empty(), "no answer to {open:?}");
     }
 
-    /// Waits for replies, and returns the questions without one.
-    fn hear_for(
+    /// Waits for replies, and returns the requests without one.
+    fn collect_for(
         &mut self,
         time: Duration,
-        all: &mut [Answerer],
+        all: &mut [Server],
         mut open: Vec<(u32, usize)>,
     ) -> Vec<(u32, usize)> {
         let start = Instant::now();
@@ -216,8 +220,9 @@ impl Asker {
                 if is_for(&self.endpoint, d)
                     && let Some(at) = open.iter().position(|(n, _)| *n == number)
                 {
-                    let (_, who) = open.swap_remove(at);
-                    all[who].detours = all[who].detours.max(word(d.bytes, DETOURS));
+                    let (_, server_index) = open.swap_remove(at);
+                    all[server_index].forwarded =
+                        all[server_index].forwarded.max(word(d.bytes, FORWARDED));
                 }
             };
             let mut busy = self.endpoint.recv(&mut self.receive, &mut take).unwrap() > 0;
@@ -235,19 +240,19 @@ impl Asker {
     }
 
     /// Waits for a reply from each survivor. The datagrams in the socket buffer of a dead process
-    /// are lost, whether they were for it or misdirected, so single questions may stay without a
+    /// are lost, whether they were for it or misdirected, so single requests may stay without a
     /// reply.
-    fn hear_survivors(&mut self, all: &mut [Answerer], open: Vec<(u32, usize)>) {
+    fn collect_survivors(&mut self, all: &mut [Server], open: Vec<(u32, usize)>) {
         let start = Instant::now();
-        let mut heard = vec![false; all.len()];
-        while heard.iter().any(|h| !h) {
+        let mut received = vec![false; all.len()];
+        while received.iter().any(|h| !h) {
             assert!(start.elapsed() < Duration::from_secs(10), "no survivor");
             let mut take = |d: &Datagram<'_>| {
                 let number = number_of(d.bytes);
                 if is_for(&self.endpoint, d)
-                    && let Some((_, who)) = open.iter().find(|(n, _)| *n == number)
+                    && let Some((_, server_index)) = open.iter().find(|(n, _)| *n == number)
                 {
-                    heard[*who] = true;
+                    received[*server_index] = true;
                 }
             };
             self.endpoint.recv(&mut self.receive, &mut take).unwrap();
@@ -259,121 +264,124 @@ impl Asker {
         }
     }
 
-    fn round(&mut self, all: &mut [Answerer], count: u32) {
-        let open = self.ask(all, count);
-        self.hear(all, open);
+    fn round(&mut self, all: &mut [Server], count: u32) {
+        let open = self.send_requests(all, count);
+        self.collect(all, open);
     }
 
-    /// Sends questions until no datagram is forwarded any more.
-    fn until_steered(&mut self, all: &mut [Answerer]) {
+    /// Sends requests until no datagram is forwarded any more.
+    fn send_until_steered(&mut self, all: &mut [Server]) {
         let start = Instant::now();
         loop {
-            let before: u32 = all.iter().map(|a| a.detours).sum();
+            let before: u32 = all.iter().map(|a| a.forwarded).sum();
             for _ in 0..20 {
                 self.round(all, 8);
             }
-            let after: u32 = all.iter().map(|a| a.detours).sum();
+            let after: u32 = all.iter().map(|a| a.forwarded).sum();
             if after == before {
                 return;
             }
             assert!(
                 start.elapsed() < Duration::from_secs(10),
-                "datagrams still take detours"
+                "datagrams are still forwarded"
             );
         }
     }
 }
 
 #[test]
-fn the_death_of_processes_costs_the_others_nothing() {
+fn killed_processes_do_not_disturb_the_others() {
     let address = own_address();
-    let mut asker = Asker::new(address);
-    let mut all: Vec<Answerer> = (0..8).map(|_| Answerer::start(address)).collect();
-    asker.round(&mut all, 8);
-    asker.until_steered(&mut all);
+    let mut client = Client::new(address);
+    let mut all: Vec<Server> = (0..8).map(|_| Server::start(address)).collect();
+    client.round(&mut all, 8);
+    client.send_until_steered(&mut all);
 
     for victims in [[0, 3, 5], [4, 2, 1]] {
         // Questions are in flight to all processes while some die.
-        let mut open = asker.ask(&mut all, 8);
+        let mut open = client.send_requests(&mut all, 8);
         for at in victims {
             all.remove(at).kill();
-            open.retain(|(_, who)| *who != at);
+            open.retain(|(_, server_index)| *server_index != at);
             // The indices of the later processes shift by one.
-            for (_, who) in &mut open {
-                if *who > at {
-                    *who -= 1;
+            for (_, server_index) in &mut open {
+                if *server_index > at {
+                    *server_index -= 1;
                 }
             }
         }
-        asker.hear_survivors(&mut all, open);
-        asker.round(&mut all, 8);
+        client.collect_survivors(&mut all, open);
+        client.round(&mut all, 8);
         // New processes take the free slots, and are used at once.
         for _ in 0..3 {
-            let new = Answerer::start(address);
+            let new = Server::start(address);
             assert!(all.iter().all(|old| old.qpn != new.qpn));
             all.push(new);
-            asker.round(&mut all, 8);
+            client.round(&mut all, 8);
         }
-        asker.until_steered(&mut all);
+        client.send_until_steered(&mut all);
     }
-    for answerer in all {
-        answerer.stop();
+    for server in all {
+        server.stop();
     }
 }
 
 #[test]
-fn processes_that_end_take_nothing_of_the_others_along() {
+fn ending_processes_lose_no_datagrams_of_the_others() {
     let address = own_address();
-    let mut asker = Asker::new(address);
-    let mut all: Vec<Answerer> = (0..6).map(|_| Answerer::start(address)).collect();
-    asker.until_steered(&mut all);
+    let mut client = Client::new(address);
+    let mut all: Vec<Server> = (0..6).map(|_| Server::start(address)).collect();
+    client.send_until_steered(&mut all);
     while all.len() > 2 {
-        // Two end at the same time, while the others receive questions.
+        // Two end at the same time, while the others receive requests.
         let mut ending = [all.remove(0), all.remove(1)];
-        ending.iter_mut().for_each(Answerer::tell_to_stop);
+        ending.iter_mut().for_each(Server::close_input);
         let mut open = Vec::new();
-        let mut lives = |answerer: &mut Answerer| answerer.process.try_wait().unwrap().is_none();
+        let mut lives = |server: &mut Server| server.process.try_wait().unwrap().is_none();
         while ending.iter_mut().any(&mut lives) {
-            open.extend(asker.ask(&mut all, 4));
-            open = asker.hear_for(Duration::from_millis(2), &mut all, open);
+            open.extend(client.send_requests(&mut all, 4));
+            open = client.collect_for(Duration::from_millis(2), &mut all, open);
         }
-        asker.hear(&mut all, open);
-        asker.round(&mut all, 8);
-        ending.into_iter().for_each(Answerer::stop);
+        client.collect(&mut all, open);
+        client.round(&mut all, 8);
+        ending.into_iter().for_each(Server::stop);
     }
-    all.into_iter().for_each(Answerer::stop);
+    all.into_iter().for_each(Server::stop);
 }
 
 #[test]
-fn a_process_that_is_stopped_holds_up_nobody_and_goes_on_later() {
+fn stopped_process_does_not_delay_the_others_and_continues() {
     use rustix::process::Signal;
     let address = own_address();
-    let mut asker = Asker::new(address);
-    let mut all: Vec<Answerer> = (0..3).map(|_| Answerer::start(address)).collect();
-    asker.until_steered(&mut all);
+    let mut client = Client::new(address);
+    let mut all: Vec<Server> = (0..3).map(|_| Server::start(address)).collect();
+    client.send_until_steered(&mut all);
     all[0].halt();
     // Meanwhile the order changes: one process ends, one starts.
     all.remove(1).kill();
-    let open = asker.ask(&mut all[..1], 8);
-    all.push(Answerer::start(address));
+    let open = client.send_requests(&mut all[..1], 8);
+    all.push(Server::start(address));
     // Until the program includes the new process, the kernel may give its datagrams to the stopped
     // one, which does not read them. The transport would retransmit them.
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < Duration::from_secs(10), "it is held up");
-        let again = asker.ask(&mut all[1..], 8);
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "the processes are delayed"
+        );
+        let again = client.send_requests(&mut all[1..], 8);
         let time = Duration::from_millis(20);
-        if asker.hear_for(time, &mut all[1..], again).is_empty() {
+        if client.collect_for(time, &mut all[1..], again).is_empty() {
             break;
         }
     }
     for _ in 0..20 {
-        asker.round(&mut all[1..], 8);
+        client.round(&mut all[1..], 8);
     }
     all[0].signal(Signal::CONT);
-    asker.hear(&mut all[..1], open);
-    asker.until_steered(&mut all);
-    for answerer in all {
-        answerer.stop();
+    client.collect(&mut all[..1], open);
+    client.send_until_steered(&mut all);
+    for server in all {
+        server.stop();
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn holders_of_different_slots_share_an_address() {
+fn processes_with_different_slots_share_an_address() {
     let address = own_address();
     let mut nodes: Vec<Node> = (0..4)
         .map(|_| Node::new(address, Options::default()))
@@ -40,7 +40,7 @@ fn settle(all: &mut [&mut Node]) {
 }
 
 #[test]
-fn after_a_socket_closes_the_others_learn_the_new_order() {
+fn new_order_is_learnt_after_a_socket_closes() {
     let address = own_address();
     let mut nodes: Vec<Node> = (0..5)
         .map(|_| Node::new(address, Options::default()))
@@ -61,7 +61,10 @@ fn after_a_socket_closes_the_others_learn_the_new_order() {
         all.iter().map(out).sum()
     };
     let before = forwarded(&all);
-    assert!(before > 0, "nothing went astray, so nothing was shown");
+    assert!(
+        before > 0,
+        "no datagram was forwarded, so the test shows nothing"
+    );
     for node in &mut all {
         other.send((address, node.qpn()), 10, &[256; 10]);
     }
@@ -70,7 +73,7 @@ fn after_a_socket_closes_the_others_learn_the_new_order() {
 }
 
 #[test]
-fn who_leaves_takes_no_datagrams_of_others_along() {
+fn leaving_process_loses_no_datagrams_of_the_others() {
     let address = own_address();
     let mut nodes: Vec<Node> = (0..4)
         .map(|_| Node::new(address, Options::default()))
@@ -93,7 +96,7 @@ fn who_leaves_takes_no_datagrams_of_others_along() {
 }
 
 #[test]
-fn who_joins_together_needs_no_detours_from_the_start() {
+fn processes_that_join_together_forward_nothing() {
     let address = own_address();
     let mut other = Node::new(own_address(), Options::default());
     for _ in 0..5 {
@@ -119,17 +122,19 @@ fn who_joins_together_needs_no_detours_from_the_start() {
             other.send((address, node.qpn()), 0, &[256; 10]);
         }
         // On a busy machine opening times out, and the processes continue learning while they work.
-        let gave_up = joined.iter().any(|(_, took)| *took >= steering::SWEEP_TIME);
+        let timed_out = joined
+            .iter()
+            .any(|(_, took)| *took >= steering::SWEEP_TIMEOUT);
         let mut all: Vec<&mut Node> = joined.iter_mut().map(|(node, _)| node).collect();
         pump_until(&mut all, |n| n.iter().all(|n| n.got.len() == 10));
-        let passed_on = |n: &&mut Node| n.shared.counters().forwarded_out.get();
-        let detours: u64 = all.iter().map(passed_on).sum();
-        assert!(gave_up || detours == 0, "{detours} detours");
+        let forwarded_out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
+        let forwarded: u64 = all.iter().map(forwarded_out).sum();
+        assert!(timed_out || forwarded == 0, "{forwarded} forwarded");
     }
 }
 
 #[test]
-fn what_comes_while_the_port_opens_is_not_lost() {
+fn datagrams_that_arrive_while_the_port_opens_are_kept() {
     let address = own_address();
     // The old node answers no probe meanwhile, so opening takes its full time.
     let mut old = Node::new(address, Options::default());
@@ -157,7 +162,7 @@ fn what_comes_while_the_port_opens_is_not_lost() {
 }
 
 #[test]
-fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
+fn qp_1_belongs_to_the_lowest_slot_and_moves_when_its_process_ends() {
     let address = own_address();
     let mut processes = [(); 3].map(|()| Shared::new(Options::default()).unwrap());
     // A joining process learns of the existing ones, but they are not notified of it.
@@ -192,7 +197,7 @@ fn qp_1_is_the_lowest_slots_and_passes_on_when_that_one_goes() {
 }
 
 #[test]
-fn datagrams_for_a_slot_of_nobody_are_counted() {
+fn datagrams_for_an_empty_slot_are_counted() {
     let address = own_address();
     let mut node = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());
@@ -204,7 +209,7 @@ fn datagrams_for_a_slot_of_nobody_are_counted() {
 }
 
 #[test]
-fn probes_from_elsewhere_are_not_answered() {
+fn probes_from_another_address_are_not_answered() {
     let address = own_address();
     let mut node = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());

@@ -11,7 +11,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 #[track_caller]
-fn invalid<T: fmt::Debug>(result: Result<T, CmError>) {
+fn invalid<T: std::fmt::Debug>(result: Result<T, CmError>) {
     assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
 }
 

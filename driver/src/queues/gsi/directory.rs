@@ -4,7 +4,7 @@
 //! listener exists, and has one holder. The second ends in the slot of the process that listens.
 //!
 //! Any user can take a free name, so names are hints only. A request is passed to every slot that
-//! has a name and belongs to this user (`Shared::hand_on`); a process that does not listen drops
+//! has a name and belongs to this user (`Shared::forward`); a process that does not listen drops
 //! it. Names that another user has taken for slots of this user's processes therefore have no
 //! effect. Names do not contain the user ID, which may differ between user namespaces. Ports are
 //! unique among all users in the same way (`port_space`).

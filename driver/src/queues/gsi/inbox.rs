@@ -2,7 +2,7 @@
 
 use super::deferred::DeferredQueue;
 use std::ops::Range;
-use urxe_net::{Datagram, Kept, Shared};
+use urxe_net::{Datagram, OwnedDatagram, Shared};
 use urxe_proto::cm::Address;
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::ids::{Gid, PKey, Qpn};
@@ -11,7 +11,7 @@ use urxe_proto::wire::{Opcode, Packet};
 /// A received packet with a MAD.
 #[derive(Debug)]
 pub(super) struct Arrived {
-    datagram: Kept,
+    datagram: OwnedDatagram,
     pub(super) passed_on: bool,
     src_qp: Qpn,
     mad: Range<usize>,
@@ -36,7 +36,7 @@ impl Arrived {
 
     /// Passes the packet to the process in another slot; returns false if there is none.
     pub(super) fn hand_on(&self, shared: &Shared, slot: u8) -> bool {
-        shared.hand_on(slot, &self.datagram.datagram())
+        shared.forward(slot, &self.datagram.datagram())
     }
 }
 
@@ -58,7 +58,7 @@ impl Inbox {
         let start = header.len();
         let is_put = self.0.put(|| Arrived {
             datagram: datagram.into(),
-            passed_on: datagram.passed_on,
+            passed_on: datagram.forwarded,
             src_qp: deth.src_qp,
             mad: start..start + packet.payload.len(),
         });

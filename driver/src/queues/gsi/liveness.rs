@@ -5,7 +5,7 @@
 //! - A process of this host is *watched* (`net::link`): the kernel reports its end immediately. A
 //!   stopped process remains a peer without limit.
 //! - Any other peer is *probed* after a time of silence, by a request that it has already executed
-//!   and acknowledges again. A peer is gone after the time `Options::patience` of `urxe_net` in
+//!   and acknowledges again. A peer is gone after the time `Options::keepalive_timeout` of `urxe_net` in
 //!   silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which this process
 //!   did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as silence: a gap
 //!   between two checks restarts the measurement.

@@ -522,7 +522,7 @@ impl Gsi {
                 return (!rejected.arrived.passed_on).then_some(rejected.arrived);
             }
             // The process that received the MAD from the network passes it to all others.
-            Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.neighbours() {
+            Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.same_host_peers() {
                 Ok(slots) => {
                     for slot in slots {
                         arrived.hand_on(shared, slot);

@@ -55,13 +55,13 @@ impl Sender {
         let mut batch = self.batches.take();
         for transmit in transmits {
             self.stage(transmit, &mut batch);
-            let report = batch.flush_waiting();
+            let report = batch.flush_blocking();
             if let Some(error) = &report.error {
                 tracing::debug!(%error, address = ?transmit.address, "a MAD could not be sent");
             }
             batch.discard();
             if let Some(local) = self.ports.find_gid(transmit.address.local) {
-                self.waker.deadline_moved(local.endpoint().held_until());
+                self.waker.deadline_moved(local.endpoint().delayed_until());
             }
         }
         self.batches.put(batch);

@@ -39,7 +39,7 @@ impl Unsent {
     pub(crate) fn send(mut self) {
         if !self.batch.is_empty() {
             let until = now() + ROOM_TIMEOUT;
-            while self.batch.flush_waiting().blocked && now() < until {}
+            while self.batch.flush_blocking().blocked && now() < until {}
             self.batch.discard();
         }
         self.pool.put(self.batch);
@@ -309,7 +309,7 @@ pub(super) fn send_batch(
         tracing::debug!(%error, lost = report.lost, "packets could not be sent");
         local.failed(error);
     }
-    effects.delayed_until = effects.delayed_until.min(local.endpoint().held_until());
+    effects.delayed_until = effects.delayed_until.min(local.endpoint().delayed_until());
     match report.blocked {
         true => Err(Blocked),
         false => Ok(report.bytes.max(FLUSH_CHARGE)),

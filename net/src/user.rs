@@ -23,8 +23,7 @@ impl User {
         let user = geteuid();
         let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
         let map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        let is_ambiguous =
-            user.as_raw() == overflow_user(overflow.as_deref()) && !names_all(&map());
+        let is_ambiguous = user.as_raw() == overflow_user(overflow.as_deref()) && !maps_all(&map());
         User((!is_ambiguous).then_some(user))
     }
 
@@ -54,7 +53,7 @@ fn overflow_user(text: Option<&str>) -> u32 {
 }
 
 /// Whether a user namespace with this map maps every user (`user_namespaces(7)`).
-fn names_all(map: &str) -> bool {
+fn maps_all(map: &str) -> bool {
     let named = |line: &str| -> Option<u64> { line.split_whitespace().nth(2)?.parse().ok() };
     map.lines().filter_map(named).sum::<u64>() >= u64::from(u32::MAX)
 }
@@ -64,21 +63,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_initial_user_namespace_names_all_users() {
-        assert!(names_all("         0          0 4294967295\n"));
-        assert!(!names_all("         0       1000          1\n"));
-        assert!(!names_all("0 1000 1\n1 100000 65536\n"));
-        assert!(!names_all(""));
+    fn only_the_initial_user_namespace_maps_all_users() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(!maps_all("         0       1000          1\n"));
+        assert!(!maps_all("0 1000 1\n1 100000 65536\n"));
+        assert!(!maps_all(""));
     }
 
     #[test]
-    fn the_overflow_user_is_as_the_kernel_has_it() {
+    fn overflow_user_is_the_kernels() {
         assert_eq!(overflow_user(Some("99\n")), 99);
         assert_eq!(overflow_user(None), OVERFLOW_USER);
     }
 
     #[test]
-    fn nobody_is_the_peer_of_a_process_that_cannot_be_told_from_others() {
+    fn ambiguous_user_trusts_no_peer() {
         let (one, _other) =
             socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
         use std::os::fd::AsFd;
