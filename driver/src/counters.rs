@@ -5,6 +5,7 @@
 //! anyway. A reader adds them up. A queue pair that is destroyed adds its counters to those of its
 //! device. Only rare events are counted with the device at once.
 
+use crate::lock_order::{Ordered, Rank};
 use crate::per_process::PerProcess;
 use crate::sync::lock;
 use std::collections::BTreeMap;
@@ -147,7 +148,7 @@ impl DeviceCounters {
     /// Returns the sums over all queue pairs, destroyed ones included. `live` returns the sums over
     /// those that exist, and is called while none can be destroyed.
     pub(crate) fn totals(&self, live: impl FnOnce() -> QpTotals) -> QpTotals {
-        let past = lock(&self.past);
+        let past = Ordered::take(Rank::PastCounters, || lock(&self.past));
         let mut totals = live();
         totals += &past;
         totals

@@ -22,6 +22,7 @@ pub mod device;
 pub mod event_queue;
 pub mod events;
 pub mod isolation;
+mod lock_order;
 mod loss;
 mod memory;
 mod objects;

@@ -65,7 +65,10 @@ fn command(workspace: &Path, target: &Path, triple: &str) -> Command {
         .arg("--")
         .args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]))
         .env(UNSTABLE.0, UNSTABLE.1)
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Zsanitizer=address")
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            "-Zsanitizer=address\x1f-Cdebug-assertions",
+        )
         .env("ASAN_OPTIONS", OPTIONS);
     command
 }

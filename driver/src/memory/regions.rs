@@ -5,6 +5,7 @@
 
 use super::access;
 use super::window::{KeptBound, Window};
+use crate::lock_order::{Ordered, Rank};
 use crate::pd::Pd;
 use crate::per_process::PerProcess;
 use crate::tables::{ByKey, KEY_VARIANT};
@@ -399,7 +400,7 @@ static REGIONS: PerProcess<RwLock<RegionTable>> = PerProcess::new();
 
 /// A read lock of the table: no region is deregistered while it is held.
 #[derive(Debug)]
-pub(crate) struct Regions(RwLockReadGuard<'static, RegionTable>);
+pub(crate) struct Regions(Ordered<RwLockReadGuard<'static, RegionTable>>);
 
 impl Regions {
     pub(crate) fn table(&self) -> &RegionTable {
@@ -411,10 +412,15 @@ impl Regions {
 /// take it twice: with a writer waiting between the two, both would deadlock.
 pub(crate) fn regions() -> Regions {
     let table = REGIONS.get(RwLock::default);
-    Regions(table.read().unwrap_or_else(PoisonError::into_inner))
+    Regions(Ordered::take(Rank::Regions, || {
+        table.read().unwrap_or_else(PoisonError::into_inner)
+    }))
 }
 
-pub(crate) fn regions_mut() -> RwLockWriteGuard<'static, RegionTable> {
+/// Locks the table for writing: waits until no thread accesses regions.
+pub(crate) fn regions_mut() -> Ordered<RwLockWriteGuard<'static, RegionTable>> {
     let table = REGIONS.get(RwLock::default);
-    table.write().unwrap_or_else(PoisonError::into_inner)
+    Ordered::take(Rank::Regions, || {
+        table.write().unwrap_or_else(PoisonError::into_inner)
+    })
 }

@@ -1,6 +1,7 @@
 //! Multicast groups: one socket for each group on each interface that queue pairs of this process
 //! are attached to.
 
+use crate::lock_order::{Ordered, Rank};
 use crate::ports::Receiver;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,8 +28,10 @@ impl Groups {
     }
 
     /// Locks the list for changing it. [`Groups::changed`] ends the change.
-    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Joined>>> {
-        self.list.write().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn write(&self) -> Ordered<RwLockWriteGuard<'_, Vec<Arc<Joined>>>> {
+        Ordered::take(Rank::Addresses, || {
+            self.list.write().unwrap_or_else(PoisonError::into_inner)
+        })
     }
 
     /// Publishes whether the list, which the caller has changed, has entries.
@@ -36,7 +39,9 @@ impl Groups {
         self.any.store(!list.is_empty(), Ordering::Release);
     }
 
-    pub(super) fn list(&self) -> RwLockReadGuard<'_, Vec<Arc<Joined>>> {
-        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn list(&self) -> Ordered<RwLockReadGuard<'_, Vec<Arc<Joined>>>> {
+        Ordered::take(Rank::Addresses, || {
+            self.list.read().unwrap_or_else(PoisonError::into_inner)
+        })
     }
 }

@@ -3,6 +3,7 @@
 use super::engine::{Engine, Network};
 use super::groups::Joined;
 use super::report;
+use crate::lock_order::{Ordered, Rank};
 use crate::memory::regions::{RegionTable, regions};
 use crate::ports::{LocalPort, Receiver};
 use crate::queues::qp::{Incoming, Qp};
@@ -79,7 +80,7 @@ impl Engine {
     /// messages between processes about the port.
     pub(super) fn serve(&self, network: &Network) {
         network.gsi.check_ends();
-        let mut receiver = lock(&network.forwarded);
+        let mut receiver = Ordered::take(Rank::Forwarded, || lock(&network.forwarded));
         self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
             match network.shared.recv_forwarded(batch, f) {
                 Ok(count) => count > 0,
@@ -208,12 +209,12 @@ impl Engine {
 }
 
 /// Locks a receiver, unless another thread receives with it.
-fn try_lock(receiver: &Mutex<Receiver>) -> Option<MutexGuard<'_, Receiver>> {
-    match receiver.try_lock() {
+fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receiver>>> {
+    Ordered::try_take(Rank::Receiver, || match receiver.try_lock() {
         Ok(receiver) => Some(receiver),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
-    }
+    })
 }
 
 /// Locks `qp`, and releases the queue pair that was locked before.

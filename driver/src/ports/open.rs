@@ -2,6 +2,7 @@
 
 use super::waker::Waker;
 use super::watch::WatchSet;
+use crate::lock_order::{Ordered, Rank};
 use crate::loss::{DescriptorLoss, is_loss};
 use crate::sync::lock;
 use std::io;
@@ -89,8 +90,10 @@ impl Ports {
     }
 
     /// Returns the open addresses.
-    pub(crate) fn list(&self) -> RwLockReadGuard<'_, Vec<Arc<LocalPort>>> {
-        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn list(&self) -> Ordered<RwLockReadGuard<'_, Vec<Arc<LocalPort>>>> {
+        Ordered::take(Rank::Addresses, || {
+            self.list.read().unwrap_or_else(PoisonError::into_inner)
+        })
     }
 
     /// [`Ports::list`], or `None` while another thread changes the list.
@@ -128,7 +131,7 @@ impl Ports {
         if let Some(port) = self.find(address) {
             return Ok(port);
         }
-        let _opening = lock(&self.opening);
+        let _opening = Ordered::take(Rank::Opening, || lock(&self.opening));
         // Another thread may have opened it meanwhile.
         if let Some(port) = self.find(address) {
             return Ok(port);
@@ -139,7 +142,9 @@ impl Ports {
             loss: Arc::clone(&self.loss),
         });
         tracing::debug!(%address, "opened port 4791");
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Ordered::take(Rank::Addresses, || {
+            self.list.write().unwrap_or_else(PoisonError::into_inner)
+        });
         // With the list locked, so that the progress thread finds the address when it wakes.
         self.watch
             .watch(port.endpoint.fd(), port.endpoint.service_fd())

@@ -1,6 +1,7 @@
 //! Queue pairs by number, and by the multicast groups that they are attached to.
 
 use super::qp::Qp;
+use crate::lock_order::{Ordered, Rank};
 use crate::tables::ByNumber;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,13 +16,17 @@ pub(crate) struct QpTable(RwLock<QpMap>);
 
 impl QpTable {
     /// Locks the table for reading.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, QpMap> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn read(&self) -> Ordered<RwLockReadGuard<'_, QpMap>> {
+        Ordered::take(Rank::QueuePairs, || {
+            self.0.read().unwrap_or_else(PoisonError::into_inner)
+        })
     }
 
     /// Locks the table for writing: waits until no thread handles packets.
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, QpMap> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn write(&self) -> Ordered<RwLockWriteGuard<'_, QpMap>> {
+        Ordered::take(Rank::QueuePairs, || {
+            self.0.write().unwrap_or_else(PoisonError::into_inner)
+        })
     }
 
     /// Returns the queue pair with this number.

@@ -1,5 +1,6 @@
 //! The end of queue pairs.
 
+use crate::lock_order::{Ordered, Rank};
 use crate::memory::regions::regions;
 use crate::path;
 use crate::queues::qp::{Owner, Qp};
@@ -19,7 +20,7 @@ impl Qp {
     /// Releases one ownership.
     pub(super) fn leave_owner(self: &Arc<Self>, owner: &Arc<Owner>) {
         // Events are delivered to the owners under this lock.
-        let inner = lock(&self.inner);
+        let inner = self.lock();
         let is_last = self.owners.leave(owner);
         drop(inner);
         if is_last {
@@ -32,7 +33,7 @@ impl Qp {
         let engine = path::get();
         engine.flush_deferred();
         let held = regions();
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         // Another thread may have taken the queue pair off the list of deferred sends, and would
         // send after the removal.
         if !inner.coalescing.is_empty() {
@@ -54,7 +55,7 @@ impl Qp {
         if self.frames.is_some() {
             engine.remove_raw(self);
         }
-        let mut past = lock(&self.counters.past);
+        let mut past = Ordered::take(Rank::PastCounters, || lock(&self.counters.past));
         engine.remove_qp(self.qpn);
         *past += &self.totals();
         drop(past);

@@ -6,7 +6,6 @@ use crate::ports::route::Route;
 use crate::queues::qp::error::ModifyError;
 use crate::queues::qp::pacer::Pacer;
 use crate::queues::qp::{Inner, Qp, Unsent, Way};
-use crate::sync::lock;
 use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
@@ -98,7 +97,7 @@ impl Qp {
         ways: (Option<Way>, Option<Way>),
     ) -> (Result<(), ModifyError>, Option<Unsent>) {
         let held = regions();
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let ends =
             mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
         let unsent = ends.then(|| self.flush_final_acks(&mut inner, held.table()));

@@ -4,6 +4,7 @@
 //! unless it was created with `block_own_multicast`.
 
 use crate::device::Device;
+use crate::lock_order::{Ordered, Rank};
 use crate::path;
 use crate::queues::qp::Qp;
 use crate::sync::lock;
@@ -60,7 +61,7 @@ impl Qp {
     pub fn attach(self: &Arc<Self>, group: Gid) -> Result<(), MulticastError> {
         let ip = self.group_address(group)?;
         let from = source(&self.device, ip)?;
-        let mut groups = lock(&self.groups);
+        let mut groups = Ordered::take(Rank::QpGroups, || lock(&self.groups));
         if groups.contains(&group) {
             return Ok(());
         }
@@ -76,7 +77,7 @@ impl Qp {
     /// See [`MulticastError`].
     pub fn detach(&self, group: Gid) -> Result<(), MulticastError> {
         let ip = self.group_address(group)?;
-        let mut groups = lock(&self.groups);
+        let mut groups = Ordered::take(Rank::QpGroups, || lock(&self.groups));
         let Some(at) = groups.iter().position(|known| *known == group) else {
             return Err(MulticastError::NotAttached(group));
         };
@@ -92,7 +93,8 @@ impl Qp {
 
     /// Detaches the queue pair from all groups.
     pub(super) fn leave_groups(&self) {
-        for group in lock(&self.groups).drain(..) {
+        let mut groups = Ordered::take(Rank::QpGroups, || lock(&self.groups));
+        for group in groups.drain(..) {
             path::get().detach(self, (group.to_ip(), self.device.interface_index()));
         }
     }

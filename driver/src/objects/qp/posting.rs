@@ -1,5 +1,6 @@
 //! Posting of sends: the sends of one call are transmitted together.
 
+use crate::lock_order::Ordered;
 use crate::memory::access;
 use crate::memory::regions::{Regions, regions};
 use crate::path::{self, Engine};
@@ -7,7 +8,6 @@ use crate::queues::ah::Destination;
 use crate::queues::limits::MAX_INLINE;
 use crate::queues::qp::{Inner, Qp};
 use crate::scheduling::polling::Call;
-use crate::sync::lock;
 use std::sync::{Arc, MutexGuard};
 use urxe_net::now;
 use urxe_proto::ids::Srqn;
@@ -22,7 +22,7 @@ use urxe_proto::work::{self, Payload, SendFlags, SendOp, SendWr, Sge, UdDestinat
 pub struct Posting<'a> {
     qp: &'a Arc<Qp>,
     engine: &'static Engine,
-    inner: MutexGuard<'a, Inner>,
+    inner: Ordered<MutexGuard<'a, Inner>>,
     held: Regions,
     now: Time,
     /// The number of sends, and the bytes of their data.
@@ -38,7 +38,7 @@ impl Qp {
     /// together with the posts that follow (send coalescing).
     pub fn start_posting(self: &Arc<Self>) -> Posting<'_> {
         let held = regions();
-        let inner = lock(&self.inner);
+        let inner = self.lock();
         let engine = path::get();
         Posting {
             qp: self,

@@ -10,14 +10,13 @@ use super::tx::{Blocked, Unsent, send_batch};
 use crate::memory::regions::{RegionTable, regions};
 use crate::ports::route::Route;
 use crate::scheduling::limits::TURN;
-use crate::sync::lock;
 use urxe_net::now;
 
 impl Qp {
     /// Sends the final responses before the process exits.
     pub(crate) fn leave(&self) {
         let held = regions();
-        let unsent = self.flush_final_acks(&mut lock(&self.inner), held.table());
+        let unsent = self.flush_final_acks(&mut self.lock(), held.table());
         drop(held);
         unsent.send();
     }

@@ -4,7 +4,6 @@ use super::pair::{Inner, Qp};
 use super::transport::Transport;
 use crate::memory::regions::{RegionTable, regions};
 use crate::queues::raw::{Flow, FrameSink, Frames};
-use crate::sync::lock;
 use std::io;
 use urxe_net::now;
 
@@ -37,7 +36,7 @@ impl Qp {
         };
         frames.receive(|frame| {
             let held = regions();
-            let mut inner = lock(&self.inner);
+            let mut inner = self.lock();
             if let Transport::Raw(raw) = &mut inner.transport {
                 raw.handle_frame(now(), frame, &mut self.host(held.table()));
             }

@@ -13,6 +13,7 @@ use super::transport::Transport;
 use crate::counters::{DeviceCounters, QpTotals, Traffic};
 use crate::device::Device;
 use crate::events::Origin;
+use crate::lock_order::{Ordered, Rank};
 use crate::memory::regions::{RegionTable, regions};
 use crate::pd::Pd;
 use crate::ports::BatchPool;
@@ -25,7 +26,7 @@ use crate::scheduling::delayed_ack::DelayedAck;
 use crate::scheduling::destinations::DestinationLimiter;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use urxe_net::now;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
@@ -164,6 +165,11 @@ impl Inner {
 }
 
 impl Qp {
+    /// Locks the state.
+    pub(crate) fn lock(&self) -> Ordered<MutexGuard<'_, Inner>> {
+        Ordered::take(Rank::QueuePair, || lock(&self.inner))
+    }
+
     /// The completion queues that the queue pair itself names, each once.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         let send = self.send_cq.as_ref();
@@ -210,7 +216,7 @@ impl Qp {
     /// The current state. When it reads as an error state, the completion of that error is in the
     /// completion queue.
     pub fn state(&self) -> QpState {
-        lock(&self.inner).transport.state()
+        self.lock().transport.state()
     }
 
     /// The state after the last change, read without the lock.
@@ -220,12 +226,12 @@ impl Qp {
 
     /// The current attributes.
     pub fn attributes(&self) -> QpAttr {
-        lock(&self.inner).transport.attributes()
+        self.lock().transport.attributes()
     }
 
     /// The transport's counters.
     pub fn counters(&self) -> Counters {
-        *lock(&self.inner).transport.counters()
+        *self.lock().transport.counters()
     }
 
     /// The device that the queue pair belongs to.
@@ -235,7 +241,7 @@ impl Qp {
 
     /// All counters of the queue pair: the transport's and the network's.
     pub(crate) fn totals(&self) -> QpTotals {
-        let inner = lock(&self.inner);
+        let inner = self.lock();
         QpTotals {
             transport: *inner.transport.counters(),
             traffic: inner.traffic,
@@ -267,7 +273,7 @@ impl Qp {
     /// Flushes receives that were posted while the queue pair entered the error state.
     fn flush_posted(&self) {
         let held = regions();
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner.transport.receive_posted(&mut self.host(held.table()));
     }
 
@@ -278,7 +284,7 @@ impl Qp {
         now: Time,
         regions: &RegionTable,
     ) -> Effects {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.lock();
         let inner = &mut *guard;
         if inner.armed != at {
             // A timer for an earlier deadline has replaced this one.
@@ -311,7 +317,7 @@ impl Qp {
 
     /// Moves the queue pair to the error state.
     pub(crate) fn fail(&self, regions: &RegionTable) -> Effects {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner.transport.fail(now(), &mut self.host(regions));
         self.settle(&mut inner, regions);
         inner.take_effects()
@@ -320,7 +326,7 @@ impl Qp {
     /// Moves the queue pair to the error state because its peer is gone.
     pub(crate) fn peer_is_gone(&self) -> Effects {
         let held = regions();
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner
             .transport
             .peer_is_gone(now(), &mut self.host(held.table()));

@@ -1,8 +1,8 @@
 //! Reception of packets by a queue pair.
 
 use super::pair::{Inner, Qp};
+use crate::lock_order::Ordered;
 use crate::memory::regions::RegionTable;
-use crate::sync::lock;
 use std::sync::{Arc, MutexGuard};
 use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
@@ -33,14 +33,14 @@ impl Qp {
 /// wait until the packet's data is stored.
 pub(crate) struct Incoming<'a> {
     qp: &'a Arc<Qp>,
-    inner: MutexGuard<'a, Inner>,
+    inner: Ordered<MutexGuard<'a, Inner>>,
 }
 
 impl<'a> Incoming<'a> {
     pub(crate) fn of(qp: &'a Arc<Qp>) -> Self {
         Incoming {
             qp,
-            inner: lock(&qp.inner),
+            inner: qp.lock(),
         }
     }
 

@@ -11,7 +11,6 @@ use crate::memory::regions::RegionTable;
 use crate::ports::route::Route;
 use crate::ports::{BatchPool, LocalPort};
 use crate::scheduling::limits::{FLUSH_CHARGE, ROOM_TIMEOUT, TURN};
-use crate::sync::lock;
 use std::sync::Arc;
 use urxe_net::{Path, SendBatch, now};
 use urxe_proto::time::Time;
@@ -55,7 +54,7 @@ impl Qp {
         empty_polls: Option<u64>,
         regions: &RegionTable,
     ) -> Effects {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.lock();
         let inner = &mut *guard;
         inner.touched = false;
         let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now(), polls);
@@ -71,7 +70,7 @@ impl Qp {
 
     /// Sends the delayed ACK, unless it has been sent already.
     pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         if inner.delayed_ack.unlist() {
             self.transmit(&mut inner, regions);
         }
@@ -85,7 +84,7 @@ impl Qp {
         is_late: bool,
         regions: &RegionTable,
     ) -> Option<Effects> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         if !inner.coalescing.unlist() {
             return None;
         }
@@ -99,7 +98,7 @@ impl Qp {
 
     /// Transmits when the queue pair's turn among those with more to send comes.
     pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner.queued = false;
         self.transmit(&mut inner, regions);
         inner.take_effects()
@@ -107,7 +106,7 @@ impl Qp {
 
     /// Transmits after the limiter of its destination has granted a quantum.
     pub(crate) fn take_quantum(self: &Arc<Self>, regions: &RegionTable) -> Effects {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.lock();
         let inner = &mut *guard;
         if let Some(share) = &mut inner.share {
             share.granted(&mut inner.transport);
@@ -118,7 +117,7 @@ impl Qp {
 
     /// Resumes transmission: the socket has room again.
     pub(crate) fn room_found(self: &Arc<Self>, regions: &RegionTable) -> Effects {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner.awaits_room = false;
         self.transmit(&mut inner, regions);
         inner.take_effects()
@@ -126,7 +125,7 @@ impl Qp {
 
     /// Sends a probe to the peer. Returns whether one was possible.
     pub(crate) fn probe(&self) -> (bool, Effects) {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.lock();
         let inner = &mut *guard;
         let Some(Route { local, path }) = &inner.route else {
             return (false, inner.take_effects());
