@@ -326,6 +326,11 @@ impl SendQueue {
         self.tail
     }
 
+    /// The number of work requests for which the queue has room.
+    pub fn room(&self) -> u32 {
+        self.size.max_wr - (self.tail - self.head) as u32
+    }
+
     /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail

@@ -5,7 +5,7 @@ use crate::host::{Completions, Host, Memory, QpEvent, Receive, Transmit};
 use crate::ids::{Gid, PKey, Qpn};
 use crate::psn::Psn;
 use crate::qp::{Counters, Migration, PathMigState, QpAttr};
-use crate::queue::SendWqe;
+use crate::queue::{SendQueue, SendWqe};
 use crate::time::Time;
 use crate::wire::{
     Bth, Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
@@ -106,6 +106,26 @@ impl Context<'_> {
             src_qp: self.attr.dest_qpn,
             extra: Extra::None,
             grh: None,
+        }
+    }
+
+    /// Counts the success of a send work request, and completes it if it is signaled.
+    pub(crate) fn complete_send<H: Completions>(
+        &mut self,
+        wqe: &SendWqe,
+        signal_all: bool,
+        host: &mut H,
+    ) {
+        self.counters.count_send_done(wqe.op);
+        if signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+            host.send_completed(self.completion(wqe, WcStatus::Success));
+        }
+    }
+
+    /// Flushes all work requests of a send queue, in order (10.3.1.6, 10.3.1.7).
+    pub(crate) fn flush_sends<H: Completions>(&self, queue: &mut SendQueue, host: &mut H) {
+        while let Some(wqe) = queue.pop() {
+            host.send_completed(self.completion(&wqe, WcStatus::WrFlushErr));
         }
     }
 }

@@ -7,18 +7,18 @@
 //! - `responder`: executes requests and queues the answers in `replies`.
 //! - `out_of_order`: keeps requests that arrived behind a gap until the gap closes.
 //! - `replies`: sends acknowledgements and responses in PSN order.
-//! - `retransmit`: timers and retry counters; [`congestion`]: the congestion window.
+//! - `loss_recovery`: timers, retries and round trips; [`congestion`]: the congestion window.
 //!
 //! [`RcQp`] combines them with the states of the queue pair. The caller passes in packets with a
 //! valid ICRC, polls for packets to send after every call, and calls [`RcQp::handle_timeout`] at
 //! the deadline.
 
 pub mod congestion;
+mod loss_recovery;
 mod out_of_order;
 mod replies;
 mod requester;
 mod responder;
-mod retransmit;
 #[cfg(test)]
 mod tests;
 
@@ -272,7 +272,7 @@ impl RcQp {
         }
         let outcome = if info.operation.is_request() {
             let (mut cx, requester, responder) = self.parts(now);
-            responder.handle(&mut cx, packet, from.port, requester.timers(), host)
+            responder.handle(&mut cx, packet, from.port, requester.recovery(), host)
         } else if self.attr.state == QpState::Rtr {
             // No request was sent yet.
             self.counters.stale_responses += 1;
@@ -426,7 +426,7 @@ impl RcQp {
     /// Quanta serve a driver with several connections to one receiver, which share its receive
     /// buffer.
     pub fn require_grants(&mut self, required: bool) {
-        self.requester.require_grants(required);
+        self.requester.require_quanta(required);
     }
 
     /// Raises the send quantum to `bytes`, if less than that is left of earlier ones.
@@ -435,12 +435,12 @@ impl RcQp {
     /// packets. A quantum below the size of a READ request, 64 KiB, may block that request.
     pub fn grant(&mut self, bytes: u32) {
         let packets = bytes / self.attr.path_mtu.bytes() as u32;
-        self.requester.renew_grant(packets);
+        self.requester.renew_quantum(packets);
     }
 
     /// Whether the last poll withheld a packet for lack of a send quantum.
     pub fn wants_grant(&self) -> bool {
-        self.requester.wants_grant()
+        self.requester.needs_quantum()
     }
 
     /// The upper bound of the bytes in flight: unanswered packets times the path MTU.

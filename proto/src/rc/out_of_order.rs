@@ -9,7 +9,7 @@
 //! closed the gap. Memory is bounded for each queue pair and, by an [`OutOfOrderBudget`], for all
 //! that share one.
 
-use super::retransmit::Retransmit;
+use super::loss_recovery::LossRecovery;
 use crate::psn::Psn;
 use crate::time::Time;
 use crate::wire::{Header, Packet};
@@ -48,10 +48,10 @@ const TIMEOUT_FLOOR: Duration = Duration::from_millis(100);
 /// The maximum time for which a request is kept, whatever the ACK timeout is.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(10);
 
-/// Returns how long a request is kept on a connection with these timers.
-fn timeout(timers: &Retransmit) -> Duration {
-    let round_trips = timers.smoothed_round_trip().map(|rtt| rtt * ROUND_TRIPS);
-    let ack_timeouts = timers.ack_timeout().map(|timeout| timeout * ACK_TIMEOUTS);
+/// Returns how long a request is kept on a connection with this loss recovery.
+fn timeout(recovery: &LossRecovery) -> Duration {
+    let round_trips = recovery.smoothed_round_trip().map(|rtt| rtt * ROUND_TRIPS);
+    let ack_timeouts = recovery.ack_timeout().map(|timeout| timeout * ACK_TIMEOUTS);
     round_trips
         .max(ack_timeouts)
         .map_or(DEFAULT_TIMEOUT, |known| {
@@ -171,7 +171,7 @@ impl OutOfOrder {
         source_port: u16,
         expected: Psn,
         now: Time,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
     ) {
         if self.limit == 0 {
             return;
@@ -195,7 +195,7 @@ impl OutOfOrder {
             header: packet.header,
             payload: packet.payload.into(),
             source_port,
-            until: now + timeout(timers),
+            until: now + timeout(recovery),
         };
         if self.queue.is_empty() {
             self.expires_at = Time::NEVER;

@@ -7,10 +7,10 @@
 
 mod execution;
 
+use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use super::retransmit::Retransmit;
 use crate::held_receive::HeldReceive;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
 use crate::ids::RKey;
@@ -149,13 +149,13 @@ impl Responder {
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
         source_port: u16,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
         host: &mut H,
     ) -> Outcome {
         let psn = packet.header.bth.psn;
         let distance = psn.diff(self.expected);
         if distance > 0 {
-            self.out_of_sequence(cx, packet, source_port, timers);
+            self.out_of_sequence(cx, packet, source_port, recovery);
             return Outcome::Continue;
         }
         if distance < 0 {
@@ -183,7 +183,7 @@ impl Responder {
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
         source_port: u16,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
     ) {
         cx.counters.out_of_sequence += 1;
         if self.told == Told::NotReady {
@@ -191,7 +191,7 @@ impl Responder {
         }
         let (expected, now) = (self.expected, cx.now);
         self.out_of_order
-            .keep(packet, source_port, expected, now, timers);
+            .keep(packet, source_port, expected, now, recovery);
         if self.told == Told::Nothing {
             self.report_gap();
         }

@@ -7,7 +7,7 @@ use crate::qp::{QpAttr, QpState};
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::wire::{Deth, Header, Position};
-use crate::work::{Destination, Payload, SendFlags, SendWr, UdDestination, WcStatus};
+use crate::work::{Destination, Payload, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
 
 /// Bit 31 of the queue key of a work request: the queue pair's own key is sent instead (10.2.5).
@@ -58,8 +58,7 @@ impl Requester {
 
     /// The number of work requests that can still be posted.
     pub(crate) fn queue_room(&self) -> u32 {
-        let used = (self.queue.tail() - self.queue.head()) as u32;
-        self.queue.size().max_wr - used
+        self.queue.room()
     }
 
     /// The PSN of the next packet.
@@ -202,18 +201,13 @@ impl Requester {
     fn complete<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.packet = 0;
         if let Some(wqe) = self.queue.pop() {
-            cx.counters.count_send_done(wqe.op);
-            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                host.send_completed(cx.completion(&wqe, WcStatus::Success));
-            }
+            cx.complete_send(&wqe, self.signal_all, host);
         }
     }
 
     /// Flushes the queue, in order (10.3.1.6, 10.3.1.7). PSNs continue after the last packet sent.
     pub(crate) fn flush<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
-        while let Some(wqe) = self.queue.pop() {
-            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
-        }
+        cx.flush_sends(&mut self.queue, host);
         self.packet = 0;
     }
 }

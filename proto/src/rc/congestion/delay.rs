@@ -105,13 +105,13 @@ impl Controller for Delay {
         self.before_silence = None;
     }
 
-    fn silent(&mut self, _now: Time) {
+    fn timed_out(&mut self, _now: Time) {
         self.before_silence.get_or_insert(self.window);
         self.starting = false;
         self.window = 1.0;
     }
 
-    fn not_silent(&mut self, _now: Time) {
+    fn timeout_was_spurious(&mut self, _now: Time) {
         if let Some(window) = self.before_silence.take() {
             self.window = self.window.max(window);
         }
@@ -204,9 +204,9 @@ mod tests {
     #[test]
     fn silence_leaves_one_packet_and_costs_nothing_when_it_was_none() {
         let mut delay = after(20, SHORT);
-        delay.silent(Time(1));
+        delay.timed_out(Time(1));
         assert_eq!(delay.window(), 1);
-        delay.not_silent(Time(2));
+        delay.timeout_was_spurious(Time(2));
         assert_eq!(delay.window(), 64);
     }
 

@@ -48,14 +48,14 @@ impl Controller for Loss {
         self.before_silence = None;
     }
 
-    fn silent(&mut self, _now: Time) {
+    fn timed_out(&mut self, _now: Time) {
         self.before_silence
             .get_or_insert((self.window, self.threshold));
         self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.window = 1.0;
     }
 
-    fn not_silent(&mut self, _now: Time) {
+    fn timeout_was_spurious(&mut self, _now: Time) {
         if let Some((window, threshold)) = self.before_silence.take() {
             self.window = self.window.max(window);
             self.threshold = threshold;
@@ -91,14 +91,14 @@ mod tests {
     fn silence_that_was_none_costs_nothing() {
         let mut loss = loss(64);
         loss.acknowledged(Time(0), 16);
-        loss.silent(Time(1));
-        loss.silent(Time(2));
+        loss.timed_out(Time(1));
+        loss.timed_out(Time(2));
         assert_eq!(loss.window(), 1);
-        loss.not_silent(Time(3));
+        loss.timeout_was_spurious(Time(3));
         assert_eq!(loss.window(), 32);
-        loss.silent(Time(4));
+        loss.timed_out(Time(4));
         loss.lost(Time(5));
-        loss.not_silent(Time(6));
+        loss.timeout_was_spurious(Time(6));
         assert!(loss.window() < 32);
     }
 
@@ -109,7 +109,7 @@ mod tests {
             loss.lost(Time(0));
         }
         assert!(loss.window() >= 1);
-        loss.silent(Time(0));
+        loss.timed_out(Time(0));
         assert_eq!(loss.window(), 1);
     }
 }

@@ -9,6 +9,7 @@ pub mod loss;
 pub mod notified;
 
 use crate::mtu::Mtu;
+use crate::psn::Psn;
 use crate::time::Time;
 use delay::Delay;
 use loss::Loss;
@@ -32,12 +33,12 @@ pub trait Controller: Debug + Send {
     fn lost(&mut self, now: Time);
 
     /// Reports a timeout without an answer.
-    fn silent(&mut self, now: Time);
+    fn timed_out(&mut self, now: Time);
 
     /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
     ///
     /// A descheduled peer is often late.
-    fn not_silent(&mut self, now: Time);
+    fn timeout_was_spurious(&mut self, now: Time);
 }
 
 /// The initial window, in packets.
@@ -136,6 +137,8 @@ fn in_usual_buffer(mtu: Mtu) -> u32 {
 pub(super) struct Window {
     controller: Box<dyn Controller>,
     notified: Notified,
+    /// A loss before this PSN does not reduce the window again (the recovery point of RFC 6675).
+    recovery_point: Psn,
 }
 
 impl Window {
@@ -143,6 +146,7 @@ impl Window {
         Window {
             controller: algorithm.controller(Sizes::new(mtu, limit_bytes)),
             notified: Notified::default(),
+            recovery_point: Psn::default(),
         }
     }
 
@@ -164,16 +168,32 @@ impl Window {
         self.controller.round_trip(now, took);
     }
 
-    pub(super) fn lost(&mut self, now: Time) {
-        self.controller.lost(now);
+    /// Handles a loss shown by a gap, with the packets from `una` to `sent_end` in flight.
+    ///
+    /// It reduces the window once for all packets in flight.
+    pub(super) fn lost(&mut self, now: Time, una: Psn, sent_end: Psn) {
+        let point = self.recovery_point;
+        // The point is stale if it is after `sent_end`: PSNs have wrapped around half of their
+        // space.
+        if !una.before(point) || point.after(sent_end) {
+            self.controller.lost(now);
+            self.recovery_point = sent_end;
+        }
     }
 
-    pub(super) fn silent(&mut self, now: Time) {
-        self.controller.silent(now);
+    /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
+    pub(super) fn timed_out(&mut self, now: Time, sent_end: Psn) {
+        self.controller.timed_out(now);
+        self.recovery_point = sent_end;
     }
 
-    pub(super) fn not_silent(&mut self, now: Time) {
-        self.controller.not_silent(now);
+    pub(super) fn timeout_was_spurious(&mut self, now: Time) {
+        self.controller.timeout_was_spurious(now);
+    }
+
+    /// Makes losses of packets before this PSN leave the window unchanged.
+    pub(super) fn ignore_losses_before(&mut self, psn: Psn) {
+        self.recovery_point = psn;
     }
 
     /// Handles a CNP.
