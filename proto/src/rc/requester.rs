@@ -22,12 +22,14 @@ mod scoreboard;
 mod send_cursor;
 mod send_quantum;
 
-use super::congestion::Window;
+use super::congestion::{Algorithm, Window};
 use super::loss_recovery::{Expired, LossRecovery};
 use crate::host::{Completions, Host, Memory, Transmit};
 use crate::ids::RKey;
+use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
+use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::time::Time;
@@ -83,6 +85,9 @@ pub(super) struct Requester {
     /// Whether the cursor went back because of a reported gap, not because of a timeout.
     back_for_gap: bool,
     window: Window,
+    algorithm: Algorithm,
+    /// The upper bound of the window, in bytes.
+    window_bytes: u32,
     quantum: SendQuantum,
     /// A work request that cannot be sent, and its status once it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
@@ -92,7 +97,8 @@ impl Requester {
     pub(super) fn new(
         size: SendQueueSize,
         signal_all: bool,
-        window: Window,
+        algorithm: Algorithm,
+        window_bytes: u32,
     ) -> Result<Self, NoMemory> {
         Ok(Requester {
             queue: SendQueue::new(size)?,
@@ -107,37 +113,19 @@ impl Requester {
             recovery: LossRecovery::new(0, 0, 0),
             fast_retransmit: FastRetransmit::default(),
             back_for_gap: false,
-            window,
+            window: Window::new(algorithm, Mtu::B256, window_bytes),
+            algorithm,
+            window_bytes,
             quantum: SendQuantum::default(),
             unsendable: None,
         })
     }
 
-    /// Starts with an empty queue: the transition to RTS or RESET.
-    pub(super) fn reset(&mut self, attr: &QpAttr, window: Window) {
-        let psn = attr.sq_psn;
-        self.queue.reset(psn);
-        self.cursor = SendCursor::in_oldest(&self.queue, psn);
-        self.begun = self.cursor.index;
-        self.sent_end = psn;
-        self.una = psn;
-        self.requests.clear();
-        self.scoreboard.reset();
-        self.credits = ReceiveCredits::default();
-        self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);
-        self.fast_retransmit = FastRetransmit::default();
-        self.back_for_gap = false;
-        self.window = window;
-        self.window.ignore_losses_before(psn);
-        self.unsendable = None;
+    fn new_window(&self, attr: &QpAttr) -> Window {
+        Window::new(self.algorithm, attr.path_mtu, self.window_bytes)
     }
 
-    /// Applies changed attributes to the timers.
-    pub(super) fn configure(&mut self, attr: &QpAttr) {
-        self.recovery
-            .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
-    }
-
+    /// The loss recovery, whose estimates the responder uses too.
     pub(super) fn recovery(&self) -> &LossRecovery {
         &self.recovery
     }
@@ -149,46 +137,6 @@ impl Requester {
     /// The number of work requests for which the queue has room.
     pub(super) fn queue_room(&self) -> u32 {
         self.queue.room()
-    }
-
-    pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
-        self.queue.post(wr, attr.path_mtu)
-    }
-
-    /// The PSN of the next new packet, as reported in the attributes.
-    pub(super) fn next_psn(&self) -> Psn {
-        self.cursor.psn
-    }
-
-    /// Handles the transition to SQD.
-    ///
-    /// If the last packet had no AckReq because others were to follow, it is sent again with
-    /// AckReq.
-    pub(super) fn drain(&mut self) {
-        let between_messages = self.cursor.packet == 0 && self.cursor.index == self.begun;
-        if self.in_flight() == 0 || self.cursor.follows_ack_req() || !between_messages {
-            return;
-        }
-        // Local operations have no packets; since some are in flight, another work request has.
-        let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
-        let sent = self.queue.head()..self.cursor.index;
-        if let Some(index) = sent.rev().find(with_packets)
-            && let Some(last) = self.queue.get(index)
-        {
-            // A fast retransmit would end at the packet that is sent here.
-            self.fast_retransmit.cancel();
-            self.cursor = SendCursor {
-                index,
-                packet: last.packets - 1,
-                psn: self.cursor.psn.prev(),
-                ..self.cursor
-            };
-        }
-    }
-
-    /// Whether all begun work requests have completed, the condition for the end of SQD (10.3.1.5).
-    pub(super) fn is_drained(&self) -> bool {
-        self.queue.head() >= self.begun
     }
 
     pub(super) fn deadline(&self) -> Time {
@@ -461,18 +409,18 @@ impl Requester {
     ///
     /// Round trips and the window of the old path do not apply to the new one (RFC 9000, 9.4), and
     /// neither do losses of packets sent before the change.
-    pub(super) fn path_changed(&mut self, attr: &QpAttr, window: Window) {
+    pub(super) fn path_changed(&mut self, attr: &QpAttr) {
         self.configure(attr);
         self.recovery.path_changed();
-        self.window = window;
+        self.window = self.new_window(attr);
         self.window.ignore_losses_before(self.sent_end);
     }
 
     /// Starts over on another path after the first has failed.
     ///
     /// All unacknowledged packets are sent again, with all retries.
-    pub(super) fn start_over(&mut self, attr: &QpAttr, window: Window) {
-        self.path_changed(attr, window);
+    pub(super) fn start_over(&mut self, attr: &QpAttr) {
+        self.path_changed(attr);
         self.recovery.reset();
         self.go_back();
     }
@@ -531,9 +479,69 @@ impl Requester {
         self.flush(cx, host);
         Outcome::Failed
     }
+}
 
-    /// Flushes all work requests, in order (10.3.1.7).
-    pub(super) fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+impl SendSide for Requester {
+    fn reset(&mut self, attr: &QpAttr) {
+        let psn = attr.sq_psn;
+        self.queue.reset(psn);
+        self.cursor = SendCursor::in_oldest(&self.queue, psn);
+        self.begun = self.cursor.index;
+        self.sent_end = psn;
+        self.una = psn;
+        self.requests.clear();
+        self.scoreboard.reset();
+        self.credits = ReceiveCredits::default();
+        self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+        self.fast_retransmit = FastRetransmit::default();
+        self.back_for_gap = false;
+        self.window = self.new_window(attr);
+        self.window.ignore_losses_before(psn);
+        self.unsendable = None;
+    }
+
+    fn configure(&mut self, attr: &QpAttr) {
+        self.recovery
+            .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+    }
+
+    /// If the last packet had no AckReq because others were to follow, it is sent again with
+    /// AckReq.
+    fn drain(&mut self) {
+        let between_messages = self.cursor.packet == 0 && self.cursor.index == self.begun;
+        if self.in_flight() == 0 || self.cursor.follows_ack_req() || !between_messages {
+            return;
+        }
+        // Local operations have no packets; since some are in flight, another work request has.
+        let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
+        let sent = self.queue.head()..self.cursor.index;
+        if let Some(index) = sent.rev().find(with_packets)
+            && let Some(last) = self.queue.get(index)
+        {
+            // A fast retransmit would end at the packet that is sent here.
+            self.fast_retransmit.cancel();
+            self.cursor = SendCursor {
+                index,
+                packet: last.packets - 1,
+                psn: self.cursor.psn.prev(),
+                ..self.cursor
+            };
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.queue.head() >= self.begun
+    }
+
+    fn next_psn(&self) -> Psn {
+        self.cursor.psn
+    }
+
+    fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
+        self.queue.post(wr, attr.path_mtu)
+    }
+
+    fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         cx.flush_sends(&mut self.queue, host);
         self.recovery.reset();
         self.fast_retransmit.cancel();

@@ -11,12 +11,11 @@ use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use crate::held_receive::HeldReceive;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
-use crate::ids::RKey;
-use crate::inbound::Inbound;
+use crate::placement::{Placement, remote_key};
 use crate::psn::Psn;
 use crate::qp::QpAttr;
+use crate::qp_base::ReceiveSide;
 use crate::queue::packets_of;
 use crate::service::Context;
 use crate::time::Time;
@@ -82,8 +81,7 @@ pub(super) struct Responder {
     expected: Psn,
     /// Messages completed, modulo 2^24 (9.7.7.1).
     msn: u32,
-    inbound: Option<Inbound>,
-    receive: HeldReceive,
+    placement: Placement,
     told: Told,
     /// The requests that arrived behind the gap.
     out_of_order: OutOfOrder,
@@ -100,27 +98,13 @@ impl Responder {
             first: Psn::default(),
             expected: Psn::default(),
             msn: 0,
-            inbound: None,
-            receive: HeldReceive::default(),
+            placement: Placement::default(),
             told: Told::Nothing,
             out_of_order,
             executed: VecDeque::new(),
             response_end: None,
             replies: Replies::default(),
         }
-    }
-
-    /// Starts at the first PSN: the transition to RTR.
-    pub(super) fn start(&mut self, attr: &QpAttr) {
-        self.reset();
-        self.first = attr.rq_psn;
-        self.expected = attr.rq_psn;
-    }
-
-    /// Returns to the initial state.
-    pub(super) fn reset(&mut self) {
-        self.out_of_order.reset();
-        *self = Responder::new(std::mem::take(&mut self.out_of_order));
     }
 
     /// Makes the out-of-order queue allocate from `budget`.
@@ -295,16 +279,6 @@ impl Responder {
         }
     }
 
-    /// Stops when the queue pair leaves the states that handle packets.
-    ///
-    /// A receive consumed by an incomplete message is flushed before the queued ones.
-    pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
-        self.inbound = None;
-        self.out_of_order.clear();
-        self.replies.stop();
-    }
-
     /// Ends the connection after a request was answered with a fatal NAK.
     ///
     /// The error is reported by the completion of the receive that the request has consumed, or
@@ -320,13 +294,12 @@ impl Responder {
         if cx.counters.indicate_loss() {
             self.replies.repeat_last(FAREWELLS);
         }
-        if !self.receive.end(cx.qpn, status, host) {
+        if !self.placement.abort(cx.qpn, status, host) {
             host.event(match code {
                 NakCode::RemoteAccess => QpEvent::AccessError,
                 _ => QpEvent::RequestError,
             });
         }
-        self.inbound = None;
     }
 
     /// Answers a duplicate request (9.7.5.1.1). The current message is not affected.
@@ -407,12 +380,22 @@ impl Responder {
     }
 }
 
-/// Returns the key of a request, with the protection domain in which it is valid.
-///
-/// It is that of the queue pair, or of the shared receive queue that an XRC request names (A14).
-fn remote_key(header: &Header, rkey: RKey) -> RemoteKey {
-    RemoteKey {
-        rkey,
-        srq: header.srq(),
+impl ReceiveSide for Responder {
+    fn start(&mut self, attr: &QpAttr) {
+        self.reset();
+        self.first = attr.rq_psn;
+        self.expected = attr.rq_psn;
+    }
+
+    fn reset(&mut self) {
+        self.out_of_order.reset();
+        *self = Responder::new(std::mem::take(&mut self.out_of_order));
+    }
+
+    /// A pending fatal NAK is still sent.
+    fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        self.placement.abort(cx.qpn, WcStatus::WrFlushErr, host);
+        self.out_of_order.clear();
+        self.replies.stop();
     }
 }

@@ -16,12 +16,11 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{Host, QpEvent};
+use crate::host::Host;
 use crate::ids::{Gid, Qpn};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState, QpType};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
-use crate::service::accepts_packet;
 use crate::time::Time;
 use crate::unreliable::flow_control::FlowControl;
 use crate::unreliable::{Core, Service, UnreliableQp};
@@ -48,8 +47,6 @@ pub type UcQp = UnreliableQp<Uc>;
 pub struct Uc {
     responder: Responder,
     flow_control: FlowControl,
-    /// Whether the first packet in RTR has been reported.
-    established: bool,
 }
 
 impl Service for Uc {
@@ -84,7 +81,6 @@ impl UnreliableQp<Uc> {
         Ok(UnreliableQp {
             core: Core::new(
                 QpType::Uc,
-                Transport::Uc,
                 config.qpn,
                 config.send,
                 config.signal_all,
@@ -99,7 +95,7 @@ impl UnreliableQp<Uc> {
     ///
     /// The caller must then send to the new path.
     pub fn take_migrated(&mut self) -> bool {
-        self.core.migration.take_migrated()
+        self.core.base.migration.take_migrated()
     }
 
     /// Sets the number of bytes between flow-control probes; 0 disables them.
@@ -121,7 +117,7 @@ impl UnreliableQp<Uc> {
     /// Handles the deadline: an echo is missing. Call [`UcQp::poll_transmit`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.service.flow_control.handle_timeout(now) {
-            self.core.counters.flow_probes_unanswered += 1;
+            self.core.base.counters.flow_probes_unanswered += 1;
         }
     }
 
@@ -138,16 +134,15 @@ impl UnreliableQp<Uc> {
     ) {
         let bth = &packet.header.bth;
         let core = &mut self.core;
-        let (attr, migration) = (&mut core.attr, &mut core.migration);
-        if !accepts_packet(attr, migration, &mut core.counters, from, bth, host) {
+        if !core.base.accepts_packet(from, bth, host) {
             return;
         }
         let info = bth.opcode.info();
         if !matches!(info.transport, Transport::Uc | Transport::Manufacturer) {
-            core.counters.malformed += 1;
+            core.base.counters.malformed += 1;
             return;
         }
-        core.counters.received_packets += 1;
+        core.base.counters.received_packets += 1;
         if info.transport == Transport::Manufacturer {
             match info.operation {
                 Operation::FlowProbe => self.service.flow_control.probe_received(bth.psn),
@@ -155,17 +150,12 @@ impl UnreliableQp<Uc> {
             }
             return;
         }
-        core.migration
-            .packet_accepted(&mut core.attr, from, bth.mig_req, host);
-        if core.attr.state == QpState::Rtr && !self.service.established {
-            self.service.established = true;
-            host.event(QpEvent::CommunicationEstablished);
-        }
-        let (mut cx, _, receive) = core.parts(now);
+        core.base.packet_accepted(from, bth, host);
+        let (mut cx, placement) = core.receive_side(now);
         match self
             .service
             .responder
-            .handle(&mut cx, packet, receive, host)
+            .handle(&mut cx, packet, placement, host)
         {
             Outcome::Continue => {}
             Outcome::Failed => core.enter_error(now, host),

@@ -21,7 +21,7 @@ mod states;
 mod xrc;
 
 use super::*;
-use crate::host::Access;
+use crate::host::{Access, QpEvent};
 use crate::ids::{Gid, PKey, RKey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;

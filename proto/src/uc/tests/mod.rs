@@ -10,6 +10,7 @@ mod responder;
 
 use super::*;
 use crate::host::Access;
+use crate::host::QpEvent;
 use crate::ids::{QKey, RKey};
 use crate::mtu::Mtu;
 
