@@ -243,8 +243,8 @@ pub struct SendQueueSize {
 }
 
 impl SendQueueSize {
-    /// Whether a queue of this size, with room in it, takes a work request. Returns how many bytes its
-    /// data has.
+    /// Whether a queue of this size, with room in it, takes a work request. Returns how many bytes
+    /// its data has.
     ///
     /// # Errors
     /// See [`PostError`].

@@ -87,7 +87,7 @@ impl Machine {
                     send,
                     signal_all,
                     window_bytes: WINDOW_BYTES,
-                    hold_bytes: HOLD_BYTES,
+                    out_of_order_bytes: HOLD_BYTES,
                     congestion,
                 })?;
                 qp.share_out_of_order_budget(Arc::clone(out_of_order));
@@ -175,10 +175,10 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::congestion_met`]; the other services send no CNP.
+    /// See [`RcQp::handle_ecn_mark`]; the other services send no CNP.
     pub(super) fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
         if let Self::Rc(qp) = self {
-            qp.congestion_met(now, packet);
+            qp.handle_ecn_mark(now, packet);
         }
     }
 
@@ -189,29 +189,29 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::require_grants`]; the other services have no send quanta.
+    /// See [`RcQp::require_send_quanta`]; the other services have no send quanta.
     pub(super) fn require_grants(&mut self, required: bool) {
         if let Self::Rc(qp) = self {
-            qp.require_grants(required);
+            qp.require_send_quanta(required);
         }
     }
 
-    /// See [`RcQp::grant`].
+    /// See [`RcQp::renew_send_quantum`].
     pub(super) fn grant(&mut self, bytes: u32) {
         if let Self::Rc(qp) = self {
-            qp.grant(bytes);
+            qp.renew_send_quantum(bytes);
         }
     }
 
-    /// See [`RcQp::wants_grant`].
+    /// See [`RcQp::needs_send_quantum`].
     pub(super) fn wants_grant(&self) -> bool {
-        matches!(self, Self::Rc(qp) if qp.wants_grant())
+        matches!(self, Self::Rc(qp) if qp.needs_send_quantum())
     }
 
-    /// See [`RcQp::under_way`]; the other services get no acknowledgements.
+    /// See [`RcQp::bytes_in_flight`]; the other services get no acknowledgements.
     pub(super) fn under_way(&self) -> u32 {
         match self {
-            Self::Rc(qp) => qp.under_way(),
+            Self::Rc(qp) => qp.bytes_in_flight(),
             Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => 0,
         }
     }
@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::poll_answers`]; the other services send no responses.
+    /// See [`RcQp::poll_responses`]; the other services send no responses.
     pub(super) fn poll_answers(
         &mut self,
         now: Time,
@@ -269,7 +269,7 @@ impl Machine {
         out: &mut impl Transmit,
     ) -> bool {
         match self {
-            Self::Rc(qp) => qp.poll_answers(now, host, out),
+            Self::Rc(qp) => qp.poll_responses(now, host, out),
             Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
         }
     }
@@ -282,17 +282,17 @@ impl Machine {
         }
     }
 
-    /// See [`RcQp::peer_is_gone`].
+    /// See [`RcQp::handle_peer_exit`].
     pub(super) fn peer_is_gone(&mut self, now: Time, host: &mut QpHost<'_>) {
         if let Self::Rc(qp) = self {
-            qp.peer_is_gone(now, host);
+            qp.handle_peer_exit(now, host);
         }
     }
 
-    /// See [`RcQp::say_farewell`].
+    /// See [`RcQp::schedule_final_acks`].
     pub(super) fn say_farewell(&mut self) {
         if let Self::Rc(qp) = self {
-            qp.say_farewell();
+            qp.schedule_final_acks();
         }
     }
 

@@ -81,7 +81,7 @@ impl Harness {
                     send,
                     signal_all,
                     window_bytes: 64 * 1024,
-                    hold_bytes: 8 * 1024,
+                    out_of_order_bytes: 8 * 1024,
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),
@@ -192,7 +192,7 @@ impl Harness {
             Step::Receive(lengths) => self.receive(lengths),
             Step::Poll(space) => {
                 // Odd values come with a quantum.
-                self.give_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
+                self.renew_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
                 self.poll((*space).into());
             }
             Step::Wait(us) => self.now = self.now + Duration::from_micros((*us).into()),

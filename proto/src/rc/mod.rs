@@ -34,7 +34,7 @@ use crate::time::Time;
 use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
 use congestion::Algorithm;
-use congestion::notified::NOTIFICATION_INTERVAL;
+use congestion::notification::NOTIFICATION_INTERVAL;
 use out_of_order::OutOfOrder;
 use requester::{Outcome, Requester};
 use responder::Responder;
@@ -56,7 +56,7 @@ pub struct RcConfig {
     pub window_bytes: u32,
     /// The limit of the out-of-order queue's memory, in bytes; with 0, packets behind a gap are
     /// dropped. The peer's window plus room for headers suffices.
-    pub hold_bytes: u32,
+    pub out_of_order_bytes: u32,
     /// The congestion control algorithm.
     pub congestion: Algorithm,
 }
@@ -71,9 +71,9 @@ pub struct RcQp {
     /// long READs cannot block them indefinitely.
     requests_first: bool,
     /// Whether a CNP is to be sent to the peer.
-    notification_due: bool,
+    cnp_due: bool,
     /// The time at which the last CNP was scheduled.
-    notified_at: Option<Time>,
+    cnp_scheduled_at: Option<Time>,
 }
 
 impl RcQp {
@@ -90,16 +90,16 @@ impl RcQp {
                 config.congestion,
                 config.window_bytes,
             )?,
-            responder: Responder::new(OutOfOrder::new(config.hold_bytes)),
+            responder: Responder::new(OutOfOrder::new(config.out_of_order_bytes)),
             requests_first: false,
-            notification_due: false,
-            notified_at: None,
+            cnp_due: false,
+            cnp_scheduled_at: None,
         })
     }
 
     /// Makes the out-of-order queue allocate from `budget`, which other queue pairs share.
     ///
-    /// Requests beyond the budget are dropped, like those beyond [`RcConfig::hold_bytes`].
+    /// Requests beyond the budget are dropped, like those beyond [`RcConfig::out_of_order_bytes`].
     pub fn share_out_of_order_budget(&mut self, budget: Arc<OutOfOrderBudget>) {
         self.responder.share(budget);
     }
@@ -151,8 +151,8 @@ impl RcQp {
             .modify(new, mask, now, host, requester, responder)?;
         let attr = &self.base.attr;
         if attr.state == QpState::Reset {
-            self.notification_due = false;
-            self.notified_at = None;
+            self.cnp_due = false;
+            self.cnp_scheduled_at = None;
         }
         if attr.av != path && attr.state.initiates() {
             self.requester.path_changed(attr);
@@ -201,7 +201,7 @@ impl RcQp {
             self.base.counters.received_packets += 1;
             self.base.counters.cnps_received += 1;
             if self.base.attr.state.initiates() {
-                self.requester.notified(now);
+                self.requester.cnp_received(now);
             }
             return;
         }
@@ -236,21 +236,21 @@ impl RcQp {
     ///
     /// At most one CNP is sent for each `NOTIFICATION_INTERVAL` (A17.9.3). A CNP that is itself
     /// marked causes none: otherwise the two ends would notify each other endlessly.
-    pub fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
+    pub fn handle_ecn_mark(&mut self, now: Time, packet: &Packet<'_>) {
         self.base.counters.ecn_marked += 1;
         if packet.header.bth.opcode.info().transport == Transport::Cnp {
             return;
         }
-        let lately = |at: Time| now.since(at) < NOTIFICATION_INTERVAL;
-        if self.base.attr.state.handles_packets() && !self.notified_at.is_some_and(lately) {
-            self.notification_due = true;
-            self.notified_at = Some(now);
+        let is_recent = |at: Time| now.since(at) < NOTIFICATION_INTERVAL;
+        if self.base.attr.state.handles_packets() && !self.cnp_scheduled_at.is_some_and(is_recent) {
+            self.cnp_due = true;
+            self.cnp_scheduled_at = Some(now);
         }
     }
 
     /// Sends a CNP if one is due. Returns false when the sink is full.
-    fn notify<T: Transmit>(&mut self, out: &mut T) -> bool {
-        if !self.notification_due {
+    fn transmit_cnp<T: Transmit>(&mut self, out: &mut T) -> bool {
+        if !self.cnp_due {
             return true;
         }
         let header = Header::cnp(self.base.attr.dest_qpn);
@@ -259,7 +259,7 @@ impl RcQp {
         };
         header.emit(packet);
         out.commit();
-        self.notification_due = false;
+        self.cnp_due = false;
         self.base.counters.sent_packets += 1;
         self.base.counters.cnps_sent += 1;
         true
@@ -322,24 +322,24 @@ impl RcQp {
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        if !self.notify(out) {
+        if !self.transmit_cnp(out) {
             return true;
         }
         let requests_first = std::mem::take(&mut self.requests_first);
         let mut cx = self.base.context(now);
         let (requester, responder) = (&mut self.requester, &mut self.responder);
         let mut outcome = Outcome::Continue;
-        let mut answers_fill = false;
+        let mut responses_fill = false;
         let mut full = requests_first && requester.transmit(&mut cx, host, out);
         if !full {
             (full, outcome) = responder.transmit(&mut cx, host, out);
-            answers_fill = full;
+            responses_fill = full;
         }
         if outcome == Outcome::Continue {
             full = full || (!requests_first && requester.transmit(&mut cx, host, out));
             outcome = requester.settle(&mut cx, host);
         }
-        self.requests_first = answers_fill;
+        self.requests_first = responses_fill;
         self.conclude(outcome, now, host);
         full
     }
@@ -350,7 +350,7 @@ impl RcQp {
     /// PSNs of the two directions are independent, so this order is allowed.
     pub fn defer_ack(&mut self) -> bool {
         let idle = self.requester.queue_room() == self.requester.size().max_wr;
-        let defers = idle && !self.notification_due && self.responder.owes_one_ack();
+        let defers = idle && !self.cnp_due && self.responder.has_single_ack();
         self.requests_first |= defers;
         defers
     }
@@ -359,7 +359,7 @@ impl RcQp {
     /// packets.
     ///
     /// Returns true when the sink is full and more is pending.
-    pub fn poll_answers<H: Host, T: Transmit>(
+    pub fn poll_responses<H: Host, T: Transmit>(
         &mut self,
         now: Time,
         host: &mut H,
@@ -371,11 +371,12 @@ impl RcQp {
         full
     }
 
-    /// Sets whether new packets also need a send quantum from [`RcQp::grant`], or the window only.
+    /// Sets whether new packets also need a send quantum from [`RcQp::renew_send_quantum`], or the
+    /// window only.
     ///
     /// Quanta serve a driver with several connections to one receiver, which share its receive
     /// buffer.
-    pub fn require_grants(&mut self, required: bool) {
+    pub fn require_send_quanta(&mut self, required: bool) {
         self.requester.require_quanta(required);
     }
 
@@ -383,18 +384,18 @@ impl RcQp {
     ///
     /// The quantum counts data that is sent or requested for the first time, and is rounded down to
     /// packets. A quantum below the size of a READ request, 64 KiB, may block that request.
-    pub fn grant(&mut self, bytes: u32) {
+    pub fn renew_send_quantum(&mut self, bytes: u32) {
         let packets = bytes / self.base.attr.path_mtu.bytes() as u32;
         self.requester.renew_quantum(packets);
     }
 
     /// Whether the last poll withheld a packet for lack of a send quantum.
-    pub fn wants_grant(&self) -> bool {
+    pub fn needs_send_quantum(&self) -> bool {
         self.requester.needs_quantum()
     }
 
     /// The upper bound of the bytes in flight: unanswered packets times the path MTU.
-    pub fn under_way(&self) -> u32 {
+    pub fn bytes_in_flight(&self) -> u32 {
         match self.base.attr.state.initiates() {
             true => self.requester.in_flight() * self.base.attr.path_mtu.bytes() as u32,
             false => 0,
@@ -404,14 +405,14 @@ impl RcQp {
     /// Schedules the final ACK flush of a queue pair that is about to be destroyed.
     ///
     /// On a path that loses packets the last acknowledgement may be lost too, and after destruction
-    /// it cannot be repeated. The next [`RcQp::poll_answers`] therefore sends it more than once.
-    pub fn say_farewell(&mut self) {
+    /// it cannot be repeated. The next [`RcQp::poll_responses`] therefore sends it more than once.
+    pub fn schedule_final_acks(&mut self) {
         let is_responder = self.base.service() != QpType::XrcIni;
         if is_responder
             && self.base.attr.state.handles_packets()
             && self.base.counters.indicate_loss()
         {
-            self.responder.say_farewell();
+            self.responder.schedule_final_acks();
         }
     }
 
@@ -436,7 +437,7 @@ impl RcQp {
     ///
     /// The effect is that of exhausted retries: the oldest unacknowledged work request completes
     /// with [`crate::work::WcStatus::RetryExcErr`], all others are flushed.
-    pub fn peer_is_gone<H: Host>(&mut self, now: Time, host: &mut H) {
+    pub fn handle_peer_exit<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.base.attr.state.handles_packets() {
             let outcome = match self.requester.awaits_answer() {
                 true => self.requester.give_up(&mut self.base.context(now), host),
@@ -463,10 +464,10 @@ impl RcQp {
                 let (requester, responder) = (&mut self.requester, &mut self.responder);
                 self.base.enter_error(now, host, requester, responder);
             }
-            Outcome::Unanswered if self.base.fail_over(host) => {
+            Outcome::RetriesExceeded if self.base.fail_over(host) => {
                 self.requester.start_over(&self.base.attr);
             }
-            Outcome::Unanswered => {
+            Outcome::RetriesExceeded => {
                 let mut cx = self.base.context(now);
                 let outcome = self.requester.give_up(&mut cx, host);
                 self.conclude(outcome, now, host);

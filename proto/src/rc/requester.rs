@@ -51,7 +51,7 @@ pub(super) enum Outcome {
     /// A work request ended in error: the queue pair goes to the error state.
     Failed,
     /// `retry_cnt` is exhausted: the queue pair fails over to its alternate path, or fails.
-    Unanswered,
+    RetriesExceeded,
 }
 
 /// The result of an attempt to send.
@@ -215,17 +215,17 @@ impl Requester {
         Step::Sent(cursor.next_work_request())
     }
 
-    /// See [`RcQp::require_grants`](super::RcQp::require_grants).
+    /// See [`RcQp::require_send_quanta`](super::RcQp::require_send_quanta).
     pub(super) fn require_quanta(&mut self, required: bool) {
         self.quantum.require(required);
     }
 
-    /// See [`RcQp::grant`](super::RcQp::grant).
+    /// See [`RcQp::renew_send_quantum`](super::RcQp::renew_send_quantum).
     pub(super) fn renew_quantum(&mut self, psns: u32) {
         self.quantum.renew(psns);
     }
 
-    /// See [`RcQp::wants_grant`](super::RcQp::wants_grant).
+    /// See [`RcQp::needs_send_quantum`](super::RcQp::needs_send_quantum).
     pub(super) fn needs_quantum(&self) -> bool {
         self.quantum.is_needed()
     }
@@ -375,8 +375,8 @@ impl Requester {
     }
 
     /// Handles a CNP: packets of this connection met congestion.
-    pub(super) fn notified(&mut self, now: Time) {
-        self.window.notified(now);
+    pub(super) fn cnp_received(&mut self, now: Time) {
+        self.window.cnp_received(now);
     }
 
     /// Runs the timers that have expired.
@@ -394,7 +394,7 @@ impl Requester {
                 cx.counters.timeouts += 1;
                 self.go_back();
             }
-            Expired::RetriesExceeded => return Outcome::Unanswered,
+            Expired::RetriesExceeded => return Outcome::RetriesExceeded,
         }
         self.settle(cx, host)
     }

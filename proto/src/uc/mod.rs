@@ -7,10 +7,11 @@
 //!
 //! Between two processes of a host nothing limits the sender. Packets are lost only when a fast
 //! sender overruns the receiver's socket buffer. Against that the sender can use flow control
-//! ([`UcQp::set_probe_interval`]). After every so many bytes it sends a *probe*, with a manufacturer
-//! specific opcode (9.2.1). The peer echoes it after it has read all packets before it. With two
-//! probes outstanding, the sender stops at the next one until an echo arrives. A peer that does not
-//! know probes drops them. After ten consecutive timeouts of 100 ms the sender stops sending them.
+//! ([`UcQp::set_probe_interval`]). After every so many bytes it sends a *probe*, with a
+//! manufacturer specific opcode (9.2.1). The peer echoes it after it has read all packets before
+//! it. With two probes outstanding, the sender stops at the next one until an echo arrives. A peer
+//! that does not know probes drops them. After ten consecutive timeouts of 100 ms the sender stops
+//! sending them.
 
 mod responder;
 #[cfg(test)]

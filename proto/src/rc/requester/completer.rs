@@ -106,7 +106,7 @@ impl Requester {
                 return self.settle(cx, host);
             }
             if !self.recovery.gap_without_progress() {
-                return Outcome::Unanswered;
+                return Outcome::RetriesExceeded;
             }
         }
         self.recovery.gap_retransmitted(psn, cx.now);

@@ -1,4 +1,5 @@
-//! Sending of requests that require a response: READ, the atomics, ATOMIC WRITE and FLUSH (9.7.5.2.1,
+//! Sending of requests that require a response: READ, the atomics, ATOMIC WRITE and FLUSH
+//! (9.7.5.2.1,
 //! 9.7.5.2.2, A19).
 
 use super::send_cursor::SendCursor;

@@ -135,7 +135,7 @@ impl Responder {
             addr: reth.addr,
             key,
             left: reth.length,
-            again: false,
+            is_duplicate: false,
         };
         let kind = ExecutedKind::Read {
             addr: reth.addr,
@@ -172,7 +172,7 @@ impl Responder {
         let original = host
             .remote_atomic(remote_key(header, atomic.rkey), atomic.addr, op)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, Some(original));
+        self.respond(cx, Some(original));
         Ok(())
     }
 
@@ -192,7 +192,7 @@ impl Responder {
         let op = AtomicOp::Store(u64::from_ne_bytes(value));
         host.remote_atomic(remote_key(&packet.header, reth.rkey), reth.addr, op)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, None);
+        self.respond(cx, None);
         Ok(())
     }
 
@@ -215,18 +215,18 @@ impl Responder {
         };
         host.flush(remote_key(header, reth.rkey), range, access)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, None);
+        self.respond(cx, None);
         Ok(())
     }
 
     /// Records a request with a single response, and queues that response.
-    fn done(&mut self, cx: &Context<'_>, found: Option<u64>) {
+    fn respond(&mut self, cx: &Context<'_>, original: Option<u64>) {
         let (first, end) = (self.expected, self.expected.next());
-        let kind = ExecutedKind::Done { found };
+        let kind = ExecutedKind::SingleResponse { original };
         self.remember(cx.attr, Executed { first, end, kind });
         self.expected = end;
         self.message_done();
-        self.replies.done(first, self.msn, found);
+        self.replies.single_response(first, self.msn, original);
     }
 
     /// Checks that one more READ or atomic may be outstanding, within the advertised limit
