@@ -84,8 +84,8 @@ impl Context<'_> {
             _ => {}
         }
         if position.ends() {
-            let asked = wqe.flags.contains(SendFlags::SOLICITED);
-            header.bth.solicited = asked && wqe.op.consumes_receive();
+            let is_requested = wqe.flags.contains(SendFlags::SOLICITED);
+            header.bth.solicited = is_requested && wqe.op.consumes_receive();
             match wqe.op {
                 SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
                 SendOp::SendInv(rkey) => header.ieth = Some(rkey),

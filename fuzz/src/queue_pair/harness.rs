@@ -1,6 +1,6 @@
 //! The harness: a queue pair with its host, and the rules it must follow.
 
-use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, peer, stranger};
+use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, other_address, peer};
 use super::send_quantum::SendQuantum;
 use super::{OWN_QPN, PEER_QPN};
 use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
@@ -234,7 +234,7 @@ impl Harness {
         packet.emit(&mut bytes);
         let packet = Packet::parse(&bytes).expect("an emitted packet is well-formed");
         let from = match arrival.from_peer {
-            FromPeer::No => stranger(),
+            FromPeer::No => other_address(),
             _ => peer(),
         };
         let connected = self.service != Service::Ud;

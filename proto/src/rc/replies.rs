@@ -195,7 +195,7 @@ impl Replies {
 
     /// Inserts the answer to a duplicate before the answers to later requests.
     ///
-    /// After them, it would look like a loss to the requester.
+    /// After them, the requester would take it for a loss.
     fn insert(&mut self, psn: Psn, msn: u32, answer: Answer) {
         if self.queue.len() < MAX_REPLIES {
             let follows = |reply: &Reply| reply.psn.after(psn);

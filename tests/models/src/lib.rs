@@ -10,7 +10,7 @@
 //! `tests/models.rs` runs each model.
 
 pub mod acknowledgements;
-pub mod gathering;
+pub mod coalescing;
 pub mod notifications;
 pub mod progress;
 pub mod queues;

@@ -3,7 +3,7 @@
 
 use crate::gathered::Gathered;
 use crate::sync::lock;
-use crate::system::{Timer, check, end, thread};
+use crate::system::{Timer, check, join, thread};
 use crate::waiting::{Alarm, Waiting};
 use loom::sync::Mutex;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Engine {
 }
 
 /// Models the progress thread, which sleeps until the flush timeout while sends are deferred.
-fn send_left_lying(engine: &Engine) {
+fn run_flush_timeouts(engine: &Engine) {
     while !engine.all_are_sent() {
         engine.waiting.alarm().wait();
         engine.waiting.take_left_lying(|qp| engine.send(&qp));
@@ -105,8 +105,8 @@ pub fn deferred_sends_are_flushed_at_the_timeout() {
             assert!(engine.post());
             assert!(engine.post());
         });
-        send_left_lying(&engine);
-        end(program);
+        run_flush_timeouts(&engine);
+        join(program);
     });
 }
 
@@ -119,8 +119,8 @@ pub fn deferred_sends_are_flushed_while_another_thread_polls() {
             engine.post();
         });
         let polls = thread(&engine, Engine::poll);
-        send_left_lying(&engine);
-        end(posts);
-        end(polls);
+        run_flush_timeouts(&engine);
+        join(posts);
+        join(polls);
     });
 }
