@@ -161,7 +161,7 @@ impl End {
             },
             signal_all: false,
             window_bytes: 1 << 20,
-            hold_bytes: 512 * 1024,
+            out_of_order_bytes: 512 * 1024,
             congestion: Algorithm::default(),
         })
         .expect("memory");

@@ -266,13 +266,13 @@ fn flow(from: Ipv4Addr, port: u16, to: Ipv4Addr) -> FlowIcrc {
 /// Sockets that hold names of slots, and processes that choose theirs.
 #[derive(Arbitrary, Debug)]
 pub struct Names {
-    holders: Vec<Holder>,
+    owners: Vec<NameOwner>,
     /// One less than the number of processes.
     processes: u8,
 }
 
 #[derive(Arbitrary, Debug)]
-struct Holder {
+struct NameOwner {
     number: u8,
     /// The second of a slot's names, not the first.
     link: bool,
@@ -303,7 +303,7 @@ fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 }
 
 /// A socket with a name, unless somebody has it.
-fn hold(name: &str, kind: i32) -> Option<OwnedFd> {
+fn bind_name(name: &str, kind: i32) -> Option<OwnedFd> {
     let (socket, (address, len)) = (unix(kind), address(name));
     // SAFETY: the pointer and the length describe `address`, which the call reads.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
@@ -330,12 +330,12 @@ impl Names {
         // Slots on whose connections a process of this user, which this program is, listens.
         let mut listening = BTreeSet::new();
         // Slots that are in use already, by processes of earlier inputs too.
-        let others = peers_now();
-        for holder in self.holders.iter().take(40) {
+        let others = used_slots();
+        for holder in self.owners.iter().take(40) {
             let number = holder.number % 20;
             let name = if holder.link { "link" } else { "slot" };
             let kind = [SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET][usize::from(holder.kind) % 3];
-            let Some(socket) = hold(&format!("urxe/{name}/{number}"), kind) else {
+            let Some(socket) = bind_name(&format!("urxe/{name}/{number}"), kind) else {
                 continue;
             };
             if let Some(backlog) = holder.listens {
@@ -396,7 +396,7 @@ impl Names {
 }
 
 /// The slots of live processes.
-fn peers_now() -> BTreeSet<u8> {
+fn used_slots() -> BTreeSet<u8> {
     let mut numbers: BTreeSet<u8> = hosts().iter().map(|host| host.shared.slot()).collect();
     numbers.extend(hosts()[0].shared.same_host_peers().expect("readable names"));
     numbers

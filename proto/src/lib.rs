@@ -37,14 +37,14 @@
 #![forbid(unsafe_code)]
 
 pub mod cm;
-mod held_receive;
 pub mod host;
 pub mod icrc;
 pub mod ids;
-mod inbound;
 pub mod mtu;
+mod placement;
 pub mod psn;
 pub mod qp;
+mod qp_base;
 pub mod queue;
 pub mod raw;
 pub mod rc;

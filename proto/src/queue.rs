@@ -243,8 +243,8 @@ pub struct SendQueueSize {
 }
 
 impl SendQueueSize {
-    /// Whether a queue of this size, with room in it, takes a work request. Returns how many bytes its
-    /// data has.
+    /// Whether a queue of this size, with room in it, takes a work request. Returns how many bytes
+    /// its data has.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -324,6 +324,11 @@ impl SendQueue {
     /// The index of the next work request to be posted.
     pub fn tail(&self) -> u64 {
         self.tail
+    }
+
+    /// The number of work requests for which the queue has room.
+    pub fn room(&self) -> u32 {
+        self.size.max_wr - (self.tail - self.head) as u32
     }
 
     /// Whether the queue is empty.

@@ -6,11 +6,11 @@
 use crate::host::Host;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
+use crate::placement::MessageInfo;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{NoMemory, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, MessageInfo, Service, UnreliableQp};
-use crate::wire::Transport;
+use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::work::Extra;
 use std::ops::RangeInclusive;
 
@@ -58,8 +58,6 @@ impl UnreliableQp<Raw> {
         Ok(UnreliableQp {
             core: Core::new(
                 QpType::RawPacket,
-                // Unused: a raw frame has no transport header.
-                Transport::Ud,
                 config.qpn,
                 config.send,
                 config.signal_all,
@@ -76,8 +74,8 @@ impl UnreliableQp<Raw> {
     /// The frame is dropped, and counted, when the queue pair does not receive or no receive fits.
     pub fn handle_frame<H: Host>(&mut self, now: Time, frame: &[u8], host: &mut H) {
         let core = &mut self.core;
-        if !core.attr.state.handles_packets() {
-            core.counters.dropped_in_state += 1;
+        if !core.base.attr.state.handles_packets() {
+            core.base.counters.dropped_in_state += 1;
             return;
         }
         let message = MessageInfo {

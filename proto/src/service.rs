@@ -1,14 +1,14 @@
-//! Code that the transport services share: the first checks of an incoming packet, headers of
-//! requests, completions, and the flush of receives.
+//! Code that the transport services share: headers of requests, completions, and the flush of
+//! receives.
 
 use crate::host::{Completions, Host, Memory, QpEvent, Receive, Transmit};
-use crate::ids::{Gid, PKey, Qpn};
+use crate::ids::Qpn;
 use crate::psn::Psn;
-use crate::qp::{Counters, Migration, PathMigState, QpAttr};
-use crate::queue::SendWqe;
+use crate::qp::{Counters, PathMigState, QpAttr};
+use crate::queue::{SendQueue, SendWqe};
 use crate::time::Time;
 use crate::wire::{
-    Bth, Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
+    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
 };
 use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
@@ -84,8 +84,8 @@ impl Context<'_> {
             _ => {}
         }
         if position.ends() {
-            let asked = wqe.flags.contains(SendFlags::SOLICITED);
-            header.bth.solicited = asked && wqe.op.consumes_receive();
+            let is_requested = wqe.flags.contains(SendFlags::SOLICITED);
+            header.bth.solicited = is_requested && wqe.op.consumes_receive();
             match wqe.op {
                 SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
                 SendOp::SendInv(rkey) => header.ieth = Some(rkey),
@@ -108,34 +108,26 @@ impl Context<'_> {
             grh: None,
         }
     }
-}
 
-/// Whether a connected queue pair accepts a packet (9.6.1). Counts the reason when it does not.
-///
-/// Checked are the state, the source address with the migration request bit, and the partition key.
-pub(crate) fn accepts_packet<C: Completions>(
-    attr: &QpAttr,
-    migration: &mut Migration,
-    counters: &mut Counters,
-    from: Gid,
-    bth: &Bth,
-    host: &mut C,
-) -> bool {
-    let drop_counter = if !attr.state.handles_packets() {
-        &mut counters.dropped_in_state
-    } else if !migration.accepts_source(attr, from, bth.mig_req) {
-        // Only packets from the peer's address are accepted (9.6.1.5, by way of A17.4.5).
-        if bth.mig_req {
-            migration.report_refusal(attr, host);
+    /// Counts the success of a send work request, and completes it if it is signaled.
+    pub(crate) fn complete_send<H: Completions>(
+        &mut self,
+        wqe: &SendWqe,
+        signal_all: bool,
+        host: &mut H,
+    ) {
+        self.counters.count_send_done(wqe.op);
+        if signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
+            host.send_completed(self.completion(wqe, WcStatus::Success));
         }
-        &mut counters.wrong_source
-    } else if !PKey::DEFAULT.matches(bth.pkey) {
-        &mut counters.bad_pkey
-    } else {
-        return true;
-    };
-    *drop_counter += 1;
-    false
+    }
+
+    /// Flushes all work requests of a send queue, in order (10.3.1.6, 10.3.1.7).
+    pub(crate) fn flush_sends<H: Completions>(&self, queue: &mut SendQueue, host: &mut H) {
+        while let Some(wqe) = queue.pop() {
+            host.send_completed(self.completion(&wqe, WcStatus::WrFlushErr));
+        }
+    }
 }
 
 /// The result of staging a packet.

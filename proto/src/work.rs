@@ -373,8 +373,8 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// Immediate data or the invalidated key.
     pub extra: Extra,
-    /// Which IP header the first 40 bytes of the receive hold, in the place of a GRH (A17.4.5); `None`
-    /// when they are data.
+    /// Which IP header the first 40 bytes of the receive hold, in the place of a GRH (A17.4.5);
+    /// `None` when they are data.
     pub grh: Option<IpVersion>,
 }
 

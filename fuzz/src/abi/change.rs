@@ -278,7 +278,7 @@ impl Change {
                     unsafe { ibv_rereg_mr(mr, flags.cast_signed(), pd, start, length, access) };
                 assert!((IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW..=0).contains(&code));
                 if check_errno("ibv_rereg_mr", code) && flags & IBV_REREG_MR_CHANGE_PD != 0 {
-                    harness.uses_instead(mr, pd.cast());
+                    harness.replace_use(mr, pd.cast());
                 }
             }
             Change::Bind {

@@ -268,7 +268,7 @@ impl Harness {
     }
 
     /// Replaces the objects that an object uses.
-    pub(super) fn uses_instead<T: VerbsObject>(&mut self, of: *mut T, uses: *mut c_void) {
+    pub(super) fn replace_use<T: VerbsObject>(&mut self, of: *mut T, uses: *mut c_void) {
         if let Some(object) = self.objects.iter_mut().find(|o| o.at == of.cast()) {
             object.uses = vec![uses];
         }

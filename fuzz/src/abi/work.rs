@@ -255,7 +255,13 @@ fn chain<W>(all: &mut [W], next: impl Fn(&mut W, *mut W)) -> *mut W {
 }
 
 /// Records the posted work requests: all, or those before the rejected one.
-fn note<W>(harness: &mut Harness, all: &[W], id: impl Fn(&W) -> u64, status: i32, bad: *mut W) {
+fn record_posted<W>(
+    harness: &mut Harness,
+    all: &[W],
+    id: impl Fn(&W) -> u64,
+    status: i32,
+    bad: *mut W,
+) {
     let posted = match status {
         0 => all.len(),
         _ if all.is_empty() => 0,
@@ -295,7 +301,7 @@ unsafe fn send(harness: &mut Harness, qp: u8, requests: &[Request]) {
     // SAFETY: `qp` is null or live, and the work requests and their elements outlive the call.
     let status = unsafe { post(qp, first, &raw mut bad) };
     check_status("ibv_post_send", status);
-    note(harness, &all, |wr| wr.wr_id, status, bad);
+    record_posted(harness, &all, |wr| wr.wr_id, status, bad);
 }
 
 /// # Safety
@@ -338,7 +344,7 @@ unsafe fn receive(harness: &mut Harness, queue: u8, which: u8, requests: &[Eleme
     };
     if let Some(status) = status {
         check_status("a call that posts receives", status);
-        note(harness, &all, |wr| wr.wr_id, status, bad);
+        record_posted(harness, &all, |wr| wr.wr_id, status, bad);
     }
 }
 

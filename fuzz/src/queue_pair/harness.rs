@@ -1,6 +1,6 @@
 //! The harness: a queue pair with its host, and the rules it must follow.
 
-use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, peer, stranger};
+use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, other_address, peer};
 use super::send_quantum::SendQuantum;
 use super::{OWN_QPN, PEER_QPN};
 use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
@@ -81,7 +81,7 @@ impl Harness {
                     send,
                     signal_all,
                     window_bytes: 64 * 1024,
-                    hold_bytes: 8 * 1024,
+                    out_of_order_bytes: 8 * 1024,
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),
@@ -192,7 +192,7 @@ impl Harness {
             Step::Receive(lengths) => self.receive(lengths),
             Step::Poll(space) => {
                 // Odd values come with a quantum.
-                self.give_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
+                self.renew_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
                 self.poll((*space).into());
             }
             Step::Wait(us) => self.now = self.now + Duration::from_micros((*us).into()),
@@ -234,7 +234,7 @@ impl Harness {
         packet.emit(&mut bytes);
         let packet = Packet::parse(&bytes).expect("an emitted packet is well-formed");
         let from = match arrival.from_peer {
-            FromPeer::No => stranger(),
+            FromPeer::No => other_address(),
             _ => peer(),
         };
         let connected = self.service != Service::Ud;

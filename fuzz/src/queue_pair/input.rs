@@ -168,7 +168,7 @@ pub(super) fn peer() -> Gid {
     Gid::from(Ipv4Addr::new(192, 0, 2, 2))
 }
 
-pub(super) fn stranger() -> Gid {
+pub(super) fn other_address() -> Gid {
     Gid::from(Ipv4Addr::new(192, 0, 2, 3))
 }
 

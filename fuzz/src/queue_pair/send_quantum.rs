@@ -15,15 +15,15 @@ pub(super) struct SendQuantum {
 impl Harness {
     pub(super) fn require_quanta(&mut self) {
         if let AnyQp::Rc(qp) = &mut self.qp {
-            qp.require_grants(true);
+            qp.require_send_quanta(true);
             self.quantum.left = Some(0);
         }
     }
 
-    /// Gives the connection a quantum, if it requires quanta.
-    pub(super) fn give_quantum(&mut self, bytes: u32) {
+    /// Renews the quantum of the connection, if it requires quanta.
+    pub(super) fn renew_quantum(&mut self, bytes: u32) {
         if let AnyQp::Rc(qp) = &mut self.qp {
-            qp.grant(bytes);
+            qp.renew_send_quantum(bytes);
             let packets = bytes / self.mtu as u32;
             self.quantum.left = self.quantum.left.map(|left| left.max(packets));
         }

@@ -134,26 +134,26 @@ impl Resolutions {
         &mut self,
         id: CommId,
         transaction: u64,
-        wanted: &Resolve,
+        request: &Resolve,
         now: Time,
         out: &mut Outbox,
     ) {
         let message = Message::SidrReq(SidrReq {
             request_id: id.0,
             pkey: PKey::DEFAULT,
-            service: wanted.service,
-            private_data: wanted.private_data,
+            service: request.service,
+            private_data: request.private_data,
         });
         let mad = Box::new(message.to_mad(transaction));
-        let interval = timing::duration(wanted.response_timeout);
-        let retransmission = Retransmission::new(mad, wanted.max_retries, interval, now);
-        out.send_mad(wanted.address, retransmission.mad());
+        let interval = timing::duration(request.response_timeout);
+        let retransmission = Retransmission::new(mad, request.max_retries, interval, now);
+        out.send_mad(request.address, retransmission.mad());
         self.deadlines.set(id, retransmission.due());
         let resolution = Resolution {
             role: Role::Active(retransmission),
-            address: wanted.address,
+            address: request.address,
             transaction,
-            service: wanted.service,
+            service: request.service,
         };
         self.of.insert(id, resolution);
     }

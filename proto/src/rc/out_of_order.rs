@@ -1,15 +1,15 @@
-//! The responder's out-of-order queue: requests behind a gap, kept until the gap closes.
+//! The responder's out-of-order queue: requests behind a gap, queued until the gap closes.
 //!
 //! To the peer this is indistinguishable from a network that delivered them late, so it works with
-//! any peer. Requests are kept unexecuted and executed in PSN order: no effect is visible in memory
-//! before.
+//! any peer. Requests are queued unexecuted and executed in PSN order: no effect is visible in
+//! memory before.
 //!
 //! A forged request in the queue is executed in place of the real one. Therefore each request is
-//! kept for a limited time, and executed only if its UDP source port is that of the request that
+//! queued for a limited time, and executed only if its UDP source port is that of the request that
 //! closed the gap. Memory is bounded for each queue pair and, by an [`OutOfOrderBudget`], for all
 //! that share one.
 
-use super::retransmit::Retransmit;
+use super::loss_recovery::LossRecovery;
 use crate::psn::Psn;
 use crate::time::Time;
 use crate::wire::{Header, Packet};
@@ -18,40 +18,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The largest distance from the expected PSN at which a request is kept.
+/// The largest distance from the expected PSN at which a request is queued.
 ///
 /// An attacker has to guess a PSN within it.
-const SPAN: i32 = 1024;
+const MAX_DISTANCE: i32 = 1024;
 
 /// The largest distance from the expected PSN at which a request proves that its predecessors were
 /// sent.
 ///
 /// No requester has more outstanding. Requests beyond it cause the NAK for a gap, and leave no
 /// other trace.
-const PLAUSIBLE: i32 = 4 * SPAN;
+const MAX_PLAUSIBLE_DISTANCE: i32 = 4 * MAX_DISTANCE;
 
-/// A request is kept for this many round trips, enough to retransmit the missing one repeatedly.
+/// A request is queued for this many round trips, enough to retransmit the missing one repeatedly.
 const ROUND_TRIPS: u32 = 8;
 
-/// A request is kept for at least this many ACK timeouts.
+/// A request is queued for at least this many ACK timeouts.
 ///
 /// A peer without a faster probe retransmits after each.
 const ACK_TIMEOUTS: u32 = 2;
 
-/// The time for which a request is kept while there is neither a round-trip estimate nor an ACK
+/// The time for which a request is queued while there is neither a round-trip estimate nor an ACK
 /// timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The minimum time for which a request is kept: the peer process may be descheduled for that long.
+/// The minimum time for which a request is queued: the peer process may be descheduled for that
+/// long.
 const TIMEOUT_FLOOR: Duration = Duration::from_millis(100);
 
-/// The maximum time for which a request is kept, whatever the ACK timeout is.
+/// The maximum time for which a request is queued, whatever the ACK timeout is.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(10);
 
-/// Returns how long a request is kept on a connection with these timers.
-fn timeout(timers: &Retransmit) -> Duration {
-    let round_trips = timers.smoothed_round_trip().map(|rtt| rtt * ROUND_TRIPS);
-    let ack_timeouts = timers.ack_timeout().map(|timeout| timeout * ACK_TIMEOUTS);
+/// Returns how long a request is queued on a connection with this loss recovery.
+fn timeout(recovery: &LossRecovery) -> Duration {
+    let round_trips = recovery.smoothed_round_trip().map(|rtt| rtt * ROUND_TRIPS);
+    let ack_timeouts = recovery.ack_timeout().map(|timeout| timeout * ACK_TIMEOUTS);
     round_trips
         .max(ack_timeouts)
         .map_or(DEFAULT_TIMEOUT, |known| {
@@ -95,7 +96,7 @@ impl OutOfOrderBudget {
 
 /// A request in the queue.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct QueuedRequest {
     header: Header,
     payload: Box<[u8]>,
     source_port: u16,
@@ -103,7 +104,7 @@ pub(super) struct Kept {
     until: Time,
 }
 
-impl Kept {
+impl QueuedRequest {
     /// The request as it arrived.
     pub(super) fn packet(&self) -> Packet<'_> {
         Packet {
@@ -117,14 +118,14 @@ impl Kept {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Kept>() + self.payload.len()
+        size_of::<QueuedRequest>() + self.payload.len()
     }
 }
 
 /// The out-of-order queue, in PSN order.
 #[derive(Debug)]
 pub(super) struct OutOfOrder {
-    queue: VecDeque<Kept>,
+    queue: VecDeque<QueuedRequest>,
     bytes: usize,
     /// The maximum memory, in bytes.
     limit: usize,
@@ -133,12 +134,12 @@ pub(super) struct OutOfOrder {
     expires_at: Time,
     /// The UDP source port of the last request that arrived in order.
     source_port: Option<u16>,
-    /// The highest PSN of a request that was not kept: it proves a gap before it.
-    missed: Option<Psn>,
+    /// The highest PSN of a request that was not queued: it proves a gap before it.
+    dropped: Option<Psn>,
 }
 
 impl OutOfOrder {
-    /// Returns an empty queue with room for `limit` bytes; with 0, no request is kept.
+    /// Returns an empty queue with room for `limit` bytes; with 0, no request is queued.
     pub(super) fn new(limit: u32) -> Self {
         OutOfOrder {
             queue: VecDeque::new(),
@@ -147,7 +148,7 @@ impl OutOfOrder {
             budget: None,
             expires_at: Time::NEVER,
             source_port: None,
-            missed: None,
+            dropped: None,
         }
     }
 
@@ -165,61 +166,63 @@ impl OutOfOrder {
     /// Keeps a request that arrived behind the gap at `expected`.
     ///
     /// A second request with the same PSN is dropped.
-    pub(super) fn keep(
+    pub(super) fn insert(
         &mut self,
         packet: &Packet<'_>,
         source_port: u16,
         expected: Psn,
         now: Time,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
     ) {
         if self.limit == 0 {
             return;
         }
         let psn = packet.header.bth.psn;
         let ahead = psn.diff(expected);
-        if ahead > PLAUSIBLE {
+        if ahead > MAX_PLAUSIBLE_DISTANCE {
             return;
         }
-        let at = self.queue.partition_point(|kept| kept.psn().before(psn));
-        if self.queue.get(at).is_some_and(|kept| kept.psn() == psn) {
+        let at = self
+            .queue
+            .partition_point(|queued| queued.psn().before(psn));
+        if self.queue.get(at).is_some_and(|queued| queued.psn() == psn) {
             return;
         }
         let is_foreign = self.source_port.is_some_and(|port| port != source_port);
-        let bytes = size_of::<Kept>() + packet.payload.len();
-        if ahead > SPAN || is_foreign || !self.reserve(bytes) {
-            self.miss(psn);
+        let bytes = size_of::<QueuedRequest>() + packet.payload.len();
+        if ahead > MAX_DISTANCE || is_foreign || !self.reserve(bytes) {
+            self.note_dropped(psn);
             return;
         }
-        let kept = Kept {
+        let queued = QueuedRequest {
             header: packet.header,
             payload: packet.payload.into(),
             source_port,
-            until: now + timeout(timers),
+            until: now + timeout(recovery),
         };
         if self.queue.is_empty() {
             self.expires_at = Time::NEVER;
         }
-        self.expires_at = self.expires_at.min(kept.until);
-        self.queue.insert(at, kept);
+        self.expires_at = self.expires_at.min(queued.until);
+        self.queue.insert(at, queued);
     }
 
     /// Removes the request with the expected PSN, and drops those before it.
-    pub(super) fn take(&mut self, expected: Psn) -> Option<Kept> {
+    pub(super) fn take(&mut self, expected: Psn) -> Option<QueuedRequest> {
         loop {
             let first = self.queue.front()?.psn();
             if first.after(expected) {
                 return None;
             }
-            let kept = self.queue.pop_front()?;
-            self.release(kept.bytes());
+            let queued = self.queue.pop_front()?;
+            self.release(queued.bytes());
             if first != expected {
                 continue;
             }
-            if Some(kept.source_port) == self.source_port {
-                return Some(kept);
+            if Some(queued.source_port) == self.source_port {
+                return Some(queued);
             }
-            self.miss(first);
+            self.note_dropped(first);
         }
     }
 
@@ -231,43 +234,43 @@ impl OutOfOrder {
         }
     }
 
-    /// Drops requests that were kept for too long.
+    /// Drops requests that were queued for too long.
     pub(super) fn expire(&mut self, now: Time) {
         if now < self.deadline() {
             return;
         }
         let mut freed = 0;
-        let (mut expires_at, mut missed) = (Time::NEVER, None);
-        self.queue.retain(|kept| {
-            let stays = now < kept.until;
+        let (mut expires_at, mut dropped) = (Time::NEVER, None);
+        self.queue.retain(|queued| {
+            let stays = now < queued.until;
             if stays {
-                expires_at = expires_at.min(kept.until);
+                expires_at = expires_at.min(queued.until);
             } else {
-                freed += kept.bytes();
-                missed = Some(kept.psn());
+                freed += queued.bytes();
+                dropped = Some(queued.psn());
             }
             stays
         });
         self.expires_at = expires_at;
         self.release(freed);
-        if let Some(psn) = missed {
-            self.miss(psn);
+        if let Some(psn) = dropped {
+            self.note_dropped(psn);
         }
     }
 
     /// Whether a request after `expected` is known to have been sent, in the queue or dropped.
     ///
     /// A dropped request counts once: the requester is informed by the NAK that follows.
-    pub(super) fn tells_of_gap(&mut self, expected: Psn) -> bool {
-        let missed = self.missed.take();
-        !self.queue.is_empty() || missed.is_some_and(|psn| !psn.before(expected))
+    pub(super) fn shows_gap(&mut self, expected: Psn) -> bool {
+        let dropped = self.dropped.take();
+        !self.queue.is_empty() || dropped.is_some_and(|psn| !psn.before(expected))
     }
 
     /// Drops all requests.
     pub(super) fn clear(&mut self) {
         self.release(self.bytes);
         self.queue = VecDeque::new();
-        self.missed = None;
+        self.dropped = None;
     }
 
     /// Drops all requests, and resets the source port.
@@ -276,9 +279,9 @@ impl OutOfOrder {
         self.source_port = None;
     }
 
-    fn miss(&mut self, psn: Psn) {
-        if self.missed.is_none_or(|missed| psn.after(missed)) {
-            self.missed = Some(psn);
+    fn note_dropped(&mut self, psn: Psn) {
+        if self.dropped.is_none_or(|dropped| psn.after(dropped)) {
+            self.dropped = Some(psn);
         }
     }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// The maximum number of queued answers.
 ///
 /// A peer that respects its limits stays far below; beyond it, answers to duplicates are dropped.
-const MOST_REPLIES: usize = 4 * super::MAX_RD_ATOMIC as usize;
+const MAX_REPLIES: usize = 4 * super::MAX_RD_ATOMIC as usize;
 
 /// A queued answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,10 +38,10 @@ enum Answer {
     /// The responses to a READ.
     Read(ReadReply),
     /// The response to an atomic with the original value, or to an ATOMIC WRITE or FLUSH (A19).
-    Done {
-        found: Option<u64>,
+    SingleResponse {
+        original: Option<u64>,
         /// Whether it answers a duplicate.
-        again: bool,
+        is_duplicate: bool,
     },
 }
 
@@ -59,7 +59,7 @@ pub(super) struct ReadReply {
     /// The remaining bytes.
     pub(super) left: u32,
     /// Whether it answers a duplicate.
-    pub(super) again: bool,
+    pub(super) is_duplicate: bool,
 }
 
 /// The result of sending answers.
@@ -135,18 +135,33 @@ impl Replies {
         self.push(psn, msn, Answer::NotReady(timer));
     }
 
-    /// Queues the response to an atomic, or to an ATOMIC WRITE or FLUSH with `found` being `None`.
-    pub(super) fn done(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
-        let again = false;
-        self.push(psn, msn, Answer::Done { found, again });
+    /// Queues the response to an atomic, or to an ATOMIC WRITE or FLUSH with `original` being
+    /// `None`.
+    pub(super) fn single_response(&mut self, psn: Psn, msn: u32, original: Option<u64>) {
+        let is_duplicate = false;
+        self.push(
+            psn,
+            msn,
+            Answer::SingleResponse {
+                original,
+                is_duplicate,
+            },
+        );
     }
 
     /// Queues the response to a duplicate, unless a response with its PSN is queued.
-    pub(super) fn done_again(&mut self, psn: Psn, msn: u32, found: Option<u64>) {
+    pub(super) fn repeat_single_response(&mut self, psn: Psn, msn: u32, original: Option<u64>) {
         let waits = |reply: &Reply| reply.psn == psn && reply.answer.is_response();
         if !self.queue.iter().any(waits) {
-            let again = true;
-            self.insert(psn, msn, Answer::Done { found, again });
+            let is_duplicate = true;
+            self.insert(
+                psn,
+                msn,
+                Answer::SingleResponse {
+                    original,
+                    is_duplicate,
+                },
+            );
         }
     }
 
@@ -156,7 +171,7 @@ impl Replies {
     }
 
     /// Queues the responses to a repeated READ, unless all of them are queued.
-    pub(super) fn read_again(&mut self, msn: u32, read: ReadReply) {
+    pub(super) fn repeat_read(&mut self, msn: u32, read: ReadReply) {
         let (first, end) = (read.first, read.end);
         let covers = |reply: &Reply| match &reply.answer {
             Answer::Read(waits) => !reply.psn.after(first) && !waits.end.before(end),
@@ -173,16 +188,16 @@ impl Replies {
     }
 
     fn push(&mut self, psn: Psn, msn: u32, answer: Answer) {
-        if self.queue.len() < MOST_REPLIES {
+        if self.queue.len() < MAX_REPLIES {
             self.queue.push_back(Reply { psn, msn, answer });
         }
     }
 
     /// Inserts the answer to a duplicate before the answers to later requests.
     ///
-    /// After them, it would look like a loss to the requester.
+    /// After them, the requester would take it for a loss.
     fn insert(&mut self, psn: Psn, msn: u32, answer: Answer) {
-        if self.queue.len() < MOST_REPLIES {
+        if self.queue.len() < MAX_REPLIES {
             let follows = |reply: &Reply| reply.psn.after(psn);
             let at = self.queue.iter().position(follows);
             let at = at.unwrap_or(self.queue.len());
@@ -196,7 +211,8 @@ impl Replies {
     /// knows to be answered.
     pub(super) fn responses(&self) -> usize {
         let first = |reply: &&Reply| match reply.answer {
-            Answer::Read(ReadReply { again, .. }) | Answer::Done { again, .. } => !again,
+            Answer::Read(ReadReply { is_duplicate, .. })
+            | Answer::SingleResponse { is_duplicate, .. } => !is_duplicate,
             _ => false,
         };
         self.queue.iter().filter(first).count()
@@ -215,7 +231,7 @@ impl Replies {
     }
 
     /// Whether a single ACK is all that is queued.
-    pub(super) fn is_one_ack(&self) -> bool {
+    pub(super) fn is_single_ack(&self) -> bool {
         matches!(self.queue.front(), Some(reply) if reply.answer == Answer::Ack)
             && self.queue.len() == 1
     }
@@ -256,12 +272,12 @@ impl Replies {
                 Answer::Ack => (Operation::Ack, Syndrome::Ack(credits), None),
                 Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(*timer), None),
                 Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(*code), None),
-                Answer::Done { found, .. } => {
-                    let operation = match found {
+                Answer::SingleResponse { original, .. } => {
+                    let operation = match original {
                         Some(_) => Operation::AtomicAck,
                         None => Operation::ReadResponse,
                     };
-                    (operation, Syndrome::Ack(credits), *found)
+                    (operation, Syndrome::Ack(credits), *original)
                 }
             };
             let msn = reply.msn;
@@ -283,7 +299,7 @@ impl Replies {
 
 impl Answer {
     fn is_response(&self) -> bool {
-        matches!(self, Answer::Read(_) | Answer::Done { .. })
+        matches!(self, Answer::Read(_) | Answer::SingleResponse { .. })
     }
 }
 

@@ -4,29 +4,43 @@
 //! All PSNs before `una` are done: acknowledged or, for READs and atomics, answered. A cursor runs
 //! ahead of `una` through the queue; going back sets the cursor to `una`. The PSNs of a work
 //! request are assigned when it is posted, so the requester keeps no record of each packet sent.
+//!
+//! The parts that have a state of their own are in `send_cursor`, `fast_retransmit`, `scoreboard`,
+//! `read_requests`, `receive_credits` and `send_quantum`, and in `loss_recovery` and `congestion`
+//! beside this module. The other modules implement steps of the requester: `completer` handles what
+//! the peer sends, `requests` sends requests that require a response, `retransmission` and
+//! `missing_responses` repair losses.
 
-mod answers;
-mod grant;
-mod reads;
-mod repair;
+mod completer;
+mod fast_retransmit;
+mod missing_responses;
+mod read_requests;
+mod receive_credits;
+mod requests;
+mod retransmission;
 mod scoreboard;
+mod send_cursor;
+mod send_quantum;
 
-use super::congestion::Window;
-use super::retransmit::{Expired, Retransmit};
+use super::congestion::{Algorithm, Window};
+use super::loss_recovery::{Expired, LossRecovery};
 use crate::host::{Completions, Host, Memory, Transmit};
 use crate::ids::RKey;
+use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
+use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::time::Time;
 use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
-use grant::Grant;
-use reads::ReadEnd;
-use repair::{Peer, Repair};
+use fast_retransmit::FastRetransmit;
+use read_requests::ReadRequests;
+use receive_credits::ReceiveCredits;
 use scoreboard::Scoreboard;
-use std::collections::VecDeque;
+use send_cursor::SendCursor;
+use send_quantum::SendQuantum;
 
 /// The result of a step of the requester or the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,13 +51,13 @@ pub(super) enum Outcome {
     /// A work request ended in error: the queue pair goes to the error state.
     Failed,
     /// `retry_cnt` is exhausted: the queue pair fails over to its alternate path, or fails.
-    Unanswered,
+    RetriesExceeded,
 }
 
 /// The result of an attempt to send.
 enum Step {
-    /// A packet was sent; more may follow.
-    Sent,
+    /// A packet was sent, or a local operation executed; more may follow from this position.
+    Sent(SendCursor),
     /// Nothing may be sent until a packet arrives or a timer expires.
     Wait,
     /// The sink is full.
@@ -55,42 +69,26 @@ enum Step {
 pub(super) struct Requester {
     queue: SendQueue,
     signal_all: bool,
-    /// The index of the work request of the next packet, the packet within it, and its PSN.
-    cursor: u64,
-    cursor_packet: u32,
-    next_psn: Psn,
+    /// The position of the next packet to send.
+    cursor: SendCursor,
     /// Work requests below this index have begun execution.
     begun: u64,
     /// The PSN after the highest one sent.
     sent_end: Psn,
     una: Psn,
-    /// The end PSNs of the outstanding READ requests and atomics.
-    awaiting: VecDeque<Psn>,
-    /// The ends of the READ requests and atomics that are not done, in PSN order.
-    read_ends: VecDeque<ReadEnd>,
+    /// The sent requests that require a response.
+    requests: ReadRequests,
     scoreboard: Scoreboard,
-    /// The limit of sent messages that consume a receive; `None` for no limit (9.7.7.2).
-    receive_limit: Option<u32>,
-    /// The number of acknowledged messages that consume a receive.
-    receives_done: u32,
-    /// The PSN of the last packet sent with AckReq.
-    asked: Psn,
-    timers: Retransmit,
-    window: Window,
-    grant: Grant,
-    /// A loss before this PSN does not reduce the window again.
-    reduced_until: Psn,
-    /// The packet whose round trip is being measured, and when it was sent.
-    measured: Option<(Psn, Time)>,
-    /// The gap that last caused a retransmission, and when.
-    gap: Option<(Psn, Time)>,
-    /// The fast retransmit in progress.
-    repair: Option<Repair>,
-    /// The first PSN and the end of the last fast retransmit that was acknowledged.
-    repaired: Option<(Psn, Psn)>,
-    peer: Peer,
+    credits: ReceiveCredits,
+    recovery: LossRecovery,
+    fast_retransmit: FastRetransmit,
     /// Whether the cursor went back because of a reported gap, not because of a timeout.
     back_for_gap: bool,
+    window: Window,
+    algorithm: Algorithm,
+    /// The upper bound of the window, in bytes.
+    window_bytes: u32,
+    quantum: SendQuantum,
     /// A work request that cannot be sent, and its status once it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
 }
@@ -99,74 +97,37 @@ impl Requester {
     pub(super) fn new(
         size: SendQueueSize,
         signal_all: bool,
-        window: Window,
+        algorithm: Algorithm,
+        window_bytes: u32,
     ) -> Result<Self, NoMemory> {
         Ok(Requester {
             queue: SendQueue::new(size)?,
             signal_all,
-            cursor: 0,
-            cursor_packet: 0,
-            next_psn: Psn::default(),
+            cursor: SendCursor::default(),
             begun: 0,
             sent_end: Psn::default(),
             una: Psn::default(),
-            awaiting: VecDeque::new(),
-            read_ends: VecDeque::new(),
+            requests: ReadRequests::default(),
             scoreboard: Scoreboard::default(),
-            receive_limit: None,
-            receives_done: 0,
-            asked: Psn::default(),
-            timers: Retransmit::new(0, 0, 0),
-            window,
-            grant: Grant::default(),
-            reduced_until: Psn::default(),
-            measured: None,
-            gap: None,
-            repair: None,
-            repaired: None,
-            peer: Peer::Unknown,
+            credits: ReceiveCredits::default(),
+            recovery: LossRecovery::new(0, 0, 0),
+            fast_retransmit: FastRetransmit::default(),
             back_for_gap: false,
+            window: Window::new(algorithm, Mtu::B256, window_bytes),
+            algorithm,
+            window_bytes,
+            quantum: SendQuantum::default(),
             unsendable: None,
         })
     }
 
-    /// Starts with an empty queue: the transition to RTS or RESET.
-    pub(super) fn reset(&mut self, attr: &QpAttr, window: Window) {
-        let psn = attr.sq_psn;
-        self.queue.reset(psn);
-        self.cursor = self.queue.head();
-        self.begun = self.cursor;
-        self.cursor_packet = 0;
-        self.next_psn = psn;
-        self.sent_end = psn;
-        self.una = psn;
-        self.awaiting.clear();
-        self.read_ends.clear();
-        self.scoreboard.reset();
-        self.receive_limit = None;
-        self.receives_done = 0;
-        self.asked = psn.prev();
-        self.configure(attr);
-        self.timers.reset();
-        self.window = window;
-        self.reduced_until = psn;
-        self.measured = None;
-        self.gap = None;
-        self.repair = None;
-        self.repaired = None;
-        self.peer = Peer::Unknown;
-        self.back_for_gap = false;
-        self.unsendable = None;
+    fn new_window(&self, attr: &QpAttr) -> Window {
+        Window::new(self.algorithm, attr.path_mtu, self.window_bytes)
     }
 
-    /// Applies changed attributes to the timers.
-    pub(super) fn configure(&mut self, attr: &QpAttr) {
-        self.timers
-            .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
-    }
-
-    pub(super) fn timers(&self) -> &Retransmit {
-        &self.timers
+    /// The loss recovery, whose estimates the responder uses too.
+    pub(super) fn recovery(&self) -> &LossRecovery {
+        &self.recovery
     }
 
     pub(super) fn size(&self) -> SendQueueSize {
@@ -175,50 +136,11 @@ impl Requester {
 
     /// The number of work requests for which the queue has room.
     pub(super) fn queue_room(&self) -> u32 {
-        let used = (self.queue.tail() - self.queue.head()) as u32;
-        self.queue.size().max_wr - used
-    }
-
-    pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
-        self.queue.post(wr, attr.path_mtu)
-    }
-
-    /// The PSN of the next new packet, as reported in the attributes.
-    pub(super) fn next_psn(&self) -> Psn {
-        self.next_psn
-    }
-
-    /// Handles the transition to SQD.
-    ///
-    /// If the last packet had no AckReq because others were to follow, it is sent again with
-    /// AckReq.
-    pub(super) fn drain(&mut self) {
-        let asked = self.asked.next() == self.next_psn;
-        let between_messages = self.cursor_packet == 0 && self.cursor == self.begun;
-        if self.in_flight() == 0 || asked || !between_messages {
-            return;
-        }
-        // Local operations have no packets; since some are in flight, another work request has.
-        let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
-        let sent = self.queue.head()..self.cursor;
-        if let Some(index) = sent.rev().find(with_packets)
-            && let Some(last) = self.queue.get(index)
-        {
-            // A fast retransmit would end at the packet that is sent here.
-            self.repair = None;
-            self.cursor_packet = last.packets - 1;
-            self.cursor = index;
-            self.next_psn = self.next_psn.prev();
-        }
-    }
-
-    /// Whether all begun work requests have completed, the condition for the end of SQD (10.3.1.5).
-    pub(super) fn is_drained(&self) -> bool {
-        self.queue.head() >= self.begun
+        self.queue.room()
     }
 
     pub(super) fn deadline(&self) -> Time {
-        self.timers.deadline()
+        self.recovery.deadline()
     }
 
     /// Sends all packets that may be sent, and executes local operations in their order.
@@ -230,35 +152,37 @@ impl Requester {
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        self.grant.set_wanted(false);
-        if !self.transmit_repair(cx, host, out) || !self.transmit_missing(cx, host, out) {
+        self.quantum.set_needed(false);
+        if !self.transmit_scheduled(cx, host, out) || !self.transmit_missing(cx, host, out) {
             return true;
         }
         loop {
-            let waits = self.timers.waits_for_receiver() || self.awaits_repair();
-            if waits || self.unsendable.is_some() {
+            let is_blocked =
+                self.recovery.waits_for_receiver() || self.fast_retransmit.blocks_sending(self.una);
+            if is_blocked || self.unsendable.is_some() {
                 return false;
             }
-            let Some(&wqe) = self.queue.get(self.cursor) else {
+            let cursor = self.cursor;
+            let Some(&wqe) = self.queue.get(cursor.index) else {
                 return false;
             };
-            let is_new = self.cursor >= self.begun;
+            let is_new = cursor.index >= self.begun;
             if !cx.attr.state.initiates() || (is_new && cx.attr.state == QpState::Sqd) {
                 return false;
             }
-            let fenced = wqe.flags.contains(SendFlags::FENCE) && self.cursor_packet == 0;
-            if fenced && !self.awaiting.is_empty() {
+            let is_fenced = wqe.flags.contains(SendFlags::FENCE) && cursor.packet == 0;
+            if is_fenced && self.requests.outstanding() > 0 {
                 return false;
             }
             let step = if wqe.op.is_local() {
-                self.carry_out(cx, &wqe, host)
+                self.execute_local(cx, cursor, &wqe, host)
             } else if wqe.op.has_response() {
-                self.send_with_response(cx, &wqe, host, out)
+                self.send_with_response(cx, cursor, &wqe, host, out)
             } else {
-                self.send_data(cx, &wqe, host, out)
+                self.send_data(cx, cursor, &wqe, host, out)
             };
             match step {
-                Step::Sent => {}
+                Step::Sent(next) => self.cursor = next,
                 Step::Wait => return false,
                 Step::Full => return true,
             }
@@ -268,125 +192,128 @@ impl Requester {
     /// Executes a local operation; going back does not repeat it.
     ///
     /// It completes after all work requests before it.
-    fn carry_out<H: Host>(&mut self, cx: &mut Context<'_>, wqe: &SendWqe, host: &mut H) -> Step {
-        if self.cursor >= self.begun {
+    fn execute_local<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        cursor: SendCursor,
+        wqe: &SendWqe,
+        host: &mut H,
+    ) -> Step {
+        if cursor.index >= self.begun {
             // An invalidation waits for the completion of all earlier work requests, which may use
             // the key (10.6.5.1); a bind need not wait (10.8.3.3).
-            if matches!(wqe.op, SendOp::LocalInv(_)) && self.cursor != self.queue.head() {
+            if matches!(wqe.op, SendOp::LocalInv(_)) && cursor.index != self.queue.head() {
                 return Step::Wait;
             }
             if let Err(status) = wqe.op.execute_local(host) {
-                self.unsendable = Some((self.cursor, status));
+                self.unsendable = Some((cursor.index, status));
                 return Step::Wait;
             }
-            self.begun = self.cursor + 1;
+            self.begun = cursor.index + 1;
         }
-        self.cursor += 1;
         self.complete_done(cx, self.una, host);
-        Step::Sent
+        Step::Sent(cursor.next_work_request())
     }
 
-    /// See [`RcQp::require_grants`](super::RcQp::require_grants).
-    pub(super) fn require_grants(&mut self, required: bool) {
-        self.grant.require(required);
+    /// See [`RcQp::require_send_quanta`](super::RcQp::require_send_quanta).
+    pub(super) fn require_quanta(&mut self, required: bool) {
+        self.quantum.require(required);
     }
 
-    /// See [`RcQp::grant`](super::RcQp::grant).
-    pub(super) fn renew_grant(&mut self, psns: u32) {
-        self.grant.renew(psns);
+    /// See [`RcQp::renew_send_quantum`](super::RcQp::renew_send_quantum).
+    pub(super) fn renew_quantum(&mut self, psns: u32) {
+        self.quantum.renew(psns);
     }
 
-    /// See [`RcQp::wants_grant`](super::RcQp::wants_grant).
-    pub(super) fn wants_grant(&self) -> bool {
-        self.grant.is_wanted()
+    /// See [`RcQp::needs_send_quantum`](super::RcQp::needs_send_quantum).
+    pub(super) fn needs_quantum(&self) -> bool {
+        self.quantum.is_needed()
     }
 
-    /// The number of PSNs that may be used now.
-    fn room(&self) -> u32 {
-        self.window_room().min(self.granted())
+    /// The number of PSNs that may be used at the cursor now.
+    fn room(&self, cursor: SendCursor) -> u32 {
+        self.window_room(cursor).min(self.quantum_room(cursor))
     }
 
     /// The number of PSNs that the window still allows.
-    fn window_room(&self) -> u32 {
-        self.window.packets().saturating_sub(self.in_flight())
+    fn window_room(&self, cursor: SendCursor) -> u32 {
+        let in_flight = cursor.in_flight(self.una);
+        self.window.packets().saturating_sub(in_flight)
     }
 
     /// The number of PSNs that the send quantum still allows. PSNs used before need no quantum.
-    fn granted(&self) -> u32 {
-        let again = self.sent_end.diff(self.next_psn).max(0) as u32;
-        self.grant.left().saturating_add(again)
+    fn quantum_room(&self, cursor: SendCursor) -> u32 {
+        let used_before = self.sent_end.diff(cursor.psn).max(0) as u32;
+        self.quantum.left().saturating_add(used_before)
     }
 
     /// The number of PSNs in flight.
     pub(super) fn in_flight(&self) -> u32 {
-        self.next_psn.diff(self.una).max(0) as u32
+        self.cursor.in_flight(self.una)
     }
 
-    /// Whether the peer has not advertised a receive for this message (9.7.7.2).
-    fn lacks_credit(&self, wqe: &SendWqe) -> bool {
-        let over = |limit: u32| (wqe.receives.wrapping_sub(limit) as i32) > 0;
-        wqe.op.consumes_receive() && self.receive_limit.is_some_and(over)
+    /// Whether the cursor is at packets that were sent before.
+    fn has_gone_back(&self) -> bool {
+        self.cursor.psn != self.sent_end
     }
 
+    /// Sends the packet of a SEND or WRITE at the cursor.
     fn send_data<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
+        cursor: SendCursor,
         wqe: &SendWqe,
         memory: &M,
         out: &mut T,
     ) -> Step {
-        let room = self.room();
+        let room = self.room(cursor);
         if room == 0 {
-            self.grant.set_wanted(self.window_room() > 0);
+            self.quantum.set_needed(self.window_room(cursor) > 0);
             return Step::Wait;
         }
-        let index = self.cursor_packet;
-        let position = Position::new(index == 0, index + 1 == wqe.packets);
+        let position = Position::new(cursor.packet == 0, cursor.packet + 1 == wqe.packets);
         // Without credit, one packet may be sent to solicit credits; the requester then waits.
         let needs_receive = !matches!(wqe.op, SendOp::WriteImm { .. }) || position.ends();
-        let lacks_credit = needs_receive && self.lacks_credit(wqe);
-        if lacks_credit && self.in_flight() > 0 && self.asked.next() == self.next_psn {
+        let lacks_credit = needs_receive && self.credits.lacks(wqe);
+        if lacks_credit && cursor.in_flight(self.una) > 0 && cursor.follows_ack_req() {
             return Step::Wait;
         }
-        let ends_burst = position.ends() && self.ends_burst(cx.attr, wqe);
-        let unasked = self.next_psn.diff(self.asked).max(0) as u32;
-        let repairs = self
-            .repair
-            .is_some_and(|repair| repair.end == self.next_psn.next());
-        let ack_req = repairs
+        let ends_burst = position.ends() && self.ends_burst(cx.attr, cursor, wqe);
+        let ack_req = self.fast_retransmit.ends_at(cursor.psn.next())
             || ends_burst
             || lacks_credit
             || room == 1
-            || unasked * 4 >= self.window.packets();
+            || cursor.packets_since_ack_req() * 4 >= self.window.packets();
 
         let mtu = cx.attr.path_mtu;
-        let len = wqe.payload_of(index, mtu);
+        let len = wqe.payload_of(cursor.packet, mtu);
         let header = cx
-            .data_header(wqe, position, self.next_psn)
+            .data_header(wqe, position, cursor.psn)
             .with_ack_req(ack_req);
-        let payload = self.queue.payload(self.cursor, wqe);
-        let offset = u64::from(index) * mtu.bytes() as u64;
+        let payload = self.queue.payload(cursor.index, wqe);
+        let offset = u64::from(cursor.packet) * mtu.bytes() as u64;
         match put_data(&header, payload, offset, len, memory, out) {
             Put::Done => {}
             Put::Full => return Step::Full,
             Put::Protection => {
-                self.unsendable = Some((self.cursor, WcStatus::LocProtErr));
+                self.unsendable = Some((cursor.index, WcStatus::LocProtErr));
                 return Step::Wait;
             }
         }
+        let mut next = cursor.after(wqe, 1);
         if ack_req {
-            self.asked = self.next_psn;
+            next.last_ack_req = cursor.psn;
         }
-        self.sent(cx, wqe, 1, ack_req, out.now());
-        Step::Sent
+        self.sent(cx, cursor, next, ack_req, out.now());
+        Step::Sent(next)
     }
 
     /// Whether the last packet of this work request should carry AckReq.
     ///
     /// It should if the application waits for the completion, or no packet with AckReq follows
     /// soon.
-    fn ends_burst(&self, attr: &QpAttr, wqe: &SendWqe) -> bool {
-        let next = self.cursor + 1;
+    fn ends_burst(&self, attr: &QpAttr, cursor: SendCursor, wqe: &SendWqe) -> bool {
+        let next = cursor.index + 1;
         if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
             return true;
         }
@@ -397,80 +324,69 @@ impl Requester {
             Some(next) if next.op.is_local() => true,
             // A READ is sent when the window has room for all of its responses.
             Some(read) if read.op.has_response() => {
-                self.room() <= read.packets.min(self.read_piece(attr))
+                self.room(cursor) <= read.packets.min(self.max_read_responses(cursor, attr))
             }
-            Some(next) => self.lacks_credit(next),
+            Some(next) => self.credits.lacks(next),
         }
     }
 
-    /// Advances the cursor past the packets sent.
+    /// Records that the packet at `cursor` was sent, and that the position after it is `next`.
+    ///
+    /// `is_answered` is whether the peer answers the packet at once.
     fn sent(
         &mut self,
         cx: &mut Context<'_>,
-        wqe: &SendWqe,
-        packets: u32,
-        answered: bool,
+        cursor: SendCursor,
+        next: SendCursor,
+        is_answered: bool,
         now: Time,
     ) {
         cx.counters.sent_packets += 1;
-        let is_new = !self.next_psn.before(self.sent_end);
-        if !is_new {
+        if cursor.psn.before(self.sent_end) {
             cx.counters.retransmitted += 1;
-        } else if answered && self.measured.is_none() {
-            self.measured = Some((self.next_psn, now));
+        } else if is_answered {
+            self.recovery.measure(cursor.psn, now);
         }
-        self.next_psn = self.next_psn + packets;
-        self.cursor_packet += packets;
-        self.begun = self.begun.max(self.cursor + 1);
-        if self.cursor_packet == wqe.packets {
-            self.cursor += 1;
-            self.cursor_packet = 0;
-        }
-        let new = self.next_psn.diff(self.sent_end);
+        self.begun = self.begun.max(cursor.index + 1);
+        let new = next.psn.diff(self.sent_end);
         if new > 0 {
-            self.grant.spend(new as u32);
-            self.sent_end = self.next_psn;
+            self.quantum.spend(new as u32);
+            self.sent_end = next.psn;
         }
-        self.timers.sent(now);
+        self.recovery.sent(now);
     }
 
     /// Goes back: the next packet sent is the oldest that is not done.
     fn go_back(&mut self) {
-        self.repair = None;
+        self.fast_retransmit.cancel();
         self.scoreboard.clear();
         self.back_for_gap = false;
-        self.measured = None;
+        self.recovery.stop_measuring();
         // A work request that could not be sent waits for its predecessors, which are sent again.
         self.unsendable = None;
-        self.awaiting.clear();
-        self.place_cursor();
+        self.requests.go_back();
+        self.cursor = SendCursor::in_oldest(&self.queue, self.una);
     }
 
-    /// Puts the cursor at `una`.
-    fn place_cursor(&mut self) {
-        self.cursor = self.queue.head();
-        self.next_psn = self.una;
-        self.asked = self.una.prev();
-        self.cursor_packet = match self.queue.get(self.cursor) {
-            Some(wqe) => self.una.diff(wqe.first_psn).max(0) as u32,
-            None => 0,
-        };
+    /// Goes back because the peer reported a gap.
+    fn go_back_to_gap(&mut self) {
+        self.go_back();
+        self.back_for_gap = true;
     }
 
     /// Handles a CNP: packets of this connection met congestion.
-    pub(super) fn notified(&mut self, now: Time) {
-        self.window.notified(now);
+    pub(super) fn cnp_received(&mut self, now: Time) {
+        self.window.cnp_received(now);
     }
 
     /// Runs the timers that have expired.
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
-        match self.timers.expire(cx.now) {
+        match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
-            Expired::Probe | Expired::Resend => {
+            Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;
-                self.window.silent(cx.now);
-                self.reduced_until = self.sent_end;
+                self.window.timed_out(cx.now, self.sent_end);
                 self.go_back();
             }
             // Only parts were requested again; the peer may accept a request for the whole rest.
@@ -478,7 +394,7 @@ impl Requester {
                 cx.counters.timeouts += 1;
                 self.go_back();
             }
-            Expired::RetriesExceeded => return Outcome::Unanswered,
+            Expired::RetriesExceeded => return Outcome::RetriesExceeded,
         }
         self.settle(cx, host)
     }
@@ -493,20 +409,19 @@ impl Requester {
     ///
     /// Round trips and the window of the old path do not apply to the new one (RFC 9000, 9.4), and
     /// neither do losses of packets sent before the change.
-    pub(super) fn path_changed(&mut self, attr: &QpAttr, window: Window) {
+    pub(super) fn path_changed(&mut self, attr: &QpAttr) {
         self.configure(attr);
-        self.timers.forget_round_trip();
-        self.window = window;
-        self.reduced_until = self.sent_end;
-        self.measured = None;
+        self.recovery.path_changed();
+        self.window = self.new_window(attr);
+        self.window.ignore_losses_before(self.sent_end);
     }
 
     /// Starts over on another path after the first has failed.
     ///
     /// All unacknowledged packets are sent again, with all retries.
-    pub(super) fn start_over(&mut self, attr: &QpAttr, window: Window) {
-        self.path_changed(attr, window);
-        self.timers.reset();
+    pub(super) fn start_over(&mut self, attr: &QpAttr) {
+        self.path_changed(attr);
+        self.recovery.reset();
         self.go_back();
     }
 
@@ -520,7 +435,7 @@ impl Requester {
 
     /// Sends a keep-alive, unless an answer is outstanding. Returns whether it was sent.
     pub(super) fn probe<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
-        if self.awaits_answer() || self.timers.waits_for_receiver() {
+        if self.awaits_answer() || self.recovery.waits_for_receiver() {
             return false;
         }
         let nothing = Reth {
@@ -564,20 +479,80 @@ impl Requester {
         self.flush(cx, host);
         Outcome::Failed
     }
+}
 
-    /// Flushes all work requests, in order (10.3.1.7).
-    pub(super) fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        while let Some(wqe) = self.queue.pop() {
-            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
-        }
-        self.timers.reset();
-        self.repair = None;
-        self.unsendable = None;
-        self.awaiting.clear();
-        self.read_ends.clear();
+impl SendSide for Requester {
+    fn reset(&mut self, attr: &QpAttr) {
+        let psn = attr.sq_psn;
+        self.queue.reset(psn);
+        self.cursor = SendCursor::in_oldest(&self.queue, psn);
+        self.begun = self.cursor.index;
+        self.sent_end = psn;
+        self.una = psn;
+        self.requests.clear();
         self.scoreboard.reset();
-        self.cursor = self.queue.head();
-        self.begun = self.cursor;
-        self.cursor_packet = 0;
+        self.credits = ReceiveCredits::default();
+        self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+        self.fast_retransmit = FastRetransmit::default();
+        self.back_for_gap = false;
+        self.window = self.new_window(attr);
+        self.window.ignore_losses_before(psn);
+        self.unsendable = None;
+    }
+
+    fn configure(&mut self, attr: &QpAttr) {
+        self.recovery
+            .configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+    }
+
+    /// If the last packet had no AckReq because others were to follow, it is sent again with
+    /// AckReq.
+    fn drain(&mut self) {
+        let between_messages = self.cursor.packet == 0 && self.cursor.index == self.begun;
+        if self.in_flight() == 0 || self.cursor.follows_ack_req() || !between_messages {
+            return;
+        }
+        // Local operations have no packets; since some are in flight, another work request has.
+        let with_packets = |index: &u64| self.queue.get(*index).is_some_and(|w| w.packets > 0);
+        let sent = self.queue.head()..self.cursor.index;
+        if let Some(index) = sent.rev().find(with_packets)
+            && let Some(last) = self.queue.get(index)
+        {
+            // A fast retransmit would end at the packet that is sent here.
+            self.fast_retransmit.cancel();
+            self.cursor = SendCursor {
+                index,
+                packet: last.packets - 1,
+                psn: self.cursor.psn.prev(),
+                ..self.cursor
+            };
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.queue.head() >= self.begun
+    }
+
+    fn next_psn(&self) -> Psn {
+        self.cursor.psn
+    }
+
+    fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
+        self.queue.post(wr, attr.path_mtu)
+    }
+
+    fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        cx.flush_sends(&mut self.queue, host);
+        self.recovery.reset();
+        self.fast_retransmit.cancel();
+        self.unsendable = None;
+        self.requests.clear();
+        self.scoreboard.reset();
+        self.begun = self.queue.head();
+        self.cursor = SendCursor {
+            index: self.begun,
+            packet: 0,
+            ..self.cursor
+        };
     }
 }

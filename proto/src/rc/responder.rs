@@ -7,16 +7,15 @@
 
 mod execution;
 
+use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
-use super::retransmit::Retransmit;
-use crate::held_receive::HeldReceive;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
-use crate::ids::RKey;
-use crate::inbound::Inbound;
+use crate::placement::{Placement, remote_key};
 use crate::psn::Psn;
 use crate::qp::QpAttr;
+use crate::qp_base::ReceiveSide;
 use crate::queue::packets_of;
 use crate::service::Context;
 use crate::time::Time;
@@ -37,7 +36,7 @@ enum Refusal {
 /// The number of extra copies of the final ACK or NAK on a connection that loses packets.
 ///
 /// A retransmitted request finds no responder that could repeat the answer.
-const FAREWELLS: usize = 2;
+const FINAL_ACK_COPIES: usize = 2;
 
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
 const NO_ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
@@ -58,20 +57,20 @@ enum ExecutedKind {
         len: u32,
     },
     /// An atomic, with the original value; an ATOMIC WRITE or a FLUSH, without.
-    Done {
-        found: Option<u64>,
+    SingleResponse {
+        original: Option<u64>,
     },
 }
 
 /// The NAK state: which NAK was sent for the expected PSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum NakState {
     /// None.
-    Nothing,
+    None,
     /// A NAK for a PSN sequence error, sent once per gap (9.7.5.1.2).
-    Missing,
+    SequenceError,
     /// An RNR NAK; the request and its successors are retransmitted.
-    NotReady,
+    ReceiverNotReady,
 }
 
 /// The responder of a reliable connection.
@@ -82,9 +81,8 @@ pub(super) struct Responder {
     expected: Psn,
     /// Messages completed, modulo 2^24 (9.7.7.1).
     msn: u32,
-    inbound: Option<Inbound>,
-    receive: HeldReceive,
-    told: Told,
+    placement: Placement,
+    nak_state: NakState,
     /// The requests that arrived behind the gap.
     out_of_order: OutOfOrder,
     executed: VecDeque<Executed>,
@@ -100,27 +98,13 @@ impl Responder {
             first: Psn::default(),
             expected: Psn::default(),
             msn: 0,
-            inbound: None,
-            receive: HeldReceive::default(),
-            told: Told::Nothing,
+            placement: Placement::default(),
+            nak_state: NakState::None,
             out_of_order,
             executed: VecDeque::new(),
             response_end: None,
             replies: Replies::default(),
         }
-    }
-
-    /// Starts at the first PSN: the transition to RTR.
-    pub(super) fn start(&mut self, attr: &QpAttr) {
-        self.reset();
-        self.first = attr.rq_psn;
-        self.expected = attr.rq_psn;
-    }
-
-    /// Returns to the initial state.
-    pub(super) fn reset(&mut self) {
-        self.out_of_order.reset();
-        *self = Responder::new(std::mem::take(&mut self.out_of_order));
     }
 
     /// Makes the out-of-order queue allocate from `budget`.
@@ -149,13 +133,13 @@ impl Responder {
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
         source_port: u16,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
         host: &mut H,
     ) -> Outcome {
         let psn = packet.header.bth.psn;
         let distance = psn.diff(self.expected);
         if distance > 0 {
-            self.out_of_sequence(cx, packet, source_port, timers);
+            self.out_of_sequence(cx, packet, source_port, recovery);
             return Outcome::Continue;
         }
         if distance < 0 {
@@ -164,12 +148,12 @@ impl Responder {
             return Outcome::Continue;
         }
         self.out_of_order.arrived_in_order(source_port);
-        if self.told == Told::Missing {
+        if self.nak_state == NakState::SequenceError {
             // A NAK that is still queued is obsolete: the network has only reordered the packets.
             self.replies.gap_closed();
         }
-        let outcome = self.carry_out(cx, packet, host);
-        if outcome == Outcome::Continue && self.told == Told::Nothing {
+        let outcome = self.handle_expected(cx, packet, host);
+        if outcome == Outcome::Continue && self.nak_state == NakState::None {
             self.close_gap(cx, host)
         } else {
             self.out_of_order.clear();
@@ -183,51 +167,51 @@ impl Responder {
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
         source_port: u16,
-        timers: &Retransmit,
+        recovery: &LossRecovery,
     ) {
         cx.counters.out_of_sequence += 1;
-        if self.told == Told::NotReady {
+        if self.nak_state == NakState::ReceiverNotReady {
             return;
         }
         let (expected, now) = (self.expected, cx.now);
         self.out_of_order
-            .keep(packet, source_port, expected, now, timers);
-        if self.told == Told::Nothing {
+            .insert(packet, source_port, expected, now, recovery);
+        if self.nak_state == NakState::None {
             self.report_gap();
         }
     }
 
     fn report_gap(&mut self) {
-        self.told = Told::Missing;
+        self.nak_state = NakState::SequenceError;
         self.replies.gap(self.expected, self.msn);
     }
 
     /// Executes the queued requests up to the next gap, after the missing one has arrived.
     fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         let mut outcome = Outcome::Continue;
-        let mut any = false;
-        while let Some(kept) = self.out_of_order.take(self.expected) {
-            any = true;
+        let mut has_progressed = false;
+        while let Some(queued) = self.out_of_order.take(self.expected) {
+            has_progressed = true;
             cx.counters.out_of_order_executed += 1;
-            outcome = self.carry_out(cx, &kept.packet(), host);
-            if self.told != Told::Nothing || outcome != Outcome::Continue {
+            outcome = self.handle_expected(cx, &queued.packet(), host);
+            if self.nak_state != NakState::None || outcome != Outcome::Continue {
                 self.out_of_order.clear();
                 return outcome;
             }
         }
         // The requester waits for an answer to the missing request: acknowledge the progress. After
         // a READ or an atomic, the response does that.
-        if any && self.response_end != Some(self.expected) {
+        if has_progressed && self.response_end != Some(self.expected) {
             self.replies.ack(self.expected.prev(), self.msn);
         }
-        if self.out_of_order.tells_of_gap(self.expected) {
+        if self.out_of_order.shows_gap(self.expected) {
             self.report_gap();
         }
         outcome
     }
 
     /// Executes the request with the expected PSN, or rejects it.
-    fn carry_out<H: Host>(
+    fn handle_expected<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
@@ -236,12 +220,12 @@ impl Responder {
         let psn = packet.header.bth.psn;
         match self.execute(cx, packet, host) {
             Ok(()) => {
-                self.told = Told::Nothing;
+                self.nak_state = NakState::None;
                 Outcome::Continue
             }
             Err(Refusal::NotReady) => {
                 cx.counters.rnr_naks_sent += 1;
-                self.told = Told::NotReady;
+                self.nak_state = NakState::ReceiverNotReady;
                 self.replies
                     .not_ready(psn, self.msn, RnrTimer::new(cx.attr.min_rnr_timer));
                 Outcome::Continue
@@ -279,30 +263,20 @@ impl Responder {
     }
 
     /// Whether a single ACK is all there is to send.
-    pub(super) fn owes_one_ack(&self) -> bool {
-        self.replies.is_one_ack()
+    pub(super) fn has_single_ack(&self) -> bool {
+        self.replies.is_single_ack()
     }
 
     /// Queues the final ACK flush.
     ///
     /// After the queue pair is destroyed, no responder answers retransmitted requests. After a READ
     /// or an atomic nothing is sent: an ACK would signal that the response has arrived.
-    pub(super) fn say_farewell(&mut self) {
+    pub(super) fn schedule_final_acks(&mut self) {
         let answers_last = self.response_end == Some(self.expected);
         if self.expected != self.first && !answers_last {
             self.replies
-                .ack_repeatedly(self.expected.prev(), self.msn, FAREWELLS);
+                .ack_repeatedly(self.expected.prev(), self.msn, FINAL_ACK_COPIES);
         }
-    }
-
-    /// Stops when the queue pair leaves the states that handle packets.
-    ///
-    /// A receive consumed by an incomplete message is flushed before the queued ones.
-    pub(super) fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        self.receive.end(cx.qpn, WcStatus::WrFlushErr, host);
-        self.inbound = None;
-        self.out_of_order.clear();
-        self.replies.stop();
     }
 
     /// Ends the connection after a request was answered with a fatal NAK.
@@ -318,15 +292,14 @@ impl Responder {
     ) {
         // In the error state a retransmitted request is dropped silently (10.3.1.7).
         if cx.counters.indicate_loss() {
-            self.replies.repeat_last(FAREWELLS);
+            self.replies.repeat_last(FINAL_ACK_COPIES);
         }
-        if !self.receive.end(cx.qpn, status, host) {
+        if !self.placement.abort(cx.qpn, status, host) {
             host.event(match code {
                 NakCode::RemoteAccess => QpEvent::AccessError,
                 _ => QpEvent::RequestError,
             });
         }
-        self.inbound = None;
     }
 
     /// Answers a duplicate request (9.7.5.1.1). The current message is not affected.
@@ -345,18 +318,19 @@ impl Responder {
             }
             Operation::Reserved => {}
             Operation::ReadRequest => {
-                if let Some(read) = self.read_again(cx, header, host) {
-                    self.replies.read_again(self.msn, read);
+                if let Some(read) = self.repeated_read(cx, header, host) {
+                    self.replies.repeat_read(self.msn, read);
                 }
             }
             _ => {
                 let saved = self.executed.iter().find(|executed| executed.first == psn);
                 if let Some(Executed {
-                    kind: ExecutedKind::Done { found },
+                    kind: ExecutedKind::SingleResponse { original },
                     ..
                 }) = saved
                 {
-                    self.replies.done_again(psn, self.msn, *found);
+                    self.replies
+                        .repeat_single_response(psn, self.msn, *original);
                 }
             }
         }
@@ -366,7 +340,7 @@ impl Responder {
     ///
     /// The repeated READ may request any part of the original range that begins at a packet of it;
     /// any other one is dropped (9.7.5.1.1).
-    fn read_again<H: Host>(
+    fn repeated_read<H: Host>(
         &self,
         cx: &Context<'_>,
         header: &Header,
@@ -402,17 +376,27 @@ impl Responder {
             addr: reth.addr,
             key,
             left: reth.length,
-            again: true,
+            is_duplicate: true,
         })
     }
 }
 
-/// Returns the key of a request, with the protection domain in which it is valid.
-///
-/// It is that of the queue pair, or of the shared receive queue that an XRC request names (A14).
-fn remote_key(header: &Header, rkey: RKey) -> RemoteKey {
-    RemoteKey {
-        rkey,
-        srq: header.srq(),
+impl ReceiveSide for Responder {
+    fn start(&mut self, attr: &QpAttr) {
+        self.reset();
+        self.first = attr.rq_psn;
+        self.expected = attr.rq_psn;
+    }
+
+    fn reset(&mut self) {
+        self.out_of_order.reset();
+        *self = Responder::new(std::mem::take(&mut self.out_of_order));
+    }
+
+    /// A pending fatal NAK is still sent.
+    fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        self.placement.abort(cx.qpn, WcStatus::WrFlushErr, host);
+        self.out_of_order.clear();
+        self.replies.stop();
     }
 }

@@ -7,21 +7,21 @@
 //!
 //! Between two processes of a host nothing limits the sender. Packets are lost only when a fast
 //! sender overruns the receiver's socket buffer. Against that the sender can use flow control
-//! ([`UcQp::set_probe_interval`]). After every so many bytes it sends a *probe*, with a manufacturer
-//! specific opcode (9.2.1). The peer echoes it after it has read all packets before it. With two
-//! probes outstanding, the sender stops at the next one until an echo arrives. A peer that does not
-//! know probes drops them. After ten consecutive timeouts of 100 ms the sender stops sending them.
+//! ([`UcQp::set_probe_interval`]). After every so many bytes it sends a *probe*, with a
+//! manufacturer specific opcode (9.2.1). The peer echoes it after it has read all packets before
+//! it. With two probes outstanding, the sender stops at the next one until an echo arrives. A peer
+//! that does not know probes drops them. After ten consecutive timeouts of 100 ms the sender stops
+//! sending them.
 
 mod responder;
 #[cfg(test)]
 mod tests;
 
-use crate::host::{Host, QpEvent};
+use crate::host::Host;
 use crate::ids::{Gid, Qpn};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState, QpType};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
-use crate::service::accepts_packet;
 use crate::time::Time;
 use crate::unreliable::flow_control::FlowControl;
 use crate::unreliable::{Core, Service, UnreliableQp};
@@ -48,8 +48,6 @@ pub type UcQp = UnreliableQp<Uc>;
 pub struct Uc {
     responder: Responder,
     flow_control: FlowControl,
-    /// Whether the first packet in RTR has been reported.
-    established: bool,
 }
 
 impl Service for Uc {
@@ -84,7 +82,6 @@ impl UnreliableQp<Uc> {
         Ok(UnreliableQp {
             core: Core::new(
                 QpType::Uc,
-                Transport::Uc,
                 config.qpn,
                 config.send,
                 config.signal_all,
@@ -99,7 +96,7 @@ impl UnreliableQp<Uc> {
     ///
     /// The caller must then send to the new path.
     pub fn take_migrated(&mut self) -> bool {
-        self.core.migration.take_migrated()
+        self.core.base.migration.take_migrated()
     }
 
     /// Sets the number of bytes between flow-control probes; 0 disables them.
@@ -121,7 +118,7 @@ impl UnreliableQp<Uc> {
     /// Handles the deadline: an echo is missing. Call [`UcQp::poll_transmit`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.service.flow_control.handle_timeout(now) {
-            self.core.counters.flow_probes_unanswered += 1;
+            self.core.base.counters.flow_probes_unanswered += 1;
         }
     }
 
@@ -138,16 +135,15 @@ impl UnreliableQp<Uc> {
     ) {
         let bth = &packet.header.bth;
         let core = &mut self.core;
-        let (attr, migration) = (&mut core.attr, &mut core.migration);
-        if !accepts_packet(attr, migration, &mut core.counters, from, bth, host) {
+        if !core.base.accepts_packet(from, bth, host) {
             return;
         }
         let info = bth.opcode.info();
         if !matches!(info.transport, Transport::Uc | Transport::Manufacturer) {
-            core.counters.malformed += 1;
+            core.base.counters.malformed += 1;
             return;
         }
-        core.counters.received_packets += 1;
+        core.base.counters.received_packets += 1;
         if info.transport == Transport::Manufacturer {
             match info.operation {
                 Operation::FlowProbe => self.service.flow_control.probe_received(bth.psn),
@@ -155,17 +151,12 @@ impl UnreliableQp<Uc> {
             }
             return;
         }
-        core.migration
-            .packet_accepted(&mut core.attr, from, bth.mig_req, host);
-        if core.attr.state == QpState::Rtr && !self.service.established {
-            self.service.established = true;
-            host.event(QpEvent::CommunicationEstablished);
-        }
-        let (mut cx, _, receive) = core.parts(now);
+        core.base.packet_accepted(from, bth, host);
+        let (mut cx, placement) = core.receive_side(now);
         match self
             .service
             .responder
-            .handle(&mut cx, packet, receive, host)
+            .handle(&mut cx, packet, placement, host)
         {
             Outcome::Continue => {}
             Outcome::Failed => core.enter_error(now, host),

@@ -4,13 +4,13 @@
 //! first packet, whatever its PSN, starts another one. A receive taken for a dropped message is
 //! kept for the next.
 
-use crate::held_receive::HeldReceive;
 use crate::host::{Access, Host};
-use crate::inbound::{Inbound, InboundWrite};
+use crate::placement::{MessageInfo, Placement};
 use crate::psn::Psn;
 use crate::service::Context;
+use crate::unreliable::drop_message;
 use crate::wire::{OpcodeInfo, Operation, Packet};
-use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
+use crate::work::{Extra, WcOpcode, WcStatus};
 
 /// Whether the queue pair remains operational.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,6 @@ enum Refusal {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     expected: Psn,
-    inbound: Option<Inbound>,
     /// Packets up to the next first or last one belong to a dropped message, which has been
     /// counted.
     skipping: bool,
@@ -61,7 +60,7 @@ impl Responder {
         &mut self,
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
-        receive: &mut HeldReceive,
+        placement: &mut Placement,
         host: &mut H,
     ) -> Outcome {
         let bth = &packet.header.bth;
@@ -71,8 +70,8 @@ impl Responder {
         if !in_sequence {
             cx.counters.out_of_sequence += 1;
         }
-        if !in_sequence || !Inbound::permits(self.inbound, info) {
-            let truncated = self.inbound.take().is_some();
+        if !in_sequence || !placement.permits(info) {
+            let truncated = placement.drop_message();
             let headless = !truncated && !self.skipping && !info.position.starts();
             if truncated || headless {
                 cx.counters.incomplete_messages += 1;
@@ -85,136 +84,88 @@ impl Responder {
             self.skipping = !info.position.ends();
             return Outcome::Continue;
         }
-        match self.execute(cx, packet, info, receive, host) {
+        match execute(cx, packet, info, placement, host) {
             Ok(()) => Outcome::Continue,
             Err(Refusal::Drop) => {
-                self.inbound = None;
+                placement.drop_message();
                 self.skipping = !info.position.ends();
                 Outcome::Continue
             }
             Err(Refusal::Fatal(status)) => {
-                self.inbound = None;
-                receive.end(cx.qpn, status, host);
+                placement.abort(cx.qpn, status, host);
                 Outcome::Failed
             }
         }
     }
+}
 
-    fn execute<H: Host>(
-        &mut self,
-        cx: &mut Context<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        receive: &mut HeldReceive,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        let mtu = cx.attr.path_mtu.bytes();
-        if !info.payload.accepts(packet.payload.len(), mtu) {
-            cx.counters.malformed += 1;
-            return Err(Refusal::Drop);
-        }
-        if info.operation == Operation::Send {
-            self.send(cx, packet, info, receive, host)
-        } else {
-            self.write(cx, packet, info, receive, host)
-        }
+fn execute<H: Host>(
+    cx: &mut Context<'_>,
+    packet: &Packet<'_>,
+    info: &OpcodeInfo,
+    placement: &mut Placement,
+    host: &mut H,
+) -> Result<(), Refusal> {
+    let mtu = cx.attr.path_mtu.bytes();
+    if !info.payload.accepts(packet.payload.len(), mtu) {
+        cx.counters.malformed += 1;
+        return Err(Refusal::Drop);
     }
-
-    fn send<H: Host>(
-        &mut self,
-        cx: &mut Context<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        receive: &mut HeldReceive,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        let received = match self.inbound {
-            Some(Inbound::Send { received }) => received,
-            _ => 0,
-        };
-        hold(cx, receive, host)?;
-        let total = u64::from(received) + packet.payload.len() as u64;
-        if total > receive.room() || total > MAX_MESSAGE {
-            receive.too_small(cx, host);
-            return Err(Refusal::Drop);
-        }
-        host.fill_receive(receive.receive(), u64::from(received), packet.payload)
-            .map_err(|_| Refusal::Fatal(WcStatus::LocProtErr))?;
-        let received = total as u32;
-        if info.position.ends() {
-            self.inbound = None;
-            complete(cx, packet, WcOpcode::Recv, received, receive, host);
-        } else {
-            self.inbound = Some(Inbound::Send { received });
-        }
-        Ok(())
-    }
-
-    fn write<H: Host>(
-        &mut self,
-        cx: &mut Context<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        receive: &mut HeldReceive,
-        host: &mut H,
-    ) -> Result<(), Refusal> {
-        let write = match (self.inbound, &packet.header.reth) {
-            (Some(Inbound::Write(write)), _) => write,
-            (_, Some(reth)) => InboundWrite::new(reth, reth.rkey.into()),
-            _ => {
-                cx.counters.malformed += 1;
-                return Err(Refusal::Drop);
-            }
-        };
-        let payload = packet.payload;
-        if !write.takes(payload.len(), info.position.ends()) || u64::from(write.len) > MAX_MESSAGE {
-            cx.counters.malformed += 1;
-            return Err(Refusal::Drop);
-        }
-        let mut permitted = cx.attr.access.contains(Access::REMOTE_WRITE);
-        // A WRITE of zero length needs no access right (9.7.4.1.5).
-        if info.position.starts() && write.len > 0 {
-            let len = u64::from(write.len);
-            let access = Access::REMOTE_WRITE;
-            let checked = host.check_remote(write.key, write.addr, len, access);
-            permitted = permitted && checked.is_ok();
-        }
-        if permitted && packet.header.imm.is_some() {
-            hold(cx, receive, host)?;
-        }
-        if permitted && !payload.is_empty() {
-            let written = host.remote_write(write.key, write.addr, payload);
-            permitted = written.is_ok();
-        }
-        if !permitted {
-            cx.counters.access_violations += 1;
-            return Err(Refusal::Drop);
-        }
-        if !info.position.ends() {
-            self.inbound = Some(Inbound::Write(write.after(payload.len())));
-            return Ok(());
-        }
-        self.inbound = None;
-        if packet.header.imm.is_some() {
-            let opcode = WcOpcode::RecvWriteImm;
-            complete(cx, packet, opcode, write.len, receive, host);
-        } else {
-            cx.counters.writes_done += 1;
-        }
-        Ok(())
+    match info.operation {
+        Operation::Send => send(cx, packet, info, placement, host),
+        _ => write(cx, packet, info, placement, host),
     }
 }
 
-fn hold<H: Host>(
+fn send<H: Host>(
     cx: &mut Context<'_>,
-    receive: &mut HeldReceive,
+    packet: &Packet<'_>,
+    info: &OpcodeInfo,
+    placement: &mut Placement,
     host: &mut H,
 ) -> Result<(), Refusal> {
-    if receive.hold(None, host) {
-        return Ok(());
+    match placement.place_send(packet, info, host) {
+        Ok(None) => Ok(()),
+        Ok(Some(len)) => {
+            complete(cx, packet, WcOpcode::Recv, len, placement, host);
+            Ok(())
+        }
+        Err(error) => match drop_message(error, placement, cx, host) {
+            Ok(()) => Err(Refusal::Drop),
+            Err(status) => Err(Refusal::Fatal(status)),
+        },
     }
-    cx.counters.no_receive += 1;
-    Err(Refusal::Drop)
+}
+
+fn write<H: Host>(
+    cx: &mut Context<'_>,
+    packet: &Packet<'_>,
+    info: &OpcodeInfo,
+    placement: &mut Placement,
+    host: &mut H,
+) -> Result<(), Refusal> {
+    let Some(write) = placement.write_of(packet, info) else {
+        cx.counters.malformed += 1;
+        return Err(Refusal::Drop);
+    };
+    let has_access = cx.attr.access.contains(Access::REMOTE_WRITE)
+        && Placement::check_write(&write, info, host).is_ok();
+    let takes_receive = packet.header.imm.is_some();
+    if has_access && takes_receive && !placement.take_receive(None, host) {
+        cx.counters.no_receive += 1;
+        return Err(Refusal::Drop);
+    }
+    if !has_access || placement.place_write(write, packet, info, host).is_err() {
+        cx.counters.access_violations += 1;
+        return Err(Refusal::Drop);
+    }
+    if takes_receive {
+        let opcode = WcOpcode::RecvWriteImm;
+        complete(cx, packet, opcode, write.len, placement, host);
+    } else if info.position.ends() {
+        cx.counters.writes_done += 1;
+    }
+    Ok(())
 }
 
 fn complete<H: Host>(
@@ -222,19 +173,14 @@ fn complete<H: Host>(
     packet: &Packet<'_>,
     opcode: WcOpcode,
     byte_len: u32,
-    receive: &mut HeldReceive,
+    placement: &mut Placement,
     host: &mut H,
 ) {
-    cx.counters.receives_done += 1;
-    let completion = Completion {
-        wr_id: receive.receive().wr_id,
-        status: WcStatus::Success,
-        opcode,
-        byte_len,
-        qpn: cx.qpn,
+    let message = MessageInfo {
         src_qp: cx.attr.dest_qpn,
         extra: packet.header.imm.map_or(Extra::None, Extra::Imm),
         grh: None,
+        solicited: packet.header.bth.solicited,
     };
-    receive.complete(completion, packet.header.bth.solicited, host);
+    placement.complete(cx, opcode, byte_len, message, host);
 }

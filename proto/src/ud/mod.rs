@@ -13,10 +13,11 @@ pub use network::NetworkHeader;
 use crate::host::Host;
 use crate::ids::{PKey, Qpn};
 use crate::mtu::Mtu;
+use crate::placement::MessageInfo;
 use crate::qp::{QpAttr, QpType};
 use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::time::Time;
-use crate::unreliable::{Core, MessageInfo, Service, UnreliableQp};
+use crate::unreliable::{Core, Service, UnreliableQp};
 use crate::wire::{Packet, Transport};
 use crate::work::{Destination, Extra, SendWr};
 
@@ -69,7 +70,6 @@ impl UnreliableQp<Ud> {
         Ok(UnreliableQp {
             core: Core::new(
                 QpType::Ud,
-                Transport::Ud,
                 config.qpn,
                 config.send,
                 config.signal_all,
@@ -93,25 +93,25 @@ impl UnreliableQp<Ud> {
         let bth = &packet.header.bth;
         let info = bth.opcode.info();
         let core = &mut self.core;
-        if !core.attr.state.handles_packets() {
-            core.counters.dropped_in_state += 1;
+        if !core.base.attr.state.handles_packets() {
+            core.base.counters.dropped_in_state += 1;
             return;
         }
         if !PKey::DEFAULT.matches(bth.pkey) {
-            core.counters.bad_pkey += 1;
+            core.base.counters.bad_pkey += 1;
             return;
         }
         let payload = packet.payload;
         let well_formed = info.transport == Transport::Ud
             && info
                 .payload
-                .accepts(payload.len(), core.attr.path_mtu.bytes());
+                .accepts(payload.len(), core.base.attr.path_mtu.bytes());
         let Some(deth) = packet.header.deth.filter(|_| well_formed) else {
-            core.counters.malformed += 1;
+            core.base.counters.malformed += 1;
             return;
         };
-        if deth.qkey != core.attr.qkey {
-            core.counters.bad_qkey += 1;
+        if deth.qkey != core.base.attr.qkey {
+            core.base.counters.bad_qkey += 1;
             return;
         }
         let udp_len = UDP_LEN + packet.len() + crate::icrc::LEN;

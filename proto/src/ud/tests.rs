@@ -27,7 +27,7 @@ const NETWORK: NetworkHeader = NetworkHeader {
     hop_limit: 61,
 };
 
-type End = unreliable::testing::End<Ud>;
+type Endpoint = unreliable::testing::Endpoint<Ud>;
 
 fn attributes() -> QpAttr {
     QpAttr {
@@ -41,7 +41,7 @@ const INIT: AttrMask = AttrMask::PKEY_INDEX
     .union(AttrMask::PORT)
     .union(AttrMask::QKEY);
 
-impl End {
+impl Endpoint {
     fn reset() -> Self {
         let send = SendQueueSize {
             max_wr: 16,
@@ -61,9 +61,9 @@ impl End {
 
     fn new() -> Self {
         let mut end = Self::reset();
-        end.go(QpState::Init, INIT, &attributes());
-        end.go(QpState::Rtr, AttrMask::empty(), &attributes());
-        end.go(QpState::Rts, AttrMask::SQ_PSN, &attributes());
+        end.modify(QpState::Init, INIT, &attributes());
+        end.modify(QpState::Rtr, AttrMask::empty(), &attributes());
+        end.modify(QpState::Rts, AttrMask::SQ_PSN, &attributes());
         end
     }
 
@@ -87,11 +87,11 @@ impl End {
     /// Posts a signaled SEND of `len` bytes to an address handle.
     fn post(&mut self, wr_id: u64, handle: u64, len: usize) {
         let sges = [sge(LOCAL, 0, len)];
-        self.try_post(wr_id, SendOp::Send, Some(to(handle)), &sges)
+        self.try_post(wr_id, SendOp::Send, Some(destination(handle)), &sges)
             .unwrap();
     }
 
-    fn give(&mut self, header: Header, payload: &[u8]) {
+    fn deliver(&mut self, header: Header, payload: &[u8]) {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
         self.qp
@@ -99,7 +99,7 @@ impl End {
     }
 }
 
-fn to(handle: u64) -> UdDestination {
+fn destination(handle: u64) -> UdDestination {
     UdDestination {
         handle,
         qpn: Qpn::new(0x20 + handle as u32),
@@ -118,13 +118,13 @@ fn datagram(opcode: Opcode) -> Header {
 /// 9.8.3.1 and 10.2.5.
 #[test]
 fn datagram_carries_source_queue_pair_and_queue_key() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let sges = [sge(LOCAL, 1, 3), sge(LOCAL, 9, 2)];
-    end.try_post(1, SendOp::SendImm(5), Some(to(1)), &sges)
+    end.try_post(1, SendOp::SendImm(5), Some(destination(1)), &sges)
         .unwrap();
     let own = UdDestination {
         qkey: QKey(0x8000_0000),
-        ..to(1)
+        ..destination(1)
     };
     end.try_post(2, SendOp::Send, Some(own), &[]).unwrap();
     let packets = end.poll();
@@ -147,7 +147,7 @@ fn datagram_carries_source_queue_pair_and_queue_key() {
 
 #[test]
 fn poll_transmit_sends_to_one_address_handle() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     assert_eq!(end.qp.next_destination(), None);
     for (wr_id, handle) in [(1, 7), (2, 7), (3, 8), (4, 7)] {
         end.post(wr_id, handle, 4);
@@ -171,7 +171,7 @@ fn poll_transmit_sends_to_one_address_handle() {
 /// C10-93.1.1.
 #[test]
 fn oversized_datagram_completes_without_a_packet_or_an_error() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, 1, MTU);
     end.post(2, 1, MTU + 1);
     end.post(3, 1, 0);
@@ -185,7 +185,7 @@ fn oversized_datagram_completes_without_a_packet_or_an_error() {
 
 #[test]
 fn only_sends_with_a_destination_are_supported() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let nowhere = end.try_post(1, SendOp::Send, None, &[]);
     assert_eq!(nowhere, Err(PostError::Destination));
     let (addr, rkey) = (0, RKey(1));
@@ -196,7 +196,7 @@ fn only_sends_with_a_destination_are_supported() {
         SendOp::Read { addr, rkey },
     ];
     for op in ops {
-        let posted = end.try_post(1, op, Some(to(1)), &[]);
+        let posted = end.try_post(1, op, Some(destination(1)), &[]);
         assert_eq!(posted, Err(PostError::Operation));
     }
     assert_eq!(end.poll(), []);
@@ -205,8 +205,8 @@ fn only_sends_with_a_destination_are_supported() {
 /// 10.3.1.6.
 #[test]
 fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
-    let mut end = End::new();
-    end.try_post(1, SendOp::Send, Some(to(1)), &[sge(NO_KEY, 0, 4)])
+    let mut end = Endpoint::new();
+    end.try_post(1, SendOp::Send, Some(destination(1)), &[sge(NO_KEY, 0, 4)])
         .unwrap();
     end.post(2, 2, 4);
     assert_eq!(end.poll(), []);
@@ -216,9 +216,9 @@ fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
     end.post(3, 1, 4);
     assert_eq!(end.done(), [(3, WrFlushErr)]);
     end.receive(9, 64);
-    end.give(datagram(UdSendOnly), &[1]);
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.received(), [(9, Success)]);
-    end.go(QpState::Rts, AttrMask::empty(), &attributes());
+    end.modify(QpState::Rts, AttrMask::empty(), &attributes());
     end.post(4, 1, 4);
     assert_eq!(end.poll().len(), 1);
     assert_eq!(end.done(), [(4, Success)]);
@@ -226,7 +226,7 @@ fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
 
 #[test]
 fn sqd_sends_nothing_and_is_drained_at_once() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, 1, 4);
     let attr = QpAttr {
         state: QpState::Sqd,
@@ -238,18 +238,18 @@ fn sqd_sends_nothing_and_is_drained_at_once() {
     assert_eq!(end.host.events, [QpEvent::SendQueueDrained]);
     assert_eq!(end.qp.next_destination(), None);
     assert_eq!(end.poll(), []);
-    end.go(QpState::Rts, AttrMask::empty(), &attributes());
+    end.modify(QpState::Rts, AttrMask::empty(), &attributes());
     assert_eq!(end.poll().len(), 1);
 }
 
 /// 11.4.2.1 and A17.4.5.
 #[test]
 fn received_message_follows_40_bytes_of_network_header() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, GRH + MTU);
     let mut header = datagram(UdSendOnlyImm).with_imm(0xabcd_ef01);
     header.bth.solicited = true;
-    end.give(header, &[7; 5]);
+    end.deliver(header, &[7; 5]);
     let (completion, solicited) = end.host.receptions[0];
     assert!(solicited);
     assert_eq!(completion.grh, Some(IpVersion::V4));
@@ -275,21 +275,21 @@ fn received_message_follows_40_bytes_of_network_header() {
 /// 9.6.1.
 #[test]
 fn packets_that_fail_a_check_are_dropped_and_counted() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, GRH + 2 * MTU);
     let mut key = datagram(UdSendOnly);
     key.deth = Some(Deth {
         qkey: QKey(QKEY.0 ^ 1),
         src_qp: Qpn::new(0x33),
     });
-    end.give(key, &[]);
+    end.deliver(key, &[]);
     assert_eq!(end.qp.counters().bad_qkey, 1);
     let mut partition = datagram(UdSendOnly);
     partition.bth.pkey = PKey(0x8001);
-    end.give(partition, &[]);
+    end.deliver(partition, &[]);
     assert_eq!(end.qp.counters().bad_pkey, 1);
-    end.give(datagram(RcSendOnly), &[]);
-    end.give(datagram(UdSendOnly), &[0; MTU + 1]);
+    end.deliver(datagram(RcSendOnly), &[]);
+    end.deliver(datagram(UdSendOnly), &[0; MTU + 1]);
     assert_eq!(end.qp.counters().malformed, 2);
     assert_eq!(end.qp.counters().received_packets, 0);
     assert_eq!(end.received(), []);
@@ -297,18 +297,18 @@ fn packets_that_fail_a_check_are_dropped_and_counted() {
     let mut group = datagram(UdSendOnly);
     group.bth.dest_qp = Qpn::MULTICAST;
     group.bth.pkey = PKey(0x7fff);
-    end.give(group, &[0; MTU]);
+    end.deliver(group, &[0; MTU]);
     assert_eq!(end.received(), [(1, Success)]);
 }
 
 #[test]
 fn datagram_without_a_receive_is_dropped() {
-    let mut end = End::new();
-    end.give(datagram(UdSendOnly), &[1]);
+    let mut end = Endpoint::new();
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.qp.counters().no_receive, 1);
     end.receive(1, GRH + 1);
     assert_eq!(end.received(), []);
-    end.give(datagram(UdSendOnly), &[2]);
+    end.deliver(datagram(UdSendOnly), &[2]);
     assert_eq!(end.received(), [(1, Success)]);
 }
 
@@ -316,17 +316,17 @@ fn datagram_without_a_receive_is_dropped() {
 #[test]
 fn too_small_receive_is_kept_or_completes_with_an_error_if_shared() {
     for shared in [false, true] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.host.shared = shared;
         end.receive(1, GRH + 3);
         end.receive(2, GRH + 3);
-        end.give(datagram(UdSendOnly), &[1; 4]);
+        end.deliver(datagram(UdSendOnly), &[1; 4]);
         let expected = if shared { vec![(1, LocLenErr)] } else { vec![] };
         assert_eq!(end.received(), expected);
         assert_eq!(end.qp.counters().receive_too_small, 1);
         assert_eq!(end.host.bytes(LOCAL, GRH, 1), [pattern(LOCAL, GRH)]);
         assert_eq!(end.qp.state(), QpState::Rts);
-        end.give(datagram(UdSendOnly), &[1; 3]);
+        end.deliver(datagram(UdSendOnly), &[1; 3]);
         let next = if shared { 2 } else { 1 };
         assert_eq!(end.received(), [(next, Success)]);
     }
@@ -335,45 +335,45 @@ fn too_small_receive_is_kept_or_completes_with_an_error_if_shared() {
 /// 9.9.3, class A.
 #[test]
 fn receive_in_deregistered_memory_moves_the_queue_pair_to_error() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 64);
     end.receive(2, 64);
     end.post(5, 1, 4);
     end.host.deregister(LOCAL);
-    end.give(datagram(UdSendOnly), &[1]);
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.received(), [(1, LocProtErr), (2, WrFlushErr)]);
     assert_eq!(end.done(), [(5, WrFlushErr)]);
     assert_eq!(end.qp.state(), QpState::Err);
-    end.give(datagram(UdSendOnly), &[1]);
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.qp.counters().dropped_in_state, 1);
 }
 
 #[test]
 fn sends_are_accepted_from_rts_and_datagrams_from_rtr() {
-    let mut end = End::reset();
-    end.go(QpState::Init, INIT, &attributes());
+    let mut end = Endpoint::reset();
+    end.modify(QpState::Init, INIT, &attributes());
     end.receive(1, 64);
-    end.give(datagram(UdSendOnly), &[1]);
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.qp.counters().dropped_in_state, 1);
-    end.go(QpState::Rtr, AttrMask::empty(), &attributes());
-    end.give(datagram(UdSendOnly), &[1]);
+    end.modify(QpState::Rtr, AttrMask::empty(), &attributes());
+    end.deliver(datagram(UdSendOnly), &[1]);
     assert_eq!(end.received(), [(1, Success)]);
-    let posted = end.try_post(1, SendOp::Send, Some(to(1)), &[]);
+    let posted = end.try_post(1, SendOp::Send, Some(destination(1)), &[]);
     assert_eq!(posted, Err(PostError::State));
-    end.go(QpState::Rts, AttrMask::SQ_PSN, &attributes());
+    end.modify(QpState::Rts, AttrMask::SQ_PSN, &attributes());
     end.post(2, 1, 0);
     assert_eq!(end.poll().len(), 1);
 }
 
 #[test]
 fn error_flushes_and_reset_discards() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 64);
     end.post(2, 1, 4);
-    end.go(QpState::Err, AttrMask::empty(), &attributes());
+    end.modify(QpState::Err, AttrMask::empty(), &attributes());
     assert_eq!(end.received(), [(1, WrFlushErr)]);
     assert_eq!(end.done(), [(2, WrFlushErr)]);
-    end.go(QpState::Reset, AttrMask::empty(), &attributes());
+    end.modify(QpState::Reset, AttrMask::empty(), &attributes());
     assert_eq!(end.qp.attributes().path_mtu, Mtu::B1024, "the port's");
     assert_eq!(end.qp.attributes().qkey, QKey(0));
     end.qp.fail(end.now, &mut end.host);

@@ -91,7 +91,7 @@ impl FlowControl {
         // In the error state nothing is sent (10.3.1.7).
         if let Some(number) = self
             .pending_echo
-            .filter(|_| core.attr.state.handles_packets())
+            .filter(|_| core.base.attr.state.handles_packets())
         {
             if !put(core, Opcode::FlowProbeEcho, number, out) {
                 return true;
@@ -151,8 +151,8 @@ fn put<T: Transmit>(core: &Core, opcode: Opcode, number: Psn, out: &mut T) -> bo
     let Some(packet) = out.stage(Bth::LEN) else {
         return false;
     };
-    let migrated = core.attr.path_mig_state == PathMigState::Migrated;
-    Header::new(opcode, core.attr.dest_qpn, number)
+    let migrated = core.base.attr.path_mig_state == PathMigState::Migrated;
+    Header::new(opcode, core.base.attr.dest_qpn, number)
         .with_mig_req(migrated)
         .emit(packet);
     out.commit();

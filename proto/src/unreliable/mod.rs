@@ -18,7 +18,7 @@ use crate::time::Time;
 use crate::work::SendWr;
 use std::ops::RangeInclusive;
 
-pub(crate) use self::core::{Core, MessageInfo};
+pub(crate) use self::core::{Core, drop_message};
 use flow_control::FlowControl;
 
 /// The properties and the state that distinguish one unreliable service from the others.
@@ -60,17 +60,17 @@ pub struct UnreliableQp<S> {
 impl<S: Service> UnreliableQp<S> {
     /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
-        self.core.qpn()
+        self.core.base.qpn()
     }
 
     /// The current state.
     pub fn state(&self) -> QpState {
-        self.core.attr.state
+        self.core.base.attr.state
     }
 
     /// The counters since creation.
     pub fn counters(&self) -> &Counters {
-        &self.core.counters
+        &self.core.base.counters
     }
 
     /// The current attributes.
@@ -78,17 +78,19 @@ impl<S: Service> UnreliableQp<S> {
     /// `sq_psn` is the PSN of the next packet to send and, on a connection, `rq_psn` the expected
     /// PSN.
     pub fn attributes(&self) -> QpAttr {
-        self.core.attributes(self.service.expected())
+        self.core
+            .base
+            .attributes(self.core.requester(), self.service.expected())
     }
 
     /// The limits of the send queue.
     pub fn send_queue_size(&self) -> SendQueueSize {
-        self.core.send_queue_size()
+        self.core.requester().size()
     }
 
     /// The number of work requests that can still be posted to the send queue.
     pub fn send_queue_room(&self) -> u32 {
-        self.core.send_queue_room()
+        self.core.requester().queue_room()
     }
 
     /// Changes attributes, and the state if `mask` contains [`AttrMask::STATE`] (11.2.4.2).
@@ -104,10 +106,10 @@ impl<S: Service> UnreliableQp<S> {
         now: Time,
         host: &mut H,
     ) -> Result<(), TransitionError> {
-        let before = self.core.attr.state;
+        let before = self.core.base.attr.state;
         self.core.modify(new, mask, now, host)?;
-        if self.core.attr.state != before {
-            self.service.state_changed(&self.core.attr);
+        if self.core.base.attr.state != before {
+            self.service.state_changed(&self.core.base.attr);
         }
         Ok(())
     }
@@ -126,9 +128,7 @@ impl<S: Service> UnreliableQp<S> {
         now: Time,
         host: &mut H,
     ) -> Result<(), PostError> {
-        if !wr.op.is_supported_by(self.core.service()) {
-            return Err(PostError::Operation);
-        }
+        self.core.base.check_post(wr)?;
         self.core.post_send(&S::prepare(wr)?, now, host)
     }
 
@@ -136,7 +136,7 @@ impl<S: Service> UnreliableQp<S> {
     ///
     /// In the error state the receive is flushed at once.
     pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
-        self.core.receive_posted(host);
+        self.core.base.receive_posted(host);
     }
 
     /// Stages packets until nothing remains or the sink is full.

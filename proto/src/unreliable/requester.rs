@@ -4,10 +4,11 @@
 use crate::host::{Completions, Host, Transmit};
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
+use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, put_data};
 use crate::wire::{Deth, Header, Position};
-use crate::work::{Destination, Payload, SendFlags, SendWr, UdDestination, WcStatus};
+use crate::work::{Destination, Payload, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
 
 /// Bit 31 of the queue key of a work request: the queue pair's own key is sent instead (10.2.5).
@@ -45,35 +46,13 @@ impl Requester {
         })
     }
 
-    /// Empties the queue, at the transition to RTS or RESET.
-    pub(crate) fn reset(&mut self, psn: Psn) {
-        self.queue.reset(psn);
-        self.packet = 0;
-        self.next_psn = psn;
-    }
-
     pub(crate) fn size(&self) -> SendQueueSize {
         self.queue.size()
     }
 
     /// The number of work requests that can still be posted.
     pub(crate) fn queue_room(&self) -> u32 {
-        let used = (self.queue.tail() - self.queue.head()) as u32;
-        self.queue.size().max_wr - used
-    }
-
-    /// The PSN of the next packet.
-    pub(crate) fn next_psn(&self) -> Psn {
-        self.next_psn
-    }
-
-    /// Whether no message is partly sent, which is the condition of SQD (10.3.1.5).
-    pub(crate) fn is_drained(&self) -> bool {
-        self.packet == 0
-    }
-
-    pub(crate) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
-        self.queue.post(wr, attr.path_mtu)
+        self.queue.room()
     }
 
     /// The work request of the next packet. In SQD no further message is started.
@@ -190,7 +169,12 @@ impl Requester {
     }
 
     /// Completes the oldest work request with `status` and flushes the others.
-    fn fail<H: Completions>(&mut self, cx: &Context<'_>, status: WcStatus, host: &mut H) -> Sent {
+    fn fail<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        status: WcStatus,
+        host: &mut H,
+    ) -> Sent {
         if let Some(wqe) = self.queue.pop() {
             host.send_completed(cx.completion(&wqe, status));
         }
@@ -202,18 +186,39 @@ impl Requester {
     fn complete<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.packet = 0;
         if let Some(wqe) = self.queue.pop() {
-            cx.counters.count_send_done(wqe.op);
-            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                host.send_completed(cx.completion(&wqe, WcStatus::Success));
-            }
+            cx.complete_send(&wqe, self.signal_all, host);
         }
     }
+}
 
-    /// Flushes the queue, in order (10.3.1.6, 10.3.1.7). PSNs continue after the last packet sent.
-    pub(crate) fn flush<H: Completions>(&mut self, cx: &Context<'_>, host: &mut H) {
-        while let Some(wqe) = self.queue.pop() {
-            host.send_completed(cx.completion(&wqe, WcStatus::WrFlushErr));
-        }
+impl SendSide for Requester {
+    fn reset(&mut self, attr: &QpAttr) {
+        let psn = attr.sq_psn;
+        self.queue.reset(psn);
+        self.packet = 0;
+        self.next_psn = psn;
+    }
+
+    fn configure(&mut self, _attr: &QpAttr) {}
+
+    fn drain(&mut self) {}
+
+    /// Whether no message is partly sent: a work request is done when its last packet is sent.
+    fn is_drained(&self) -> bool {
+        self.packet == 0
+    }
+
+    fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<(), PostError> {
+        self.queue.post(wr, attr.path_mtu)
+    }
+
+    /// PSNs continue after the last packet sent.
+    fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
+        cx.flush_sends(&mut self.queue, host);
         self.packet = 0;
     }
 }

@@ -6,22 +6,22 @@ use crate::testing::{LOCAL, Sent, Sink, TestHost, sge};
 use crate::time::Time;
 use crate::work::WcStatus;
 
-pub(crate) struct End<S> {
+pub(crate) struct Endpoint<S> {
     pub(crate) qp: UnreliableQp<S>,
     pub(crate) host: TestHost,
     pub(crate) now: Time,
 }
 
-impl<S: Service> End<S> {
+impl<S: Service> Endpoint<S> {
     pub(crate) fn of(qp: UnreliableQp<S>) -> Self {
-        End {
+        Endpoint {
             qp,
             host: TestHost::new(),
             now: Time(1),
         }
     }
 
-    pub(crate) fn go(&mut self, state: QpState, mask: AttrMask, attr: &QpAttr) {
+    pub(crate) fn modify(&mut self, state: QpState, mask: AttrMask, attr: &QpAttr) {
         let attr = QpAttr { state, ..*attr };
         let mask = mask | AttrMask::STATE;
         self.qp

@@ -5,7 +5,8 @@ use crate::deferred::Deferred;
 use crate::delayed_ack::DelayedAck;
 use crate::handover::{Handover, Mode};
 use crate::sync::lock;
-use crate::system::{Timer, check, end, thread};
+use crate::system::{Timer, check, join, thread};
+
 use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -75,14 +76,14 @@ impl Engine {
     }
 
     /// Models the end of a post.
-    fn answer(&self) {
+    fn respond(&self) {
         let mut acks = lock(&self.qps[0].0);
         acks.answering.posted(NOW, 0);
         self.transmit(&mut acks);
     }
 
     /// Models `Qp::send_held`.
-    fn send_held(&self, qp: &Qp) {
+    fn send_delayed_ack(&self, qp: &Qp) {
         let mut acks = lock(&qp.0);
         if acks.answering.unlist() {
             self.transmit(&mut acks);
@@ -96,12 +97,12 @@ impl Engine {
 
     /// Models an empty poll.
     fn poll(&self) {
-        self.waiting.take_acks(|qp| self.send_held(&qp));
+        self.waiting.take_acks(|qp| self.send_delayed_ack(&qp));
     }
 
     /// Models the progress thread: it leaves packets to the polling application, and then finds
     /// that the application has stopped polling.
-    fn look(&self) {
+    fn run_progress_thread(&self) {
         let mut returns = 0;
         for polls in [true, false] {
             let mode = self.handover.choose(polls, &mut returns);
@@ -125,15 +126,15 @@ pub fn delayed_acks_are_sent_without_a_response() {
         let engine = Engine::new(2);
         let answers = thread(&engine, |engine| {
             engine.arrive(0);
-            engine.answer();
+            engine.respond();
         });
         let polls = thread(&engine, |engine| {
             engine.arrive(0);
             engine.poll();
         });
-        engine.look();
-        end(answers);
-        end(polls);
+        engine.run_progress_thread();
+        join(answers);
+        join(polls);
         engine.assert_all_are_acknowledged();
     });
 }
@@ -147,24 +148,24 @@ pub fn delayed_acks_of_two_queue_pairs_are_all_sent() {
             engine.arrive(1);
             engine.poll();
         });
-        engine.look();
-        end(receives);
-        end(polls);
+        engine.run_progress_thread();
+        join(receives);
+        join(polls);
         engine.assert_all_are_acknowledged();
     });
 }
 
 /// A thread receives and does not call the library again.
-pub fn the_progress_thread_sends_delayed_acks() {
+pub fn progress_thread_sends_delayed_acks() {
     check(100, || {
         let engine = Engine::new(2);
         let program = thread(&engine, |engine| {
             engine.arrive(0);
-            engine.answer();
+            engine.respond();
             engine.arrive(0);
         });
-        engine.look();
-        end(program);
+        engine.run_progress_thread();
+        join(program);
         engine.assert_all_are_acknowledged();
     });
 }

@@ -10,7 +10,7 @@
 //! `tests/models.rs` runs each model.
 
 pub mod acknowledgements;
-pub mod gathering;
+pub mod deferred_sends;
 pub mod notifications;
 pub mod progress;
 pub mod queues;

@@ -3,14 +3,14 @@
 use crate::counted::Counted;
 use crate::entries::{Added, Entries};
 use crate::handover::{Handover, Mode};
-use crate::system::{Bell, Semaphore, check, end, thread};
+use crate::system::{EventFd, Semaphore, check, join, thread};
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
 /// A completion queue, its channel, and the hand-off to the progress thread.
 struct Engine {
     handover: Handover,
-    bell: Bell,
+    bell: EventFd,
     queue: Entries<u32>,
     channel: Counted<(), Semaphore>,
 }
@@ -19,7 +19,7 @@ impl Engine {
     fn new() -> Arc<Self> {
         Arc::new(Engine {
             handover: Handover::new(),
-            bell: Bell::new(),
+            bell: EventFd::new(),
             queue: Entries::new(4).expect("memory"),
             channel: Counted::with(Semaphore::new()),
         })
@@ -28,7 +28,7 @@ impl Engine {
     /// Models `Cq::arm`.
     fn arm(&self) {
         if self.queue.arm(false) && self.handover.arm() {
-            self.bell.ring();
+            self.bell.write();
         }
     }
 
@@ -51,7 +51,7 @@ impl Engine {
 
 /// A program arms, polls once more, and sleeps. Its completion comes from another polling thread,
 /// or from the progress thread.
-pub fn a_poll_after_arming_misses_no_completion() {
+pub fn poll_after_arming_misses_no_completion() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
@@ -63,8 +63,8 @@ pub fn a_poll_after_arming_misses_no_completion() {
             }
         });
         let polls = thread(&engine, |engine| engine.push(1));
-        end(polls);
-        end(program);
+        join(polls);
+        join(program);
     });
     check(3, || {
         let engine = Engine::new();
@@ -78,22 +78,22 @@ pub fn a_poll_after_arming_misses_no_completion() {
         });
         engine.watch();
         engine.push(1);
-        end(program);
+        join(program);
         assert_eq!(engine.handover.is_armed(), engine.queue.disarm());
     });
 }
 
 /// Another queue stays armed. The notification may precede the increment of the count of armed
 /// queues, which must not disarm the other queue.
-pub fn a_notification_before_the_count_leaves_others_armed() {
+pub fn notification_before_the_count_leaves_others_armed() {
     check(4, || {
         let engine = Engine::new();
         assert!(!engine.handover.arm());
         let arms = thread(&engine, Engine::arm);
         let pushes = thread(&engine, |engine| engine.push(1));
         engine.watch();
-        end(arms);
-        end(pushes);
+        join(arms);
+        join(pushes);
         assert!(engine.handover.is_armed());
         assert_eq!(engine.channel.count().value() == 0, engine.queue.disarm());
     });

@@ -2,7 +2,7 @@
 //! asleep.
 
 use crate::handover::{Handover, Mode};
-use crate::system::{Bell, check, end, thread};
+use crate::system::{EventFd, check, join, thread};
 use crate::timers::Timers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use urxe_proto::time::Time;
 
 struct Engine {
     handover: Handover,
-    bell: Bell,
+    wakeup: EventFd,
     timers: Timers,
 }
 
@@ -19,20 +19,20 @@ impl Engine {
     fn new() -> Arc<Self> {
         Arc::new(Engine {
             handover: Handover::new(),
-            bell: Bell::new(),
+            wakeup: EventFd::new(),
             timers: Timers::new(),
         })
     }
 
-    fn ring_if(&self, must_be_woken: bool) {
+    fn wake_if(&self, must_be_woken: bool) {
         if must_be_woken {
-            self.bell.ring();
+            self.wakeup.write();
         }
     }
 
     fn arm_timer(&self, qpn: u32, at: Time) {
         if self.timers.add(Qpn::new(qpn), at) {
-            self.ring_if(self.handover.deadline_moved(at));
+            self.wake_if(self.handover.deadline_moved(at));
         }
     }
 }
@@ -42,7 +42,7 @@ static PARKED: AtomicBool = AtomicBool::new(false);
 static YIELDED: AtomicBool = AtomicBool::new(false);
 
 /// A parked thread sleeps until the last caller leaves and wakes it.
-pub fn the_last_caller_wakes_a_parked_thread() {
+pub fn last_caller_wakes_a_parked_thread() {
     // Two threads that call once, and one that calls repeatedly.
     check(2, || wait_and_leave(2, 1));
     check(4, || wait_and_leave(1, 2));
@@ -53,7 +53,7 @@ fn wait_and_leave(threads: usize, times: usize) {
     let engine = Engine::new();
     let come_and_go = |engine: &Engine| {
         engine.handover.enter();
-        engine.ring_if(engine.handover.leave());
+        engine.wake_if(engine.handover.leave());
     };
     let waiters: Vec<_> = (0..threads)
         .map(|_| {
@@ -66,10 +66,10 @@ fn wait_and_leave(threads: usize, times: usize) {
     for _ in 0..3 {
         if engine.handover.choose(false, &mut returns) == Mode::Parked {
             PARKED.store(true, Ordering::Relaxed);
-            engine.bell.wait();
+            engine.wakeup.wait();
         }
     }
-    waiters.into_iter().for_each(end);
+    waiters.into_iter().for_each(join);
     // Without callers it does not park again.
     engine.handover.choose(false, &mut returns);
     assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
@@ -80,16 +80,16 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
-            engine.ring_if(engine.handover.arm());
+            engine.wake_if(engine.handover.arm());
         });
         let mut returns = 0;
         // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
         while engine.handover.choose(true, &mut returns) == Mode::YieldingToPolls {
             YIELDED.store(true, Ordering::Relaxed);
-            engine.bell.wait();
+            engine.wakeup.wait();
         }
         assert!(engine.handover.is_armed());
-        end(program);
+        join(program);
         engine.handover.disarm();
         assert_eq!(
             engine.handover.choose(true, &mut returns),
@@ -100,7 +100,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
 }
 
 /// The progress thread sleeps no longer than until the earliest deadline.
-pub fn the_thread_wakes_at_the_earliest_deadline() {
+pub fn thread_wakes_at_the_earliest_deadline() {
     const FIRST: Time = Time(30);
     check(3, || {
         let engine = Engine::new();
@@ -115,10 +115,10 @@ pub fn the_thread_wakes_at_the_earliest_deadline() {
                 break;
             }
             // The earliest deadline is not set yet. The thread that sets it must ring the bell.
-            engine.bell.wait();
+            engine.wakeup.wait();
             engine.handover.wake_up();
         }
-        programs.into_iter().for_each(end);
+        programs.into_iter().for_each(join);
         assert_eq!(engine.timers.take_due(FIRST), Some((FIRST, Qpn::new(2))));
         assert_eq!(engine.timers.next(), Time(50));
     });

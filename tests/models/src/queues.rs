@@ -3,7 +3,7 @@
 
 use crate::counted::Counted;
 use crate::deferred_queue::DeferredQueue;
-use crate::system::{Semaphore, check, end, thread};
+use crate::system::{Semaphore, check, join, thread};
 use std::sync::Arc;
 
 type Events = Counted<u32, Semaphore>;
@@ -29,7 +29,7 @@ pub fn each_event_wakes_a_reader() {
         let readers = [(); 2].map(|()| thread(&events, next));
         events.push(1);
         events.push(2);
-        let mut got = readers.map(end);
+        let mut got = readers.map(join);
         got.sort_unstable();
         assert_eq!(got, [1, 2]);
         assert_eq!(events.count().value(), 0);
@@ -37,7 +37,7 @@ pub fn each_event_wakes_a_reader() {
 }
 
 /// An event is retracted while a reader takes it: exactly one of them gets it.
-pub fn an_event_is_retracted_or_read() {
+pub fn event_is_retracted_or_read() {
     const LAST: u32 = 9;
     check(3, || {
         let events = events();
@@ -50,14 +50,14 @@ pub fn an_event_is_retracted_or_read() {
         events.push(1);
         let taken_back = events.retract(|event| *event == 1);
         events.push(LAST);
-        let was_read = end(reader);
+        let was_read = join(reader);
         assert_ne!(was_read, taken_back == [1]);
         assert_eq!(events.count().value(), 0);
     });
 }
 
 /// Packets that threads defer while they hold locks are taken once, after the locks are released.
-pub fn a_deferred_packet_is_taken_once() {
+pub fn deferred_packet_is_taken_once() {
     check(3, || {
         let aside = Arc::new(DeferredQueue::default());
         let receivers = [1, 2].map(|packet| {
@@ -67,7 +67,7 @@ pub fn a_deferred_packet_is_taken_once() {
             })
         });
         let mut taken = aside.take();
-        taken.extend(receivers.map(end).concat());
+        taken.extend(receivers.map(join).concat());
         taken.sort_unstable();
         assert_eq!(taken, [1, 2]);
         assert!(aside.is_empty());

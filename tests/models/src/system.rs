@@ -10,7 +10,7 @@ use urxe_proto::time::Time;
 
 /// Runs a model under every interleaving with at most `stops` preemptions.
 ///
-/// A switch at a blocking operation does not count. The faults that the models look for need one or
+/// A switch at a blocking operation does not count. The faults that the models detect need one or
 /// two preemptions. `LOOM_MAX_PREEMPTIONS` overrides the number.
 pub(crate) fn check(stops: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -20,14 +20,14 @@ pub(crate) fn check(stops: usize, model: impl Fn() + Send + Sync + 'static) {
 
 /// A value and the threads that wait for it to change.
 #[derive(Debug)]
-struct Watched<T> {
+struct Monitor<T> {
     value: Mutex<T>,
     changed: Condvar,
 }
 
-impl<T> Watched<T> {
+impl<T> Monitor<T> {
     fn new(value: T) -> Self {
-        Watched {
+        Monitor {
             value: Mutex::new(value),
             changed: Condvar::new(),
         }
@@ -52,30 +52,30 @@ impl<T> Watched<T> {
 
 /// An eventfd that wakes a thread.
 #[derive(Debug)]
-pub(crate) struct Bell(Watched<bool>);
+pub(crate) struct EventFd(Monitor<bool>);
 
-impl Bell {
+impl EventFd {
     pub(crate) fn new() -> Self {
-        Bell(Watched::new(false))
+        EventFd(Monitor::new(false))
     }
 
-    pub(crate) fn ring(&self) {
-        self.0.change(|rung| *rung = true);
+    pub(crate) fn write(&self) {
+        self.0.change(|written| *written = true);
     }
 
-    /// Sleeps until it has been rung, and resets it.
+    /// Sleeps until it has been written, and resets it.
     pub(crate) fn wait(&self) {
-        *self.0.wait_until(|rung| *rung) = false;
+        *self.0.wait_until(|written| *written) = false;
     }
 }
 
 /// An eventfd in semaphore mode.
 #[derive(Debug)]
-pub(crate) struct Semaphore(Watched<u64>);
+pub(crate) struct Semaphore(Monitor<u64>);
 
 impl Semaphore {
     pub(crate) fn new() -> Self {
-        Semaphore(Watched::new(0))
+        Semaphore(Monitor::new(0))
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -103,7 +103,7 @@ impl Count for Semaphore {
 
 /// The state of a kernel timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ticking {
+enum TimerState {
     Off,
     /// It has expired, or expires at any time from now on.
     Set,
@@ -111,27 +111,27 @@ enum Ticking {
 
 /// A kernel timer that expires as soon as a thread waits for it.
 #[derive(Debug)]
-pub(crate) struct Timer(Watched<Ticking>);
+pub(crate) struct Timer(Monitor<TimerState>);
 
 impl Timer {
     pub(crate) fn new() -> Self {
-        Timer(Watched::new(Ticking::Off))
+        Timer(Monitor::new(TimerState::Off))
     }
 
     /// Sleeps until it expires.
     pub(crate) fn wait(&self) {
-        drop(self.0.wait_until(|ticking| *ticking == Ticking::Set));
+        drop(self.0.wait_until(|state| *state == TimerState::Set));
     }
 }
 
 impl FlushTimer for Timer {
     fn set(&self, _: Time) {
-        self.0.change(|ticking| *ticking = Ticking::Set);
+        self.0.change(|state| *state = TimerState::Set);
     }
 
     fn clear(&self) {
         // It may have expired since it was set; that expiration is discarded too.
-        self.0.change(|ticking| *ticking = Ticking::Off);
+        self.0.change(|state| *state = TimerState::Off);
     }
 }
 
@@ -149,6 +149,6 @@ where
 }
 
 /// Joins a thread of the model, and returns its result.
-pub(crate) fn end<R>(thread: loom::thread::JoinHandle<R>) -> R {
+pub(crate) fn join<R>(thread: loom::thread::JoinHandle<R>) -> R {
     thread.join().expect("the thread does not panic")
 }

@@ -13,26 +13,26 @@ macro_rules! models {
 
 models! {
     progress {
-        the_last_caller_wakes_a_parked_thread,
+        last_caller_wakes_a_parked_thread,
         arming_wakes_a_thread_that_yields_to_polls,
-        the_thread_wakes_at_the_earliest_deadline,
+        thread_wakes_at_the_earliest_deadline,
     }
     acknowledgements {
         delayed_acks_are_sent_without_a_response,
         delayed_acks_of_two_queue_pairs_are_all_sent,
-        the_progress_thread_sends_delayed_acks,
+        progress_thread_sends_delayed_acks,
     }
-    gathering {
+    deferred_sends {
         deferred_sends_are_flushed_at_the_timeout,
         deferred_sends_are_flushed_while_another_thread_polls,
     }
     notifications {
-        a_poll_after_arming_misses_no_completion,
-        a_notification_before_the_count_leaves_others_armed,
+        poll_after_arming_misses_no_completion,
+        notification_before_the_count_leaves_others_armed,
     }
     queues {
         each_event_wakes_a_reader,
-        an_event_is_retracted_or_read,
-        a_deferred_packet_is_taken_once,
+        event_is_retracted_or_read,
+        deferred_packet_is_taken_once,
     }
 }

@@ -4,7 +4,7 @@
 //! - [`connection`]: two endpoints of a reliable connection, or an extended one, with random work
 //!   over links that lose, duplicate, reorder, delay and damage. The permitted contents of memory
 //!   and completions are known at each time.
-//! - [`crowd`]: the many-QP scenario: hosts with many queue pairs for reliable connections,
+//! - [`many_qps`]: the many-QP scenario: hosts with many queue pairs for reliable connections,
 //!   unreliable connections and datagrams, which share receives, fail and reconnect.
 //! - [`cm`]: hosts whose programs connect, reject, disconnect, abandon and crash.
 //! - [`throughput`]: figures of bulk transfer over links with loss or short queues.
@@ -14,10 +14,10 @@
 
 pub mod cm;
 pub mod connection;
-pub mod crowd;
 mod host;
 pub mod limits;
 mod link;
+pub mod many_qps;
 pub mod rng;
 pub mod seeds;
 mod sink;

@@ -5,21 +5,21 @@
 pub enum Fault {
     /// Datagrams are lost one by one.
     Loss,
-    /// All datagrams of up to two milliseconds are lost.
+    /// All datagrams are lost for up to two milliseconds.
     Burst,
-    /// Nothing gets through for up to a fifth of a second.
+    /// All datagrams are lost for up to 200 ms.
     Partition,
-    /// Datagrams arrive twice.
+    /// Datagrams are duplicated.
     Duplicate,
     /// Datagrams arrive later than those behind them.
     Reorder,
     /// Datagrams are damaged.
     Corrupt,
-    /// Links take their time for each byte.
+    /// Links have a limited rate.
     Bandwidth,
-    /// Datagrams are lost when many wait.
+    /// Datagrams are dropped when the queue is full.
     Queue,
-    /// Datagrams are marked when many wait.
+    /// Datagrams are marked (ECN) when the queue is long.
     Mark,
 }
 

@@ -2,7 +2,7 @@
 //! damages datagrams, and drops them when its queue is full.
 
 use crate::limits::{Fault, Limits};
-use crate::rng::{Rng, Scripted};
+use crate::rng::{Rng, ScriptedRng};
 use rand::RngExt;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -18,9 +18,9 @@ use urxe_proto::wire::{Operation, Packet};
 pub struct Faults {
     /// The probability of a single loss.
     pub loss: f64,
-    /// The probability that a loss of all datagrams begins, of up to `LONGEST_BURST`.
+    /// The probability that a loss of all datagrams begins, of up to `MAX_BURST`.
     pub burst: f64,
-    /// The probability that a longer loss of all datagrams begins, of up to `LONGEST_PARTITION`.
+    /// The probability that a longer loss of all datagrams begins, of up to `MAX_PARTITION`.
     pub partition: f64,
     /// The probability of a duplicate.
     pub duplicate: f64,
@@ -100,17 +100,17 @@ pub fn faults(rng: &mut Rng, bad: bool) -> Faults {
 }
 
 /// The maximum length of a burst of losses.
-const LONGEST_BURST: Duration = Duration::from_millis(2);
+const MAX_BURST: Duration = Duration::from_millis(2);
 
 /// The maximum length of a partition: less than the time after which a requester gives up.
-const LONGEST_PARTITION: Duration = Duration::from_millis(200);
+const MAX_PARTITION: Duration = Duration::from_millis(200);
 
 /// The maximum number of consecutive losses with a script. More would soon exhaust the retries.
-const MOST_IN_A_ROW: u32 = 2;
+const MAX_CONSECUTIVE_LOSSES: u32 = 2;
 
 /// A datagram in flight: its arrival time, a number that breaks ties, its bytes, and whether it is
 /// marked.
-type Flying = Reverse<(Time, u64, Vec<u8>, bool)>;
+type InFlight = Reverse<(Time, u64, Vec<u8>, bool)>;
 
 /// Returns the PSN if the datagram is a READ response.
 fn read_response(datagram: &[u8]) -> Option<Psn> {
@@ -134,13 +134,13 @@ pub struct Link {
     faults: Faults,
     icrc: FlowIcrc,
     is_v4: bool,
-    rng: Scripted,
-    flying: BinaryHeap<Flying>,
+    rng: ScriptedRng,
+    in_flight: BinaryHeap<InFlight>,
     busy_until: Time,
     burst_until: Time,
-    lost_in_a_row: u32,
+    consecutive_losses: u32,
     number: u64,
-    bounds_reordering: bool,
+    drops_overtaken: bool,
     /// The numbers of datagrams that are dropped because a repeated response overtook them.
     overtaken: HashSet<u64>,
     /// Damaged datagrams with a correct ICRC, which has a probability of 2^-16.
@@ -155,7 +155,7 @@ pub struct Link {
 
 impl Link {
     /// Returns an idle link.
-    pub fn new(faults: Faults, is_v4: bool, rng: Scripted) -> Self {
+    pub fn new(faults: Faults, is_v4: bool, rng: ScriptedRng) -> Self {
         let flow = if is_v4 {
             Flow::V4 {
                 src: Ipv4Addr::new(192, 0, 2, 1),
@@ -176,12 +176,12 @@ impl Link {
             icrc: FlowIcrc::new(&flow),
             is_v4,
             rng,
-            flying: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             busy_until: Time(0),
             burst_until: Time(0),
-            lost_in_a_row: 0,
+            consecutive_losses: 0,
             number: 0,
-            bounds_reordering: false,
+            drops_overtaken: false,
             overtaken: HashSet::new(),
             undetected: 0,
             damaged: 0,
@@ -191,7 +191,7 @@ impl Link {
     }
 
     /// Whether the link neither duplicates nor reorders.
-    pub fn keeps_order(&self) -> bool {
+    pub fn preserves_order(&self) -> bool {
         self.faults.duplicate == 0.0 && self.faults.reorder == 0.0
     }
 
@@ -204,7 +204,7 @@ impl Link {
     /// specification assumes a fabric that does not reorder. So where the age of data is checked,
     /// links reorder by less.
     pub fn bound_reordering(&mut self) {
-        self.bounds_reordering = true;
+        self.drops_overtaken = true;
     }
 
     /// Records the datagrams that a datagram arriving at `arrives` overtakes.
@@ -212,8 +212,8 @@ impl Link {
         let Some(psn) = read_response(datagram) else {
             return;
         };
-        for Reverse((at, number, flying, _)) in &self.flying {
-            if *at > arrives && read_response(flying).is_some_and(|other| other.after(psn)) {
+        for Reverse((at, number, in_flight, _)) in &self.in_flight {
+            if *at > arrives && read_response(in_flight).is_some_and(|other| other.after(psn)) {
                 self.overtaken.insert(*number);
             }
         }
@@ -227,28 +227,29 @@ impl Link {
         };
         let mut datagram = packet.to_vec();
         datagram.extend_from_slice(&self.icrc.compute(id, packet));
-        if self.flying.len() >= self.faults.queue {
+        if self.in_flight.len() >= self.faults.queue {
             self.overflowed += 1;
             return;
         }
-        let marked = self.flying.len() >= self.faults.mark;
+        let marked = self.in_flight.len() >= self.faults.mark;
         let copies = 1 + u32::from(self.rng.random_bool(self.faults.duplicate));
         for _ in 0..copies {
             let mut copy = datagram.clone();
-            let must_arrive = self.rng.is_told() && self.lost_in_a_row >= MOST_IN_A_ROW;
-            if self.loses(now) && !must_arrive {
-                self.lost_in_a_row += 1;
+            let must_arrive =
+                self.rng.has_script() && self.consecutive_losses >= MAX_CONSECUTIVE_LOSSES;
+            if self.is_lost(now) && !must_arrive {
+                self.consecutive_losses += 1;
                 continue;
             }
             if self.rng.random_bool(self.faults.corrupt) && !must_arrive {
-                self.lost_in_a_row += 1;
+                self.consecutive_losses += 1;
                 self.damage(&mut copy);
                 if self.accepts(&copy) {
                     self.undetected += 1;
                     continue;
                 }
             } else {
-                self.lost_in_a_row = 0;
+                self.consecutive_losses = 0;
             }
             let takes = (copy.len() as f64 * self.faults.ns_per_byte) as u64;
             self.busy_until = self.busy_until.max(now) + Duration::from_nanos(takes);
@@ -259,25 +260,23 @@ impl Link {
                     .random_range(0..=self.faults.late.as_nanos() as u64);
                 arrives = arrives + Duration::from_nanos(late);
             }
-            if self.bounds_reordering && !self.keeps_order() {
+            if self.drops_overtaken && !self.preserves_order() {
                 self.mark_overtaken(arrives, &copy);
             }
             self.number += 1;
-            self.flying
+            self.in_flight
                 .push(Reverse((arrives, self.number, copy, marked)));
         }
     }
 
     /// Whether a datagram sent now is lost.
-    fn loses(&mut self, now: Time) -> bool {
+    fn is_lost(&mut self, now: Time) -> bool {
         if self.rng.random_bool(self.faults.burst) {
-            let length = self.rng.random_range(0..=LONGEST_BURST.as_nanos() as u64);
+            let length = self.rng.random_range(0..=MAX_BURST.as_nanos() as u64);
             self.burst_until = now + Duration::from_nanos(length);
         }
         if self.rng.random_bool(self.faults.partition) {
-            let length = self
-                .rng
-                .random_range(0..=LONGEST_PARTITION.as_nanos() as u64);
+            let length = self.rng.random_range(0..=MAX_PARTITION.as_nanos() as u64);
             self.burst_until = self.burst_until.max(now + Duration::from_nanos(length));
             self.partitions += 1;
         }
@@ -312,7 +311,7 @@ impl Link {
 
     /// The time at which the next datagram arrives.
     pub fn next_arrival(&self) -> Time {
-        match self.flying.peek() {
+        match self.in_flight.peek() {
             Some(Reverse((at, ..))) => *at,
             None => Time::NEVER,
         }
@@ -324,7 +323,7 @@ impl Link {
             if self.next_arrival() > now {
                 return None;
             }
-            let Reverse((_, number, datagram, marked)) = self.flying.pop()?;
+            let Reverse((_, number, datagram, marked)) = self.in_flight.pop()?;
             if !self.overtaken.remove(&number) {
                 break (datagram, marked);
             }

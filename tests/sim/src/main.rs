@@ -1,21 +1,21 @@
-//! `cargo xtask sim`: many seeds of a simulation, with progress. A failure is shrunk and shown.
+//! `cargo xtask sim`: runs many seeds of a simulation, and shrinks the first failure.
 
 use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use std::time::Instant;
 use urxe_sim::limits::{Fault, Limits};
 use urxe_sim::seeds::{self, Run, Stats};
-use urxe_sim::{cm, connection, crowd, throughput};
+use urxe_sim::{cm, connection, many_qps, throughput};
 
 /// Run seeded simulations of the protocol, with virtual time and bad networks.
 #[derive(Parser)]
 #[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
 struct Options {
-    /// What to simulate.
+    /// The simulation.
     #[arg(value_enum, default_value = "connection")]
-    world: World,
+    simulation: Simulation,
 
-    /// How many seeds.
+    /// The number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
 
@@ -23,53 +23,53 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     first: u64,
 
-    /// Replay this seed alone, and tell what happens.
+    /// Run only this seed, and print its events.
     #[arg(long)]
     seed: Option<u64>,
 
-    /// Threads; as many as there are processors, if not said.
+    /// The number of threads [default: the number of processors].
     #[arg(long)]
     threads: Option<usize>,
 
-    /// With --seed: work requests of an endpoint, or attempts to connect, at most.
+    /// With --seed: the maximum number of work requests of an endpoint, or of attempts to connect.
     #[arg(long, requires = "seed")]
     ops: Option<usize>,
 
-    /// With --seed: the longest message, in bytes.
+    /// With --seed: the maximum length of a message, in bytes.
     #[arg(long, requires = "seed")]
     longest: Option<usize>,
 
-    /// With --seed: faults that shall not happen, comma-separated.
+    /// With --seed: faults to disable, comma-separated.
     #[arg(long, value_enum, value_delimiter = ',', requires = "seed")]
     without: Vec<Fault>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum World {
+enum Simulation {
     /// Two endpoints of a reliable connection.
     Connection,
-    /// Hosts with many queue pairs of all services, some of which fail and connect anew.
-    Crowd,
-    /// Hosts that connect and disconnect.
+    /// Hosts with many queue pairs of all services. Connections fail and are replaced.
+    ManyQps,
+    /// The connection manager: hosts that connect and disconnect.
     Cm,
-    /// How well connections use links that lose or queue little: a table.
+    /// The link utilization of connections over links with loss or short queues: a table.
     Throughput,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match options.world {
-        World::Connection => simulate(&options, "connection", connection::run),
-        World::Crowd => simulate(&options, "crowd", crowd::run),
-        World::Cm => simulate(&options, "cm", cm::run),
-        World::Throughput => {
+    match options.simulation {
+        Simulation::Connection => simulate(&options, "connection", connection::run),
+        Simulation::ManyQps => simulate(&options, "many-qps", many_qps::run),
+        Simulation::Cm => simulate(&options, "cm", cm::run),
+        Simulation::Throughput => {
             throughput::table(|line| println!("{line}"));
             ExitCode::SUCCESS
         }
     }
 }
 
-fn simulate<S: Stats>(options: &Options, world: &str, run: impl Run<S>) -> ExitCode {
+fn simulate<S: Stats>(options: &Options, name: &str, run: impl Run<S>) -> ExitCode {
     if let Some(seed) = options.seed {
         let limits = Limits {
             ops: options.ops.unwrap_or(usize::MAX),
@@ -98,10 +98,10 @@ fn simulate<S: Stats>(options: &Options, world: &str, run: impl Run<S>) -> ExitC
     let Some(&seed) = outcome.failed.first() else {
         return ExitCode::SUCCESS;
     };
-    println!("making seed {seed} smaller");
+    println!("shrinking seed {seed}");
     let limits = seeds::shrink(seed, &run);
     println!(
-        "watch it with: cargo xtask sim {world} --seed {seed}{}",
+        "replay it with: cargo xtask sim {name} --seed {seed}{}",
         limits.options()
     );
     ExitCode::FAILURE

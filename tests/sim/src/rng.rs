@@ -9,29 +9,29 @@ pub type Rng = rand::rngs::Xoshiro256PlusPlus;
 
 /// A generator whose first values come from a script.
 #[derive(Debug)]
-pub struct Scripted {
+pub struct ScriptedRng {
     script: std::vec::IntoIter<u8>,
-    is_told: bool,
+    has_script: bool,
     then: Rng,
 }
 
-impl Scripted {
+impl ScriptedRng {
     /// Returns a generator that consumes `script`, and then continues from `seed`.
     pub fn new(script: Vec<u8>, seed: u64) -> Self {
-        Scripted {
-            is_told: !script.is_empty(),
+        ScriptedRng {
+            has_script: !script.is_empty(),
             script: script.into_iter(),
             then: Rng::seed_from_u64(seed),
         }
     }
 
     /// Whether it was created with a script, which may request what is improbable by chance.
-    pub fn is_told(&self) -> bool {
-        self.is_told
+    pub fn has_script(&self) -> bool {
+        self.has_script
     }
 }
 
-impl TryRng for Scripted {
+impl TryRng for ScriptedRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {

@@ -63,7 +63,7 @@ pub fn run<S: Stats>(
                     match attempt(seed, &Limits::default(), run) {
                         Some(stats) => lock(&total).add(&stats),
                         None => {
-                            eprintln!("that was seed {seed}");
+                            eprintln!("seed {seed} failed");
                             lock(&failed).push(seed);
                         }
                     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_found_and_made_as_small_as_it_can_be() {
+    fn failure_is_found_and_shrunk() {
         let outcome = run(0..20, 2, &breaks, |_| ());
         assert_eq!((outcome.failed, outcome.total.0), (vec![7], 19));
         let limits = shrink(7, &breaks);

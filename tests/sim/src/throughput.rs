@@ -31,12 +31,12 @@ const MESSAGE: u32 = 64 << 10;
 /// The length of a short READ in bytes: one packet.
 const SHORT: u32 = 4 << 10;
 /// The number of work requests that each requester keeps posted, and of outstanding READs.
-const POSTED: u32 = 16;
+const QUEUE_DEPTH: u32 = 16;
 /// The length of a transfer, in virtual time.
-const LENGTH: Duration = Duration::from_millis(60);
+const TRANSFER_TIME: Duration = Duration::from_millis(60);
 /// The window limit and the size of the out-of-order queue, as in the driver.
 const WINDOW_BYTES: u32 = 256 << 10;
-const HOLD_BYTES: u32 = 512 << 10;
+const OUT_OF_ORDER_BYTES: u32 = 512 << 10;
 const KEY: u32 = 1;
 const BASE: u64 = 1 << 32;
 const FIRST: u32 = 0x11;
@@ -172,23 +172,23 @@ impl Work {
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The fraction of the link's rate that carried acknowledged data.
-    pub used: f64,
+    pub utilization: f64,
     /// The fraction of the sent packets that were retransmissions.
-    pub again: f64,
+    pub retransmitted: f64,
     /// The longest time for which a requester received nothing.
-    pub silence: Duration,
+    pub longest_gap: Duration,
     /// The average time of a packet in the queue.
-    pub waited: Duration,
+    pub queueing_delay: Duration,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cell = format!(
             "{:.0}%, {:.1}%, {:.1} ms, {} us",
-            self.used * 100.0,
-            self.again * 100.0,
-            self.silence.as_secs_f64() * 1e3,
-            self.waited.as_micros()
+            self.utilization * 100.0,
+            self.retransmitted * 100.0,
+            self.longest_gap.as_secs_f64() * 1e3,
+            self.queueing_delay.as_micros()
         );
         f.pad(&cell)
     }
@@ -198,27 +198,33 @@ impl fmt::Display for Outcome {
 /// responder; for READs, an algorithm and a length.
 pub fn table(mut line: impl FnMut(String)) {
     line(format!(
-        "{MESSAGE} bytes a WRITE, MTU 4096, {} ms; link used, sent again, longest silence, wait in the queue",
-        LENGTH.as_millis()
+        "{MESSAGE} bytes a WRITE, MTU 4096, {} ms; link utilization, retransmitted, longest gap, \
+         queueing delay",
+        TRANSFER_TIME.as_millis()
     ));
-    let columns = Algorithm::ALL.map(|algorithm| [true, false].map(|keeps| (algorithm, keeps)));
+    let columns = Algorithm::ALL
+        .map(|algorithm| [true, false].map(|keeps_out_of_order| (algorithm, keeps_out_of_order)));
     let columns = columns.as_flattened();
-    let names = columns.iter().map(|&(algorithm, keeps)| {
-        let peer = if keeps { "urxe" } else { "go-back-N" };
+    let names = columns.iter().map(|&(algorithm, keeps_out_of_order)| {
+        let peer = if keeps_out_of_order {
+            "urxe"
+        } else {
+            "go-back-N"
+        };
         format!("{algorithm}, peer {peer}")
     });
     let names: Vec<_> = names.collect();
     line(format!("| | {} |", names.join(" | ")));
     line(format!("|---|{}", "---|".repeat(names.len())));
     for case in CASES {
-        let cells = columns
-            .iter()
-            .map(|&(algorithm, keeps)| run(&case, algorithm, keeps, Work::Write).to_string());
+        let cells = columns.iter().map(|&(algorithm, keeps_out_of_order)| {
+            run(&case, algorithm, keeps_out_of_order, Work::Write).to_string()
+        });
         let cells: Vec<_> = cells.collect();
         line(format!("| {} | {} |", case.name, cells.join(" | ")));
     }
     line(format!(
-        "READ, {POSTED} outstanding; the same figures of the responses"
+        "READ, {QUEUE_DEPTH} outstanding; the same figures of the responses"
     ));
     let columns = Algorithm::ALL.map(|algorithm| [MESSAGE, SHORT].map(|bytes| (algorithm, bytes)));
     let columns = columns.as_flattened();
@@ -237,23 +243,23 @@ pub fn table(mut line: impl FnMut(String)) {
     }
 }
 
-/// Runs one transfer. With `keeps`, responders have an out-of-order queue; else they drop such
-/// requests.
-pub fn run(case: &Case, algorithm: Algorithm, keeps: bool, work: Work) -> Outcome {
-    let mut world = World::new(*case, algorithm, keeps, work);
+/// Runs one transfer. With `keeps_out_of_order`, responders have an out-of-order queue; otherwise
+/// they drop requests behind a gap.
+pub fn run(case: &Case, algorithm: Algorithm, keeps_out_of_order: bool, work: Work) -> Outcome {
+    let mut world = World::new(*case, algorithm, keeps_out_of_order, work);
     world.run();
     world.outcome()
 }
 
-struct End {
+struct Endpoint {
     qp: RcQp,
     host: SimHost,
     work: Work,
     /// The PSN after the highest that it sent over the measured link.
     sent_end: Psn,
     completed: u64,
-    heard: Time,
-    silence: Duration,
+    last_received: Time,
+    longest_gap: Duration,
 }
 
 /// A sink for one call of `poll_transmit`.
@@ -283,25 +289,25 @@ impl Transmit for Sink {
 
 /// A packet in flight: its arrival time, a number that breaks ties, the index of the receiving end,
 /// its bytes, and whether it is marked.
-type Flying = Reverse<(Time, u64, usize, Vec<u8>, bool)>;
+type InFlight = Reverse<(Time, u64, usize, Vec<u8>, bool)>;
 
 struct World {
     case: Case,
     work: Work,
     /// The requesters, followed by their responders.
-    ends: Vec<End>,
-    flying: BinaryHeap<Flying>,
+    endpoints: Vec<Endpoint>,
+    in_flight: BinaryHeap<InFlight>,
     number: u64,
     /// The times at which the queued packets leave the queue.
-    leaving: VecDeque<Time>,
+    departures: VecDeque<Time>,
     /// The number of further packets to lose.
-    losing: u32,
+    losses_left: u32,
     rng: Rng,
     now: Time,
     sent: u64,
     /// Packets whose PSN had been sent before.
-    again: u64,
-    waited: Duration,
+    retransmitted: u64,
+    queueing_delay: Duration,
 }
 
 fn gid(index: usize) -> Gid {
@@ -313,29 +319,33 @@ fn qpn(index: usize) -> Qpn {
 }
 
 impl World {
-    fn new(case: Case, algorithm: Algorithm, keeps: bool, work: Work) -> Self {
-        let hold_bytes = if keeps { HOLD_BYTES } else { 0 };
-        let ends = (0..2 * case.senders).map(|index| {
+    fn new(case: Case, algorithm: Algorithm, keeps_out_of_order: bool, work: Work) -> Self {
+        let out_of_order_bytes = if keeps_out_of_order {
+            OUT_OF_ORDER_BYTES
+        } else {
+            0
+        };
+        let endpoints = (0..2 * case.senders).map(|index| {
             let peer = (index + case.senders) % (2 * case.senders);
-            End::new(index, peer, algorithm, hold_bytes, work)
+            Endpoint::new(index, peer, algorithm, out_of_order_bytes, work)
         });
         let mut world = World {
             case,
             work,
-            ends: ends.collect(),
-            flying: BinaryHeap::new(),
+            endpoints: endpoints.collect(),
+            in_flight: BinaryHeap::new(),
             number: 0,
-            leaving: VecDeque::new(),
-            losing: 0,
+            departures: VecDeque::new(),
+            losses_left: 0,
             rng: Rng::seed_from_u64(1),
             now: Time(0),
             sent: 0,
-            again: 0,
-            waited: Duration::ZERO,
+            retransmitted: 0,
+            queueing_delay: Duration::ZERO,
         };
         for index in 0..case.senders {
-            for _ in 0..POSTED {
-                world.ends[index].post(Time(0));
+            for _ in 0..QUEUE_DEPTH {
+                world.endpoints[index].post(Time(0));
             }
             world.poll(index);
         }
@@ -343,14 +353,14 @@ impl World {
     }
 
     fn run(&mut self) {
-        let end = Time(0) + LENGTH;
+        let end = Time(0) + TRANSFER_TIME;
         loop {
-            let deadline = self.ends[..self.case.senders]
+            let deadline = self.endpoints[..self.case.senders]
                 .iter()
                 .map(|end| end.qp.deadline())
                 .min();
             let deadline = deadline.unwrap_or(Time::NEVER);
-            let arrival = match self.flying.peek() {
+            let arrival = match self.in_flight.peek() {
                 Some(Reverse((at, ..))) => *at,
                 None => Time::NEVER,
             };
@@ -360,14 +370,14 @@ impl World {
                 return;
             }
             if arrival <= deadline
-                && let Some(Reverse((_, _, index, bytes, marked))) = self.flying.pop()
+                && let Some(Reverse((_, _, index, bytes, marked))) = self.in_flight.pop()
             {
-                self.ends[index].receive(self.now, &bytes, marked, self.case.senders);
+                self.endpoints[index].receive(self.now, &bytes, marked, self.case.senders);
                 self.poll(index);
                 continue;
             }
             for index in 0..self.case.senders {
-                let end = &mut self.ends[index];
+                let end = &mut self.endpoints[index];
                 if end.qp.deadline() <= self.now {
                     end.qp.handle_timeout(self.now, &mut end.host);
                     self.poll(index);
@@ -382,7 +392,7 @@ impl World {
             staged: Vec::new(),
             packets: Vec::new(),
         };
-        let end = &mut self.ends[index];
+        let end = &mut self.endpoints[index];
         end.qp.poll_transmit(self.now, &mut end.host, &mut sink);
         for packet in sink.packets {
             self.send(index, packet);
@@ -397,59 +407,66 @@ impl World {
         let to = (from + senders) % (2 * senders);
         if is_requester != (self.work == Work::Write) {
             let at = self.now + half;
-            self.flying
+            self.in_flight
                 .push(Reverse((at, self.number, to, packet, false)));
             return;
         }
         self.sent += 1;
         let parsed = Packet::parse(&packet).expect("what an end sends is well-formed");
         let psn = parsed.header.bth.psn;
-        match psn.before(self.ends[from].sent_end) {
-            true => self.again += 1,
-            false => self.ends[from].sent_end = psn.next(),
+        match psn.before(self.endpoints[from].sent_end) {
+            true => self.retransmitted += 1,
+            false => self.endpoints[from].sent_end = psn.next(),
         }
-        while self.leaving.front().is_some_and(|at| *at <= self.now) {
-            self.leaving.pop_front();
+        while self.departures.front().is_some_and(|at| *at <= self.now) {
+            self.departures.pop_front();
         }
-        if self.losing == 0 && self.rng.random_bool(self.case.loss) {
-            self.losing = self.case.run;
+        if self.losses_left == 0 && self.rng.random_bool(self.case.loss) {
+            self.losses_left = self.case.run;
         }
-        if self.losing > 0 {
-            self.losing -= 1;
+        if self.losses_left > 0 {
+            self.losses_left -= 1;
             return;
         }
-        if self.leaving.len() >= self.case.queue {
+        if self.departures.len() >= self.case.queue {
             return;
         }
-        let marked = self.leaving.len() >= self.case.mark;
+        let marked = self.departures.len() >= self.case.mark;
         let takes = Duration::from_nanos(packet.len() as u64 * 1_000_000_000 / self.case.rate);
-        let begins = self.leaving.back().copied().unwrap_or(self.now);
-        self.waited += begins.since(self.now);
+        let begins = self.departures.back().copied().unwrap_or(self.now);
+        self.queueing_delay += begins.since(self.now);
         let leaves = begins + takes;
-        self.leaving.push_back(leaves);
+        self.departures.push_back(leaves);
         let at = leaves + half;
-        self.flying
+        self.in_flight
             .push(Reverse((at, self.number, to, packet, marked)));
     }
 
     fn outcome(&self) -> Outcome {
-        let requesters = &self.ends[..self.case.senders];
+        let requesters = &self.endpoints[..self.case.senders];
         let completed: u64 = requesters.iter().map(|end| end.completed).sum();
-        let silence = requesters
+        let longest_gap = requesters
             .iter()
-            .map(|end| end.silence.max(self.now.since(end.heard)));
+            .map(|end| end.longest_gap.max(self.now.since(end.last_received)));
         Outcome {
-            used: completed as f64 * f64::from(self.work.bytes())
-                / (self.case.rate as f64 * LENGTH.as_secs_f64()),
-            again: self.again as f64 / self.sent.max(1) as f64,
-            silence: silence.max().unwrap_or_default(),
-            waited: self.waited / u32::try_from(self.sent.max(1)).unwrap_or(u32::MAX),
+            utilization: completed as f64 * f64::from(self.work.bytes())
+                / (self.case.rate as f64 * TRANSFER_TIME.as_secs_f64()),
+            retransmitted: self.retransmitted as f64 / self.sent.max(1) as f64,
+            longest_gap: longest_gap.max().unwrap_or_default(),
+            queueing_delay: self.queueing_delay
+                / u32::try_from(self.sent.max(1)).unwrap_or(u32::MAX),
         }
     }
 }
 
-impl End {
-    fn new(index: usize, peer: usize, algorithm: Algorithm, hold_bytes: u32, work: Work) -> Self {
+impl Endpoint {
+    fn new(
+        index: usize,
+        peer: usize,
+        algorithm: Algorithm,
+        out_of_order_bytes: u32,
+        work: Work,
+    ) -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = Region {
             key: KEY,
@@ -474,23 +491,23 @@ impl End {
             service: QpType::Rc,
             qpn: qpn(index),
             send: SendQueueSize {
-                max_wr: POSTED,
+                max_wr: QUEUE_DEPTH,
                 max_sge: 1,
                 max_inline: 0,
             },
             signal_all: true,
             window_bytes: WINDOW_BYTES,
-            hold_bytes,
+            out_of_order_bytes,
             congestion: algorithm,
         };
-        let mut end = End {
+        let mut end = Endpoint {
             qp: RcQp::new(config).expect("memory"),
             host,
             work,
             sent_end: Psn::new(0),
             completed: 0,
-            heard: Time(0),
-            silence: Duration::ZERO,
+            last_received: Time(0),
+            longest_gap: Duration::ZERO,
         };
         let attr = QpAttr {
             access,
@@ -505,8 +522,8 @@ impl End {
             rnr_retry: 7,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            max_rd_atomic: POSTED as u8,
-            max_dest_rd_atomic: POSTED as u8,
+            max_rd_atomic: QUEUE_DEPTH as u8,
+            max_dest_rd_atomic: QUEUE_DEPTH as u8,
             min_rnr_timer: 12,
             dest_qpn: qpn(peer),
             ..QpAttr::default()
@@ -552,10 +569,10 @@ impl End {
         };
         self.qp.handle_packet(now, source, &packet, &mut self.host);
         if marked {
-            self.qp.congestion_met(now, &packet);
+            self.qp.handle_ecn_mark(now, &packet);
         }
-        self.silence = self.silence.max(now.since(self.heard));
-        self.heard = now;
+        self.longest_gap = self.longest_gap.max(now.since(self.last_received));
+        self.last_received = now;
         while self.host.sends.pop_front().is_some() {
             self.completed += 1;
             self.post(now);
@@ -567,22 +584,25 @@ impl End {
 mod tests {
     use super::*;
 
-    fn used(name: &str, algorithm: Algorithm) -> f64 {
+    fn utilization(name: &str, algorithm: Algorithm) -> f64 {
         let case = CASES.into_iter().find(|case| case.name == name).unwrap();
-        run(&case, algorithm, true, Work::Write).used
+        run(&case, algorithm, true, Work::Write).utilization
     }
 
     #[test]
-    fn a_link_without_faults_is_used_whole() {
+    fn link_without_faults_is_used_fully() {
         for algorithm in Algorithm::ALL {
-            assert!(used("25 Gbit/s, 60 us", algorithm) > 0.9, "{algorithm}");
+            assert!(
+                utilization("25 Gbit/s, 60 us", algorithm) > 0.9,
+                "{algorithm}"
+            );
         }
     }
 
     #[test]
-    fn where_a_packet_in_a_hundred_is_lost_round_trips_tell_that_it_was_chance() {
-        assert!(used("loss 1%", Algorithm::Delay) > 0.5);
-        assert!(used("loss 1%", Algorithm::Loss) > 0.2);
+    fn delay_algorithm_tolerates_random_loss() {
+        assert!(utilization("loss 1%", Algorithm::Delay) > 0.5);
+        assert!(utilization("loss 1%", Algorithm::Loss) > 0.2);
     }
 
     #[test]
@@ -592,7 +612,7 @@ mod tests {
             "switch queue of 20 packets",
             "the same, 8 senders",
         ] {
-            assert!(used(name, Algorithm::default()) > 0.6, "{name}");
+            assert!(utilization(name, Algorithm::default()) > 0.6, "{name}");
         }
     }
 }

@@ -33,7 +33,7 @@ impl<T> DestinationShare<T> {
     pub(super) fn count(&mut self, transport: &Transport) {
         let in_flight = match self.is_silent {
             true => 0,
-            false => transport.in_flight(),
+            false => transport.bytes_in_flight(),
         };
         if in_flight != self.counted {
             self.limiter.changed(self.counted, in_flight);
@@ -49,7 +49,7 @@ impl<T> DestinationShare<T> {
     /// Grants a quantum: the connection has reached the head of the FIFO.
     pub(super) fn granted(&mut self, transport: &mut Transport) {
         self.waits = false;
-        transport.grant(SEND_QUANTUM);
+        transport.renew_send_quantum(SEND_QUANTUM);
     }
 
     /// Requests a quantum for a connection that has used its last. Returns true if it is granted at
@@ -60,7 +60,7 @@ impl<T> DestinationShare<T> {
             return false;
         }
         if self.limiter.is_free() {
-            transport.grant(SEND_QUANTUM);
+            transport.renew_send_quantum(SEND_QUANTUM);
             return true;
         }
         self.waits = true;

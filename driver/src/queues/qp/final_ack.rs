@@ -36,12 +36,12 @@ impl Qp {
         let Some(Route { local, path }) = route else {
             return Unsent::new(batch, &self.batches);
         };
-        transport.finish_answers();
+        transport.schedule_final_acks();
         let mut turn = TURN;
         let mut more = true;
         while more && turn > 0 {
             batch.begin(path);
-            more = transport.poll_answers(now(), &mut self.host(regions), &mut batch);
+            more = transport.poll_responses(now(), &mut self.host(regions), &mut batch);
             match send_batch(&mut batch, path, local, (&mut *traffic, &mut *effects)) {
                 Ok(spent) => turn = turn.saturating_sub(spent),
                 Err(Blocked) => break,

@@ -146,7 +146,7 @@ impl Inner {
         self.same_host_peer = connection.and_then(|way| SameHostPeer::of_route(&way.route));
         let limiter = way.as_ref().and_then(|way| way.limiter.as_ref());
         self.share = limiter.map(DestinationShare::new);
-        self.transport.require_grants(self.share.is_some());
+        self.transport.require_send_quanta(self.share.is_some());
         self.route = way.map(|way| way.route);
     }
 
@@ -329,7 +329,7 @@ impl Qp {
         let mut inner = self.lock();
         inner
             .transport
-            .peer_is_gone(now(), &mut self.host(held.table()));
+            .handle_peer_exit(now(), &mut self.host(held.table()));
         self.settle(&mut inner, held.table());
         inner.take_effects()
     }

@@ -74,7 +74,7 @@ impl<'a> Incoming<'a> {
         );
         let taken = inner.transport.counters().received_packets > taken;
         if taken && network.traffic_class & CE == CE {
-            inner.transport.congestion_met(now, packet);
+            inner.transport.handle_ecn_mark(now, packet);
         }
         if taken && let Some(share) = &mut inner.share {
             share.set_silent(false);

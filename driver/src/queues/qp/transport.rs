@@ -22,7 +22,7 @@ const WINDOW_BYTES: u32 = 256 * 1024;
 
 /// Most bytes in the out-of-order queue of a connection: a whole window of a peer with the same
 /// limit, with room for the overhead of each packet.
-const HOLD_BYTES: u32 = 512 * 1024;
+const OUT_OF_ORDER_BYTES: u32 = 512 * 1024;
 
 /// The state machine of each service (9.7, 9.8).
 #[expect(
@@ -83,7 +83,7 @@ impl Transport {
                     send,
                     signal_all,
                     window_bytes: WINDOW_BYTES,
-                    hold_bytes: HOLD_BYTES,
+                    out_of_order_bytes: OUT_OF_ORDER_BYTES,
                     congestion: resources.congestion,
                 })?;
                 qp.share_out_of_order_budget(Arc::clone(&resources.out_of_order));
@@ -171,10 +171,10 @@ impl Transport {
         }
     }
 
-    /// See [`RcQp::congestion_met`]; the other services send no CNP.
-    pub(crate) fn congestion_met(&mut self, now: Time, packet: &Packet<'_>) {
+    /// See [`RcQp::handle_ecn_mark`]; the other services send no CNP.
+    pub(crate) fn handle_ecn_mark(&mut self, now: Time, packet: &Packet<'_>) {
         if let Self::Rc(qp) = self {
-            qp.congestion_met(now, packet);
+            qp.handle_ecn_mark(now, packet);
         }
     }
 
@@ -185,29 +185,29 @@ impl Transport {
         }
     }
 
-    /// See [`RcQp::require_grants`]; the other services have no send quanta.
-    pub(crate) fn require_grants(&mut self, required: bool) {
+    /// See [`RcQp::require_send_quanta`]; the other services have no send quanta.
+    pub(crate) fn require_send_quanta(&mut self, required: bool) {
         if let Self::Rc(qp) = self {
-            qp.require_grants(required);
+            qp.require_send_quanta(required);
         }
     }
 
-    /// See [`RcQp::grant`].
-    pub(crate) fn grant(&mut self, bytes: u32) {
+    /// See [`RcQp::renew_send_quantum`].
+    pub(crate) fn renew_send_quantum(&mut self, bytes: u32) {
         if let Self::Rc(qp) = self {
-            qp.grant(bytes);
+            qp.renew_send_quantum(bytes);
         }
     }
 
-    /// See [`RcQp::wants_grant`].
-    pub(crate) fn wants_grant(&self) -> bool {
-        matches!(self, Self::Rc(qp) if qp.wants_grant())
+    /// See [`RcQp::needs_send_quantum`].
+    pub(crate) fn needs_send_quantum(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.needs_send_quantum())
     }
 
-    /// See [`RcQp::under_way`]; the other services get no acknowledgements.
-    pub(crate) fn in_flight(&self) -> u32 {
+    /// See [`RcQp::bytes_in_flight`]; the other services get no acknowledgements.
+    pub(crate) fn bytes_in_flight(&self) -> u32 {
         match self {
-            Self::Rc(qp) => qp.under_way(),
+            Self::Rc(qp) => qp.bytes_in_flight(),
             Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => 0,
         }
     }
@@ -257,15 +257,15 @@ impl Transport {
         }
     }
 
-    /// See [`RcQp::poll_answers`]; the other services send no responses.
-    pub(crate) fn poll_answers(
+    /// See [`RcQp::poll_responses`]; the other services send no responses.
+    pub(crate) fn poll_responses(
         &mut self,
         now: Time,
         host: &mut impl Host,
         out: &mut impl Transmit,
     ) -> bool {
         match self {
-            Self::Rc(qp) => qp.poll_answers(now, host, out),
+            Self::Rc(qp) => qp.poll_responses(now, host, out),
             Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
         }
     }
@@ -278,17 +278,17 @@ impl Transport {
         }
     }
 
-    /// See [`RcQp::peer_is_gone`].
-    pub(crate) fn peer_is_gone(&mut self, now: Time, host: &mut impl Host) {
+    /// See [`RcQp::handle_peer_exit`].
+    pub(crate) fn handle_peer_exit(&mut self, now: Time, host: &mut impl Host) {
         if let Self::Rc(qp) = self {
-            qp.peer_is_gone(now, host);
+            qp.handle_peer_exit(now, host);
         }
     }
 
-    /// See [`RcQp::say_farewell`].
-    pub(crate) fn finish_answers(&mut self) {
+    /// See [`RcQp::schedule_final_acks`].
+    pub(crate) fn schedule_final_acks(&mut self) {
         if let Self::Rc(qp) = self {
-            qp.say_farewell();
+            qp.schedule_final_acks();
         }
     }
 

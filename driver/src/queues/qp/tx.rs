@@ -220,7 +220,7 @@ impl Qp {
                 }
             }
             if let Some(share) = share
-                && transport.wants_grant()
+                && transport.needs_send_quantum()
             {
                 more |= share.request(self, transport);
             }

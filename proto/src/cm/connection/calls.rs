@@ -126,47 +126,47 @@ impl Connection {
     pub fn active(
         id: CommId,
         transaction: u64,
-        wanted: &Connect,
+        request: &Connect,
         now: Time,
         out: &mut Outbox,
     ) -> Self {
-        let ack_timeout = timing::ack_timeout(wanted.ack_delay, wanted.packet_life_time);
+        let ack_timeout = timing::ack_timeout(request.ack_delay, request.packet_life_time);
         let mut connection = Connection {
             id,
             state: State::Idle,
             abandoned: false,
-            address: wanted.address,
+            address: request.address,
             transaction,
-            ca_guid: wanted.ca_guid,
+            ca_guid: request.ca_guid,
             peer: None,
             listener: None,
             alternate: false,
             parameters: ConnectionParameters {
-                transport: wanted.transport,
-                local_qpn: Some(wanted.qpn),
+                transport: request.transport,
+                local_qpn: Some(request.qpn),
                 remote_qpn: None,
-                rq_psn: wanted.starting_psn,
+                rq_psn: request.starting_psn,
                 sq_psn: Psn::default(),
-                path_mtu: wanted.path_mtu,
-                responder_resources: wanted.responder_resources,
-                initiator_depth: wanted.initiator_depth,
-                retry_count: wanted.retry_count,
-                rnr_retry_count: wanted.rnr_retry_count,
+                path_mtu: request.path_mtu,
+                responder_resources: request.responder_resources,
+                initiator_depth: request.initiator_depth,
+                retry_count: request.retry_count,
+                rnr_retry_count: request.rnr_retry_count,
                 ack_timeout,
-                remote_gid: wanted.address.remote,
-                flow_label: wanted.flow_label,
-                traffic_class: wanted.address.traffic_class,
-                hop_limit: wanted.hop_limit,
-                sl: wanted.sl,
+                remote_gid: request.address.remote,
+                flow_label: request.flow_label,
+                traffic_class: request.address.traffic_class,
+                hop_limit: request.hop_limit,
+                sl: request.sl,
             },
-            packet_life_time: wanted.packet_life_time,
-            response: timing::response(wanted.packet_life_time, wanted.remote_response_timeout),
-            max_retries: wanted.max_cm_retries,
+            packet_life_time: request.packet_life_time,
+            response: timing::response(request.packet_life_time, request.remote_response_timeout),
+            max_retries: request.max_cm_retries,
             retransmission: None,
             answer: None,
             time_wait_ends: Time::NEVER,
         };
-        let req = Message::Req(req_of(id, wanted, ack_timeout));
+        let req = Message::Req(req_of(id, request, ack_timeout));
         connection.send_repeatedly(now, State::ReqSent, &req, out);
         connection
     }
@@ -392,50 +392,50 @@ impl Connection {
     }
 }
 
-fn req_of(id: CommId, wanted: &Connect, ack_timeout: u8) -> Req {
+fn req_of(id: CommId, request: &Connect, ack_timeout: u8) -> Req {
     // Across a router the LIDs are unknown. RoCE, which has none, is encoded in the same way.
-    let subnet_local = wanted.hop_limit <= 1;
+    let subnet_local = request.hop_limit <= 1;
     let lid = if subnet_local { 0 } else { LID_PERMISSIVE };
     // The XRC queue pair of the active side only sends (A14.5.1).
-    let receives = wanted.transport != Transport::Xrc;
+    let receives = request.transport != Transport::Xrc;
     Req {
         local_comm_id: id.0,
-        service: wanted.service,
-        ca_guid: wanted.ca_guid,
+        service: request.service,
+        ca_guid: request.ca_guid,
         qkey: QKey(0),
-        qpn: wanted.qpn,
+        qpn: request.qpn,
         responder_resources: if receives {
-            wanted.responder_resources
+            request.responder_resources
         } else {
             0
         },
-        initiator_depth: wanted.initiator_depth,
-        remote_response_timeout: wanted.remote_response_timeout,
-        transport: wanted.transport,
-        flow_control: wanted.flow_control,
-        starting_psn: wanted.starting_psn,
-        local_response_timeout: wanted.local_response_timeout,
-        retry_count: if receives { wanted.retry_count } else { 0 },
+        initiator_depth: request.initiator_depth,
+        remote_response_timeout: request.remote_response_timeout,
+        transport: request.transport,
+        flow_control: request.flow_control,
+        starting_psn: request.starting_psn,
+        local_response_timeout: request.local_response_timeout,
+        retry_count: if receives { request.retry_count } else { 0 },
         pkey: PKey::DEFAULT,
-        path_mtu: wanted.path_mtu as u8,
-        rnr_retry_count: if receives { wanted.rnr_retry_count } else { 0 },
-        max_cm_retries: wanted.max_cm_retries,
-        srq: wanted.srq && receives,
+        path_mtu: request.path_mtu as u8,
+        rnr_retry_count: if receives { request.rnr_retry_count } else { 0 },
+        max_cm_retries: request.max_cm_retries,
+        srq: request.srq && receives,
         primary: Path {
             local_lid: lid,
             remote_lid: lid,
-            local_gid: wanted.address.local,
-            remote_gid: wanted.address.remote,
-            flow_label: wanted.flow_label,
-            packet_rate: wanted.packet_rate,
-            traffic_class: wanted.address.traffic_class,
-            hop_limit: wanted.hop_limit,
-            sl: wanted.sl,
+            local_gid: request.address.local,
+            remote_gid: request.address.remote,
+            flow_label: request.flow_label,
+            packet_rate: request.packet_rate,
+            traffic_class: request.address.traffic_class,
+            hop_limit: request.hop_limit,
+            sl: request.sl,
             subnet_local,
             local_ack_timeout: ack_timeout,
         },
         alternate: Path::default(),
-        ece: wanted.ece,
-        private_data: wanted.private_data,
+        ece: request.ece,
+        private_data: request.private_data,
     }
 }

@@ -140,10 +140,10 @@ impl<I: Ids> Manager<I> {
     ///
     /// # Errors
     /// [`NoCommId`] when no identifier is free.
-    pub fn connect(&mut self, now: Time, wanted: &Connect) -> Result<CommId, NoCommId> {
+    pub fn connect(&mut self, now: Time, request: &Connect) -> Result<CommId, NoCommId> {
         let id = self.new_id()?;
         let transaction = self.ids.transaction();
-        let connection = Connection::active(id, transaction, wanted, now, &mut self.out);
+        let connection = Connection::active(id, transaction, request, now, &mut self.out);
         self.connections.insert(id, connection);
         self.update_tables(id);
         Ok(id)
@@ -255,11 +255,11 @@ impl<I: Ids> Manager<I> {
     ///
     /// # Errors
     /// [`NoCommId`] when no identifier is free.
-    pub fn resolve(&mut self, now: Time, wanted: &Resolve) -> Result<CommId, NoCommId> {
+    pub fn resolve(&mut self, now: Time, request: &Resolve) -> Result<CommId, NoCommId> {
         let id = self.new_id()?;
         let transaction = self.ids.transaction();
         self.resolutions
-            .resolve(id, transaction, wanted, now, &mut self.out);
+            .resolve(id, transaction, request, now, &mut self.out);
         Ok(id)
     }
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 const TARGET: Duration = Duration::from_micros(200);
 
 /// The target is at least this fraction (1/4) of the shortest round trip, for long paths.
-const TARGET_PART: u32 = 4;
+const TARGET_FRACTION: u32 = 4;
 
 /// The minimum time for which the shortest round trip is remembered; the path may change.
-const MEMORY: Duration = Duration::from_secs(10);
+const SHORTEST_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The minimum factor applied to the window for round trips beyond the target.
-const LEAST_PART: f32 = 0.5;
+const MIN_FACTOR: f32 = 0.5;
 
 /// The growth of the window per round trip, as a fraction; at least one packet.
 const GROWTH: f32 = 1.0 / 16.0;
@@ -42,8 +42,8 @@ pub struct Delay {
     /// The queueing delay: the last round trip minus the shortest.
     queued: Duration,
     shortest: Shortest,
-    /// The window before a timeout that no loss has confirmed.
-    before_silence: Option<f32>,
+    /// The window before a timeout that no loss has atomic_write_and_flush.
+    before_timeout: Option<f32>,
 }
 
 impl Delay {
@@ -55,12 +55,12 @@ impl Delay {
             starting: true,
             queued: Duration::ZERO,
             shortest: Shortest::default(),
-            before_silence: None,
+            before_timeout: None,
         }
     }
 
     fn target(&self) -> Duration {
-        TARGET.max(self.shortest.get() / TARGET_PART)
+        TARGET.max(self.shortest.get() / TARGET_FRACTION)
     }
 
     fn shrink(&mut self, part: f32, least: f32) {
@@ -94,7 +94,7 @@ impl Controller for Delay {
             // A descheduled peer answers late without any queue, so round trips alone do not reduce
             // the window below the initial one.
             let least = self.window.min(self.sizes.initial);
-            self.shrink((1.0 - excess).max(LEAST_PART), least);
+            self.shrink((1.0 - excess).max(MIN_FACTOR), least);
         }
     }
 
@@ -102,23 +102,23 @@ impl Controller for Delay {
         let overflow = self.queued > self.target() / 2;
         let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
         self.shrink(part, MINIMUM_AFTER_LOSS);
-        self.before_silence = None;
+        self.before_timeout = None;
     }
 
-    fn silent(&mut self, _now: Time) {
-        self.before_silence.get_or_insert(self.window);
+    fn timed_out(&mut self, _now: Time) {
+        self.before_timeout.get_or_insert(self.window);
         self.starting = false;
         self.window = 1.0;
     }
 
-    fn not_silent(&mut self, _now: Time) {
-        if let Some(window) = self.before_silence.take() {
+    fn timeout_was_spurious(&mut self, _now: Time) {
+        if let Some(window) = self.before_timeout.take() {
             self.window = self.window.max(window);
         }
     }
 }
 
-/// The shortest round trip of the last one or two intervals of `MEMORY`.
+/// The shortest round trip of the last one or two intervals of `SHORTEST_LIFETIME`.
 #[derive(Debug, Default)]
 struct Shortest {
     /// The minimum of the current interval, and of the one before.
@@ -129,7 +129,7 @@ struct Shortest {
 
 impl Shortest {
     fn add(&mut self, now: Time, took: Duration) {
-        if now.since(self.since) > MEMORY {
+        if now.since(self.since) > SHORTEST_LIFETIME {
             self.before = self.now.take();
             self.since = now;
         }
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn short_round_trips_let_it_grow_to_its_limit() {
+    fn window_grows_to_its_limit_at_short_round_trips() {
         assert_eq!(after(1, SHORT).window(), 32);
         assert_eq!(after(2, SHORT).window(), 50);
         assert_eq!(after(20, SHORT).window(), 64);
     }
 
     #[test]
-    fn round_trips_beyond_the_target_shrink_it_and_not_below_where_it_began() {
+    fn long_round_trips_shrink_the_window_to_the_initial_one_at_most() {
         let mut delay = after(20, SHORT);
         trips(&mut delay, 1, LONG);
         assert_eq!(delay.window(), 32);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_without_a_queue_costs_little_and_one_with_a_queue_half() {
+    fn loss_reduces_the_window_by_an_eighth_or_with_a_queue_by_half() {
         let mut delay = after(20, SHORT);
         delay.lost(Time(0));
         assert_eq!(delay.window(), 56);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn far_paths_may_queue_in_proportion() {
+    fn target_grows_with_the_shortest_round_trip() {
         let far = Duration::from_millis(40);
         let mut delay = after(20, far);
         trips(&mut delay, 5, far + far / 5);
@@ -202,20 +202,20 @@ mod tests {
     }
 
     #[test]
-    fn silence_leaves_one_packet_and_costs_nothing_when_it_was_none() {
+    fn timeout_leaves_one_packet_and_is_undone_if_spurious() {
         let mut delay = after(20, SHORT);
-        delay.silent(Time(1));
+        delay.timed_out(Time(1));
         assert_eq!(delay.window(), 1);
-        delay.not_silent(Time(2));
+        delay.timeout_was_spurious(Time(2));
         assert_eq!(delay.window(), 64);
     }
 
     #[test]
-    fn another_path_has_another_shortest_round_trip_after_a_while() {
+    fn shortest_round_trip_expires() {
         let mut delay = after(20, SHORT);
         let mut now = Time(0);
         for _ in 0..100 {
-            now = now + MEMORY / 20;
+            now = now + SHORTEST_LIFETIME / 20;
             delay.round_trip(now, LONG);
         }
         assert_eq!(delay.queued, Duration::ZERO);

@@ -10,8 +10,8 @@ pub struct Loss {
     window: f32,
     threshold: f32,
     limit: f32,
-    /// The window and threshold before a timeout that no loss has confirmed.
-    before_silence: Option<(f32, f32)>,
+    /// The window and threshold before a timeout that no loss has atomic_write_and_flush.
+    before_timeout: Option<(f32, f32)>,
 }
 
 impl Loss {
@@ -21,7 +21,7 @@ impl Loss {
             window: sizes.initial,
             threshold: sizes.startup,
             limit: sizes.limit,
-            before_silence: None,
+            before_timeout: None,
         }
     }
 }
@@ -45,18 +45,18 @@ impl Controller for Loss {
     fn lost(&mut self, _now: Time) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.threshold = self.window;
-        self.before_silence = None;
+        self.before_timeout = None;
     }
 
-    fn silent(&mut self, _now: Time) {
-        self.before_silence
+    fn timed_out(&mut self, _now: Time) {
+        self.before_timeout
             .get_or_insert((self.window, self.threshold));
         self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.window = 1.0;
     }
 
-    fn not_silent(&mut self, _now: Time) {
-        if let Some((window, threshold)) = self.before_silence.take() {
+    fn timeout_was_spurious(&mut self, _now: Time) {
+        if let Some((window, threshold)) = self.before_timeout.take() {
             self.window = self.window.max(window);
             self.threshold = threshold;
         }
@@ -88,28 +88,28 @@ mod tests {
     }
 
     #[test]
-    fn silence_that_was_none_costs_nothing() {
+    fn spurious_timeout_is_undone() {
         let mut loss = loss(64);
         loss.acknowledged(Time(0), 16);
-        loss.silent(Time(1));
-        loss.silent(Time(2));
+        loss.timed_out(Time(1));
+        loss.timed_out(Time(2));
         assert_eq!(loss.window(), 1);
-        loss.not_silent(Time(3));
+        loss.timeout_was_spurious(Time(3));
         assert_eq!(loss.window(), 32);
-        loss.silent(Time(4));
+        loss.timed_out(Time(4));
         loss.lost(Time(5));
-        loss.not_silent(Time(6));
+        loss.timeout_was_spurious(Time(6));
         assert!(loss.window() < 32);
     }
 
     #[test]
-    fn silence_leaves_one_packet_and_loss_never_less_than_one() {
+    fn timeout_leaves_one_packet_and_loss_at_least_one() {
         let mut loss = loss(2);
         for _ in 0..5 {
             loss.lost(Time(0));
         }
         assert!(loss.window() >= 1);
-        loss.silent(Time(0));
+        loss.timed_out(Time(0));
         assert_eq!(loss.window(), 1);
     }
 }

@@ -1,18 +1,19 @@
 //! Congestion control: the window of packets that a connection may have in flight.
 //!
 //! The specification only bounds the packets outstanding and leaves the rest to the implementation.
-//! Two algorithms are available, [`loss`] and [`delay`]. Congestion notifications ([`notified`])
-//! limit the window of either. `docs/CONGESTION.md` compares them.
+//! Two algorithms are available, [`loss`] and [`delay`]. Congestion notifications
+//! ([`notification`]) limit the window of either. `docs/CONGESTION.md` compares them.
 
 pub mod delay;
 pub mod loss;
-pub mod notified;
+pub mod notification;
 
 use crate::mtu::Mtu;
+use crate::psn::Psn;
 use crate::time::Time;
 use delay::Delay;
 use loss::Loss;
-use notified::Notified;
+use notification::NotificationLimit;
 use std::fmt::{self, Debug, Display};
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,12 +33,12 @@ pub trait Controller: Debug + Send {
     fn lost(&mut self, now: Time);
 
     /// Reports a timeout without an answer.
-    fn silent(&mut self, now: Time);
+    fn timed_out(&mut self, now: Time);
 
     /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
     ///
     /// A descheduled peer is often late.
-    fn not_silent(&mut self, now: Time);
+    fn timeout_was_spurious(&mut self, now: Time);
 }
 
 /// The initial window, in packets.
@@ -113,7 +114,7 @@ impl Sizes {
         let limit = (limit_bytes / mtu.bytes() as u32).max(1) as f32;
         Sizes {
             initial: limit.min(INITIAL_WINDOW as f32),
-            startup: limit.min(in_usual_buffer(mtu) as f32),
+            startup: limit.min(default_receive_buffer_packets(mtu) as f32),
             limit,
         }
     }
@@ -124,35 +125,38 @@ impl Sizes {
 ///
 /// The default is 212,992 bytes. The kernel doubles it and charges memory: twice the size of the
 /// data, at least 1 KiB, plus the metadata. Coalesced packets (GRO) take less.
-fn in_usual_buffer(mtu: Mtu) -> u32 {
+fn default_receive_buffer_packets(mtu: Mtu) -> u32 {
     const BUFFER: u32 = 2 * 212_992;
-    const DESCRIPTION: u32 = 320;
-    const LEAST: u32 = 1024;
-    BUFFER / ((2 * mtu.bytes() as u32).max(LEAST) + DESCRIPTION)
+    const METADATA: u32 = 320;
+    const MIN_CHARGE: u32 = 1024;
+    BUFFER / ((2 * mtu.bytes() as u32).max(MIN_CHARGE) + METADATA)
 }
 
 /// The window of one connection: that of its controller, limited by notifications.
 #[derive(Debug)]
 pub(super) struct Window {
     controller: Box<dyn Controller>,
-    notified: Notified,
+    notification: NotificationLimit,
+    /// A loss before this PSN does not reduce the window again (the recovery point of RFC 6675).
+    recovery_point: Psn,
 }
 
 impl Window {
     pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limit_bytes: u32) -> Self {
         Window {
             controller: algorithm.controller(Sizes::new(mtu, limit_bytes)),
-            notified: Notified::default(),
+            notification: NotificationLimit::default(),
+            recovery_point: Psn::default(),
         }
     }
 
     /// The congestion window in packets; at least 1.
     pub(super) fn packets(&self) -> u32 {
-        self.notified.limit(self.controller.window())
+        self.notification.limit(self.controller.window())
     }
 
     pub(super) fn acknowledged(&mut self, now: Time, packets: u32) {
-        self.notified.pass(now);
+        self.notification.advance(now);
         // While notifications limit the window, the controller's window is not fully used.
         if self.packets() == self.controller.window() {
             self.controller.acknowledged(now, packets);
@@ -160,26 +164,42 @@ impl Window {
     }
 
     pub(super) fn round_trip(&mut self, now: Time, took: Duration) {
-        self.notified.round_trip(took);
+        self.notification.round_trip(took);
         self.controller.round_trip(now, took);
     }
 
-    pub(super) fn lost(&mut self, now: Time) {
-        self.controller.lost(now);
+    /// Handles a loss shown by a gap, with the packets from `una` to `sent_end` in flight.
+    ///
+    /// It reduces the window once for all packets in flight.
+    pub(super) fn lost(&mut self, now: Time, una: Psn, sent_end: Psn) {
+        let point = self.recovery_point;
+        // The point is stale if it is after `sent_end`: PSNs have wrapped around half of their
+        // space.
+        if !una.before(point) || point.after(sent_end) {
+            self.controller.lost(now);
+            self.recovery_point = sent_end;
+        }
     }
 
-    pub(super) fn silent(&mut self, now: Time) {
-        self.controller.silent(now);
+    /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
+    pub(super) fn timed_out(&mut self, now: Time, sent_end: Psn) {
+        self.controller.timed_out(now);
+        self.recovery_point = sent_end;
     }
 
-    pub(super) fn not_silent(&mut self, now: Time) {
-        self.controller.not_silent(now);
+    pub(super) fn timeout_was_spurious(&mut self, now: Time) {
+        self.controller.timeout_was_spurious(now);
+    }
+
+    /// Makes losses of packets before this PSN leave the window unchanged.
+    pub(super) fn ignore_losses_before(&mut self, psn: Psn) {
+        self.recovery_point = psn;
     }
 
     /// Handles a CNP.
-    pub(super) fn notified(&mut self, now: Time) {
+    pub(super) fn cnp_received(&mut self, now: Time) {
         let window = self.packets();
-        self.notified.notified(now, window);
+        self.notification.cnp_received(now, window);
     }
 }
 
@@ -199,10 +219,10 @@ mod tests {
     /// The capacities were measured with the default buffer on loopback, for separate datagrams
     /// (`docs/CONGESTION.md`).
     #[test]
-    fn start_up_does_not_overrun_a_receive_buffer_of_the_usual_size() {
+    fn slow_start_ends_below_the_default_receive_buffer() {
         let fit = [332, 332, 184, 97, 50];
         for (mtu, fit) in Mtu::ALL.into_iter().zip(fit) {
-            let startup = in_usual_buffer(mtu);
+            let startup = default_receive_buffer_packets(mtu);
             assert!(startup <= fit && startup * 10 >= fit * 9, "{mtu:?}");
             for algorithm in Algorithm::ALL {
                 let mut window = Window::new(algorithm, mtu, 256 << 10);

@@ -1,14 +1,14 @@
 //! The execution of a request with the expected PSN: the remaining checks, and each operation.
 
 use super::super::replies::ReadReply;
-use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder, remote_key};
+use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder};
 use crate::host::{Access, AtomicOp, Completions, Host};
-use crate::inbound::{Inbound, InboundWrite};
+use crate::placement::{MessageInfo, Placement, PlacementError, remote_key};
 use crate::qp::QpAttr;
 use crate::queue::packets_of;
 use crate::service::Context;
 use crate::wire::{Feth, Header, NakCode, OpcodeInfo, Operation, Packet};
-use crate::work::{Completion, Extra, MAX_MESSAGE, WcOpcode, WcStatus};
+use crate::work::{Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 
 impl Responder {
     /// Executes a request whose PSN is the expected one.
@@ -19,7 +19,7 @@ impl Responder {
         host: &mut H,
     ) -> Result<(), Refusal> {
         let info = packet.header.bth.opcode.info();
-        if !Inbound::permits(self.inbound, info) {
+        if !self.placement.permits(info) {
             return Err(INVALID);
         }
         let srq = packet.header.srq().filter(|_| info.position.starts());
@@ -53,25 +53,18 @@ impl Responder {
         info: &OpcodeInfo,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let received = match self.inbound {
-            Some(Inbound::Send { received }) => received,
-            _ => {
-                self.take_receive(&packet.header, host)?;
-                0
+        let placed = self.placement.place_send(packet, info, host);
+        let complete = placed.map_err(|error| match error {
+            PlacementError::NoReceive => Refusal::NotReady,
+            PlacementError::TooLong => Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr),
+            PlacementError::Protection => {
+                Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr)
             }
-        };
-        let total = u64::from(received) + packet.payload.len() as u64;
-        if total > self.receive.room() || total > MAX_MESSAGE {
-            return Err(Refusal::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
-        }
-        host.fill_receive(self.receive.receive(), u64::from(received), packet.payload)
-            .map_err(|_| Refusal::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
-        let received = total as u32;
-        if !info.position.ends() {
-            self.inbound = Some(Inbound::Send { received });
+        })?;
+        let Some(len) = complete else {
             self.accept(&packet.header);
             return Ok(());
-        }
+        };
         let extra = match (packet.header.imm, packet.header.ieth) {
             (Some(imm), _) => Extra::Imm(imm),
             (None, Some(rkey)) => {
@@ -81,7 +74,7 @@ impl Responder {
             }
             (None, None) => Extra::None,
         };
-        self.complete(cx, &packet.header, WcOpcode::Recv, received, extra, host);
+        self.complete(cx, &packet.header, WcOpcode::Recv, len, extra, host);
         self.accept(&packet.header);
         Ok(())
     }
@@ -93,33 +86,16 @@ impl Responder {
         info: &OpcodeInfo,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let write = match (self.inbound, &packet.header.reth) {
-            (Some(Inbound::Write(write)), _) => write,
-            (_, Some(reth)) => InboundWrite::new(reth, remote_key(&packet.header, reth.rkey)),
-            _ => return Err(INVALID),
-        };
-        let payload = packet.payload;
-        let fits = write.takes(payload.len(), info.position.ends());
-        if !fits || u64::from(write.len) > MAX_MESSAGE {
-            return Err(INVALID);
-        }
+        let write = self.placement.write_of(packet, info).ok_or(INVALID)?;
         if packet.header.imm.is_some() {
             self.take_receive(&packet.header, host)?;
         }
-        // A WRITE of length 0 needs no access rights (9.7.4.1.5).
-        if info.position.starts() && write.len > 0 {
-            let len = u64::from(write.len);
-            host.check_remote(write.key, write.addr, len, Access::REMOTE_WRITE)
-                .map_err(|_| NO_ACCESS)?;
-        }
-        if !payload.is_empty() {
-            host.remote_write(write.key, write.addr, payload)
-                .map_err(|_| NO_ACCESS)?;
-        }
+        Placement::check_write(&write, info, host).map_err(|_| NO_ACCESS)?;
+        self.placement
+            .place_write(write, packet, info, host)
+            .map_err(|_| NO_ACCESS)?;
         match packet.header.imm {
-            _ if !info.position.ends() => {
-                self.inbound = Some(Inbound::Write(write.after(payload.len())));
-            }
+            _ if !info.position.ends() => {}
             Some(imm) => {
                 let extra = Extra::Imm(imm);
                 let opcode = WcOpcode::RecvWriteImm;
@@ -159,7 +135,7 @@ impl Responder {
             addr: reth.addr,
             key,
             left: reth.length,
-            again: false,
+            is_duplicate: false,
         };
         let kind = ExecutedKind::Read {
             addr: reth.addr,
@@ -196,7 +172,7 @@ impl Responder {
         let original = host
             .remote_atomic(remote_key(header, atomic.rkey), atomic.addr, op)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, Some(original));
+        self.respond(cx, Some(original));
         Ok(())
     }
 
@@ -216,7 +192,7 @@ impl Responder {
         let op = AtomicOp::Store(u64::from_ne_bytes(value));
         host.remote_atomic(remote_key(&packet.header, reth.rkey), reth.addr, op)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, None);
+        self.respond(cx, None);
         Ok(())
     }
 
@@ -239,18 +215,18 @@ impl Responder {
         };
         host.flush(remote_key(header, reth.rkey), range, access)
             .map_err(|_| NO_ACCESS)?;
-        self.done(cx, None);
+        self.respond(cx, None);
         Ok(())
     }
 
     /// Records a request with a single response, and queues that response.
-    fn done(&mut self, cx: &Context<'_>, found: Option<u64>) {
+    fn respond(&mut self, cx: &Context<'_>, original: Option<u64>) {
         let (first, end) = (self.expected, self.expected.next());
-        let kind = ExecutedKind::Done { found };
+        let kind = ExecutedKind::SingleResponse { original };
         self.remember(cx.attr, Executed { first, end, kind });
         self.expected = end;
         self.message_done();
-        self.replies.done(first, self.msn, found);
+        self.replies.single_response(first, self.msn, original);
     }
 
     /// Checks that one more READ or atomic may be outstanding, within the advertised limit
@@ -273,10 +249,9 @@ impl Responder {
     }
 
     fn take_receive<H: Host>(&mut self, header: &Header, host: &mut H) -> Result<(), Refusal> {
-        if self.receive.hold(header.srq(), host) {
-            Ok(())
-        } else {
-            Err(Refusal::NotReady)
+        match self.placement.take_receive(header.srq(), host) {
+            true => Ok(()),
+            false => Err(Refusal::NotReady),
         }
     }
 
@@ -290,7 +265,6 @@ impl Responder {
 
     fn message_done(&mut self) {
         self.msn = (self.msn + 1) & 0xff_ffff;
-        self.inbound = None;
     }
 
     fn complete<H: Completions>(
@@ -303,19 +277,13 @@ impl Responder {
         host: &mut H,
     ) {
         self.message_done();
-        cx.counters.receives_done += 1;
-        let completion = Completion {
-            wr_id: self.receive.receive().wr_id,
-            status: WcStatus::Success,
-            opcode,
-            byte_len,
-            qpn: cx.qpn,
+        let message = MessageInfo {
             src_qp: cx.attr.dest_qpn,
             extra,
             grh: None,
+            solicited: header.bth.solicited,
         };
-        self.receive
-            .complete(completion, header.bth.solicited, host);
+        self.placement.complete(cx, opcode, byte_len, message, host);
     }
 }
 

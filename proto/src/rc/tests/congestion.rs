@@ -6,22 +6,22 @@ use Opcode::*;
 use std::net::Ipv4Addr;
 
 /// Delivers an ECN-marked packet without data.
-fn give_marked(end: &mut End, header: Header) {
-    end.give(header, &[]);
+fn deliver_marked(end: &mut Endpoint, header: Header) {
+    end.deliver(header, &[]);
     let packet = Packet {
         header,
         payload: &[],
     };
-    end.qp.congestion_met(end.now, &packet);
+    end.qp.handle_ecn_mark(end.now, &packet);
 }
 
-fn mark(end: &mut End) {
-    give_marked(end, rdma(RcWriteOnly, 0, REMOTE, 0, 0));
+fn mark(end: &mut Endpoint) {
+    deliver_marked(end, rdma(RcWriteOnly, 0, REMOTE, 0, 0));
 }
 
 #[test]
-fn a_marked_packet_is_answered_by_a_notification() {
-    let mut end = End::new();
+fn ecn_marked_packet_causes_a_cnp() {
+    let mut end = Endpoint::new();
     mark(&mut end);
     let packets = end.poll();
     assert_eq!(packets[0].header, Header::cnp(Qpn::new(0x22)));
@@ -31,11 +31,11 @@ fn a_marked_packet_is_answered_by_a_notification() {
 }
 
 #[test]
-fn one_notification_goes_in_an_interval_however_many_packets_are_marked() {
-    let mut end = End::new();
+fn at_most_one_cnp_is_sent_per_interval() {
+    let mut end = Endpoint::new();
     for _ in 0..40 {
         mark(&mut end);
-        end.pass(Duration::from_micros(5));
+        end.advance(Duration::from_micros(5));
         end.poll();
     }
     let counters = end.qp.counters();
@@ -43,23 +43,23 @@ fn one_notification_goes_in_an_interval_however_many_packets_are_marked() {
 }
 
 #[test]
-fn a_notification_makes_the_window_smaller_and_changes_nothing_else() {
-    let mut end = End::new();
-    end.ask(1, write_to(0), 200 * MTU);
+fn cnp_shrinks_the_window_and_changes_nothing_else() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, write_to(0), 200 * MTU);
     assert_eq!(end.poll().len(), 16);
     let attributes = end.qp.attributes();
-    end.give(Header::cnp(Qpn::new(0x11)), &[]);
+    end.deliver(Header::cnp(Qpn::new(0x11)), &[]);
     assert_eq!(end.qp.attributes(), attributes);
     assert_eq!(end.qp.counters().cnps_received, 1);
     assert_eq!(end.qp.counters().malformed, 0);
-    end.give(ack(15), &[]);
+    end.deliver(ack(15), &[]);
     assert_eq!(end.poll().len(), 8);
 }
 
 #[test]
-fn a_notification_is_no_packet_of_path_migration() {
+fn cnp_does_not_affect_path_migration() {
     // MigReq of a CNP is 0; in other packets that would indicate migration to an alternate path.
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let attr = QpAttr {
         path_mig_state: crate::qp::PathMigState::Rearm,
         alt_av: attributes().av,
@@ -68,22 +68,22 @@ fn a_notification_is_no_packet_of_path_migration() {
     };
     let mask = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
     end.qp.modify(&attr, mask, end.now, &mut end.host).unwrap();
-    end.give(Header::cnp(Qpn::new(0x11)), &[]);
+    end.deliver(Header::cnp(Qpn::new(0x11)), &[]);
     let state = end.qp.attributes().path_mig_state;
     assert_eq!(state, crate::qp::PathMigState::Rearm);
 }
 
 #[test]
-fn a_notification_that_is_marked_itself_is_not_answered() {
-    let mut end = End::new();
-    give_marked(&mut end, Header::cnp(Qpn::new(0x11)));
+fn ecn_marked_cnp_causes_no_cnp() {
+    let mut end = Endpoint::new();
+    deliver_marked(&mut end, Header::cnp(Qpn::new(0x11)));
     assert!(end.poll().is_empty());
     assert_eq!(end.qp.counters().cnps_sent, 0);
 }
 
 #[test]
-fn notifications_of_strangers_are_not_obeyed() {
-    let mut end = End::new();
+fn cnp_from_another_address_is_ignored() {
+    let mut end = Endpoint::new();
     let header = Header::cnp(Qpn::new(0x11));
     let packet = Packet {
         header,
@@ -98,8 +98,8 @@ fn notifications_of_strangers_are_not_obeyed() {
 
 /// The CNP is identical, from BTH to ICRC, to one recorded from a ConnectX-4 Lx.
 #[test]
-fn the_notification_is_that_of_a_nic() {
-    let mut end = End::with(|attr| attr.dest_qpn = Qpn::new(0x118));
+fn cnp_matches_that_of_a_nic() {
+    let mut end = Endpoint::with(|attr| attr.dest_qpn = Qpn::new(0x118));
     mark(&mut end);
     let cnp = &end.poll()[0];
     let mut bytes = vec![0; cnp.header.len()];

@@ -9,15 +9,15 @@ use WcStatus::*;
 type Packets<'a> = Vec<(Header, &'a [u8])>;
 
 /// Delivers `packets` to a new end and returns the last answer, and the end.
-fn refused(packets: &[(Header, &[u8])]) -> (Syndrome, End) {
-    refused_by(End::new(), packets)
+fn refused(packets: &[(Header, &[u8])]) -> (Syndrome, Endpoint) {
+    refused_by(Endpoint::new(), packets)
 }
 
-fn refused_by(mut end: End, packets: &[(Header, &[u8])]) -> (Syndrome, End) {
+fn refused_by(mut end: Endpoint, packets: &[(Header, &[u8])]) -> (Syndrome, Endpoint) {
     end.receive(70, &[sge(LOCAL, 0, 4 * MTU)]);
     end.receive(71, &[]);
     for (header, payload) in packets {
-        end.give(*header, payload);
+        end.deliver(*header, payload);
     }
     assert_eq!(end.qp.state(), QpState::Err, "{packets:?}");
     let answers = end.poll();
@@ -207,7 +207,7 @@ fn misaligned_atomic_is_an_invalid_request() {
 }
 
 #[test]
-fn operations_not_spoken_here_are_invalid_requests() {
+fn opcodes_of_other_transports_are_invalid_requests() {
     let reth = Reth::default();
     let write = request(RcAtomicWrite, 0).with_reth(reth);
     assert_eq!(refused(&[(write, &[1; 8])]).0, INVALID_REQUEST);
@@ -238,20 +238,23 @@ fn reserved_opcodes_are_invalid_requests() {
 }
 
 #[test]
-fn reserved_opcodes_are_looked_at_when_their_turn_has_come() {
-    let mut end = End::new();
+fn reserved_opcodes_are_refused_in_psn_order() {
+    let mut end = Endpoint::new();
     end.receive(1, &[sge(LOCAL, 0, 4)]);
-    end.give(fetch_add(0, REMOTE, 0, 1), &[]);
-    end.give(request(RcSendOnly, 1), &[1; 4]);
+    end.deliver(fetch_add(0, REMOTE, 0, 1), &[]);
+    end.deliver(request(RcSendOnly, 1), &[1; 4]);
     end.poll();
     // A duplicate is dropped, whatever request had its PSN.
     for past in [0, 1] {
-        end.give(request(RcReserved1f, past).with_ack_req(true), &[]);
+        end.deliver(request(RcReserved1f, past).with_ack_req(true), &[]);
         assert!(end.poll().is_empty());
     }
     // One behind a gap only reports the gap.
-    end.give(request(RcReserved1f, 3), &[]);
-    assert_eq!(end.only().syndrome(), Syndrome::Nak(NakCode::PsnSequence));
+    end.deliver(request(RcReserved1f, 3), &[]);
+    assert_eq!(
+        end.poll_one().syndrome(),
+        Syndrome::Nak(NakCode::PsnSequence)
+    );
     assert_eq!(end.qp.state(), QpState::Rts);
 }
 
@@ -284,14 +287,14 @@ fn remote_memory_is_checked_for_key_permission_and_range() {
 }
 
 #[test]
-fn an_address_that_wraps_is_out_of_range() {
+fn address_range_that_wraps_is_out_of_range() {
     let mut header = rdma(RcReadRequest, 0, REMOTE, 0, 4);
     header.reth.as_mut().unwrap().addr = u64::MAX - 1;
     assert_eq!(refused(&[(header, &[])]).0, REMOTE_ACCESS);
 }
 
 #[test]
-fn what_the_queue_pair_does_not_permit_is_an_invalid_request() {
+fn operation_that_the_queue_pair_does_not_permit_is_an_invalid_request() {
     let cases: [(Access, Header, &[u8]); 3] = [
         (
             Access::REMOTE_WRITE,
@@ -306,7 +309,7 @@ fn what_the_queue_pair_does_not_permit_is_an_invalid_request() {
         (Access::REMOTE_ATOMIC, fetch_add(0, REMOTE, 0, 1), &[]),
     ];
     for (right, header, payload) in cases {
-        let end = End::with(|attr| attr.access = attr.access.difference(right));
+        let end = Endpoint::with(|attr| attr.access = attr.access.difference(right));
         let (syndrome, mut end) = refused_by(end, &[(header, payload)]);
         assert_eq!(syndrome, INVALID_REQUEST);
         assert_eq!(end.events(), [QpEvent::RequestError]);
@@ -314,7 +317,7 @@ fn what_the_queue_pair_does_not_permit_is_an_invalid_request() {
 }
 
 #[test]
-fn write_with_immediate_to_forbidden_memory_ends_its_receive() {
+fn write_with_immediate_without_access_completes_its_receive_with_an_error() {
     let (syndrome, mut end) = refused(&[(rdma(RcWriteOnlyImm, 0, NO_KEY, 0, 1), &[1])]);
     assert_eq!(syndrome, REMOTE_ACCESS);
     assert_eq!(end.received(), [(70, LocAccessErr), (71, WrFlushErr)]);
@@ -322,20 +325,20 @@ fn write_with_immediate_to_forbidden_memory_ends_its_receive() {
 }
 
 #[test]
-fn a_key_taken_away_in_the_middle_of_a_write_is_noticed() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteFirst, 0, REMOTE, 0, 2 * MTU), FULL);
+fn key_invalidated_during_a_write_is_an_access_error() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteFirst, 0, REMOTE, 0, 2 * MTU), FULL);
     end.host.deregister(REMOTE);
-    end.give(request(RcWriteLast, 1), FULL);
+    end.deliver(request(RcWriteLast, 1), FULL);
     assert_eq!(end.poll().last().unwrap().syndrome(), REMOTE_ACCESS);
     assert_eq!(end.events(), [QpEvent::AccessError]);
 }
 
 #[test]
-fn a_key_taken_away_while_a_read_is_answered_is_noticed() {
-    let mut end = End::new();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 4 * MTU), &[]);
-    end.give(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
+fn key_invalidated_during_a_read_is_an_access_error() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 4 * MTU), &[]);
+    end.deliver(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
     assert_eq!(end.poll_room(2).0.len(), 2);
     end.host.deregister(REMOTE);
     // A full sink does not lose the NAK.
@@ -350,7 +353,7 @@ fn a_key_taken_away_while_a_read_is_answered_is_noticed() {
 }
 
 #[test]
-fn invalidating_a_key_that_does_not_exist_is_refused() {
+fn invalidation_of_an_unknown_key_is_refused() {
     let header = request(RcSendOnlyInv, 0).with_ieth(RKey(NO_KEY));
     let (syndrome, mut end) = refused(&[(header, &[1])]);
     assert_eq!(syndrome, INVALID_REQUEST);
@@ -358,12 +361,12 @@ fn invalidating_a_key_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn a_receive_too_small_is_a_length_error_there_and_an_invalid_request_here() {
+fn too_small_receive_is_a_length_error_and_an_invalid_request_at_the_requester() {
     let (mut a, mut b) = pair(|_| ());
     b.receive(1, &[sge(LOCAL, 0, MTU), sge(LOCAL, 0, 9)]);
     b.receive(2, &[]);
-    a.ask(1, SendOp::Send, MTU + 10);
-    a.ask(2, SendOp::Send, 1);
+    a.post_signaled(1, SendOp::Send, MTU + 10);
+    a.post_signaled(2, SendOp::Send, 1);
     exchange(&mut a, &mut b);
     assert_eq!(b.received(), [(1, LocLenErr), (2, WrFlushErr)]);
     assert_eq!(a.done(), [(1, RemInvReqErr), (2, WrFlushErr)]);
@@ -371,7 +374,7 @@ fn a_receive_too_small_is_a_length_error_there_and_an_invalid_request_here() {
 }
 
 #[test]
-fn a_receive_with_a_bad_key_is_a_protection_error_there_and_an_operation_error_here() {
+fn receive_with_an_invalid_key_is_a_protection_error_and_an_operation_error_at_the_requester() {
     for bad in [
         sge(NO_KEY, 0, 8),
         sge(READ_ONLY, 0, 8),
@@ -379,7 +382,7 @@ fn a_receive_with_a_bad_key_is_a_protection_error_there_and_an_operation_error_h
     ] {
         let (mut a, mut b) = pair(|_| ());
         b.receive(1, &[bad]);
-        a.ask(1, SendOp::Send, 8);
+        a.post_signaled(1, SendOp::Send, 8);
         exchange(&mut a, &mut b);
         assert_eq!(b.received(), [(1, LocProtErr)]);
         assert_eq!(a.done(), [(1, RemOpErr)]);
@@ -387,12 +390,12 @@ fn a_receive_with_a_bad_key_is_a_protection_error_there_and_an_operation_error_h
 }
 
 #[test]
-fn remote_access_error_here_and_an_access_event_there() {
+fn remote_access_error_raises_an_access_event_at_the_responder() {
     let (mut a, mut b) = pair(|_| ());
-    a.ask(1, write_to(0), 4);
-    a.ask(2, read_from(0), 4);
-    a.ask(3, write_to(REGION), 4);
-    a.ask(4, write_to(0), 4);
+    a.post_signaled(1, write_to(0), 4);
+    a.post_signaled(2, read_from(0), 4);
+    a.post_signaled(3, write_to(REGION), 4);
+    a.post_signaled(4, write_to(0), 4);
     exchange(&mut a, &mut b);
     // The requests before the bad one were executed and complete.
     assert_eq!(
@@ -408,10 +411,10 @@ fn remote_access_error_here_and_an_access_event_there() {
 }
 
 #[test]
-fn nak_that_ends_a_connection_is_repeated_where_packets_are_lost() {
+fn fatal_nak_is_repeated_on_a_lossy_path() {
     let bad = || rdma(RcWriteOnly, 1, REMOTE + 1, 0, 1);
-    let naks = |end: &mut End| {
-        end.give(bad(), &[1]);
+    let naks = |end: &mut Endpoint| {
+        end.deliver(bad(), &[1]);
         let answers = end.poll();
         assert!(answers.iter().all(|packet| packet.psn() == PEER_PSN + 1));
         assert!(answers.iter().all(|nak| nak.syndrome() == REMOTE_ACCESS));
@@ -419,31 +422,31 @@ fn nak_that_ends_a_connection_is_repeated_where_packets_are_lost() {
         assert_eq!(end.events(), [QpEvent::AccessError]);
         answers.len()
     };
-    let good = |end: &mut End| {
-        end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-        end.only();
+    let good = |end: &mut Endpoint| {
+        end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+        end.poll_one();
     };
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     good(&mut end);
     assert_eq!(naks(&mut end), 1);
 
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     good(&mut end);
     good(&mut end);
     assert_eq!(naks(&mut end), 3);
     // A later request finds the queue pair in error.
-    end.give(bad(), &[1]);
+    end.deliver(bad(), &[1]);
     assert!(end.poll().is_empty());
 }
 
 #[test]
-fn nak_for_a_read_that_lost_its_right_is_repeated_where_packets_are_lost() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+fn nak_for_a_read_that_lost_access_is_repeated_on_a_lossy_path() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
     end.poll();
-    end.give(rdma(RcReadRequest, 1, REMOTE, 0, MTU), &[]);
-    end.give(rdma(RcWriteOnly, 2, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcReadRequest, 1, REMOTE, 0, MTU), &[]);
+    end.deliver(rdma(RcWriteOnly, 2, REMOTE, 0, 1), &[1]);
     end.host.deregister(REMOTE);
     let answers = end.poll();
     assert_eq!(answers.len(), 3);
@@ -451,7 +454,7 @@ fn nak_for_a_read_that_lost_its_right_is_repeated_where_packets_are_lost() {
 }
 
 #[test]
-fn each_nak_has_its_status() {
+fn nak_codes_map_to_completion_statuses() {
     for (code, status) in [
         (NakCode::InvalidRequest, RemInvReqErr),
         (NakCode::RemoteAccess, RemAccessErr),
@@ -459,38 +462,38 @@ fn each_nak_has_its_status() {
         (NakCode::InvalidRd, RemInvRdReqErr),
         (NakCode::Reserved(17), BadRespErr),
     ] {
-        let mut end = End::new();
-        end.ask(1, SendOp::Send, 1);
-        end.ask(2, SendOp::Send, 1);
-        end.ask(3, SendOp::Send, 1);
+        let mut end = Endpoint::new();
+        end.post_signaled(1, SendOp::Send, 1);
+        end.post_signaled(2, SendOp::Send, 1);
+        end.post_signaled(3, SendOp::Send, 1);
         end.poll();
-        end.give(nak(1, code), &[]);
+        end.deliver(nak(1, code), &[]);
         assert_eq!(end.done(), [(1, Success), (2, status), (3, WrFlushErr)]);
         assert_eq!(end.qp.state(), QpState::Err);
     }
 }
 
 #[test]
-fn a_local_error_waits_until_what_precedes_it_has_completed() {
+fn local_error_completes_after_earlier_work_requests() {
     for bad in [sge(NO_KEY, 0, 1), sge(LOCAL, REGION, 1)] {
-        let mut end = End::new();
-        end.ask(1, SendOp::Send, 1);
-        end.ask(2, read_from(0), 1);
+        let mut end = Endpoint::new();
+        end.post_signaled(1, SendOp::Send, 1);
+        end.post_signaled(2, read_from(0), 1);
         end.post(3, SendOp::Send, UNSIGNALED, &[bad]);
-        end.ask(4, SendOp::Send, 1);
+        end.post_signaled(4, SendOp::Send, 1);
         assert_eq!(end.poll().len(), 2);
         assert!(end.done().is_empty());
-        end.give(ack(0), &[]);
+        end.deliver(ack(0), &[]);
         assert_eq!(end.done(), [(1, Success)]);
-        end.give(answer(RcReadResponseOnly, 1, UNLIMITED), &[1]);
+        end.deliver(answer(RcReadResponseOnly, 1, UNLIMITED), &[1]);
         assert_eq!(end.done(), [(2, Success), (3, LocProtErr), (4, WrFlushErr)]);
     }
 }
 
 #[test]
-fn a_read_into_memory_that_may_not_be_written_is_not_asked_for() {
+fn read_into_unwritable_memory_is_not_sent() {
     for op in [read_from(0), add(1)] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.post(1, op, SIGNALED, &[sge(READ_ONLY, 0, 8)]);
         assert!(end.poll().is_empty());
         assert_eq!(end.done(), [(1, LocProtErr)]);
@@ -498,25 +501,25 @@ fn a_read_into_memory_that_may_not_be_written_is_not_asked_for() {
 }
 
 #[test]
-fn a_key_that_is_gone_when_the_response_comes_is_a_protection_error() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
-    end.ask(2, read_from(0), 4);
+fn key_invalidated_before_the_response_is_a_protection_error() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
+    end.post_signaled(2, read_from(0), 4);
     end.poll();
     end.host.deregister(LOCAL);
-    end.give(answer(RcReadResponseOnly, 1, UNLIMITED), &[1; 4]);
+    end.deliver(answer(RcReadResponseOnly, 1, UNLIMITED), &[1; 4]);
     assert_eq!(end.done(), [(1, Success), (2, LocProtErr)]);
     assert_eq!(end.qp.state(), QpState::Err);
 }
 
 #[test]
-fn a_response_of_the_wrong_length_is_a_bad_response() {
+fn response_of_the_wrong_length_is_a_bad_response() {
     for (len, payload) in [(4, 3), (4, 5), (MTU + 1, MTU - 1), (2 * MTU, 0)] {
-        let mut end = End::new();
-        end.ask(1, read_from(0), len);
+        let mut end = Endpoint::new();
+        end.post_signaled(1, read_from(0), len);
         end.poll();
         let header = answer(RcReadResponseOnly, 0, UNLIMITED);
-        end.give(header, &vec![1; payload]);
+        end.deliver(header, &vec![1; payload]);
         assert_eq!(end.done(), [(1, BadRespErr)], "{len} {payload}");
     }
 }

@@ -4,19 +4,19 @@ use super::*;
 use Opcode::*;
 use WcStatus::{RetryExcErr, Success, WrFlushErr};
 
-fn probe(end: &mut End) -> Option<Sent> {
+fn probe(end: &mut Endpoint) -> Option<Sent> {
     let mut sink = Sink::new(end.now, usize::MAX);
-    let asked = end.qp.poll_probe(end.now, &mut sink);
-    assert_eq!(asked, !sink.packets.is_empty());
+    let is_sent = end.qp.poll_probe(end.now, &mut sink);
+    assert_eq!(is_sent, !sink.packets.is_empty());
     sink.packets.pop()
 }
 
 #[test]
 fn probe_is_a_duplicate_that_writes_nothing() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert_eq!(end.done(), [(1, Success)]);
     let sent = probe(&mut end).unwrap();
     assert_eq!((sent.opcode(), sent.psn()), (RcWriteOnly, OWN_PSN));
@@ -26,24 +26,24 @@ fn probe_is_a_duplicate_that_writes_nothing() {
 }
 
 #[test]
-fn probe_is_answered_and_changes_nothing_at_either_end() {
+fn probe_is_acknowledged_and_changes_nothing_at_either_end() {
     // Before the first request, after a SEND, and after a READ.
     let (mut a, mut b) = pair(|_| ());
     for op in [None, Some(SendOp::Send), Some(read_from(0))] {
         if let Some(op) = op {
             b.receive(1, &[sge(LOCAL, 0, 1)]);
-            a.ask(1, op, 1);
+            a.post_signaled(1, op, 1);
             exchange(&mut a, &mut b);
             assert_eq!(a.done(), [(1, Success)]);
             b.received();
         }
         let before = (a.qp.attributes(), b.qp.attributes());
-        let asked = probe(&mut a).unwrap();
-        b.give_sent(&asked);
-        let answer = b.only();
-        let heard = a.qp.counters().received_packets;
-        a.give_sent(&answer);
-        assert_eq!(a.qp.counters().received_packets, heard + 1);
+        let packet = probe(&mut a).unwrap();
+        b.deliver_sent(&packet);
+        let answer = b.poll_one();
+        let received = a.qp.counters().received_packets;
+        a.deliver_sent(&answer);
+        assert_eq!(a.qp.counters().received_packets, received + 1);
         assert_eq!(a.qp.counters().stale_responses, 0);
         assert!(a.poll().is_empty() && b.poll().is_empty());
         assert_eq!((a.qp.attributes(), b.qp.attributes()), before);
@@ -52,38 +52,38 @@ fn probe_is_answered_and_changes_nothing_at_either_end() {
 }
 
 #[test]
-fn while_an_answer_is_awaited_nobody_is_probed() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
+fn no_probe_is_sent_while_a_response_is_outstanding() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
     assert_eq!(probe(&mut end), None);
 }
 
 #[test]
-fn who_does_not_send_probes_nobody() {
-    let mut end = End::new();
-    end.to(QpState::Err);
+fn no_probe_is_sent_before_rts() {
+    let mut end = Endpoint::new();
+    end.enter(QpState::Err);
     assert_eq!(probe(&mut end), None);
 }
 
 #[test]
-fn end_of_the_peer_is_as_too_many_retries() {
-    let mut end = End::new();
+fn peer_exit_has_the_effect_of_exhausted_retries() {
+    let mut end = Endpoint::new();
     end.receive(3, &[sge(LOCAL, 0, 1)]);
-    end.ask(1, SendOp::Send, 1);
-    end.ask(2, SendOp::Send, 1);
+    end.post_signaled(1, SendOp::Send, 1);
+    end.post_signaled(2, SendOp::Send, 1);
     end.poll();
-    end.qp.peer_is_gone(end.now, &mut end.host);
+    end.qp.handle_peer_exit(end.now, &mut end.host);
     assert_eq!(end.done(), [(1, RetryExcErr), (2, WrFlushErr)]);
     assert_eq!(end.received(), [(3, WrFlushErr)]);
     assert_eq!(end.qp.state(), QpState::Err);
 }
 
 #[test]
-fn end_of_the_peer_flushes_receives_where_nothing_was_sent() {
-    let mut end = End::new();
+fn peer_exit_flushes_receives_when_no_request_is_outstanding() {
+    let mut end = Endpoint::new();
     end.receive(3, &[sge(LOCAL, 0, 1)]);
-    end.qp.peer_is_gone(end.now, &mut end.host);
+    end.qp.handle_peer_exit(end.now, &mut end.host);
     assert_eq!(end.received(), [(3, WrFlushErr)]);
     assert!(end.done().is_empty());
     assert_eq!(end.qp.state(), QpState::Err);

@@ -21,68 +21,68 @@ fn invalidate(key: u32) -> SendOp {
 }
 
 /// The keys of the executed operations, with the number of sends completed at the time.
-fn carried_out(end: &End) -> Vec<(u32, usize)> {
+fn carried_out(end: &Endpoint) -> Vec<(u32, usize)> {
     end.host.local.borrow().clone()
 }
 
 #[test]
-fn local_operations_take_no_psn_and_complete_at_once_when_nothing_precedes_them() {
-    let mut end = End::new();
+fn local_operations_take_no_psn_and_complete_at_once_in_an_empty_queue() {
+    let mut end = Endpoint::new();
     end.post(1, bind(7), SIGNALED, &[]);
     end.post(2, invalidate(8), SIGNALED, &[]);
     end.post(3, invalidate(9), UNSIGNALED, &[]);
-    end.ask(4, SendOp::Send, 1);
-    assert_eq!(end.only().psn(), OWN_PSN);
+    end.post_signaled(4, SendOp::Send, 1);
+    assert_eq!(end.poll_one().psn(), OWN_PSN);
     let opcodes: Vec<_> = end.host.sends.iter().map(|c| c.opcode).collect();
     assert_eq!(opcodes, [WcOpcode::BindMw, WcOpcode::LocalInv]);
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert_eq!(end.done(), [(4, Success)]);
     assert_eq!(end.qp.deadline(), Time::NEVER);
 }
 
 #[test]
-fn a_bind_overtakes_acknowledgements_but_completes_in_order() {
-    let mut end = End::new();
+fn bind_is_executed_before_acknowledgements_and_completes_in_order() {
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, UNSIGNALED, &[sge(LOCAL, 0, 1)]);
     end.post(2, bind(7), SIGNALED, &[]);
-    end.ask(3, write_to(0), 1);
+    end.post_signaled(3, write_to(0), 1);
     let packets = end.poll();
     assert_eq!(packets.len(), 2);
     // The completion of the bind waits for this ACK, which is therefore requested.
     assert!(packets[0].header.bth.ack_req);
     assert_eq!(carried_out(&end), [(7, 0)]);
     assert!(end.done().is_empty());
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert_eq!(end.done(), [(2, Success)]);
-    end.give(ack(1), &[]);
+    end.deliver(ack(1), &[]);
     assert_eq!(end.done(), [(3, Success)]);
 }
 
 #[test]
-fn local_invalidate_waits_for_all_that_precedes_it() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
-    end.ask(2, read_from(0), 1);
+fn local_invalidate_waits_for_all_earlier_work_requests() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
+    end.post_signaled(2, read_from(0), 1);
     end.post(3, invalidate(7), UNSIGNALED, &[]);
-    end.ask(4, SendOp::Send, 1);
+    end.post_signaled(4, SendOp::Send, 1);
     assert_eq!(end.poll().len(), 2);
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert!(end.poll().is_empty());
     assert_eq!(carried_out(&end), []);
-    end.give(answer(Opcode::RcReadResponseOnly, 1, UNLIMITED), &[5]);
-    assert_eq!(end.only().psn(), OWN_PSN + 2);
+    end.deliver(answer(Opcode::RcReadResponseOnly, 1, UNLIMITED), &[5]);
+    assert_eq!(end.poll_one().psn(), OWN_PSN + 2);
     assert_eq!(carried_out(&end), [(7, 2)]);
 }
 
 #[test]
-fn a_bind_with_a_fence_waits_for_reads() {
-    let mut end = End::new();
-    end.ask(1, read_from(0), 1);
+fn fenced_bind_waits_for_reads() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, read_from(0), 1);
     end.post(2, bind(7), SIGNALED | SendFlags::FENCE, &[]);
     assert_eq!(end.poll().len(), 1);
     assert_eq!(carried_out(&end), []);
-    end.give(answer(Opcode::RcReadResponseOnly, 0, UNLIMITED), &[5]);
+    end.deliver(answer(Opcode::RcReadResponseOnly, 0, UNLIMITED), &[5]);
     assert!(end.poll().is_empty());
     assert_eq!(carried_out(&end), [(7, 1)]);
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
@@ -90,34 +90,34 @@ fn a_bind_with_a_fence_waits_for_reads() {
 
 #[test]
 fn going_back_does_not_repeat_a_local_operation() {
-    let mut end = End::new();
-    end.ask(1, write_to(0), 1);
+    let mut end = Endpoint::new();
+    end.post_signaled(1, write_to(0), 1);
     end.post(2, bind(7), SIGNALED, &[]);
-    end.ask(3, write_to(0), 1);
+    end.post_signaled(3, write_to(0), 1);
     assert_eq!(end.poll().len(), 2);
-    end.give(nak(0, NakCode::PsnSequence), &[]);
+    end.deliver(nak(0, NakCode::PsnSequence), &[]);
     assert_eq!(end.poll().len(), 2);
     assert_eq!(carried_out(&end), [(7, 0)]);
-    end.give(ack(1), &[]);
+    end.deliver(ack(1), &[]);
     assert_eq!(end.done(), [(1, Success), (2, Success), (3, Success)]);
 }
 
 #[test]
-fn a_bind_that_fails_ends_the_queue_when_what_precedes_it_is_done() {
-    let mut end = End::new();
-    end.ask(1, write_to(0), 1);
+fn failed_bind_completes_after_earlier_work_requests() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, write_to(0), 1);
     end.post(2, bind(NO_KEY), UNSIGNALED, &[]);
-    end.ask(3, write_to(0), 1);
+    end.post_signaled(3, write_to(0), 1);
     assert_eq!(end.poll().len(), 1);
     assert!(end.done().is_empty());
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert_eq!(end.done(), [(1, Success), (2, MwBindErr), (3, WrFlushErr)]);
     assert_eq!(end.qp.state(), QpState::Err);
 }
 
 #[test]
-fn an_invalidation_that_fails_is_an_operation_error() {
-    let mut end = End::new();
+fn failed_invalidation_is_an_operation_error() {
+    let mut end = Endpoint::new();
     end.post(1, invalidate(NO_KEY), UNSIGNALED, &[]);
     assert!(end.poll().is_empty());
     assert_eq!(end.done(), [(1, LocQpOpErr)]);
@@ -125,12 +125,12 @@ fn an_invalidation_that_fails_is_an_operation_error() {
 }
 
 #[test]
-fn draining_waits_for_a_local_operation_that_has_begun_and_begins_no_other() {
-    let mut end = End::new();
-    end.ask(1, write_to(0), 1);
+fn draining_completes_a_begun_local_operation_and_begins_no_other() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, write_to(0), 1);
     end.post(2, bind(7), SIGNALED, &[]);
     assert_eq!(end.poll().len(), 1);
-    end.go(
+    end.modify(
         QpState::Sqd,
         AttrMask::EN_SQD_ASYNC_NOTIFY,
         &QpAttr {
@@ -140,12 +140,12 @@ fn draining_waits_for_a_local_operation_that_has_begun_and_begins_no_other() {
     );
     end.post(3, bind(8), SIGNALED, &[]);
     assert!(end.poll().is_empty() && end.events().is_empty());
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
     assert!(end.poll().is_empty());
     assert_eq!(end.events(), [QpEvent::SendQueueDrained]);
     assert_eq!(carried_out(&end), [(7, 0)]);
-    end.to(QpState::Rts);
+    end.enter(QpState::Rts);
     assert!(end.poll().is_empty());
     assert_eq!(end.done(), [(3, Success)]);
 }

@@ -11,7 +11,7 @@ fn other_gid() -> Gid {
     Gid::from_ip(std::net::Ipv4Addr::new(198, 51, 100, 9).into())
 }
 
-impl End {
+impl Endpoint {
     fn change(&mut self, attr: &QpAttr, mask: AttrMask) -> Result<(), TransitionError> {
         self.qp.modify(attr, mask, self.now, &mut self.host)
     }
@@ -35,9 +35,9 @@ impl End {
     fn armed() -> Self {
         let mut end = Self::new();
         end.rearm();
-        end.ask(9, SendOp::Send, 1);
+        end.post_signaled(9, SendOp::Send, 1);
         end.poll();
-        end.give(ack(0).with_mig_req(false), &[]);
+        end.deliver(ack(0).with_mig_req(false), &[]);
         assert_eq!(end.done(), [(9, Success)]);
         assert_eq!(end.path_state(), Armed);
         end
@@ -47,7 +47,7 @@ impl End {
         self.qp.attributes().path_mig_state
     }
 
-    fn give_from(&mut self, from: Gid, header: Header) {
+    fn deliver_from(&mut self, from: Gid, header: Header) {
         let header = header.with_payload_len(0);
         let packet = Packet {
             header,
@@ -58,7 +58,7 @@ impl End {
     }
 
     /// Runs the timers until the end migrates. Returns the packets that it then sends.
-    fn give_up_on_the_path(&mut self) -> Vec<Sent> {
+    fn exhaust_retries(&mut self) -> Vec<Sent> {
         loop {
             assert_eq!(self.qp.state(), QpState::Rts);
             self.wait_for_deadline();
@@ -71,17 +71,17 @@ impl End {
 }
 
 #[test]
-fn requests_and_answers_have_mig_req_0_unless_migrated() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
-    assert!(end.only().header.bth.mig_req);
-    end.give(request(Opcode::RcWriteOnly, 0).with_reth(NOTHING), &[]);
-    assert!(end.only().header.bth.mig_req);
+fn requests_and_responses_have_mig_req_0_unless_migrated() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
+    assert!(end.poll_one().header.bth.mig_req);
+    end.deliver(request(Opcode::RcWriteOnly, 0).with_reth(NOTHING), &[]);
+    assert!(end.poll_one().header.bth.mig_req);
     end.rearm();
-    end.ask(2, SendOp::Send, 1);
-    assert!(!end.only().header.bth.mig_req);
-    end.give(request(Opcode::RcWriteOnly, 1).with_reth(NOTHING), &[]);
-    assert!(!end.only().header.bth.mig_req);
+    end.post_signaled(2, SendOp::Send, 1);
+    assert!(!end.poll_one().header.bth.mig_req);
+    end.deliver(request(Opcode::RcWriteOnly, 1).with_reth(NOTHING), &[]);
+    assert!(!end.poll_one().header.bth.mig_req);
 }
 
 const NOTHING: Reth = Reth {
@@ -91,24 +91,24 @@ const NOTHING: Reth = Reth {
 };
 
 #[test]
-fn requests_arm_as_answers_do() {
-    let mut end = End::new();
+fn requests_and_responses_with_mig_req_0_arm() {
+    let mut end = Endpoint::new();
     end.rearm();
     let write = request(Opcode::RcWriteOnly, 0).with_reth(NOTHING);
-    end.give(write, &[]);
+    end.deliver(write, &[]);
     assert_eq!(end.path_state(), Rearm);
     let write = request(Opcode::RcWriteOnly, 1).with_reth(NOTHING);
-    end.give(write.with_mig_req(false), &[]);
+    end.deliver(write.with_mig_req(false), &[]);
     assert_eq!(end.path_state(), Armed);
 }
 
 #[test]
-fn exhausted_retries_begin_anew_on_the_alternate_path() {
-    let mut end = End::armed();
-    end.ask(1, SendOp::Send, 2 * MTU);
-    end.ask(2, SendOp::Send, 1);
+fn retry_counter_restarts_on_the_alternate_path() {
+    let mut end = Endpoint::armed();
+    end.post_signaled(1, SendOp::Send, 2 * MTU);
+    end.post_signaled(2, SendOp::Send, 1);
     end.poll();
-    let mut sent = end.give_up_on_the_path();
+    let mut sent = end.exhaust_retries();
     assert_eq!(end.events(), [QpEvent::PathMigrated]);
     assert_eq!(end.path_state(), Migrated);
     assert_eq!(end.qp.attributes().av.dgid, other_gid());
@@ -137,28 +137,28 @@ fn exhausted_retries_begin_anew_on_the_alternate_path() {
 /// A round trip clearly longer than the defaults used before one was measured.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(60);
 
-impl End {
+impl Endpoint {
     /// Measures [`LONG_ROUND_TRIP`] with a request at `offset` from the first PSN.
     fn measure(&mut self, offset: u32) {
-        self.ask(8, SendOp::Send, 1);
+        self.post_signaled(8, SendOp::Send, 1);
         self.poll();
-        self.pass(LONG_ROUND_TRIP);
-        self.give(ack(offset).with_mig_req(false), &[]);
+        self.advance(LONG_ROUND_TRIP);
+        self.deliver(ack(offset).with_mig_req(false), &[]);
         assert_eq!(self.done(), [(8, Success)]);
     }
 
     /// The time from an unanswered packet to the probe.
     fn time_to_first_probe(&mut self) -> Duration {
-        self.ask(7, SendOp::Send, 1);
+        self.post_signaled(7, SendOp::Send, 1);
         assert_eq!(self.poll().len(), 1);
         self.qp.deadline().since(self.now)
     }
 }
 
 #[test]
-fn another_path_has_a_round_trip_of_its_own() {
-    let unmeasured = End::new().time_to_first_probe();
-    let moves: [fn(&mut End); 2] = [
+fn path_change_resets_the_round_trip_estimate() {
+    let unmeasured = Endpoint::new().time_to_first_probe();
+    let moves: [fn(&mut Endpoint); 2] = [
         // The application migrates.
         |end| {
             let attr = QpAttr {
@@ -168,127 +168,127 @@ fn another_path_has_a_round_trip_of_its_own() {
             end.change(&attr, AttrMask::PATH_MIG_STATE).unwrap();
         },
         // The peer has migrated.
-        |end| end.give_from(other_gid(), ack(1)),
+        |end| end.deliver_from(other_gid(), ack(1)),
     ];
     for migrate in moves {
-        let mut end = End::armed();
+        let mut end = Endpoint::armed();
         end.measure(1);
         migrate(&mut end);
         assert!(end.qp.take_migrated());
         assert_eq!(end.time_to_first_probe(), unmeasured);
     }
     // The retries were exhausted.
-    let mut end = End::armed();
+    let mut end = Endpoint::armed();
     end.measure(1);
-    end.ask(1, SendOp::Send, 1);
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
-    assert_eq!(end.give_up_on_the_path().len(), 1);
-    end.give_from(other_gid(), ack(2));
+    assert_eq!(end.exhaust_retries().len(), 1);
+    end.deliver_from(other_gid(), ack(2));
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.time_to_first_probe(), unmeasured);
 }
 
 #[test]
-fn a_packet_that_went_by_the_old_path_measures_nothing_of_the_new_one() {
-    let unmeasured = End::new().time_to_first_probe();
-    let mut end = End::armed();
-    end.ask(1, SendOp::Send, 1);
+fn packet_sent_on_the_old_path_is_no_sample_for_the_new_path() {
+    let unmeasured = Endpoint::new().time_to_first_probe();
+    let mut end = Endpoint::armed();
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
     let attr = QpAttr {
         path_mig_state: Migrated,
         ..QpAttr::default()
     };
     end.change(&attr, AttrMask::PATH_MIG_STATE).unwrap();
-    end.pass(LONG_ROUND_TRIP);
-    end.give_from(peer_gid(), ack(1).with_mig_req(false));
+    end.advance(LONG_ROUND_TRIP);
+    end.deliver_from(peer_gid(), ack(1).with_mig_req(false));
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.time_to_first_probe(), unmeasured);
 }
 
 #[test]
-fn another_address_of_the_peer_set_while_drained_has_a_round_trip_of_its_own() {
-    let unmeasured = End::new().time_to_first_probe();
-    let mut end = End::new();
+fn new_address_vector_in_sqd_resets_the_round_trip_estimate() {
+    let unmeasured = Endpoint::new().time_to_first_probe();
+    let mut end = Endpoint::new();
     end.measure(0);
-    end.to(QpState::Sqd);
+    end.enter(QpState::Sqd);
     let mut attr = attributes();
     attr.av.dgid = other_gid();
     end.change(&attr, AttrMask::AV).unwrap();
-    end.to(QpState::Rts);
+    end.enter(QpState::Rts);
     assert_eq!(end.time_to_first_probe(), unmeasured);
 }
 
 #[test]
-fn reset_forgets_the_round_trip() {
-    let unmeasured = End::new().time_to_first_probe();
-    let mut end = End::new();
+fn reset_clears_the_round_trip_estimate() {
+    let unmeasured = Endpoint::new().time_to_first_probe();
+    let mut end = Endpoint::new();
     end.measure(0);
     assert!(end.time_to_first_probe() > unmeasured);
-    end.to(QpState::Reset);
+    end.enter(QpState::Reset);
     let mut end = end.connected(|_| ());
     assert_eq!(end.time_to_first_probe(), unmeasured);
 }
 
 #[test]
-fn what_the_old_path_lost_goes_by_the_new_one() {
-    let mut end = End::armed();
-    end.ask(1, SendOp::Send, 2 * MTU);
+fn packets_lost_on_the_old_path_are_retransmitted_on_the_new_path() {
+    let mut end = Endpoint::armed();
+    end.post_signaled(1, SendOp::Send, 2 * MTU);
     end.poll();
-    let again = end.give_up_on_the_path();
+    let retransmitted = end.exhaust_retries();
     // The timeout reduced the window of the old path; the new path starts with a new window.
-    let psns: Vec<_> = again.iter().map(Sent::psn).collect();
+    let psns: Vec<_> = retransmitted.iter().map(Sent::psn).collect();
     assert_eq!(psns, [OWN_PSN + 1, OWN_PSN + 2]);
-    end.give_from(other_gid(), ack(2));
+    end.deliver_from(other_gid(), ack(2));
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.qp.state(), QpState::Rts);
 }
 
 #[test]
-fn naks_without_end_make_it_migrate_too() {
-    let mut end = End::armed();
-    end.ask(1, SendOp::Send, 2 * MTU);
+fn repeated_naks_without_progress_cause_migration() {
+    let mut end = Endpoint::armed();
+    end.post_signaled(1, SendOp::Send, 2 * MTU);
     end.poll();
     for _ in 0..4 {
-        end.give(nak(1, NakCode::PsnSequence).with_mig_req(false), &[]);
+        end.deliver(nak(1, NakCode::PsnSequence).with_mig_req(false), &[]);
         assert_eq!(end.poll().len(), 2);
-        end.pass(ms(1));
+        end.advance(ms(1));
     }
     assert!(end.qp.take_migrated());
     assert_eq!(end.qp.state(), QpState::Rts);
 }
 
 #[test]
-fn a_response_by_the_alternate_path_makes_it_follow_and_counts() {
-    let mut end = End::armed();
-    end.ask(1, SendOp::Send, 1);
+fn response_on_the_alternate_path_causes_migration_and_is_accepted() {
+    let mut end = Endpoint::armed();
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
-    end.give_from(other_gid(), ack(1));
+    end.deliver_from(other_gid(), ack(1));
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.events(), [QpEvent::PathMigrated]);
     assert!(end.qp.take_migrated());
 }
 
 #[test]
-fn who_has_not_rearmed_hears_the_alternate_path_as_a_strangers() {
-    let mut end = End::new();
+fn packets_on_the_alternate_path_are_dropped_unless_rearmed() {
+    let mut end = Endpoint::new();
     end.rearm();
-    end.ask(1, SendOp::Send, 1);
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
-    end.give_from(other_gid(), ack(0));
+    end.deliver_from(other_gid(), ack(0));
     assert!(end.done().is_empty());
     assert_eq!(end.qp.counters().wrong_source, 1);
     assert_eq!(end.events(), [QpEvent::PathMigrationRefused]);
 }
 
 #[test]
-fn reset_forgets_the_alternate_path() {
-    let mut end = End::armed();
-    end.to(QpState::Reset);
+fn reset_clears_the_alternate_path() {
+    let mut end = Endpoint::armed();
+    end.enter(QpState::Reset);
     assert_eq!(end.path_state(), Migrated);
     let attr = attributes();
-    end.go(QpState::Init, INIT, &attr);
-    end.go(QpState::Rtr, RTR, &attr);
-    end.go(QpState::Rts, RTS, &attr);
+    end.modify(QpState::Init, INIT, &attr);
+    end.modify(QpState::Rtr, RTR, &attr);
+    end.modify(QpState::Rts, RTS, &attr);
     let attr = QpAttr {
         path_mig_state: Rearm,
         ..attr
@@ -300,8 +300,8 @@ fn reset_forgets_the_alternate_path() {
 }
 
 #[test]
-fn the_alternate_path_is_loaded_on_the_way_to_rtr_and_rearmed_on_that_to_rts() {
-    let mut end = End::reset();
+fn alternate_path_is_loaded_at_rtr_and_rearmed_at_rts() {
+    let mut end = Endpoint::reset();
     let attr = QpAttr {
         alt_av: AddressVector {
             dgid: other_gid(),
@@ -311,9 +311,9 @@ fn the_alternate_path_is_loaded_on_the_way_to_rtr_and_rearmed_on_that_to_rts() {
         path_mig_state: Rearm,
         ..attributes()
     };
-    end.go(QpState::Init, INIT, &attr);
-    end.go(QpState::Rtr, RTR | AttrMask::ALT_PATH, &attr);
+    end.modify(QpState::Init, INIT, &attr);
+    end.modify(QpState::Rtr, RTR | AttrMask::ALT_PATH, &attr);
     assert_eq!(end.path_state(), Migrated);
-    end.go(QpState::Rts, RTS | AttrMask::PATH_MIG_STATE, &attr);
+    end.modify(QpState::Rts, RTS | AttrMask::PATH_MIG_STATE, &attr);
     assert_eq!(end.path_state(), Rearm);
 }

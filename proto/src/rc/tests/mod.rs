@@ -2,26 +2,26 @@
 //!
 //! In most of them the test plays the peer, packet by packet; others connect two queue pairs.
 
-mod confirmed;
+mod arbitrary_packets;
+mod atomic_write_and_flush;
 mod congestion;
 mod duplicates;
 mod errors;
-mod farewell;
-mod grants;
+mod final_acks;
 mod liveness;
 mod local;
 mod migration;
-mod noise;
 mod recovery;
 mod requester;
 mod responder;
 mod retries;
 mod scoreboard;
+mod send_quanta;
 mod states;
 mod xrc;
 
 use super::*;
-use crate::host::Access;
+use crate::host::{Access, QpEvent};
 use crate::ids::{Gid, PKey, RKey};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
@@ -55,7 +55,7 @@ fn ms(n: u64) -> Duration {
 }
 
 /// A queue pair with its host and a clock.
-struct End {
+struct Endpoint {
     qp: RcQp,
     host: TestHost,
     now: Time,
@@ -109,7 +109,7 @@ const RTS: AttrMask = AttrMask::TIMEOUT
     .union(AttrMask::SQ_PSN)
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 
-impl End {
+impl Endpoint {
     /// An end in RESET.
     fn reset() -> Self {
         Self::of(QpType::Rc)
@@ -117,11 +117,11 @@ impl End {
 
     /// An end of this service type, in RESET.
     fn of(service: QpType) -> Self {
-        Self::holding(service, 1 << 20)
+        Self::with_out_of_order_queue(service, 1 << 20)
     }
 
-    /// An end in RESET whose out-of-order queue has room for `hold_bytes` bytes.
-    fn holding(service: QpType, hold_bytes: u32) -> Self {
+    /// An end in RESET whose out-of-order queue has room for `out_of_order_bytes` bytes.
+    fn with_out_of_order_queue(service: QpType, out_of_order_bytes: u32) -> Self {
         let config = RcConfig {
             service,
             qpn: Qpn::new(0x11),
@@ -132,10 +132,10 @@ impl End {
             },
             signal_all: false,
             window_bytes: 1 << 20,
-            hold_bytes,
+            out_of_order_bytes,
             congestion: Algorithm::Loss,
         };
-        End {
+        Endpoint {
             qp: RcQp::new(config).unwrap(),
             host: TestHost::new(),
             now: Time(1_000_000_000),
@@ -150,9 +150,9 @@ impl End {
     fn connected(mut self, change: impl FnOnce(&mut QpAttr)) -> Self {
         let mut attr = attributes();
         change(&mut attr);
-        self.go(QpState::Init, INIT, &attr);
-        self.go(QpState::Rtr, RTR, &attr);
-        self.go(QpState::Rts, RTS, &attr);
+        self.modify(QpState::Init, INIT, &attr);
+        self.modify(QpState::Rtr, RTR, &attr);
+        self.modify(QpState::Rts, RTS, &attr);
         self
     }
 
@@ -160,7 +160,7 @@ impl End {
         Self::with(|_| ())
     }
 
-    fn go(&mut self, state: QpState, mask: AttrMask, attr: &QpAttr) {
+    fn modify(&mut self, state: QpState, mask: AttrMask, attr: &QpAttr) {
         let attr = QpAttr { state, ..*attr };
         self.qp
             .modify(&attr, mask | AttrMask::STATE, self.now, &mut self.host)
@@ -168,8 +168,8 @@ impl End {
     }
 
     /// Moves to `state`, which requires no attributes.
-    fn to(&mut self, state: QpState) {
-        self.go(state, AttrMask::empty(), &attributes());
+    fn enter(&mut self, state: QpState) {
+        self.modify(state, AttrMask::empty(), &attributes());
     }
 
     fn post(&mut self, wr_id: u64, op: SendOp, flags: SendFlags, sges: &[Sge]) {
@@ -185,7 +185,7 @@ impl End {
     }
 
     /// Posts a signaled operation of `len` bytes from, or to, local memory.
-    fn ask(&mut self, wr_id: u64, op: SendOp, len: usize) {
+    fn post_signaled(&mut self, wr_id: u64, op: SendOp, len: usize) {
         self.post(wr_id, op, SIGNALED, &[sge(LOCAL, 0, len)]);
     }
 
@@ -207,22 +207,22 @@ impl End {
     }
 
     /// Returns the only packet that it sends now.
-    fn only(&mut self) -> Sent {
+    fn poll_one(&mut self) -> Sent {
         let mut packets = self.poll();
         assert_eq!(packets.len(), 1, "{packets:#?}");
         packets.remove(0)
     }
 
     /// Delivers a packet from the peer.
-    fn give(&mut self, header: Header, payload: &[u8]) {
+    fn deliver(&mut self, header: Header, payload: &[u8]) {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
         self.qp
             .handle_packet(self.now, source(peer_gid()), &packet, &mut self.host);
     }
 
-    fn give_sent(&mut self, packet: &Sent) {
-        self.give(packet.header, &packet.payload);
+    fn deliver_sent(&mut self, packet: &Sent) {
+        self.deliver(packet.header, &packet.payload);
     }
 
     /// Advances the clock to the next deadline and runs the timers.
@@ -233,7 +233,7 @@ impl End {
     }
 
     /// Advances the clock.
-    fn pass(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
@@ -255,22 +255,22 @@ impl End {
 }
 
 /// Exchanges packets between two ends until none is left.
-fn exchange(a: &mut End, b: &mut End) {
+fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
     for _ in 0..10_000 {
         let (to_b, to_a) = (a.poll(), b.poll());
         if to_a.is_empty() && to_b.is_empty() {
             return;
         }
-        to_b.iter().for_each(|packet| b.give_sent(packet));
-        to_a.iter().for_each(|packet| a.give_sent(packet));
+        to_b.iter().for_each(|packet| b.deliver_sent(packet));
+        to_a.iter().for_each(|packet| a.deliver_sent(packet));
     }
-    panic!("they never stop");
+    panic!("the exchange does not end");
 }
 
 /// Two connected ends.
-fn pair(change: impl Fn(&mut QpAttr)) -> (End, End) {
-    let a = End::with(&change);
-    let b = End::with(|attr| {
+fn pair(change: impl Fn(&mut QpAttr)) -> (Endpoint, Endpoint) {
+    let a = Endpoint::with(&change);
+    let b = Endpoint::with(|attr| {
         attr.rq_psn = psn(OWN_PSN);
         attr.sq_psn = psn(PEER_PSN);
         change(attr);

@@ -5,12 +5,12 @@ use Opcode::*;
 use WcStatus::Success;
 
 #[test]
-fn a_message_fills_the_oldest_receive() {
-    let mut end = End::new();
+fn message_fills_the_oldest_receive() {
+    let mut end = Endpoint::new();
     end.receive(1, &[sge(LOCAL, 0, 200), sge(LOCAL, 1000, 400)]);
-    end.give(request(RcSendFirst, 0), &[1; MTU]);
+    end.deliver(request(RcSendFirst, 0), &[1; MTU]);
     assert!(end.host.receptions.is_empty());
-    end.give(request(RcSendLastImm, 1), &[2; 10]);
+    end.deliver(request(RcSendLastImm, 1), &[2; 10]);
     let (completion, solicited) = end.host.receptions[0];
     assert_eq!((completion.wr_id, completion.status), (1, Success));
     assert_eq!(
@@ -27,23 +27,23 @@ fn a_message_fills_the_oldest_receive() {
 
 #[test]
 fn solicited_event_is_that_of_the_last_packet() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, &[sge(LOCAL, 0, 600)]);
     end.receive(2, &[sge(LOCAL, 0, 600)]);
-    end.give(request(RcSendFirst, 0).with_solicited(true), &[1; MTU]);
-    end.give(request(RcSendLast, 1), &[1; 1]);
-    end.give(request(RcSendFirst, 2), &[1; MTU]);
-    end.give(request(RcSendLast, 3).with_solicited(true), &[1; 1]);
+    end.deliver(request(RcSendFirst, 0).with_solicited(true), &[1; MTU]);
+    end.deliver(request(RcSendLast, 1), &[1; 1]);
+    end.deliver(request(RcSendFirst, 2), &[1; MTU]);
+    end.deliver(request(RcSendLast, 3).with_solicited(true), &[1; 1]);
     let solicited: Vec<bool> = end.host.receptions.iter().map(|(_, s)| *s).collect();
     assert_eq!(solicited, [false, true]);
 }
 
 #[test]
-fn write_with_immediate_takes_a_receive_at_its_last_packet_and_leaves_it_empty() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteFirst, 0, REMOTE, 8, MTU + 4), &[7; MTU]);
+fn write_with_immediate_consumes_a_receive_at_its_last_packet_and_leaves_it_empty() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteFirst, 0, REMOTE, 8, MTU + 4), &[7; MTU]);
     end.receive(1, &[sge(LOCAL, 0, 10)]);
-    end.give(request(RcWriteLastImm, 1), &[8; 4]);
+    end.deliver(request(RcWriteLastImm, 1), &[8; 4]);
     let (completion, _) = end.host.receptions[0];
     assert_eq!(completion.opcode, WcOpcode::RecvWriteImm);
     assert_eq!(completion.byte_len as usize, MTU + 4);
@@ -56,84 +56,87 @@ fn write_with_immediate_takes_a_receive_at_its_last_packet_and_leaves_it_empty()
 }
 
 #[test]
-fn send_with_invalidate_names_the_key() {
-    let mut end = End::new();
+fn send_with_invalidate_reports_the_key() {
+    let mut end = Endpoint::new();
     end.receive(1, &[]);
-    end.give(request(RcSendOnlyInv, 0), &[]);
+    end.deliver(request(RcSendOnlyInv, 0), &[]);
     let (completion, _) = end.host.receptions[0];
     assert_eq!(completion.extra, Extra::Invalidated(RKey(REMOTE)));
 }
 
 #[test]
-fn acknowledgements_that_nothing_separates_become_one() {
-    let mut end = End::new();
+fn adjacent_acknowledgements_are_coalesced() {
+    let mut end = Endpoint::new();
     for offset in 0..5 {
-        end.give(rdma(RcWriteOnly, offset, REMOTE, 0, 1), &[1]);
+        end.deliver(rdma(RcWriteOnly, offset, REMOTE, 0, 1), &[1]);
     }
-    let ack = end.only();
+    let ack = end.poll_one();
     assert_eq!((ack.opcode(), ack.psn()), (RcAck, PEER_PSN + 4));
     assert_eq!(ack.msn(), 5);
 }
 
 #[test]
-fn nothing_is_acknowledged_unless_asked() {
-    let mut end = End::new();
+fn no_acknowledgement_is_sent_without_ack_req() {
+    let mut end = Endpoint::new();
     for offset in 0..5 {
         let header = rdma(RcWriteOnly, offset, REMOTE, 0, 1).with_ack_req(false);
-        end.give(header, &[1]);
+        end.deliver(header, &[1]);
     }
     assert!(end.poll().is_empty());
-    end.give(rdma(RcWriteOnly, 5, REMOTE, 0, 1), &[1]);
-    assert_eq!(end.only().psn(), PEER_PSN + 5);
+    end.deliver(rdma(RcWriteOnly, 5, REMOTE, 0, 1), &[1]);
+    assert_eq!(end.poll_one().psn(), PEER_PSN + 5);
 }
 
 #[test]
-fn msn_counts_messages_and_each_once() {
-    let mut end = End::new();
+fn msn_counts_each_message_once() {
+    let mut end = Endpoint::new();
     end.receive(1, &[sge(LOCAL, 0, 1000)]);
-    end.give(request(RcSendFirst, 0), &[1; MTU]);
-    assert_eq!(end.only().msn(), 0);
-    end.give(request(RcSendMiddle, 1), &[1; MTU]);
-    assert_eq!(end.only().msn(), 0);
-    end.give(request(RcSendLast, 2), &[1; 1]);
-    assert_eq!(end.only().msn(), 1);
-    end.give(request(RcSendLast, 2), &[1; 1]);
-    assert_eq!(end.only().msn(), 1);
-    end.give(rdma(RcReadRequest, 3, REMOTE, 0, 2 * MTU), &[]);
+    end.deliver(request(RcSendFirst, 0), &[1; MTU]);
+    assert_eq!(end.poll_one().msn(), 0);
+    end.deliver(request(RcSendMiddle, 1), &[1; MTU]);
+    assert_eq!(end.poll_one().msn(), 0);
+    end.deliver(request(RcSendLast, 2), &[1; 1]);
+    assert_eq!(end.poll_one().msn(), 1);
+    end.deliver(request(RcSendLast, 2), &[1; 1]);
+    assert_eq!(end.poll_one().msn(), 1);
+    end.deliver(rdma(RcReadRequest, 3, REMOTE, 0, 2 * MTU), &[]);
     assert!(end.poll().iter().all(|response| response.msn() == 2));
-    end.give(fetch_add(5, REMOTE, 0, 1), &[]);
-    assert_eq!(end.only().msn(), 3);
-    end.give(rdma(RcWriteOnly, 6, REMOTE, 0, 0), &[]);
-    assert_eq!(end.only().msn(), 4);
+    end.deliver(fetch_add(5, REMOTE, 0, 1), &[]);
+    assert_eq!(end.poll_one().msn(), 3);
+    end.deliver(rdma(RcWriteOnly, 6, REMOTE, 0, 0), &[]);
+    assert_eq!(end.poll_one().msn(), 4);
 }
 
 #[test]
-fn msn_of_an_answer_does_not_run_ahead_of_responses_that_wait() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    end.give(rdma(RcReadRequest, 1, REMOTE, 0, 1), &[]);
-    end.give(rdma(RcWriteOnly, 2, REMOTE, 0, 1), &[1]);
+fn msn_does_not_run_ahead_of_queued_responses() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcReadRequest, 1, REMOTE, 0, 1), &[]);
+    end.deliver(rdma(RcWriteOnly, 2, REMOTE, 0, 1), &[1]);
     let counts: Vec<u32> = end.poll().iter().map(Sent::msn).collect();
     assert_eq!(counts, [1, 2, 3]);
 }
 
 #[test]
-fn answers_carry_credits_and_those_of_a_shared_queue_are_invalid() {
-    let mut end = End::new();
+fn responses_carry_credits_which_are_invalid_for_a_shared_queue() {
+    let mut end = Endpoint::new();
     end.receive(1, &[]);
     end.receive(2, &[]);
     end.receive(3, &[]);
-    end.give(request(RcSendOnly, 0), &[]);
-    assert_eq!(end.only().syndrome(), Syndrome::Ack(Credits::from_count(2)));
+    end.deliver(request(RcSendOnly, 0), &[]);
+    assert_eq!(
+        end.poll_one().syndrome(),
+        Syndrome::Ack(Credits::from_count(2))
+    );
     end.host.shared = true;
-    end.give(request(RcSendOnly, 1), &[]);
-    assert_eq!(end.only().syndrome(), UNLIMITED);
+    end.deliver(request(RcSendOnly, 1), &[]);
+    assert_eq!(end.poll_one().syndrome(), UNLIMITED);
 }
 
 #[test]
-fn a_read_is_answered_in_pieces_of_the_path_mtu() {
-    let mut end = End::new();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 3, 2 * MTU + 1), &[]);
+fn read_responses_are_split_at_the_path_mtu() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 3, 2 * MTU + 1), &[]);
     let responses = end.poll();
     let opcodes: Vec<Opcode> = responses.iter().map(Sent::opcode).collect();
     assert_eq!(
@@ -150,8 +153,8 @@ fn a_read_is_answered_in_pieces_of_the_path_mtu() {
     assert_eq!(data, end.host.bytes(REMOTE, 3, 2 * MTU + 1));
     // The responses have the READ's PSNs: the next request follows them.
     assert_eq!(end.qp.attributes().rq_psn, psn(PEER_PSN + 3));
-    end.give(rdma(RcReadRequest, 3, NO_KEY, 3, 0), &[]);
-    let nothing = end.only();
+    end.deliver(rdma(RcReadRequest, 3, NO_KEY, 3, 0), &[]);
+    let nothing = end.poll_one();
     assert_eq!(
         (nothing.opcode(), nothing.payload.len()),
         (RcReadResponseOnly, 0)
@@ -159,10 +162,10 @@ fn a_read_is_answered_in_pieces_of_the_path_mtu() {
 }
 
 #[test]
-fn atomics_return_what_was_there() {
-    let mut end = End::new();
+fn atomics_return_the_original_value() {
+    let mut end = Endpoint::new();
     let original = u64::from_ne_bytes(end.host.bytes(REMOTE, 8, 8).try_into().unwrap());
-    end.give(fetch_add(0, REMOTE, 8, 5), &[]);
+    end.deliver(fetch_add(0, REMOTE, 8, 5), &[]);
     let swap = |offset, compare| {
         request(RcCompareSwap, offset).with_atomic(AtomicEth {
             addr: base(REMOTE) + 8,
@@ -171,8 +174,8 @@ fn atomics_return_what_was_there() {
             compare,
         })
     };
-    end.give(swap(1, original), &[]);
-    end.give(swap(2, original.wrapping_add(5)), &[]);
+    end.deliver(swap(1, original), &[]);
+    end.deliver(swap(2, original.wrapping_add(5)), &[]);
     let results: Vec<_> = end.poll().iter().map(|r| r.header.atomic_ack).collect();
     let after = Some(original.wrapping_add(5));
     assert_eq!(results, [Some(original), after, after]);
@@ -180,12 +183,12 @@ fn atomics_return_what_was_there() {
 }
 
 #[test]
-fn answers_go_out_in_the_order_of_requests() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    end.give(rdma(RcReadRequest, 1, REMOTE, 0, 2 * MTU), &[]);
-    end.give(fetch_add(3, REMOTE, 0, 1), &[]);
-    end.give(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
+fn responses_are_sent_in_the_order_of_requests() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcReadRequest, 1, REMOTE, 0, 2 * MTU), &[]);
+    end.deliver(fetch_add(3, REMOTE, 0, 1), &[]);
+    end.deliver(rdma(RcWriteOnly, 4, REMOTE, 0, 1), &[1]);
     let mut psns = Vec::new();
     loop {
         // One packet at a time, so that the sink is full repeatedly.
@@ -199,10 +202,10 @@ fn answers_go_out_in_the_order_of_requests() {
 }
 
 #[test]
-fn responses_that_fill_the_sink_take_turns_with_requests() {
-    let mut end = End::new();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 3 * MTU), &[]);
-    end.ask(1, SendOp::Send, 2 * MTU);
+fn responses_and_requests_alternate_when_the_sink_is_full() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 3 * MTU), &[]);
+    end.post_signaled(1, SendOp::Send, 2 * MTU);
     let mut opcodes = Vec::new();
     loop {
         let (packets, more) = end.poll_room(1);
@@ -226,21 +229,24 @@ fn responses_that_fill_the_sink_take_turns_with_requests() {
 #[test]
 fn one_nak_per_gap() {
     // Without an out-of-order queue; `recovery` tests it.
-    let mut end = End::holding(QpType::Rc, 0).connected(|_| ());
+    let mut end = Endpoint::with_out_of_order_queue(QpType::Rc, 0).connected(|_| ());
     end.receive(1, &[]);
     end.receive(2, &[]);
     end.receive(3, &[]);
     for offset in [1, 2, 3, 1, 2, 700] {
-        end.give(request(RcSendOnly, offset), &[]);
+        end.deliver(request(RcSendOnly, offset), &[]);
     }
-    let nak = end.only();
+    let nak = end.poll_one();
     assert_eq!(nak.syndrome(), Syndrome::Nak(NakCode::PsnSequence));
     assert_eq!(nak.psn(), PEER_PSN);
     assert!(end.host.receptions.is_empty());
-    end.give(request(RcSendOnly, 0), &[]);
-    assert_eq!(end.only().syndrome(), Syndrome::Ack(Credits::from_count(2)));
-    end.give(request(RcSendOnly, 2), &[]);
-    let nak = end.only();
+    end.deliver(request(RcSendOnly, 0), &[]);
+    assert_eq!(
+        end.poll_one().syndrome(),
+        Syndrome::Ack(Credits::from_count(2))
+    );
+    end.deliver(request(RcSendOnly, 2), &[]);
+    let nak = end.poll_one();
     assert_eq!(
         (nak.syndrome(), nak.psn()),
         (Syndrome::Nak(NakCode::PsnSequence), PEER_PSN + 1)
@@ -249,44 +255,47 @@ fn one_nak_per_gap() {
 
 #[test]
 fn rnr_nak_carries_min_rnr_timer() {
-    let mut end = End::with(|attr| attr.min_rnr_timer = 21);
-    end.give(request(RcSendFirst, 0), &[1; MTU]);
-    end.give(request(RcSendMiddle, 1), &[1; MTU]);
-    end.give(request(RcSendLast, 2), &[1; 1]);
+    let mut end = Endpoint::with(|attr| attr.min_rnr_timer = 21);
+    end.deliver(request(RcSendFirst, 0), &[1; MTU]);
+    end.deliver(request(RcSendMiddle, 1), &[1; MTU]);
+    end.deliver(request(RcSendLast, 2), &[1; 1]);
     // Its successors are dropped silently.
-    let rnr = end.only();
+    let rnr = end.poll_one();
     assert_eq!(rnr.syndrome(), Syndrome::RnrNak(RnrTimer::new(21)));
     assert_eq!(rnr.psn(), PEER_PSN);
     // A retry causes another RNR NAK; until then a gap causes no NAK.
-    end.give(request(RcSendFirst, 0), &[1; MTU]);
-    assert_eq!(end.only().syndrome(), Syndrome::RnrNak(RnrTimer::new(21)));
+    end.deliver(request(RcSendFirst, 0), &[1; MTU]);
+    assert_eq!(
+        end.poll_one().syndrome(),
+        Syndrome::RnrNak(RnrTimer::new(21))
+    );
     end.receive(1, &[sge(LOCAL, 0, 1000)]);
     for (opcode, offset, len) in [
         (RcSendFirst, 0, MTU),
         (RcSendMiddle, 1, MTU),
         (RcSendLast, 2, 1),
     ] {
-        end.give(request(opcode, offset), &vec![1; len]);
+        end.deliver(request(opcode, offset), &vec![1; len]);
     }
     assert_eq!(end.received(), [(1, Success)]);
-    assert_eq!(end.only().psn(), PEER_PSN + 2);
+    assert_eq!(end.poll_one().psn(), PEER_PSN + 2);
 }
 
 #[test]
 fn write_with_immediate_without_receive_writes_nothing_of_its_last_packet() {
-    let mut end = End::new();
-    end.give(rdma(RcWriteOnlyImm, 0, REMOTE, 0, 4), &[0xff; 4]);
-    assert!(matches!(end.only().syndrome(), Syndrome::RnrNak(_)));
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcWriteOnlyImm, 0, REMOTE, 0, 4), &[0xff; 4]);
+    assert!(matches!(end.poll_one().syndrome(), Syndrome::RnrNak(_)));
     assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
     end.receive(1, &[]);
-    end.give(rdma(RcWriteOnlyImm, 0, REMOTE, 0, 4), &[0xff; 4]);
+    end.deliver(rdma(RcWriteOnlyImm, 0, REMOTE, 0, 4), &[0xff; 4]);
     assert_eq!(end.host.bytes(REMOTE, 0, 4), [0xff; 4]);
     assert_eq!(end.received(), [(1, Success)]);
 }
 
 #[test]
 fn expected_psn_wraps_within_a_message() {
-    let mut end = End::with(|attr| attr.rq_psn = psn(0xff_ffff));
+    let mut end = Endpoint::with(|attr| attr.rq_psn = psn(0xff_ffff));
     end.receive(1, &[sge(LOCAL, 0, 1000)]);
     for (opcode, at, len) in [
         (RcSendFirst, 0xff_ffff, MTU),
@@ -295,18 +304,18 @@ fn expected_psn_wraps_within_a_message() {
     ] {
         let mut header = request(opcode, 0);
         header.bth.psn = psn(at);
-        end.give(header, &vec![1; len]);
+        end.deliver(header, &vec![1; len]);
     }
     assert_eq!(end.received(), [(1, Success)]);
-    assert_eq!(end.only().psn(), 1);
+    assert_eq!(end.poll_one().psn(), 1);
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_max_dest_rd_atomic() {
-    let mut end = End::with(|attr| attr.max_dest_rd_atomic = 2);
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
-    end.give(fetch_add(1, REMOTE, 0, 1), &[]);
-    end.give(rdma(RcReadRequest, 2, REMOTE, 0, 1), &[]);
+fn read_beyond_max_dest_rd_atomic_is_refused() {
+    let mut end = Endpoint::with(|attr| attr.max_dest_rd_atomic = 2);
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
+    end.deliver(fetch_add(1, REMOTE, 0, 1), &[]);
+    end.deliver(rdma(RcReadRequest, 2, REMOTE, 0, 1), &[]);
     let answers = end.poll();
     assert_eq!(answers.len(), 3);
     // Earlier requests are answered first.
@@ -322,16 +331,16 @@ fn no_more_reads_are_outstanding_than_max_dest_rd_atomic() {
 }
 
 #[test]
-fn reads_that_were_answered_make_room_for_others() {
-    let mut end = End::with(|attr| attr.max_dest_rd_atomic = 1);
+fn answered_reads_no_longer_count_towards_the_limit() {
+    let mut end = Endpoint::with(|attr| attr.max_dest_rd_atomic = 1);
     for offset in 0..10 {
-        end.give(rdma(RcReadRequest, offset, REMOTE, 0, 1), &[]);
-        assert_eq!(end.only().opcode(), RcReadResponseOnly);
+        end.deliver(rdma(RcReadRequest, offset, REMOTE, 0, 1), &[]);
+        assert_eq!(end.poll_one().opcode(), RcReadResponseOnly);
     }
 }
 
 #[test]
-fn all_operations_between_two_ends() {
+fn all_operations_between_two_endpoints() {
     let (mut a, mut b) = pair(|_| ());
     let len = 100_000;
     b.receive(1, &[sge(LOCAL, 0, len)]);

@@ -7,35 +7,35 @@ use Opcode::*;
 use WcStatus::Success;
 
 /// A requester with an outstanding READ of `packets` packets.
-fn reading(packets: usize) -> End {
-    let mut end = End::new();
-    end.ask(1, read_from(0), packets * MTU);
+fn reading(packets: usize) -> Endpoint {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, read_from(0), packets * MTU);
     end.poll();
     end
 }
 
 /// Delivers a response whose data is its number.
-fn respond(end: &mut End, offset: u32) {
+fn respond(end: &mut Endpoint, offset: u32) {
     respond_with(end, offset, offset as u8);
 }
 
-fn respond_with(end: &mut End, offset: u32, byte: u8) {
+fn respond_with(end: &mut Endpoint, offset: u32, byte: u8) {
     let response = answer(RcReadResponseMiddle, offset, UNLIMITED);
-    end.give(response, &[byte; MTU]);
+    end.deliver(response, &[byte; MTU]);
 }
 
 /// Two outstanding READs, of two and three packets.
-fn reading_twice() -> End {
-    let mut end = End::new();
+fn reading_twice() -> Endpoint {
+    let mut end = Endpoint::new();
     let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
     end.post(1, read_from(0), SIGNALED, &[to(0, 2)]);
     end.post(2, read_from(2 * MTU), SIGNALED, &[to(2, 3)]);
-    assert_eq!(asked(&mut end), [(0, 2), (2, 3)]);
+    assert_eq!(requested(&mut end), [(0, 2), (2, 3)]);
     end
 }
 
 /// The READ requests sent now: the first PSN, and the number of packets.
-fn asked(end: &mut End) -> Vec<(u32, usize)> {
+fn requested(end: &mut Endpoint) -> Vec<(u32, usize)> {
     let requests = end.poll();
     let piece = |p: &Sent| {
         let reth = p.header.reth.unwrap();
@@ -46,7 +46,7 @@ fn asked(end: &mut End) -> Vec<(u32, usize)> {
     requests.iter().map(piece).collect()
 }
 
-fn assert_all_are_there(end: &End, packets: usize) {
+fn assert_all_are_there(end: &Endpoint, packets: usize) {
     for packet in 0..packets {
         let expected = [packet as u8; MTU];
         assert_eq!(end.host.bytes(LOCAL, packet * MTU, MTU), expected);
@@ -54,12 +54,12 @@ fn assert_all_are_there(end: &End, packets: usize) {
 }
 
 #[test]
-fn only_the_missing_response_is_asked_for_again() {
+fn only_the_missing_response_is_requested_again() {
     let mut end = reading(6);
     for offset in [0, 1, 3, 4] {
         respond(&mut end, offset);
     }
-    assert_eq!(asked(&mut end), [(2, 1)]);
+    assert_eq!(requested(&mut end), [(2, 1)]);
     respond(&mut end, 5);
     assert!(end.done().is_empty() && end.poll().is_empty());
     respond(&mut end, 2);
@@ -70,24 +70,24 @@ fn only_the_missing_response_is_asked_for_again() {
 }
 
 #[test]
-fn new_requests_go_while_a_response_is_missing() {
+fn new_requests_are_sent_while_a_response_is_missing() {
     let mut end = reading(4);
     respond(&mut end, 1);
-    end.ask(2, write_to(0), 1);
+    end.post_signaled(2, write_to(0), 1);
     let sent = end.poll();
     let psns: Vec<u32> = sent.iter().map(|p| p.psn() - OWN_PSN).collect();
     assert_eq!(psns, [0, 4]);
 }
 
 #[test]
-fn holes_are_asked_for_one_after_the_other() {
+fn gaps_are_requested_one_at_a_time() {
     let mut end = reading(10);
     for offset in [0, 2, 3, 5, 8, 9] {
         respond(&mut end, offset);
     }
-    for (hole, packets) in [(1, 1), (4, 1), (6, 2)] {
-        assert_eq!(asked(&mut end), [(hole, packets)]);
-        (hole..).take(packets).for_each(|n| respond(&mut end, n));
+    for (gap, packets) in [(1, 1), (4, 1), (6, 2)] {
+        assert_eq!(requested(&mut end), [(gap, packets)]);
+        (gap..).take(packets).for_each(|n| respond(&mut end, n));
     }
     assert!(end.poll().is_empty());
     assert_eq!(end.done(), [(1, Success)]);
@@ -99,7 +99,7 @@ fn a_gap_across_two_reads_is_requested_by_a_request_for_each() {
     let mut end = reading_twice();
     respond(&mut end, 0);
     respond(&mut end, 4);
-    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    assert_eq!(requested(&mut end), [(1, 1), (2, 3)]);
     (1..5).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
     assert_all_are_there(&end, 5);
@@ -107,13 +107,13 @@ fn a_gap_across_two_reads_is_requested_by_a_request_for_each() {
 
 /// READ after READ is ordered (10.8.3.3, table 79).
 #[test]
-fn a_later_read_returns_nothing_older_than_an_earlier_one_that_was_executed_again() {
+fn later_read_returns_no_older_data_than_a_repeated_earlier_one() {
     let mut end = reading_twice();
     let (before, after) = (1, 2);
     for offset in [0, 2, 3, 4] {
         respond_with(&mut end, offset, before);
     }
-    assert_eq!(asked(&mut end), [(1, 1), (2, 3)]);
+    assert_eq!(requested(&mut end), [(1, 1), (2, 3)]);
     // The peer's memory has changed when the first READ is executed again.
     for offset in 1..5 {
         assert!(end.host.bytes(LOCAL, 2 * MTU, 1) != [before]);
@@ -124,12 +124,12 @@ fn a_later_read_returns_nothing_older_than_an_earlier_one_that_was_executed_agai
 }
 
 #[test]
-fn a_later_read_is_executed_again_between_two_ends() {
+fn later_read_is_executed_again_between_two_endpoints() {
     let (mut a, mut b) = pair(|_| {});
     let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
     a.post(1, read_from(0), SIGNALED, &[to(0)]);
     a.post(2, read_from(0), SIGNALED, &[to(1)]);
-    a.poll().iter().for_each(|request| b.give_sent(request));
+    a.poll().iter().for_each(|request| b.deliver_sent(request));
     let responses = b.poll();
     assert_eq!(responses.len(), 2);
     // The first response is lost, and an application at the target writes to the memory.
@@ -140,40 +140,40 @@ fn a_later_read_is_executed_again_between_two_ends() {
     b.host
         .remote_write(key, base(REMOTE), &[0xab; MTU])
         .unwrap();
-    a.give_sent(&responses[1]);
+    a.deliver_sent(&responses[1]);
     exchange(&mut a, &mut b);
     assert_eq!(a.done(), [(1, Success), (2, Success)]);
     assert_eq!(a.host.bytes(LOCAL, 0, 2 * MTU), [0xab; 2 * MTU]);
 }
 
 #[test]
-fn what_was_executed_behind_a_missing_response_is_not_sent_again() {
-    let mut end = End::new();
-    end.ask(1, read_from(0), MTU);
-    end.ask(2, write_to(0), 2 * MTU);
-    end.ask(3, add(1), 8);
-    end.ask(4, read_from(4 * MTU), MTU);
-    end.ask(5, SendOp::Send, 1);
+fn writes_executed_behind_a_missing_response_are_not_retransmitted() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, read_from(0), MTU);
+    end.post_signaled(2, write_to(0), 2 * MTU);
+    end.post_signaled(3, add(1), 8);
+    end.post_signaled(4, read_from(4 * MTU), MTU);
+    end.post_signaled(5, SendOp::Send, 1);
     end.poll();
-    end.give(ack(5), &[]);
-    let again = end.poll();
-    let seen: Vec<_> = again
+    end.deliver(ack(5), &[]);
+    let retransmitted = end.poll();
+    let sent: Vec<_> = retransmitted
         .iter()
         .map(|p| (p.psn() - OWN_PSN, p.opcode()))
         .collect();
     let expected = [(0, RcReadRequest), (3, RcFetchAdd), (4, RcReadRequest)];
-    assert_eq!(seen, expected);
+    assert_eq!(sent, expected);
     respond(&mut end, 0);
     assert_eq!(end.done(), [(1, Success), (2, Success)]);
-    end.give(answer(RcAtomicAck, 3, UNLIMITED).with_atomic_ack(7), &[]);
+    end.deliver(answer(RcAtomicAck, 3, UNLIMITED).with_atomic_ack(7), &[]);
     respond(&mut end, 4);
     assert_eq!(end.done(), [(3, Success), (4, Success), (5, Success)]);
     assert_eq!(end.qp.counters().retransmitted, 3);
 }
 
 #[test]
-fn an_answer_to_a_later_repetition_shows_that_the_first_was_lost_again() {
-    let mut end = End::new();
+fn response_to_a_later_repeated_request_shows_the_loss_of_the_first() {
+    let mut end = Endpoint::new();
     let to = |packet: usize| sge(LOCAL, packet * MTU, MTU);
     for packet in 0..3 {
         end.post(
@@ -186,50 +186,50 @@ fn an_answer_to_a_later_repetition_shows_that_the_first_was_lost_again() {
     end.poll();
     respond(&mut end, 1);
     respond(&mut end, 2);
-    assert_eq!(asked(&mut end), [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(requested(&mut end), [(0, 1), (1, 1), (2, 1)]);
     // At once, without a timer.
     respond(&mut end, 1);
-    assert_eq!(asked(&mut end), [(0, 1), (1, 1)]);
+    assert_eq!(requested(&mut end), [(0, 1), (1, 1)]);
     respond(&mut end, 2);
-    assert_eq!(asked(&mut end), [(2, 1)]);
+    assert_eq!(requested(&mut end), [(2, 1)]);
     (0..3).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done().len(), 3);
     assert_all_are_there(&end, 3);
 }
 
 #[test]
-fn a_read_goes_again_when_all_of_its_responses_are_known_to_be_missing() {
+fn read_is_requested_again_when_all_of_its_responses_are_missing() {
     let mut end = reading_twice();
     respond(&mut end, 1);
-    assert_eq!(asked(&mut end), [(0, 1)]);
+    assert_eq!(requested(&mut end), [(0, 1)]);
     respond(&mut end, 2);
     respond(&mut end, 3);
     assert!(end.poll().is_empty());
     respond(&mut end, 0);
     assert_eq!(end.done(), [(1, Success)]);
-    assert_eq!(asked(&mut end), [(2, 2)]);
+    assert_eq!(requested(&mut end), [(2, 2)]);
     (2..5).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done(), [(2, Success)]);
     assert_all_are_there(&end, 5);
 }
 
 /// An outstanding READ of four packets, the second of which is missing and was requested again.
-fn missing_one(change: impl FnOnce(&mut QpAttr)) -> End {
-    let mut end = End::with(change);
-    end.ask(1, read_from(0), 4 * MTU);
+fn missing_one(change: impl FnOnce(&mut QpAttr)) -> Endpoint {
+    let mut end = Endpoint::with(change);
+    end.post_signaled(1, read_from(0), 4 * MTU);
     end.poll();
     for offset in [0, 2, 3] {
         respond(&mut end, offset);
     }
-    assert_eq!(asked(&mut end), [(1, 1)]);
+    assert_eq!(requested(&mut end), [(1, 1)]);
     end
 }
 
 #[test]
-fn a_responder_that_drops_a_request_for_a_part_gets_one_for_the_whole_rest() {
+fn dropped_partial_request_is_followed_by_one_for_the_whole_rest() {
     let mut end = missing_one(|_| ());
     end.wait_for_deadline();
-    assert_eq!(asked(&mut end), [(1, 3)]);
+    assert_eq!(requested(&mut end), [(1, 3)]);
     assert_eq!(end.qp.counters().timeouts, 0);
     (1..4).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done(), [(1, Success)]);
@@ -237,32 +237,32 @@ fn a_responder_that_drops_a_request_for_a_part_gets_one_for_the_whole_rest() {
 }
 
 #[test]
-fn the_whole_rest_is_requested_before_retries_are_used_up() {
-    let mut end = End::with(|attr| {
+fn whole_rest_is_requested_before_retries_are_exhausted() {
+    let mut end = Endpoint::with(|attr| {
         attr.retry_cnt = 0;
         attr.timeout = 1;
     });
-    end.ask(1, read_from(0), 4 * MTU);
+    end.post_signaled(1, read_from(0), 4 * MTU);
     end.poll();
     // The round trip exceeds the timeout, so no probe precedes the timeout.
-    end.pass(ms(10));
+    end.advance(ms(10));
     for offset in [0, 2, 3] {
         respond(&mut end, offset);
     }
-    assert_eq!(asked(&mut end), [(1, 1)]);
+    assert_eq!(requested(&mut end), [(1, 1)]);
     end.wait_for_deadline();
-    assert_eq!(asked(&mut end), [(1, 3)]);
+    assert_eq!(requested(&mut end), [(1, 3)]);
     end.wait_for_deadline();
     assert_eq!(end.done(), [(1, WcStatus::RetryExcErr)]);
 }
 
 #[test]
-fn a_nak_for_a_part_is_not_the_last_word() {
+fn nak_for_a_partial_request_is_not_final() {
     let mut end = missing_one(|_| ());
-    end.give(nak(1, NakCode::InvalidRequest), &[]);
-    assert_eq!(asked(&mut end), [(1, 3)]);
+    end.deliver(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(requested(&mut end), [(1, 3)]);
     // The network duplicates the NAK.
-    end.give(nak(1, NakCode::InvalidRequest), &[]);
+    end.deliver(nak(1, NakCode::InvalidRequest), &[]);
     assert!(end.done().is_empty() && end.poll().is_empty());
     (1..4).for_each(|offset| respond(&mut end, offset));
     assert_eq!(end.done(), [(1, Success)]);
@@ -270,44 +270,44 @@ fn a_nak_for_a_part_is_not_the_last_word() {
 }
 
 #[test]
-fn a_nak_for_the_whole_rest_is_fatal() {
+fn nak_for_the_whole_rest_is_fatal() {
     let mut end = missing_one(|_| ());
-    end.give(nak(1, NakCode::InvalidRequest), &[]);
-    assert_eq!(asked(&mut end), [(1, 3)]);
-    end.pass(ms(1));
-    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    end.deliver(nak(1, NakCode::InvalidRequest), &[]);
+    assert_eq!(requested(&mut end), [(1, 3)]);
+    end.advance(ms(1));
+    end.deliver(nak(1, NakCode::RemoteAccess), &[]);
     assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
     // So is a NAK for a READ of which nothing was requested again.
     let mut end = reading(4);
     respond(&mut end, 0);
-    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    end.deliver(nak(1, NakCode::RemoteAccess), &[]);
     assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
 }
 
 #[test]
-fn silence_after_a_nak_for_a_part_ends_with_the_status_of_the_nak() {
+fn exhausted_retries_after_a_nak_for_a_partial_request_report_the_nak() {
     let mut end = missing_one(|_| ());
-    end.give(nak(1, NakCode::RemoteAccess), &[]);
+    end.deliver(nak(1, NakCode::RemoteAccess), &[]);
     while end.qp.state() == QpState::Rts {
         // Always the whole rest: the peer accepts no partial request.
-        assert!(asked(&mut end).iter().all(|request| *request == (1, 3)));
+        assert!(requested(&mut end).iter().all(|request| *request == (1, 3)));
         end.wait_for_deadline();
     }
     assert_eq!(end.done(), [(1, WcStatus::RemAccessErr)]);
 }
 
 #[test]
-fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
+fn part_is_requested_again_from_a_responder_that_executed_it_alone() {
     let (mut a, mut b) = pair(|_| {});
-    a.ask(1, read_from(0), 4 * MTU);
+    a.post_signaled(1, read_from(0), 4 * MTU);
     // The request and the probe are lost.
-    assert_eq!(asked(&mut a), [(0, 4)]);
+    assert_eq!(requested(&mut a), [(0, 4)]);
     a.wait_for_deadline();
-    assert_eq!(asked(&mut a), [(0, 4)]);
+    assert_eq!(requested(&mut a), [(0, 4)]);
     a.wait_for_deadline();
-    let part = a.only();
+    let part = a.poll_one();
     assert_eq!(part.header.reth.unwrap().length as usize, MTU);
-    b.give_sent(&part);
+    b.deliver_sent(&part);
     // The response is lost. From now on the peer accepts no request across the end of this part.
     assert_eq!(b.poll().len(), 1);
     while a.host.sends.is_empty() {
@@ -318,47 +318,55 @@ fn a_part_goes_again_to_a_responder_that_executed_it_alone() {
 }
 
 #[test]
-fn a_response_that_is_lost_once_more_is_asked_for_once_more() {
+fn response_that_is_lost_again_is_requested_again() {
     let mut end = reading(4);
     respond(&mut end, 1);
-    assert_eq!(asked(&mut end), [(0, 1)]);
+    assert_eq!(requested(&mut end), [(0, 1)]);
     respond(&mut end, 2);
     assert!(end.poll().is_empty(), "it may be under way");
-    end.pass(ms(1));
+    end.advance(ms(1));
     respond(&mut end, 3);
-    assert_eq!(asked(&mut end), [(0, 4)], "the peer may not take a part");
+    assert_eq!(
+        requested(&mut end),
+        [(0, 4)],
+        "the peer may not accept a partial request"
+    );
     end.wait_for_deadline();
-    assert_eq!(asked(&mut end), [(0, 4)], "a probe");
+    assert_eq!(requested(&mut end), [(0, 4)], "a probe");
     respond(&mut end, 0);
     assert_eq!(end.done(), [(1, Success)]);
     assert_all_are_there(&end, 4);
 }
 
 #[test]
-fn a_read_whose_request_was_lost_is_asked_for_by_itself_of_a_peer_that_keeps() {
+fn lost_read_request_is_repeated_alone_to_a_peer_that_keeps_requests() {
     let (mut a, mut b) = pair(|_| {});
     // It learns the peer's behaviour from a WRITE.
-    a.ask(1, write_to(0), 6 * MTU);
+    a.post_signaled(1, write_to(0), 6 * MTU);
     let packets = a.poll();
-    packets[1..].iter().for_each(|packet| b.give_sent(packet));
+    packets[1..]
+        .iter()
+        .for_each(|packet| b.deliver_sent(packet));
     exchange(&mut a, &mut b);
     for wr_id in 2..5 {
-        a.ask(wr_id, read_from((wr_id as usize + 4) * MTU), MTU);
+        a.post_signaled(wr_id, read_from((wr_id as usize + 4) * MTU), MTU);
     }
     let requests = a.poll();
     assert_eq!(requests.len(), 3);
-    requests[1..].iter().for_each(|packet| b.give_sent(packet));
-    b.poll().iter().for_each(|nak| a.give_sent(nak));
-    assert_eq!(asked(&mut a), [(6, 1)]);
-    b.give_sent(&requests[0]);
+    requests[1..]
+        .iter()
+        .for_each(|packet| b.deliver_sent(packet));
+    b.poll().iter().for_each(|nak| a.deliver_sent(nak));
+    assert_eq!(requested(&mut a), [(6, 1)]);
+    b.deliver_sent(&requests[0]);
     exchange(&mut a, &mut b);
     assert_eq!(a.done().len(), 4);
     assert_eq!(a.qp.counters().retransmitted, 2);
 }
 
 #[test]
-fn after_a_probe_the_next_read_is_asked_for_when_the_first_is_answered() {
-    let mut end = End::new();
+fn after_a_probe_the_next_read_is_requested_when_the_first_is_answered() {
+    let mut end = Endpoint::new();
     for wr_id in 0..3 {
         let place = wr_id as usize * MTU;
         end.post(wr_id, read_from(place), SIGNALED, &[sge(LOCAL, place, MTU)]);
@@ -366,7 +374,7 @@ fn after_a_probe_the_next_read_is_asked_for_when_the_first_is_answered() {
     assert_eq!(end.poll().len(), 3);
     end.wait_for_deadline();
     for offset in 0..3 {
-        assert_eq!(asked(&mut end), [(offset, 1)]);
+        assert_eq!(requested(&mut end), [(offset, 1)]);
         respond(&mut end, offset);
     }
     assert!(end.poll().is_empty());
@@ -375,21 +383,21 @@ fn after_a_probe_the_next_read_is_asked_for_when_the_first_is_answered() {
 }
 
 #[test]
-fn what_was_only_late_is_not_asked_for_after_a_probe() {
-    let mut end = End::new();
+fn late_response_ends_the_probe() {
+    let mut end = Endpoint::new();
     for wr_id in 0..4 {
-        end.ask(wr_id, read_from(0), MTU);
+        end.post_signaled(wr_id, read_from(0), MTU);
     }
     end.poll();
     end.wait_for_deadline();
-    assert_eq!(end.only().psn(), OWN_PSN);
+    assert_eq!(end.poll_one().psn(), OWN_PSN);
     (0..3).for_each(|offset| respond(&mut end, offset));
     assert!(end.poll().is_empty());
 }
 
 #[test]
-fn a_lost_request_behind_a_hole_goes_again_when_the_hole_is_closed() {
-    let mut end = End::new();
+fn lost_request_behind_a_gap_is_repeated_when_the_gap_closes() {
+    let mut end = Endpoint::new();
     let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
     end.post(1, read_from(0), SIGNALED, &[to(0, 3)]);
     end.post(2, read_from(3 * MTU), SIGNALED, &[to(3, 2)]);
@@ -398,29 +406,29 @@ fn a_lost_request_behind_a_hole_goes_again_when_the_hole_is_closed() {
     respond(&mut end, 0);
     respond(&mut end, 2);
     // The second request was lost, too.
-    end.give(nak(3, NakCode::PsnSequence), &[]);
-    assert_eq!(asked(&mut end), [(1, 1)]);
+    end.deliver(nak(3, NakCode::PsnSequence), &[]);
+    assert_eq!(requested(&mut end), [(1, 1)]);
     respond(&mut end, 1);
     assert_eq!(end.done(), [(1, Success)]);
-    assert_eq!(asked(&mut end), [(3, 2)]);
+    assert_eq!(requested(&mut end), [(3, 2)]);
 }
 
 #[test]
-fn a_read_of_half_of_all_psns_does_not_end_before_its_last_packet() {
-    let mut end = End::with(|attr| attr.max_rd_atomic = 16);
+fn read_of_half_of_the_psn_space_does_not_end_before_its_last_packet() {
+    let mut end = Endpoint::with(|attr| attr.max_rd_atomic = 16);
     end.host.boundless = true;
     end.post(1, read_from(0), SIGNALED, &[sge(LOCAL, 0, MTU << 23)]);
-    end.ask(2, read_from(0), 2 * MTU);
+    end.post_signaled(2, read_from(0), 2 * MTU);
     let mut next = 0;
     let half = 1 << 23;
     // The last responses to the first are lost, then the first response to the second.
     while next < half - 3 {
         let requests = end.poll();
         assert!(!requests.is_empty());
-        let under_way: u32 = (requests.iter())
+        let bytes_in_flight: u32 = (requests.iter())
             .map(|p| p.header.reth.unwrap().length.div_ceil(MTU as u32))
             .sum();
-        let until = (next + under_way).min(half - 3);
+        let until = (next + bytes_in_flight).min(half - 3);
         for offset in next..until {
             respond(&mut end, offset);
         }
@@ -434,43 +442,43 @@ fn a_read_of_half_of_all_psns_does_not_end_before_its_last_packet() {
 }
 
 #[test]
-fn the_probe_for_a_read_asks_for_all_that_is_missing() {
+fn probe_for_a_read_requests_all_missing_responses() {
     let mut end = reading(4);
     respond(&mut end, 0);
     end.wait_for_deadline();
-    assert_eq!(asked(&mut end), [(1, 3)]);
+    assert_eq!(requested(&mut end), [(1, 3)]);
     let counters = end.qp.counters();
     assert_eq!((counters.probes, counters.timeouts), (1, 0));
 }
 
 #[test]
-fn nothing_is_kept_behind_another_answer_that_is_missing() {
-    let mut end = End::new();
-    end.ask(1, read_from(0), 2 * MTU);
-    end.ask(2, add(1), 8);
-    end.ask(3, read_from(3 * MTU), 2 * MTU);
+fn response_to_a_later_work_request_is_not_kept() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, read_from(0), 2 * MTU);
+    end.post_signaled(2, add(1), 8);
+    end.post_signaled(3, read_from(3 * MTU), 2 * MTU);
     end.poll();
     let before = end.host.bytes(LOCAL, 0, 2 * MTU);
     respond(&mut end, 3);
-    let again: Vec<_> = end.poll().iter().map(|p| p.psn() - OWN_PSN).collect();
-    assert_eq!(again, [0, 2]);
+    let retransmitted: Vec<_> = end.poll().iter().map(|p| p.psn() - OWN_PSN).collect();
+    assert_eq!(retransmitted, [0, 2]);
     assert_eq!(end.host.bytes(LOCAL, 0, 2 * MTU), before);
 }
 
 #[test]
-fn what_has_a_wrong_length_is_not_kept_and_ends_nothing_before_its_turn() {
+fn response_of_the_wrong_length_behind_a_gap_is_not_kept() {
     let mut end = reading(4);
     let wrong = answer(RcReadResponseMiddle, 2, UNLIMITED);
-    end.give(wrong, &[0; MTU - 4]);
-    assert_eq!(asked(&mut end), [(0, 3)]);
+    end.deliver(wrong, &[0; MTU - 4]);
+    assert_eq!(requested(&mut end), [(0, 3)]);
     respond(&mut end, 0);
     respond(&mut end, 1);
-    end.give(wrong, &[0; MTU - 4]);
+    end.deliver(wrong, &[0; MTU - 4]);
     assert_eq!(end.done(), [(1, WcStatus::BadRespErr)]);
 }
 
 #[test]
-fn what_cannot_be_written_is_not_kept_and_fails_in_its_turn() {
+fn response_that_cannot_be_written_behind_a_gap_is_not_kept() {
     let mut end = reading(4);
     end.host.deregister(LOCAL);
     respond(&mut end, 2);
@@ -480,16 +488,16 @@ fn what_cannot_be_written_is_not_kept_and_fails_in_its_turn() {
 }
 
 #[test]
-fn a_lost_response_costs_one_between_two_ends() {
+fn lost_response_costs_one_retransmission_between_two_endpoints() {
     let (mut a, mut b) = pair(|_| {});
-    a.ask(1, read_from(0), 40 * MTU);
+    a.post_signaled(1, read_from(0), 40 * MTU);
     for request in a.poll() {
-        b.give_sent(&request);
+        b.deliver_sent(&request);
     }
     let (lost, come): (Vec<_>, Vec<_>) = b.poll().into_iter().partition(|p| p.psn() % 4 == 1);
     assert!(lost.len() > 1);
     for response in &come {
-        a.give_sent(response);
+        a.deliver_sent(response);
     }
     exchange(&mut a, &mut b);
     assert_eq!(a.done(), [(1, Success)]);

@@ -5,9 +5,9 @@ use Opcode::*;
 use WcStatus::{Success, WrFlushErr};
 
 /// An end in `state`.
-fn in_state(state: QpState) -> End {
+fn in_state(state: QpState) -> Endpoint {
     let attr = attributes();
-    let mut end = End::reset();
+    let mut end = Endpoint::reset();
     let path: &[QpState] = match state {
         QpState::Reset => &[],
         QpState::Init => &[QpState::Init],
@@ -23,7 +23,7 @@ fn in_state(state: QpState) -> End {
             QpState::Rts => RTS,
             _ => AttrMask::empty(),
         };
-        end.go(next, mask, &attr);
+        end.modify(next, mask, &attr);
     }
     assert_eq!(end.qp.state(), state);
     end
@@ -39,7 +39,7 @@ const STATES: [QpState; 6] = [
     QpState::Err,
 ];
 
-fn post(end: &mut End) -> Result<(), PostError> {
+fn post(end: &mut Endpoint) -> Result<(), PostError> {
     let wr = SendWr {
         wr_id: 1,
         op: SendOp::Send,
@@ -51,7 +51,7 @@ fn post(end: &mut End) -> Result<(), PostError> {
 }
 
 #[test]
-fn sends_are_taken_sent_and_flushed_by_state() {
+fn sends_are_accepted_sent_and_flushed_by_state() {
     for state in STATES {
         let mut end = in_state(state);
         let takes = matches!(state, QpState::Rts | QpState::Sqd | QpState::Err);
@@ -72,7 +72,7 @@ fn sends_are_taken_sent_and_flushed_by_state() {
 fn requests_are_handled_or_dropped_by_state() {
     for state in STATES {
         let mut end = in_state(state);
-        end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[0xff]);
+        end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[0xff]);
         let handled = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         assert_eq!(end.host.bytes(REMOTE, 0, 1) == [0xff], handled, "{state:?}");
         assert_eq!(end.poll().len(), usize::from(handled), "{state:?}");
@@ -95,30 +95,30 @@ fn receives_are_flushed_in_error_only() {
 }
 
 #[test]
-fn the_first_packet_in_rtr_is_announced_once() {
+fn first_packet_in_rtr_is_reported_once() {
     let mut end = in_state(QpState::Rtr);
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    end.give(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcWriteOnly, 1, REMOTE, 0, 1), &[1]);
     assert_eq!(end.events(), [QpEvent::CommunicationEstablished]);
     let mut end = in_state(QpState::Rts);
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
     assert!(end.events().is_empty());
 }
 
 #[test]
-fn answers_in_rtr_are_ignored() {
+fn responses_in_rtr_are_ignored() {
     let mut end = in_state(QpState::Rtr);
     for offset in [0, 0xff_ffff] {
-        end.give(ack(offset), &[]);
-        end.give(nak(offset, NakCode::RemoteAccess), &[]);
+        end.deliver(ack(offset), &[]);
+        end.deliver(nak(offset, NakCode::RemoteAccess), &[]);
     }
     assert_eq!(end.qp.state(), QpState::Rtr);
     assert_eq!(end.qp.counters().stale_responses, 4);
 }
 
 #[test]
-fn packets_of_others_are_dropped() {
-    let mut end = End::new();
+fn packets_from_other_addresses_are_dropped() {
+    let mut end = Endpoint::new();
     let header = rdma(RcWriteOnly, 0, REMOTE, 0, 1).with_payload_len(1);
     let packet = Packet {
         header,
@@ -129,8 +129,8 @@ fn packets_of_others_are_dropped() {
         .handle_packet(end.now, source(stranger), &packet, &mut end.host);
     let mut other_partition = packet;
     other_partition.header.bth.pkey = PKey(0x8001);
-    end.give(other_partition.header, packet.payload);
-    end.give(Header::new(UcSendOnly, Qpn::new(0x11), psn(PEER_PSN)), &[]);
+    end.deliver(other_partition.header, packet.payload);
+    end.deliver(Header::new(UcSendOnly, Qpn::new(0x11), psn(PEER_PSN)), &[]);
     assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
     assert!(end.poll().is_empty());
     let counters = end.qp.counters();
@@ -139,102 +139,102 @@ fn packets_of_others_are_dropped() {
 }
 
 #[test]
-fn a_limited_member_of_the_partition_is_heard() {
-    let mut end = End::new();
+fn packets_of_a_limited_partition_member_are_accepted() {
+    let mut end = Endpoint::new();
     let mut header = rdma(RcWriteOnly, 0, REMOTE, 0, 1);
     header.bth.pkey = PKey(0x7fff);
-    end.give(header, &[1]);
+    end.deliver(header, &[1]);
     assert_eq!(end.poll().len(), 1);
 }
 
 #[test]
-fn draining_finishes_what_was_begun_and_holds_back_the_rest() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 3 * MTU);
+fn draining_completes_begun_work_requests_and_starts_no_other() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 3 * MTU);
     assert_eq!(end.poll_room(2).0.len(), 2);
-    end.ask(2, SendOp::Send, 1);
+    end.post_signaled(2, SendOp::Send, 1);
     let attr = QpAttr {
         en_sqd_async_notify: true,
         ..attributes()
     };
-    end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+    end.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
     assert!(end.qp.attributes().sq_draining);
-    assert_eq!(end.only().psn(), OWN_PSN + 2);
-    end.ask(3, SendOp::Send, 1);
+    assert_eq!(end.poll_one().psn(), OWN_PSN + 2);
+    end.post_signaled(3, SendOp::Send, 1);
     assert!(end.events().is_empty());
     // Requests begun before are retransmitted, too.
-    end.give(nak(1, NakCode::PsnSequence), &[]);
+    end.deliver(nak(1, NakCode::PsnSequence), &[]);
     assert_eq!(end.poll().len(), 2);
-    end.give(ack(2), &[]);
+    end.deliver(ack(2), &[]);
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.events(), [QpEvent::SendQueueDrained]);
     assert!(!end.qp.attributes().sq_draining);
     assert!(end.poll().is_empty());
     assert_eq!(end.qp.deadline(), Time::NEVER);
-    end.to(QpState::Rts);
+    end.enter(QpState::Rts);
     assert_eq!(end.poll().len(), 2);
-    end.give(ack(4), &[]);
+    end.deliver(ack(4), &[]);
     assert_eq!(end.done(), [(2, Success), (3, Success)]);
 }
 
 #[test]
-fn sq_draining_is_set_until_what_was_begun_has_completed() {
+fn sq_draining_is_set_until_begun_work_requests_have_completed() {
     for notify in [false, true] {
-        let mut end = End::new();
-        end.ask(1, SendOp::Send, 1);
+        let mut end = Endpoint::new();
+        end.post_signaled(1, SendOp::Send, 1);
         end.poll();
-        end.ask(2, SendOp::Send, 1);
+        end.post_signaled(2, SendOp::Send, 1);
         assert!(!end.qp.attributes().sq_draining);
         let attr = QpAttr {
             en_sqd_async_notify: notify,
             ..attributes()
         };
-        end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+        end.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
         assert!(end.qp.attributes().sq_draining);
-        end.give(ack(0), &[]);
+        end.deliver(ack(0), &[]);
         assert!(!end.qp.attributes().sq_draining);
-        end.to(QpState::Rts);
+        end.enter(QpState::Rts);
         assert_eq!(end.poll().len(), 1);
         assert!(!end.qp.attributes().sq_draining);
     }
 }
 
 #[test]
-fn draining_an_idle_queue_is_announced_at_once_if_wanted() {
+fn draining_an_idle_queue_is_reported_at_once_if_requested() {
     for wanted in [true, false] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         let attr = QpAttr {
             en_sqd_async_notify: wanted,
             ..attributes()
         };
-        end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+        end.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
         assert_eq!(end.events().len(), usize::from(wanted));
     }
 }
 
 #[test]
-fn draining_asks_for_the_acknowledgement_that_it_waits_for() {
-    let mut end = End::new();
+fn draining_requests_the_acknowledgement_that_it_needs() {
+    let mut end = Endpoint::new();
     end.post(1, write_to(0), UNSIGNALED, &[]);
     end.post(2, write_to(0), UNSIGNALED, &[]);
     assert!(!end.poll_room(1).0[0].header.bth.ack_req);
-    end.to(QpState::Sqd);
-    let again = end.only();
-    assert_eq!(again.psn(), OWN_PSN);
-    assert!(again.header.bth.ack_req);
+    end.enter(QpState::Sqd);
+    let retransmitted = end.poll_one();
+    assert_eq!(retransmitted.psn(), OWN_PSN);
+    assert!(retransmitted.header.bth.ack_req);
 }
 
 #[test]
 fn error_flushes_sends_then_receives_in_order() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(10, &[sge(LOCAL, 0, 4 * MTU)]);
     end.receive(11, &[]);
-    end.give(request(RcSendFirst, 0).with_ack_req(false), &[1; MTU]);
-    end.ask(1, SendOp::Send, 1);
+    end.deliver(request(RcSendFirst, 0).with_ack_req(false), &[1; MTU]);
+    end.post_signaled(1, SendOp::Send, 1);
     end.post(2, SendOp::Send, UNSIGNALED, &[]);
     end.poll();
-    end.ask(3, read_from(0), 1);
-    end.to(QpState::Err);
+    end.post_signaled(3, read_from(0), 1);
+    end.enter(QpState::Err);
     assert_eq!(
         end.done(),
         [(1, WrFlushErr), (2, WrFlushErr), (3, WrFlushErr)]
@@ -244,26 +244,26 @@ fn error_flushes_sends_then_receives_in_order() {
     assert!(end.poll().is_empty() && end.events().is_empty());
     assert_eq!(end.qp.deadline(), Time::NEVER);
     // Late answers are ignored.
-    end.give(ack(0), &[]);
+    end.deliver(ack(0), &[]);
     assert!(end.done().is_empty());
 }
 
 #[test]
-fn answers_that_wait_are_not_sent_after_the_program_ends_the_connection() {
-    let mut end = End::new();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
-    end.give(request(RcSendOnly, 5), &[]);
-    end.to(QpState::Err);
+fn queued_responses_are_not_sent_in_the_error_state() {
+    let mut end = Endpoint::new();
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
+    end.deliver(request(RcSendOnly, 5), &[]);
+    end.enter(QpState::Err);
     assert!(end.poll().is_empty());
 }
 
 #[test]
-fn receives_of_a_shared_queue_stay_and_the_last_is_announced_once() {
-    let mut end = End::new();
+fn receives_of_a_shared_queue_stay_and_last_wqe_reached_is_reported_once() {
+    let mut end = Endpoint::new();
     end.host.shared = true;
     end.receive(1, &[]);
-    end.to(QpState::Err);
-    end.to(QpState::Err);
+    end.enter(QpState::Err);
+    end.enter(QpState::Err);
     end.qp.receive_posted(&mut end.host);
     assert!(end.received().is_empty());
     assert_eq!(end.host.receives.len(), 1);
@@ -271,9 +271,9 @@ fn receives_of_a_shared_queue_stay_and_the_last_is_announced_once() {
 }
 
 #[test]
-fn a_failure_outside_ends_the_connection_with_an_event() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 1);
+fn device_failure_flushes_and_is_reported() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 1);
     end.qp.fail(end.now, &mut end.host);
     end.qp.fail(end.now, &mut end.host);
     assert_eq!(end.qp.state(), QpState::Err);
@@ -282,13 +282,13 @@ fn a_failure_outside_ends_the_connection_with_an_event() {
 }
 
 #[test]
-fn reset_forgets_everything_without_completions() {
-    let mut end = End::new();
+fn reset_discards_everything_without_completions() {
+    let mut end = Endpoint::new();
     end.receive(10, &[]);
-    end.ask(1, SendOp::Send, 1);
+    end.post_signaled(1, SendOp::Send, 1);
     end.poll();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
-    end.to(QpState::Reset);
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 1), &[]);
+    end.enter(QpState::Reset);
     assert!(end.done().is_empty() && end.received().is_empty() && end.poll().is_empty());
     assert_eq!(end.host.receives.len(), 0);
     assert_eq!(end.qp.deadline(), Time::NEVER);
@@ -298,19 +298,19 @@ fn reset_forgets_everything_without_completions() {
         rq_psn: psn(PEER_PSN),
         ..attributes()
     };
-    end.go(QpState::Init, INIT, &attr);
-    end.go(QpState::Rtr, RTR, &attr);
-    end.go(QpState::Rts, RTS, &attr);
-    end.ask(2, SendOp::Send, 1);
-    assert_eq!(end.only().psn(), 7000);
-    end.give(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
-    let ack = end.only();
+    end.modify(QpState::Init, INIT, &attr);
+    end.modify(QpState::Rtr, RTR, &attr);
+    end.modify(QpState::Rts, RTS, &attr);
+    end.post_signaled(2, SendOp::Send, 1);
+    assert_eq!(end.poll_one().psn(), 7000);
+    end.deliver(rdma(RcWriteOnly, 0, REMOTE, 0, 1), &[1]);
+    let ack = end.poll_one();
     assert_eq!((ack.psn(), ack.msn()), (PEER_PSN, 1));
 }
 
 #[test]
-fn a_refused_modification_changes_nothing() {
-    let mut end = End::new();
+fn refused_modification_changes_nothing() {
+    let mut end = Endpoint::new();
     let before = end.qp.attributes();
     let attr = QpAttr {
         state: QpState::Rts,
@@ -328,11 +328,11 @@ fn a_refused_modification_changes_nothing() {
 }
 
 #[test]
-fn attributes_show_the_psns_that_come_next() {
-    let mut end = End::new();
-    end.ask(1, SendOp::Send, 3 * MTU);
+fn attributes_show_the_next_psns() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, SendOp::Send, 3 * MTU);
     end.poll();
-    end.give(rdma(RcReadRequest, 0, REMOTE, 0, 2 * MTU), &[]);
+    end.deliver(rdma(RcReadRequest, 0, REMOTE, 0, 2 * MTU), &[]);
     let attr = end.qp.attributes();
     assert_eq!(attr.sq_psn, psn(OWN_PSN + 3));
     assert_eq!(attr.rq_psn, psn(PEER_PSN + 2));

@@ -17,25 +17,25 @@ const INI_RTR: AttrMask = AttrMask::AV
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
 
-fn ini() -> End {
-    let mut end = End::of(QpType::XrcIni);
-    end.go(QpState::Init, INIT, &attributes());
-    end.go(QpState::Rtr, INI_RTR, &attributes());
-    end.go(QpState::Rts, RTS, &attributes());
+fn ini() -> Endpoint {
+    let mut end = Endpoint::of(QpType::XrcIni);
+    end.modify(QpState::Init, INIT, &attributes());
+    end.modify(QpState::Rtr, INI_RTR, &attributes());
+    end.modify(QpState::Rts, RTS, &attributes());
     end
 }
 
-fn tgt() -> End {
-    let mut end = End::of(QpType::XrcTgt);
+fn tgt() -> Endpoint {
+    let mut end = Endpoint::of(QpType::XrcTgt);
     end.host.shared = true;
     end.host.domain = vec![
         (OURS, RecvQueue::new(4, 4).unwrap()),
         (BARE, RecvQueue::new(4, 4).unwrap()),
     ];
     end.host.without_memory = Some(BARE);
-    end.go(QpState::Init, INIT, &attributes());
-    end.go(QpState::Rtr, RTR, &attributes());
-    end.go(QpState::Rts, TGT_RTS, &attributes());
+    end.modify(QpState::Init, INIT, &attributes());
+    end.modify(QpState::Rtr, RTR, &attributes());
+    end.modify(QpState::Rts, TGT_RTS, &attributes());
     end
 }
 
@@ -53,7 +53,7 @@ fn for_srq(header: Header, srqn: Srqn) -> Header {
     header.with_xrceth(Xrceth { srqn })
 }
 
-fn post_receive(end: &mut End, queue: usize, wr_id: u64, len: usize) {
+fn post_receive(end: &mut Endpoint, queue: usize, wr_id: u64, len: usize) {
     let (_, queue) = &mut end.host.domain[queue];
     queue.post(wr_id, &[sge(LOCAL, 0, len)]).unwrap();
 }
@@ -90,32 +90,28 @@ fn request_without_a_shared_queue_is_not_posted() {
 }
 
 #[test]
-fn message_takes_a_receive_of_the_queue_that_it_names_and_completes_there() {
+fn message_consumes_a_receive_of_the_shared_queue_that_it_names() {
     let mut end = tgt();
     post_receive(&mut end, 0, 8, 2 * MTU);
     let first = request(Opcode::XrcSendFirst, 0);
     let last = request(Opcode::XrcSendLast, 1);
-    end.give(for_srq(first, OURS), &[1; MTU]);
-    end.give(for_srq(last, OURS), &[2; 10]);
+    end.deliver(for_srq(first, OURS), &[1; MTU]);
+    end.deliver(for_srq(last, OURS), &[2; 10]);
     assert_eq!(end.received(), [(8, WcStatus::Success)]);
     assert_eq!(end.host.sources, [Some(OURS)]);
     assert_eq!(end.host.bytes(LOCAL, MTU, 10), [2; 10]);
-    let ack = end.only();
+    let ack = end.poll_one();
     assert_eq!(ack.opcode(), Opcode::XrcAck);
-    assert_eq!(
-        ack.syndrome(),
-        UNLIMITED,
-        "nobody can count on shared receives"
-    );
+    assert_eq!(ack.syndrome(), UNLIMITED, "a shared queue has no credits");
 }
 
 #[test]
 fn empty_shared_queue_is_receiver_not_ready() {
     let mut end = tgt();
-    end.give(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[1]);
-    assert!(matches!(end.only().syndrome(), Syndrome::RnrNak(_)));
+    end.deliver(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[1]);
+    assert!(matches!(end.poll_one().syndrome(), Syndrome::RnrNak(_)));
     post_receive(&mut end, 0, 3, 1);
-    end.give(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[1]);
+    end.deliver(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[1]);
     assert_eq!(end.received(), [(3, WcStatus::Success)]);
 }
 
@@ -127,8 +123,8 @@ fn shared_queue_of_another_domain_is_an_invalid_request() {
         rdma(Opcode::XrcWriteOnly, 0, REMOTE, 0, 0),
     ] {
         let mut end = tgt();
-        end.give(for_srq(header, UNKNOWN), &[]);
-        let answer = end.only();
+        end.deliver(for_srq(header, UNKNOWN), &[]);
+        let answer = end.poll_one();
         assert_eq!(answer.syndrome(), Syndrome::Nak(NakCode::InvalidRequest));
         assert_eq!(end.qp.state(), QpState::Err);
         let events = end.events();
@@ -155,43 +151,43 @@ fn memory_is_that_of_the_shared_queues_protection_domain() {
     };
     for (header, payload) in requests() {
         let mut end = tgt();
-        end.give(for_srq(header, BARE), payload);
-        let answer = end.only();
+        end.deliver(for_srq(header, BARE), payload);
+        let answer = end.poll_one();
         assert_eq!(answer.syndrome(), Syndrome::Nak(NakCode::RemoteAccess));
     }
     for (header, payload) in requests() {
         let mut end = tgt();
-        end.give(for_srq(header, OURS), payload);
-        assert_eq!(end.only().syndrome(), UNLIMITED);
+        end.deliver(for_srq(header, OURS), payload);
+        assert_eq!(end.poll_one().syndrome(), UNLIMITED);
     }
     let mut end = tgt();
     post_receive(&mut end, 1, 4, 1);
-    end.give(for_srq(request(Opcode::XrcSendOnly, 0), BARE), &[1]);
+    end.deliver(for_srq(request(Opcode::XrcSendOnly, 0), BARE), &[1]);
     assert_eq!(end.received(), [(4, WcStatus::LocProtErr)]);
     assert_eq!(end.host.sources, [Some(BARE)]);
 }
 
 #[test]
-fn repeated_read_is_answered_only_for_the_queue_that_asked() {
+fn repeated_read_is_answered_only_for_the_same_shared_queue() {
     let mut end = tgt();
     let read = rdma(Opcode::XrcReadRequest, 0, REMOTE, 0, 4);
-    end.give(for_srq(read, OURS), &[]);
-    assert_eq!(end.only().opcode(), Opcode::XrcReadResponseOnly);
-    end.give(for_srq(read, BARE), &[]);
+    end.deliver(for_srq(read, OURS), &[]);
+    assert_eq!(end.poll_one().opcode(), Opcode::XrcReadResponseOnly);
+    end.deliver(for_srq(read, BARE), &[]);
     assert!(end.poll().is_empty());
-    end.give(for_srq(read, OURS), &[]);
-    assert_eq!(end.only().opcode(), Opcode::XrcReadResponseOnly);
+    end.deliver(for_srq(read, OURS), &[]);
+    assert_eq!(end.poll_one().opcode(), Opcode::XrcReadResponseOnly);
 }
 
 #[test]
-fn each_half_does_its_part_only() {
+fn initiator_and_target_accept_only_packets_of_their_role() {
     let mut end = ini();
-    end.give(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[]);
+    end.deliver(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[]);
     assert!(end.poll().is_empty());
     assert_eq!(end.qp.counters().malformed, 1);
 
     let mut end = tgt();
-    end.give(answer(Opcode::XrcAck, 0, UNLIMITED), &[]);
+    end.deliver(answer(Opcode::XrcAck, 0, UNLIMITED), &[]);
     assert_eq!(end.qp.counters().malformed, 1);
     let wr = send_wr(SendOp::Send, &[], Some(Destination::Shared(OURS)));
     let posted = end.qp.post_send(&wr, end.now, &mut end.host);
@@ -199,24 +195,24 @@ fn each_half_does_its_part_only() {
 }
 
 #[test]
-fn packets_of_plain_reliable_connections_are_not_for_it() {
+fn packets_of_rc_are_dropped() {
     let mut end = tgt();
-    end.give(request(Opcode::RcSendOnly, 0), &[]);
+    end.deliver(request(Opcode::RcSendOnly, 0), &[]);
     assert!(end.poll().is_empty());
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, &[]);
-    end.give(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[]);
+    end.deliver(for_srq(request(Opcode::XrcSendOnly, 0), OURS), &[]);
     assert!(end.poll().is_empty() && end.received().is_empty());
 }
 
 #[test]
-fn receive_that_a_message_had_taken_is_flushed_and_the_others_stay() {
+fn receive_of_a_message_in_progress_is_flushed_and_the_others_stay() {
     let mut end = tgt();
     post_receive(&mut end, 0, 1, 2 * MTU);
     post_receive(&mut end, 0, 2, 2 * MTU);
     let first = request(Opcode::XrcSendFirst, 0);
-    end.give(for_srq(first, OURS), &[1; MTU]);
-    end.to(QpState::Err);
+    end.deliver(for_srq(first, OURS), &[1; MTU]);
+    end.enter(QpState::Err);
     assert_eq!(end.received(), [(1, WcStatus::WrFlushErr)]);
     assert_eq!(end.host.sources, [Some(OURS)]);
     assert_eq!(end.events(), [QpEvent::LastWqeReached]);

@@ -8,8 +8,8 @@ const EVERY: usize = 4 * MTU;
 const ECHO_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A queue pair with probes enabled and more data queued than it may send.
-fn end_with_probes() -> End {
-    let mut end = End::new();
+fn end_with_probes() -> Endpoint {
+    let mut end = Endpoint::new();
     end.qp.set_probe_interval(EVERY as u32);
     // Header bytes count too, so that there are four packets between two probes.
     end.post(1, SendOp::Send, 40 * MTU);
@@ -20,9 +20,9 @@ fn opcodes(packets: &[Sent]) -> Vec<Opcode> {
     packets.iter().map(Sent::opcode).collect()
 }
 
-fn echo(end: &mut End, number: u32) {
+fn echo(end: &mut Endpoint, number: u32) {
     let header = Header::new(FlowProbeEcho, Qpn::new(0x11), Psn::new(number));
-    end.give(header, &[]);
+    end.deliver(header, &[]);
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn probes_stop_after_ten_consecutive_timeouts() {
 
 #[test]
 fn echo_is_sent_before_data_and_only_for_the_last_probe() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, MTU);
     for number in [7, 8] {
-        end.give(
+        end.deliver(
             Header::new(FlowProbe, Qpn::new(0x11), Psn::new(number)),
             &[],
         );
@@ -117,8 +117,8 @@ fn echo_is_sent_before_data_and_only_for_the_last_probe() {
 
 #[test]
 fn no_echo_is_sent_in_the_error_state() {
-    let mut end = End::new();
-    end.give(Header::new(FlowProbe, Qpn::new(0x11), Psn::new(7)), &[]);
+    let mut end = Endpoint::new();
+    end.deliver(Header::new(FlowProbe, Qpn::new(0x11), Psn::new(7)), &[]);
     end.qp.fail(end.now, &mut end.host);
     assert_eq!(end.qp.state(), QpState::Err);
     assert_eq!(end.poll(), []);
@@ -129,9 +129,9 @@ fn no_deadline_without_data_to_send() {
     let mut end = end_with_probes();
     end.poll();
     assert_ne!(end.qp.deadline(), Time::NEVER);
-    end.to(QpState::Err);
+    end.enter(QpState::Err);
     assert_eq!(end.qp.deadline(), Time::NEVER);
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.qp.set_probe_interval(MTU as u32);
     end.post(1, SendOp::Send, MTU);
     assert_eq!(
@@ -143,7 +143,7 @@ fn no_deadline_without_data_to_send() {
 
 #[test]
 fn probes_are_disabled_by_default() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 100 * MTU);
     assert_eq!(end.poll().len(), 100);
 }

@@ -10,8 +10,8 @@ fn messages_arrive_complete_and_in_order_or_not_at_all_over_a_lossy_link() {
     const MESSAGES: u64 = 400;
     for seed in 0..20 {
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut a = End::new();
-        let mut b = End::with(QpAttr {
+        let mut a = Endpoint::new();
+        let mut b = Endpoint::with(QpAttr {
             rq_psn: Psn::new(OWN_PSN),
             ..attributes()
         });
@@ -36,7 +36,7 @@ fn messages_arrive_complete_and_in_order_or_not_at_all_over_a_lossy_link() {
                 whole.push(number);
             }
             for packet in &packets {
-                b.give(packet.header, &packet.payload);
+                b.deliver(packet.header, &packet.payload);
             }
             for (completion, _) in std::mem::take(&mut b.host.receptions) {
                 assert_eq!(completion.status, Success);
@@ -89,7 +89,7 @@ fn receives_complete_once_and_in_order_whatever_the_peer_sends() {
     let mut successes = 0;
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         let (mut posted, mut completed) = (0, 0);
         for _ in 0..200 {
             if rng.random_bool(0.1) {
@@ -97,7 +97,7 @@ fn receives_complete_once_and_in_order_whatever_the_peer_sends() {
                 posted += u64::from(end.host.receives.post(posted, &sges).is_ok());
             }
             let (header, len) = any_packet(&mut rng, end.qp.attributes().rq_psn);
-            end.give(header, &[0x33; 257][..len]);
+            end.deliver(header, &[0x33; 257][..len]);
             for (wr_id, status) in end.received() {
                 assert_eq!((wr_id, status), (completed, Success));
                 completed += 1;
@@ -105,7 +105,7 @@ fn receives_complete_once_and_in_order_whatever_the_peer_sends() {
             assert_eq!(end.poll(), []);
         }
         successes += completed;
-        end.to(QpState::Err);
+        end.enter(QpState::Err);
         for (wr_id, status) in end.received() {
             assert_eq!((wr_id, status), (completed, WrFlushErr));
             completed += 1;

@@ -11,8 +11,8 @@ fn other_gid() -> Gid {
     Gid::from(std::net::Ipv4Addr::new(198, 51, 100, 9))
 }
 
-fn armed() -> End {
-    let mut end = End::new();
+fn armed() -> Endpoint {
+    let mut end = Endpoint::new();
     let attr = QpAttr {
         alt_av: AddressVector {
             dgid: other_gid(),
@@ -24,13 +24,13 @@ fn armed() -> End {
     };
     let mask = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
     end.qp.modify(&attr, mask, end.now, &mut end.host).unwrap();
-    end.give(packet(UcSendOnly, 0).with_mig_req(false), &[]);
+    end.deliver(packet(UcSendOnly, 0).with_mig_req(false), &[]);
     assert_eq!(end.qp.attributes().path_mig_state, Armed);
     end.host.receives.post(1, &[sge(LOCAL, 0, 8)]).unwrap();
     end
 }
 
-fn ask_to_migrate(end: &mut End) -> Result<(), TransitionError> {
+fn ask_to_migrate(end: &mut Endpoint) -> Result<(), TransitionError> {
     let mask = AttrMask::PATH_MIG_STATE;
     end.qp.modify(&attributes(), mask, end.now, &mut end.host)
 }

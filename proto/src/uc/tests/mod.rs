@@ -10,6 +10,7 @@ mod responder;
 
 use super::*;
 use crate::host::Access;
+use crate::host::QpEvent;
 use crate::ids::{QKey, RKey};
 use crate::mtu::Mtu;
 
@@ -27,7 +28,7 @@ const OWN_PSN: u32 = 0xff_ffff;
 const PEER_PSN: u32 = 500;
 const MTU: usize = 256;
 
-type End = unreliable::testing::End<Uc>;
+type Endpoint = unreliable::testing::Endpoint<Uc>;
 
 fn peer_gid() -> Gid {
     Gid::from(std::net::Ipv4Addr::new(192, 0, 2, 9))
@@ -57,7 +58,7 @@ const RTR: AttrMask = AttrMask::AV
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
 
-impl End {
+impl Endpoint {
     fn reset() -> Self {
         let send = SendQueueSize {
             max_wr: 16,
@@ -76,9 +77,9 @@ impl End {
 
     fn with(attr: QpAttr) -> Self {
         let mut end = Self::reset();
-        end.go(QpState::Init, INIT, &attr);
-        end.go(QpState::Rtr, RTR, &attr);
-        end.go(QpState::Rts, AttrMask::SQ_PSN, &attr);
+        end.modify(QpState::Init, INIT, &attr);
+        end.modify(QpState::Rtr, RTR, &attr);
+        end.modify(QpState::Rts, AttrMask::SQ_PSN, &attr);
         end
     }
 
@@ -86,8 +87,8 @@ impl End {
         Self::with(attributes())
     }
 
-    fn to(&mut self, state: QpState) {
-        self.go(state, AttrMask::empty(), &attributes());
+    fn enter(&mut self, state: QpState) {
+        self.modify(state, AttrMask::empty(), &attributes());
     }
 
     fn try_post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge]) -> Result<(), PostError> {
@@ -106,7 +107,7 @@ impl End {
         self.try_post(wr_id, op, &[sge(LOCAL, 0, len)]).unwrap();
     }
 
-    fn give(&mut self, header: Header, payload: &[u8]) {
+    fn deliver(&mut self, header: Header, payload: &[u8]) {
         let header = header.with_payload_len(payload.len());
         let packet = Packet { header, payload };
         self.qp

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn packets_have_consecutive_psns_and_request_no_acknowledgement() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::SendImm(7), 2 * MTU + 3);
     end.post(2, write_to(8), MTU + 1);
     let packets = end.poll();
@@ -41,7 +41,7 @@ fn packets_have_consecutive_psns_and_request_no_acknowledgement() {
 
 #[test]
 fn work_request_completes_when_its_last_packet_is_sent() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 3 * MTU);
     assert_eq!(end.done(), []);
     let (packets, more) = end.poll_room(2);
@@ -56,7 +56,7 @@ fn work_request_completes_when_its_last_packet_is_sent() {
 
 #[test]
 fn unsignaled_work_request_generates_no_completion() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let wr = SendWr {
         wr_id: 1,
         op: SendOp::Send,
@@ -71,7 +71,7 @@ fn unsignaled_work_request_generates_no_completion() {
 
 #[test]
 fn destination_of_a_work_request_is_ignored() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let elsewhere = UdDestination {
         handle: 1,
         qpn: Qpn::new(0x99),
@@ -92,7 +92,7 @@ fn destination_of_a_work_request_is_ignored() {
 
 #[test]
 fn operations_with_a_response_are_refused() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let (addr, rkey) = (base(REMOTE), RKey(REMOTE));
     let ops = [
         SendOp::SendInv(rkey),
@@ -115,7 +115,7 @@ fn operations_with_a_response_are_refused() {
 /// 10.3.1.6.
 #[test]
 fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, MTU);
     end.try_post(2, SendOp::Send, &[sge(LOCAL, 0, MTU), sge(NO_KEY, 0, MTU)])
         .unwrap();
@@ -128,10 +128,10 @@ fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
     assert_eq!(end.done(), [(4, WrFlushErr)]);
     // Reception continues.
     end.receive(9, MTU);
-    end.give(packet(UcSendOnly, 0), b"abc");
+    end.deliver(packet(UcSendOnly, 0), b"abc");
     assert_eq!(end.received(), [(9, Success)]);
 
-    end.to(QpState::Rts);
+    end.enter(QpState::Rts);
     end.post(5, SendOp::Send, 1);
     let packets = end.poll();
     assert_eq!((packets[0].opcode(), packets[0].psn()), (UcSendOnly, 1));
@@ -141,7 +141,7 @@ fn local_error_leads_to_sqe_and_rts_is_reachable_from_there() {
 /// 10.3.1.5.
 #[test]
 fn sqd_completes_the_message_in_progress_and_starts_none() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 2 * MTU);
     end.post(2, SendOp::Send, 1);
     assert_eq!(end.poll_room(1).0.len(), 1);
@@ -149,25 +149,25 @@ fn sqd_completes_the_message_in_progress_and_starts_none() {
         en_sqd_async_notify: true,
         ..attributes()
     };
-    end.go(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
+    end.modify(QpState::Sqd, AttrMask::EN_SQD_ASYNC_NOTIFY, &attr);
     assert!(end.qp.attributes().sq_draining);
     assert_eq!(end.host.events, []);
     assert_eq!(end.poll().len(), 1);
     assert_eq!(end.done(), [(1, Success)]);
     assert_eq!(end.host.events, [QpEvent::SendQueueDrained]);
     assert!(!end.qp.attributes().sq_draining);
-    end.to(QpState::Rts);
+    end.enter(QpState::Rts);
     assert_eq!(end.poll().len(), 1);
     assert_eq!(end.done(), [(2, Success)]);
 }
 
 #[test]
 fn sq_draining_is_set_without_the_event_being_asked_for() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 2 * MTU);
     assert_eq!(end.poll_room(1).0.len(), 1);
     assert!(!end.qp.attributes().sq_draining);
-    end.to(QpState::Sqd);
+    end.enter(QpState::Sqd);
     assert!(end.qp.attributes().sq_draining);
     assert_eq!(end.poll().len(), 1);
     assert!(!end.qp.attributes().sq_draining);
@@ -176,7 +176,7 @@ fn sq_draining_is_set_without_the_event_being_asked_for() {
 
 #[test]
 fn local_operations_are_executed_in_order_without_a_packet() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 1);
     end.try_post(2, SendOp::LocalInv(RKey(7)), &[]).unwrap();
     end.post(3, SendOp::Send, 1);

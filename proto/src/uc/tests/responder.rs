@@ -5,13 +5,13 @@ use crate::ids::PKey;
 
 #[test]
 fn send_fills_a_receive_and_reports_its_immediate_data() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, MTU + 5);
-    end.give(packet(UcSendFirst, 0), &[1; MTU]);
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
     assert_eq!(end.received(), []);
     let mut last = packet(UcSendLastImm, 1);
     last.bth.solicited = true;
-    end.give(last, &[2; 5]);
+    end.deliver(last, &[2; 5]);
     let (completion, solicited) = end.host.receptions[0];
     assert!(solicited);
     assert_eq!(
@@ -25,14 +25,14 @@ fn send_fills_a_receive_and_reports_its_immediate_data() {
 
 #[test]
 fn write_consumes_a_receive_only_for_immediate_data() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 0);
-    end.give(rdma(UcWriteFirst, 0, REMOTE, 16, MTU + 1), &[3; MTU]);
-    end.give(packet(UcWriteLast, 1), &[4]);
+    end.deliver(rdma(UcWriteFirst, 0, REMOTE, 16, MTU + 1), &[3; MTU]);
+    end.deliver(packet(UcWriteLast, 1), &[4]);
     assert_eq!(end.host.bytes(REMOTE, 16 + MTU - 1, 2), [3, 4]);
     assert_eq!(end.received(), []);
     assert_eq!(end.qp.counters().writes_done, 1);
-    end.give(rdma(UcWriteOnlyImm, 2, REMOTE, 0, 2), &[5; 2]);
+    end.deliver(rdma(UcWriteOnlyImm, 2, REMOTE, 0, 2), &[5; 2]);
     assert_eq!(
         end.qp.counters().writes_done,
         1,
@@ -49,14 +49,14 @@ fn write_consumes_a_receive_only_for_immediate_data() {
 /// 9.8.2.2.
 #[test]
 fn message_with_a_gap_is_dropped_and_the_next_uses_its_receive() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 4 * MTU);
     end.receive(2, 4 * MTU);
-    end.give(packet(UcSendFirst, 0), &[1; MTU]);
-    end.give(packet(UcSendMiddle, 2), &[1; MTU]);
-    end.give(packet(UcSendLast, 3), &[1; MTU]);
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
+    end.deliver(packet(UcSendMiddle, 2), &[1; MTU]);
+    end.deliver(packet(UcSendLast, 3), &[1; MTU]);
     assert_eq!(end.received(), []);
-    end.give(packet(UcSendOnly, 4), &[9; 4]);
+    end.deliver(packet(UcSendOnly, 4), &[9; 4]);
     assert_eq!(end.received(), [(1, Success)]);
     assert_eq!(end.host.bytes(LOCAL, 0, 4), [9; 4]);
     let counters = *end.qp.counters();
@@ -70,50 +70,50 @@ fn message_with_a_gap_is_dropped_and_the_next_uses_its_receive() {
 
 #[test]
 fn message_without_its_first_packet_is_dropped() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 4 * MTU);
-    end.give(packet(UcSendMiddle, 1), &[1; MTU]);
-    end.give(packet(UcSendLast, 2), &[1; MTU]);
-    end.give(rdma(UcWriteFirst, 3, REMOTE, 0, 2 * MTU), &[1; MTU]);
-    end.give(packet(UcSendLast, 5), &[1; 3]);
+    end.deliver(packet(UcSendMiddle, 1), &[1; MTU]);
+    end.deliver(packet(UcSendLast, 2), &[1; MTU]);
+    end.deliver(rdma(UcWriteFirst, 3, REMOTE, 0, 2 * MTU), &[1; MTU]);
+    end.deliver(packet(UcSendLast, 5), &[1; 3]);
     assert_eq!(end.received(), []);
     assert_eq!(end.qp.counters().incomplete_messages, 2);
     // A message may start at any PSN.
-    end.give(packet(UcSendFirst, 1000), &[2; MTU]);
-    end.give(packet(UcSendLast, 1001), &[3; 1]);
+    end.deliver(packet(UcSendFirst, 1000), &[2; MTU]);
+    end.deliver(packet(UcSendLast, 1001), &[3; 1]);
     assert_eq!(end.received(), [(1, Success)]);
     assert_eq!(end.host.bytes(LOCAL, MTU - 1, 2), [2, 3]);
 }
 
 #[test]
 fn unexpected_opcode_ends_the_message_and_may_start_another() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 4 * MTU);
-    end.give(packet(UcSendFirst, 0), &[1; MTU]);
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
     // In sequence, but the first packet of another message.
-    end.give(packet(UcSendFirst, 1), &[2; MTU]);
-    end.give(packet(UcSendLast, 2), &[2; 1]);
+    end.deliver(packet(UcSendFirst, 1), &[2; MTU]);
+    end.deliver(packet(UcSendLast, 2), &[2; 1]);
     assert_eq!(end.host.receptions[0].0.byte_len, MTU as u32 + 1);
     assert_eq!(end.received(), [(1, Success)]);
     assert_eq!(end.qp.counters().incomplete_messages, 1);
     end.receive(2, 4 * MTU);
-    end.give(packet(UcSendFirst, 3), &[1; MTU]);
-    end.give(packet(UcWriteLast, 4), &[1; 1]);
+    end.deliver(packet(UcSendFirst, 3), &[1; MTU]);
+    end.deliver(packet(UcWriteLast, 4), &[1; 1]);
     assert_eq!(end.qp.counters().incomplete_messages, 2);
-    end.give(packet(UcSendLast, 5), &[1; 1]);
+    end.deliver(packet(UcSendLast, 5), &[1; 1]);
     assert_eq!(end.received(), []);
 }
 
 #[test]
 fn message_without_a_receive_is_dropped_as_a_whole() {
-    let mut end = End::new();
-    end.give(packet(UcSendFirst, 0), &[1; MTU]);
+    let mut end = Endpoint::new();
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
     end.receive(1, 4 * MTU);
-    end.give(packet(UcSendLast, 1), &[1; 1]);
+    end.deliver(packet(UcSendLast, 1), &[1; 1]);
     assert_eq!(end.received(), []);
     assert_eq!(end.qp.counters().no_receive, 1);
     assert_eq!(end.qp.counters().incomplete_messages, 0);
-    end.give(packet(UcSendOnly, 2), &[2; 1]);
+    end.deliver(packet(UcSendOnly, 2), &[2; 1]);
     assert_eq!(end.received(), [(1, Success)]);
 }
 
@@ -121,17 +121,17 @@ fn message_without_a_receive_is_dropped_as_a_whole() {
 #[test]
 fn too_small_receive_is_kept_or_completes_with_an_error_if_shared() {
     for shared in [false, true] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.host.shared = shared;
         end.receive(1, MTU);
-        end.give(packet(UcSendFirst, 0), &[1; MTU]);
-        end.give(packet(UcSendLast, 1), &[1; 1]);
+        end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
+        end.deliver(packet(UcSendLast, 1), &[1; 1]);
         let expected = if shared { vec![(1, LocLenErr)] } else { vec![] };
         assert_eq!(end.received(), expected);
         assert_eq!(end.qp.counters().receive_too_small, 1);
         assert_eq!(end.qp.state(), QpState::Rts);
         end.receive(2, MTU);
-        end.give(packet(UcSendOnly, 2), &[1; 8]);
+        end.deliver(packet(UcSendOnly, 2), &[1; 8]);
         let next = if shared { 2 } else { 1 };
         assert_eq!(end.received(), [(next, Success)]);
     }
@@ -147,19 +147,19 @@ fn write_without_access_to_the_memory_is_dropped_silently() {
         (REMOTE, 0, Access::empty()),
     ];
     for (key, at, access) in cases {
-        let mut end = End::with(QpAttr {
+        let mut end = Endpoint::with(QpAttr {
             access,
             ..attributes()
         });
         end.receive(1, 8);
-        end.give(rdma(UcWriteOnlyImm, 0, key, at, 2), &[0xee; 2]);
+        end.deliver(rdma(UcWriteOnlyImm, 0, key, at, 2), &[0xee; 2]);
         assert_eq!(end.qp.counters().access_violations, 1);
         assert_eq!(end.host.receives.len(), 1);
         assert_eq!(end.received(), []);
         assert_eq!(end.host.events, []);
         assert_eq!(end.qp.state(), QpState::Rts);
         assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
-        end.give(packet(UcSendOnly, 1), &[1]);
+        end.deliver(packet(UcSendOnly, 1), &[1]);
         assert_eq!(
             end.received(),
             [(1, Success)],
@@ -171,16 +171,16 @@ fn write_without_access_to_the_memory_is_dropped_silently() {
 #[test]
 fn write_of_another_length_than_announced_is_dropped() {
     for (announced, payload) in [(3, 2), (1, 2)] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         let header = rdma(UcWriteOnly, 0, REMOTE, 0, announced);
-        end.give(header, &[0xee; 2][..payload]);
+        end.deliver(header, &[0xee; 2][..payload]);
         assert_eq!(end.qp.counters().malformed, 1);
         assert_eq!(end.host.bytes(REMOTE, 0, 1), [pattern(REMOTE, 0)]);
     }
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 4 * MTU);
-    end.give(packet(UcSendFirst, 0), &[1; MTU - 1]);
-    end.give(packet(UcSendLast, 1), &[1; 1]);
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU - 1]);
+    end.deliver(packet(UcSendLast, 1), &[1; 1]);
     assert_eq!(end.qp.counters().malformed, 1);
     assert_eq!(end.received(), []);
 }
@@ -188,11 +188,11 @@ fn write_of_another_length_than_announced_is_dropped() {
 /// 9.9.3, class A.
 #[test]
 fn receive_in_deregistered_memory_moves_the_queue_pair_to_error() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 8);
     end.receive(2, 8);
     end.host.deregister(LOCAL);
-    end.give(packet(UcSendOnly, 0), &[1; 4]);
+    end.deliver(packet(UcSendOnly, 0), &[1; 4]);
     assert_eq!(end.received(), [(1, LocProtErr), (2, WrFlushErr)]);
     assert_eq!(end.qp.state(), QpState::Err);
     end.receive(3, 8);
@@ -201,23 +201,23 @@ fn receive_in_deregistered_memory_moves_the_queue_pair_to_error() {
 
 #[test]
 fn error_state_flushes_in_order_including_the_held_receive() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, MTU);
     end.receive(2, MTU);
-    end.give(packet(UcSendFirst, 0), &[1; MTU]);
+    end.deliver(packet(UcSendFirst, 0), &[1; MTU]);
     end.post(7, SendOp::Send, 2 * MTU);
     assert_eq!(end.poll_room(1).0.len(), 1);
-    end.to(QpState::Err);
+    end.enter(QpState::Err);
     assert_eq!(end.done(), [(7, WrFlushErr)]);
     assert_eq!(end.received(), [(1, WrFlushErr), (2, WrFlushErr)]);
-    end.to(QpState::Reset);
+    end.enter(QpState::Reset);
     assert_eq!(end.qp.attributes(), QpAttr::default());
     assert_eq!(end.received(), []);
 }
 
 #[test]
 fn device_failure_flushes_and_is_reported() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, SendOp::Send, 1);
     end.qp.fail(end.now, &mut end.host);
     assert_eq!(end.done(), [(1, WrFlushErr)]);
@@ -227,7 +227,7 @@ fn device_failure_flushes_and_is_reported() {
 
 #[test]
 fn packets_of_another_source_partition_or_service_are_dropped_and_counted() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(1, 8);
     let header = packet(UcSendOnly, 0);
     let foreign = Packet {
@@ -240,9 +240,9 @@ fn packets_of_another_source_partition_or_service_are_dropped_and_counted() {
     assert_eq!(end.qp.counters().wrong_source, 1);
     let mut partition = header;
     partition.bth.pkey = PKey(0x8001);
-    end.give(partition, &[]);
+    end.deliver(partition, &[]);
     assert_eq!(end.qp.counters().bad_pkey, 1);
-    end.give(packet(RcSendOnly, 0), &[]);
+    end.deliver(packet(RcSendOnly, 0), &[]);
     assert_eq!(end.qp.counters().malformed, 1);
     assert_eq!(end.qp.counters().received_packets, 0);
     assert_eq!(end.received(), []);
@@ -251,15 +251,15 @@ fn packets_of_another_source_partition_or_service_are_dropped_and_counted() {
 
 #[test]
 fn first_packet_in_rtr_is_reported_once() {
-    let mut end = End::reset();
-    end.go(QpState::Init, INIT, &attributes());
+    let mut end = Endpoint::reset();
+    end.modify(QpState::Init, INIT, &attributes());
     end.receive(1, 8);
     end.receive(2, 8);
-    end.give(packet(UcSendOnly, 0), &[]);
+    end.deliver(packet(UcSendOnly, 0), &[]);
     assert_eq!(end.qp.counters().dropped_in_state, 1);
-    end.go(QpState::Rtr, RTR, &attributes());
-    end.give(packet(UcSendOnly, 0), &[]);
-    end.give(packet(UcSendOnly, 1), &[]);
+    end.modify(QpState::Rtr, RTR, &attributes());
+    end.deliver(packet(UcSendOnly, 0), &[]);
+    end.deliver(packet(UcSendOnly, 1), &[]);
     assert_eq!(end.received(), [(1, Success), (2, Success)]);
     assert_eq!(end.host.events, [QpEvent::CommunicationEstablished]);
     let posted = end.try_post(1, SendOp::Send, &[]);

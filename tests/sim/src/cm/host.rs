@@ -1,6 +1,6 @@
 //! A host: a connection manager, and a program that acts at random.
 
-use super::record::{Record, Role, Told};
+use super::record::{Progress, Record, Role};
 use super::world::Stats;
 use crate::rng::Rng;
 use rand::RngExt;
@@ -57,7 +57,7 @@ pub struct Host {
     /// The number of its crashes.
     pub incarnation: u32,
     /// Whether it is off for the rest of the run.
-    pub gone: bool,
+    pub is_off: bool,
     next_qpn: u32,
 }
 
@@ -69,17 +69,17 @@ impl Host {
     pub fn new(index: usize, ids: Rng) -> Self {
         Host {
             index,
-            manager: listening(ids),
+            manager: listening_manager(ids),
             records: HashMap::new(),
             incarnation: 0,
-            gone: false,
+            is_off: false,
             next_qpn: 16,
         }
     }
 
     /// Discards all state, and restarts with the same QPNs.
     pub fn crash(&mut self, ids: Rng) {
-        self.manager = listening(ids);
+        self.manager = listening_manager(ids);
         self.records.clear();
         self.incarnation += 1;
         self.next_qpn = 16;
@@ -113,16 +113,16 @@ impl Host {
                     15..35 => Step::Delay(id),
                     _ => Step::Accept(id),
                 };
-                return vec![(thinking(rng), first)];
+                return vec![(reaction_delay(rng), first)];
             }
             Event::ResolutionRequest { .. } => {
-                let record = Record::new(Role::Asked, None);
+                let record = Record::new(Role::Resolver, None);
                 assert!(self.records.insert(id, record).is_none());
                 let step = match rng.random_range(0..10) {
                     0 => Step::Abandon(id),
                     _ => Step::Answer(id),
                 };
-                return vec![(thinking(rng), step)];
+                return vec![(reaction_delay(rng), step)];
             }
             _ => {}
         }
@@ -130,7 +130,7 @@ impl Host {
         let Some(record) = self.records.get_mut(&id).filter(|r| !r.abandoned) else {
             return Vec::new();
         };
-        record.note(event);
+        record.check_event(event);
         match event {
             Event::Reply { rep, .. } => {
                 record.peer = Some(CommId(rep.local_comm_id));
@@ -140,13 +140,13 @@ impl Host {
                     10..20 => Step::Delay(id),
                     _ => Step::Ready(id),
                 };
-                vec![(thinking(rng), step)]
+                vec![(reaction_delay(rng), step)]
             }
             Event::Ready { .. } | Event::Established { .. } => {
                 stats.established += 1;
-                vec![(using(rng), ending(id, rng))]
+                vec![(use_time(rng), end_step(id, rng))]
             }
-            Event::DisconnectRequest { .. } => vec![(thinking(rng), ending(id, rng))],
+            Event::DisconnectRequest { .. } => vec![(reaction_delay(rng), end_step(id, rng))],
             Event::Rejected { reason, .. } => {
                 stats.rejected += 1;
                 stats.stale += u64::from(*reason == RejectReason::STALE_CONNECTION);
@@ -180,9 +180,9 @@ impl Host {
         let id = match step {
             Step::Connect => return self.connect(now, hosts, rng),
             Step::Resolve => {
-                let wanted = self.resolve_params(hosts, rng);
-                let id = self.manager.resolve(now, &wanted).unwrap();
-                self.records.insert(id, Record::new(Role::Asking, None));
+                let parameters = self.resolve_params(hosts, rng);
+                let id = self.manager.resolve(now, &parameters).unwrap();
+                self.records.insert(id, Record::new(Role::Requester, None));
                 return Vec::new();
             }
             Step::Accept(id)
@@ -209,9 +209,9 @@ impl Host {
                     .reject(now, id, RejectReason::CONSUMER, info, &data);
                 if done.is_ok() {
                     record.rejected = true;
-                    record.told = match before {
-                        State::RepSent | State::MraRepReceived => Told::Over,
-                        _ => Told::End,
+                    record.progress = match before {
+                        State::RepSent | State::MraRepReceived => Progress::TimeWait,
+                        _ => Progress::End,
                     };
                 }
                 done
@@ -226,33 +226,33 @@ impl Host {
                     Role::Client => Step::Ready(id),
                     _ => Step::Accept(id),
                 };
-                next.push((thinking(rng) * 4, then));
+                next.push((reaction_delay(rng) * 4, then));
                 self.manager.delay(id, 20, &PrivateData::default(), when)
             }
             Step::Ready(_) => {
                 let done = self.manager.ready(id, &PrivateData::default());
                 if done.is_ok() {
                     record.ready = true;
-                    next.push((using(rng), ending(id, rng)));
+                    next.push((use_time(rng), end_step(id, rng)));
                 }
                 done
             }
             Step::Disconnect(_) => {
                 let done = self.manager.disconnect(now, id, &PrivateData::default());
                 if done.is_ok() && before == State::DreqReceived {
-                    record.told = Told::Over;
+                    record.progress = Progress::TimeWait;
                 }
                 done
             }
             Step::Abandon(_) => {
                 stats.abandoned += 1;
-                stats.taken_back += u64::from(before == State::ReqSent);
+                stats.abandoned_before_reply += u64::from(before == State::ReqSent);
                 record.abandoned = true;
                 self.manager.abandon(now, id);
                 Ok(())
             }
             _ => {
-                record.told = Told::End;
+                record.progress = Progress::End;
                 self.manager.answer(now, id, &sidr_answer(qpn))
             }
         };
@@ -263,8 +263,8 @@ impl Host {
     }
 
     fn connect(&mut self, now: Time, hosts: usize, rng: &mut Rng) -> Vec<(Duration, Step)> {
-        let wanted = Connect {
-            address: self.someone(hosts, rng),
+        let parameters = Connect {
+            address: self.random_address(hosts, rng),
             service: SERVICE,
             ca_guid: self.guid(),
             transport: Transport::Rc,
@@ -289,17 +289,17 @@ impl Host {
             max_cm_retries: timing::MAX_RETRIES,
             private_data: PrivateData::default(),
         };
-        let id = self.manager.connect(now, &wanted).unwrap();
+        let id = self.manager.connect(now, &parameters).unwrap();
         self.records.insert(id, Record::new(Role::Client, None));
         match rng.random_range(0..10) {
-            0 => vec![(thinking(rng) / 4, Step::Abandon(id))],
+            0 => vec![(reaction_delay(rng) / 4, Step::Abandon(id))],
             _ => Vec::new(),
         }
     }
 
     fn resolve_params(&self, hosts: usize, rng: &mut Rng) -> Resolve {
         Resolve {
-            address: self.someone(hosts, rng),
+            address: self.random_address(hosts, rng),
             service: SERVICE,
             response_timeout: timing::RESPONSE_TIMEOUT,
             max_retries: timing::MAX_RETRIES,
@@ -307,7 +307,7 @@ impl Host {
         }
     }
 
-    fn someone(&self, hosts: usize, rng: &mut Rng) -> Address {
+    fn random_address(&self, hosts: usize, rng: &mut Rng) -> Address {
         Address {
             local: gid(self.index),
             // The remote host may be this one.
@@ -322,7 +322,7 @@ impl Host {
     }
 }
 
-fn listening(ids: Rng) -> Manager<RandomIds> {
+fn listening_manager(ids: Rng) -> Manager<RandomIds> {
     let mut manager = Manager::new(RandomIds(ids));
     manager
         .listen(SERVICE, &[ListenAt::AllV4], BACKLOG)
@@ -357,7 +357,7 @@ fn sidr_answer(qpn: Qpn) -> SidrAnswer {
 }
 
 /// Returns the step by which a program ends a connection.
-fn ending(id: CommId, rng: &mut Rng) -> Step {
+fn end_step(id: CommId, rng: &mut Rng) -> Step {
     match rng.random_range(0..4) {
         0 => Step::Abandon(id),
         _ => Step::Disconnect(id),
@@ -365,13 +365,13 @@ fn ending(id: CommId, rng: &mut Rng) -> Step {
 }
 
 /// Returns the time before a program's answer.
-fn thinking(rng: &mut Rng) -> Duration {
+fn reaction_delay(rng: &mut Rng) -> Duration {
     Duration::from_millis(rng.random_range(0..3000))
 }
 
 /// Returns the time for which a connection is used. Now and then it exceeds the time after which
 /// the manager gives up on a message that is lost every time.
-fn using(rng: &mut Rng) -> Duration {
+fn use_time(rng: &mut Rng) -> Duration {
     let longest = match rng.random_range(0..10) {
         0 => 200_000,
         _ => 20_000,

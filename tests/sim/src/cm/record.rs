@@ -7,21 +7,21 @@ use urxe_proto::cm::{Awaited, CommId, Event};
 pub enum Role {
     Client,
     Server,
-    Asking,
-    Asked,
+    Requester,
+    Resolver,
 }
 
 /// The last event received for an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Progress {
     /// Client: none. Server: the request.
-    Begun,
+    Started,
     /// Client: the reply.
     Reply,
     /// The connection is established, or the peer ended it before that was known.
-    Used,
+    Established,
     /// The connection has ended and is in TimeWait.
-    Over,
+    TimeWait,
     /// The last event has been received.
     End,
 }
@@ -30,7 +30,7 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Record {
     pub role: Role,
-    pub told: Told,
+    pub progress: Progress,
     /// The program has abandoned it, and must receive no more events.
     pub abandoned: bool,
     /// The peer's identifier, if known.
@@ -45,7 +45,7 @@ impl Record {
     pub fn new(role: Role, peer: Option<CommId>) -> Self {
         Record {
             role,
-            told: Told::Begun,
+            progress: Progress::Started,
             abandoned: false,
             peer,
             ready: false,
@@ -57,60 +57,70 @@ impl Record {
     ///
     /// # Panics
     /// When the event is not permitted in this state.
-    pub fn note(&mut self, event: &Event) {
+    pub fn check_event(&mut self, event: &Event) {
         assert!(!self.abandoned, "{event:?} of what is abandoned: {self:?}");
-        let before = self.told;
-        self.told = match (self.role, before, event) {
-            (Role::Client, Told::Begun, Event::Delayed { .. }) => Told::Begun,
-            (Role::Client, Told::Begun, Event::Reply { .. }) => Told::Reply,
-            (Role::Server, Told::Begun, Event::Delayed { .. }) => Told::Begun,
-            (Role::Server, Told::Begun, Event::Ready { .. } | Event::Established { .. }) => {
-                Told::Used
+        let before = self.progress;
+        self.progress = match (self.role, before, event) {
+            (Role::Client, Progress::Started, Event::Delayed { .. }) => Progress::Started,
+            (Role::Client, Progress::Started, Event::Reply { .. }) => Progress::Reply,
+            (Role::Server, Progress::Started, Event::Delayed { .. }) => Progress::Started,
+            (Role::Server, Progress::Started, Event::Ready { .. } | Event::Established { .. }) => {
+                Progress::Established
             }
-            (Role::Client, Told::Begun, Event::TimedOut { awaited, .. }) => {
+            (Role::Client, Progress::Started, Event::TimedOut { awaited, .. }) => {
                 assert_eq!(*awaited, Awaited::Rep);
-                Told::End
+                Progress::End
             }
-            (Role::Server, Told::Begun, Event::TimedOut { awaited, .. }) => {
+            (Role::Server, Progress::Started, Event::TimedOut { awaited, .. }) => {
                 assert_eq!(*awaited, Awaited::Rtu);
-                Told::Over
+                Progress::TimeWait
             }
-            (Role::Client, Told::Reply, Event::DisconnectRequest { .. })
-            | (Role::Server, Told::Begun | Told::Used, Event::DisconnectRequest { .. }) => {
-                Told::Used
+            (Role::Client, Progress::Reply, Event::DisconnectRequest { .. })
+            | (
+                Role::Server,
+                Progress::Started | Progress::Established,
+                Event::DisconnectRequest { .. },
+            ) => Progress::Established,
+            (Role::Client, Progress::Reply, Event::Disconnected { .. })
+            | (Role::Server, Progress::Established, Event::Disconnected { .. }) => {
+                Progress::TimeWait
             }
-            (Role::Client, Told::Reply, Event::Disconnected { .. })
-            | (Role::Server, Told::Used, Event::Disconnected { .. }) => Told::Over,
             (
                 Role::Client | Role::Server,
-                Told::Reply | Told::Used,
+                Progress::Reply | Progress::Established,
                 Event::TimedOut { awaited, .. },
             ) => {
                 assert_eq!(*awaited, Awaited::Drep);
-                Told::Over
+                Progress::TimeWait
             }
             (
                 Role::Client | Role::Server,
-                Told::Begun | Told::Reply | Told::Used,
+                Progress::Started | Progress::Reply | Progress::Established,
                 Event::Rejected { last, .. },
             ) => {
                 if *last {
-                    Told::End
+                    Progress::End
                 } else {
-                    Told::Over
+                    Progress::TimeWait
                 }
             }
             // A disconnection that the program agreed to, or a late rejection, ends without another
             // event.
-            (Role::Client | Role::Server, Told::Over | Told::Used, Event::TimeWaitExit { .. }) => {
-                Told::End
+            (
+                Role::Client | Role::Server,
+                Progress::TimeWait | Progress::Established,
+                Event::TimeWaitExit { .. },
+            ) => Progress::End,
+            (Role::Server, Progress::Started, Event::TimeWaitExit { .. }) if self.rejected => {
+                Progress::End
             }
-            (Role::Server, Told::Begun, Event::TimeWaitExit { .. }) if self.rejected => Told::End,
-            (Role::Asking, Told::Begun, Event::Resolved { .. } | Event::TimedOut { .. }) => {
-                Told::End
-            }
+            (
+                Role::Requester,
+                Progress::Started,
+                Event::Resolved { .. } | Event::TimedOut { .. },
+            ) => Progress::End,
             _ => panic!("{event:?} cannot come now: {self:?}"),
         };
-        assert_eq!(event.is_last(), self.told == Told::End, "{event:?}");
+        assert_eq!(event.is_last(), self.progress == Progress::End, "{event:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The hosts, the network between them, and the invariants over all of them.
 
 use super::host::{Host, Step, gid};
-use super::record::{Role, Told};
+use super::record::{Progress, Role};
 use crate::limits::Limits;
 use crate::rng::Rng;
 use rand::{RngExt, SeedableRng};
@@ -15,11 +15,11 @@ use urxe_proto::time::Time;
 
 /// The maximum time in flight of a message: less than the packet lifetime that the hosts assume,
 /// which is 268 ms.
-const SLOWEST: Duration = Duration::from_millis(250);
+const MAX_DELAY: Duration = Duration::from_millis(250);
 /// The maximum length of a run, in virtual time.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_RUN_TIME: Duration = Duration::from_secs(3600);
 /// The time within which attempts begin.
-const BUSY: Duration = Duration::from_secs(60);
+const ATTEMPT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The counts of a run, or of many.
 #[derive(Clone, Copy, Default, Debug)]
@@ -41,11 +41,11 @@ pub struct Stats {
     /// Attempts that a program abandoned.
     pub abandoned: u64,
     /// Attempts abandoned while the REQ had no answer.
-    pub taken_back: u64,
+    pub abandoned_before_reply: u64,
     /// Duplicate messages received.
     pub duplicates: u64,
     /// Messages retransmitted.
-    pub repeated: u64,
+    pub retransmitted: u64,
     /// Requests dropped because too many were pending.
     pub over_backlog: u64,
     /// Messages delivered.
@@ -62,9 +62,9 @@ impl crate::seeds::Stats for Stats {
         self.stale += other.stale;
         self.crashes += other.crashes;
         self.abandoned += other.abandoned;
-        self.taken_back += other.taken_back;
+        self.abandoned_before_reply += other.abandoned_before_reply;
         self.duplicates += other.duplicates;
-        self.repeated += other.repeated;
+        self.retransmitted += other.retransmitted;
         self.over_backlog += other.over_backlog;
         self.delivered += other.delivered;
     }
@@ -86,7 +86,7 @@ enum Action {
         step: Step,
     },
     /// A host loses all its state. It restarts, or stays off.
-    Crash { host: usize, gone: bool },
+    Crash { host: usize, is_off: bool },
 }
 
 struct Queued {
@@ -123,14 +123,14 @@ struct World {
     duplication: u32,
     crashes: bool,
     stats: Stats,
-    loud: bool,
+    trace: bool,
 }
 
 /// Runs `seed` to its end; it determines all random decisions.
 ///
 /// # Panics
 /// When an invariant is violated.
-pub fn run(seed: u64, limits: &Limits, loud: bool) -> Stats {
+pub fn run(seed: u64, limits: &Limits, trace: bool) -> Stats {
     let mut rng = Rng::seed_from_u64(seed);
     let hosts = rng.random_range(2..=4);
     let mut world = World {
@@ -144,12 +144,12 @@ pub fn run(seed: u64, limits: &Limits, loud: bool) -> Stats {
         duplication: rng.random_range(0..=20),
         crashes: rng.random_range(0..2) == 0,
         stats: Stats::default(),
-        loud,
+        trace,
         rng,
     };
     world.plan(limits.ops);
     while world.step() {}
-    world.conclude();
+    world.check_end();
     world.stats
 }
 
@@ -162,9 +162,9 @@ impl World {
                 0 => Step::Resolve,
                 _ => Step::Connect,
             };
-            let when = Time(0) + BUSY.mul_f64(self.rng.random());
+            let when = Time(0) + ATTEMPT_PERIOD.mul_f64(self.rng.random());
             let incarnation = u32::MAX;
-            self.put(
+            self.schedule(
                 when,
                 Action::Act {
                     host,
@@ -176,14 +176,14 @@ impl World {
         if self.crashes {
             for _ in 0..self.rng.random_range(1..4) {
                 let host = self.rng.random_range(0..self.hosts.len());
-                let when = Time(0) + BUSY.mul_f64(self.rng.random());
-                let gone = self.rng.random_range(0..3) == 0;
-                self.put(when, Action::Crash { host, gone });
+                let when = Time(0) + ATTEMPT_PERIOD.mul_f64(self.rng.random());
+                let is_off = self.rng.random_range(0..3) == 0;
+                self.schedule(when, Action::Crash { host, is_off });
             }
         }
     }
 
-    fn put(&mut self, when: Time, action: Action) {
+    fn schedule(&mut self, when: Time, action: Action) {
         self.order += 1;
         let order = self.order;
         self.queue.push(Reverse(Queued {
@@ -202,7 +202,7 @@ impl World {
         if when == Time::NEVER {
             return false;
         }
-        assert!(when.since(Time(0)) < LONGEST, "there is no end to it");
+        assert!(when.since(Time(0)) < MAX_RUN_TIME, "the run does not end");
         assert!(when >= self.now, "time goes back");
         self.now = when;
         if timer <= queued {
@@ -210,18 +210,18 @@ impl World {
                 host.manager.handle_timeout(when);
             }
         } else if let Some(Reverse(queued)) = self.queue.pop() {
-            self.happen(queued.action);
+            self.perform(queued.action);
         }
         self.collect();
         true
     }
 
-    fn happen(&mut self, action: Action) {
-        if self.loud && !matches!(action, Action::Arrive { .. }) {
+    fn perform(&mut self, action: Action) {
+        if self.trace && !matches!(action, Action::Arrive { .. }) {
             eprintln!("{:?} {action:?}", self.now.since(Time(0)));
         }
         match action {
-            Action::Arrive { to, .. } if self.hosts[to].gone => {}
+            Action::Arrive { to, .. } if self.hosts[to].is_off => {}
             Action::Arrive { to, address, mad } => {
                 self.stats.delivered += 1;
                 self.hosts[to]
@@ -235,16 +235,16 @@ impl World {
             } => {
                 let hosts = self.hosts.len();
                 let at = &mut self.hosts[host];
-                let another = incarnation != u32::MAX && incarnation != at.incarnation;
-                if at.gone || another {
+                let is_other_incarnation = incarnation != u32::MAX && incarnation != at.incarnation;
+                if at.is_off || is_other_incarnation {
                     return;
                 }
                 let next = at.act(step, self.now, hosts, &mut self.rng, &mut self.stats);
-                self.think(host, next);
+                self.schedule_steps(host, next);
             }
-            Action::Crash { host, gone } => {
+            Action::Crash { host, is_off } => {
                 self.stats.crashes += 1;
-                self.hosts[host].gone |= gone;
+                self.hosts[host].is_off |= is_off;
                 let ids = Rng::seed_from_u64(self.rng.random());
                 self.count(host);
                 self.hosts[host].crash(ids);
@@ -252,11 +252,11 @@ impl World {
         }
     }
 
-    fn think(&mut self, host: usize, steps: Vec<(Duration, Step)>) {
+    fn schedule_steps(&mut self, host: usize, steps: Vec<(Duration, Step)>) {
         let incarnation = self.hosts[host].incarnation;
         for (after, step) in steps {
             let when = self.now + after;
-            self.put(
+            self.schedule(
                 when,
                 Action::Act {
                     host,
@@ -274,33 +274,33 @@ impl World {
                 let to = (0..self.hosts.len()).find(|to| gid(*to) == transmit.address.remote);
                 assert_eq!(transmit.address.local, gid(index));
                 assert_eq!(transmit.address.remote_qpn, Qpn::GSI);
-                self.carry(to.expect("a host"), &transmit.address, &transmit.mad);
+                self.transmit(to.expect("a host"), &transmit.address, &transmit.mad);
             }
             while let Some(event) = self.hosts[index].manager.poll_event() {
-                if self.loud {
+                if self.trace {
                     eprintln!("{:?} {index}: {event:?}", self.now.since(Time(0)));
                 }
                 self.check(index, &event);
                 let host = &mut self.hosts[index];
                 let steps = host.on_event(&event, &mut self.rng, &mut self.stats);
-                self.think(index, steps);
+                self.schedule_steps(index, steps);
             }
         }
     }
 
     /// Delivers a message twice, once or never, with random delays.
-    fn carry(&mut self, to: usize, address: &Address, mad: &Mad) {
+    fn transmit(&mut self, to: usize, address: &Address, mad: &Mad) {
         let mut times = u32::from(self.rng.random_range(0..100) >= self.loss);
         times += u32::from(self.rng.random_range(0..100) < self.duplication);
         for _ in 0..times {
-            let when = self.now + SLOWEST.mul_f64(self.rng.random());
+            let when = self.now + MAX_DELAY.mul_f64(self.rng.random());
             let address = Address {
                 local: address.remote,
                 remote: address.local,
                 ..*address
             };
             let mad = Box::new(*mad);
-            self.put(when, Action::Arrive { to, address, mad });
+            self.schedule(when, Action::Arrive { to, address, mad });
         }
     }
 
@@ -315,14 +315,14 @@ impl World {
             Event::Rejected { id, reason, .. } if record.role == Role::Client => {
                 let consumer = urxe_proto::cm::wire::RejectReason::CONSUMER;
                 if *reason == consumer && !self.crashes {
-                    let guilty = self.hosts.iter().flat_map(|host| host.records.values());
+                    let records = self.hosts.iter().flat_map(|host| host.records.values());
                     assert!(
-                        { guilty }.any(|r| r.peer == Some(*id) && (r.rejected || r.abandoned)),
+                        { records }.any(|r| r.peer == Some(*id) && (r.rejected || r.abandoned)),
                         "nobody rejected {id}"
                     );
                 }
             }
-            Event::TimedOut { .. } if record.role != Role::Asking => {
+            Event::TimedOut { .. } if record.role != Role::Requester => {
                 assert!(self.crashes, "nobody crashed, and {event:?}");
             }
             _ => {}
@@ -359,18 +359,18 @@ impl World {
     fn count(&mut self, host: usize) {
         let counters = self.hosts[host].manager.counters();
         self.stats.duplicates += counters.duplicates;
-        self.stats.repeated += counters.retransmitted;
+        self.stats.retransmitted += counters.retransmitted;
         self.stats.over_backlog += counters.over_backlog;
         assert_eq!(counters.malformed, 0);
     }
 
     /// Checks at the end of a run that every attempt has ended, and that no state remains.
-    fn conclude(&mut self) {
+    fn check_end(&mut self) {
         for index in 0..self.hosts.len() {
             self.count(index);
             let host = &self.hosts[index];
             for (id, record) in &host.records {
-                let ended = record.told == Told::End || record.abandoned;
+                let ended = record.progress == Progress::End || record.abandoned;
                 assert!(ended, "host {index}: {id} has no end: {record:?}");
             }
             assert!(host.manager.is_empty(), "host {index}: {:?}", host.manager);

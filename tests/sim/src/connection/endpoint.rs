@@ -25,11 +25,11 @@ use urxe_proto::work::{
 };
 
 /// The send quantum in bytes: the length of the largest READ.
-const GRANT: u32 = 64 << 10;
+const SEND_QUANTUM: u32 = 64 << 10;
 
 /// The configuration of an endpoint and the behaviour of its program.
 #[derive(Clone, Debug)]
-pub struct Manners {
+pub struct EndpointConfig {
     /// The limits of the send queue.
     pub send: SendQueueSize,
     /// The size of the receive queue.
@@ -43,7 +43,7 @@ pub struct Manners {
     /// The limit of the congestion window, in bytes.
     pub window_bytes: u32,
     /// The size of the out-of-order queue, in bytes.
-    pub hold_bytes: u32,
+    pub out_of_order_bytes: u32,
     /// The congestion control algorithm.
     pub congestion: Algorithm,
     /// The first PSN sent.
@@ -66,12 +66,12 @@ pub struct Manners {
     pub drain: f64,
     /// Whether it accepts a repeated READ request for the middle of an earlier one, as the
     /// responder of the specification does.
-    pub takes_parts: bool,
+    pub accepts_partial_reads: bool,
 }
 
-impl Manners {
+impl EndpointConfig {
     /// Whether sending requires a quantum, as where several connections share a destination.
-    fn takes_turns(&self) -> bool {
+    fn requires_send_quanta(&self) -> bool {
         self.sink == 4
     }
 }
@@ -100,10 +100,10 @@ pub struct Endpoint {
     /// READs that returned versions.
     pub versions_read: u64,
     /// Repeated READ requests that were dropped because no earlier one had the same end.
-    pub parts_dropped: u64,
+    pub partial_reads_dropped: u64,
     /// The ends of READ requests that were not repeated.
     read_ends: HashSet<Psn>,
-    manners: Manners,
+    config: EndpointConfig,
     rng: Rng,
     /// The work of this endpoint.
     plan: Rc<Plan>,
@@ -119,7 +119,7 @@ pub struct Endpoint {
     /// The index of the first work request that is not known to have completed.
     checked: usize,
     receives_posted: usize,
-    receptions_seen: usize,
+    receptions_checked: usize,
     /// The expected target after the last message received, and the number of operations applied to
     /// it.
     target: Vec<u8>,
@@ -149,15 +149,15 @@ fn srqn(index: usize) -> Srqn {
 }
 
 impl Endpoint {
-    /// Returns an endpoint in RTS. `manners` and `plans` are its own and its peer's.
+    /// Returns an endpoint in RTS. `configs` and `plans` are its own and its peer's.
     pub fn new(
         index: usize,
         mtu: Mtu,
-        manners: [&Manners; 2],
+        configs: [&EndpointConfig; 2],
         plans: [Rc<Plan>; 2],
         rng: Rng,
     ) -> Self {
-        let [own, peer] = manners;
+        let [own, peer] = configs;
         let [plan, peer_plan] = plans;
         let region = |key, bytes, access| Region {
             key,
@@ -206,7 +206,7 @@ impl Endpoint {
             send: own.send,
             signal_all: own.signal_all,
             window_bytes: own.window_bytes,
-            hold_bytes: own.hold_bytes,
+            out_of_order_bytes: own.out_of_order_bytes,
             congestion: own.congestion,
         };
         let target = RcConfig {
@@ -220,7 +220,7 @@ impl Endpoint {
             ..config
         };
         let mut qp = RcQp::new(config).expect("memory");
-        qp.require_grants(own.takes_turns());
+        qp.require_send_quanta(own.requires_send_quanta());
         let mut endpoint = Endpoint {
             index,
             qp,
@@ -232,9 +232,9 @@ impl Endpoint {
             target_first: false,
             drains: 0,
             versions_read: 0,
-            parts_dropped: 0,
+            partial_reads_dropped: 0,
             read_ends: HashSet::new(),
-            manners: own.clone(),
+            config: own.clone(),
             rng,
             target: peer_plan.target.clone(),
             plan,
@@ -245,7 +245,7 @@ impl Endpoint {
             signaled: VecDeque::new(),
             checked: 0,
             receives_posted: 0,
-            receptions_seen: 0,
+            receptions_checked: 0,
             applied: 0,
         };
         let attr = QpAttr {
@@ -305,7 +305,7 @@ impl Endpoint {
         self.qps().map(RcQp::deadline).fold(Time::NEVER, Time::min)
     }
 
-    /// The time of the next call of [`Endpoint::turn`].
+    /// The time of the next call of [`Endpoint::step`].
     pub fn next(&self) -> Time {
         self.timer()
             .min(self.send_at)
@@ -314,7 +314,7 @@ impl Endpoint {
     }
 
     /// Runs timers and the program at `now`. Returns the packets to send.
-    pub fn turn(&mut self, now: Time) -> Vec<Vec<u8>> {
+    pub fn step(&mut self, now: Time) -> Vec<Vec<u8>> {
         self.write_versions(now);
         if self.timer() <= now {
             for qp in [Some(&mut self.qp), self.tgt.as_mut()]
@@ -351,8 +351,8 @@ impl Endpoint {
     /// Handles a packet, which may be marked (ECN).
     pub fn receive(&mut self, now: Time, from: Gid, packet: &Packet<'_>, marked: bool) {
         self.write_versions(now);
-        if !self.manners.takes_parts && self.is_part(packet) {
-            self.parts_dropped += 1;
+        if !self.config.accepts_partial_reads && self.is_partial_read(packet) {
+            self.partial_reads_dropped += 1;
             return;
         }
         let qp = match &mut self.tgt {
@@ -365,17 +365,17 @@ impl Endpoint {
         };
         qp.handle_packet(now, source, packet, &mut self.host);
         if marked {
-            qp.congestion_met(now, packet);
+            qp.handle_ecn_mark(now, packet);
         }
         self.check_sends(now);
         self.check_receptions();
         self.check_events(now);
-        let delay = self.pause(self.manners.poll_delay);
+        let delay = self.pause(self.config.poll_delay);
         self.poll_at = self.poll_at.min(now + delay);
     }
 
     /// Whether this is a repeated READ request whose end is not that of an earlier one.
-    fn is_part(&mut self, packet: &Packet<'_>) -> bool {
+    fn is_partial_read(&mut self, packet: &Packet<'_>) -> bool {
         let header = &packet.header;
         let operation = header.bth.opcode.info().operation;
         let (Operation::ReadRequest, Some(reth)) = (operation, header.reth) else {
@@ -395,7 +395,7 @@ impl Endpoint {
     }
 
     fn poll(&mut self, now: Time) -> Vec<Vec<u8>> {
-        let mut sink = Sink::new(now, self.rng.random_range(1..=self.manners.sink));
+        let mut sink = Sink::new(now, self.rng.random_range(1..=self.config.sink));
         let mut qps = [Some(&mut self.qp), self.tgt.as_mut()];
         if self.target_first {
             qps.reverse();
@@ -407,8 +407,8 @@ impl Endpoint {
         }
         assert_eq!(more, sink.refused, "there is more when the sink was full");
         self.poll_at = Time::NEVER;
-        if self.qp.wants_grant() {
-            self.qp.grant(GRANT);
+        if self.qp.needs_send_quantum() {
+            self.qp.renew_send_quantum(SEND_QUANTUM);
             more = true;
         }
         if more {
@@ -420,9 +420,9 @@ impl Endpoint {
 
     /// Posts sends, perhaps after starting to drain the queue.
     fn program(&mut self, now: Time) {
-        let pause = self.pause(self.manners.send_pause);
+        let pause = self.pause(self.config.send_pause);
         self.send_at = now + pause + Duration::from_nanos(1);
-        if self.qp.state() == QpState::Rts && self.rng.random_bool(self.manners.drain) {
+        if self.qp.state() == QpState::Rts && self.rng.random_bool(self.config.drain) {
             let attr = QpAttr {
                 state: QpState::Sqd,
                 en_sqd_async_notify: true,
@@ -454,7 +454,7 @@ impl Endpoint {
                 }
                 Err(error) => panic!("posting {:?}: {error}", op.op),
             }
-            if self.manners.signal_all || op.flags.contains(SendFlags::SIGNALED) {
+            if self.config.signal_all || op.flags.contains(SendFlags::SIGNALED) {
                 self.signaled.push_back(self.posted);
             }
             if op.reads_versions() {
@@ -465,7 +465,7 @@ impl Endpoint {
     }
 
     fn post_receives(&mut self, now: Time) {
-        let pause = self.pause(self.manners.receive_pause);
+        let pause = self.pause(self.config.receive_pause);
         self.receive_at = now + pause + Duration::from_nanos(1);
         for _ in 0..self.rng.random_range(1..20) {
             let Some(reception) = self.peer_plan.receptions.get(self.receives_posted) else {
@@ -490,7 +490,7 @@ impl Endpoint {
 
     fn check_events(&mut self, now: Time) {
         while let Some(event) = self.host.events.pop_front() {
-            assert_eq!(event, QpEvent::SendQueueDrained, "an event without reason");
+            assert_eq!(event, QpEvent::SendQueueDrained, "unexpected event");
             assert_eq!(self.qp.state(), QpState::Sqd);
             self.drains += 1;
             let attr = QpAttr {
@@ -508,7 +508,7 @@ impl Endpoint {
             let index = self
                 .signaled
                 .pop_front()
-                .unwrap_or_else(|| panic!("nobody asked for {completion:?}"));
+                .unwrap_or_else(|| panic!("unexpected {completion:?}"));
             let op = &self.plan.ops[index];
             assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
             assert_eq!(completion.wr_id, index as u64, "out of order");
@@ -520,7 +520,7 @@ impl Endpoint {
             for done in self.checked..=index {
                 match self.plan.ops[done].reads_versions() {
                     true => self.check_versions(done, now),
-                    false => self.check_returned(done),
+                    false => self.check_result(done),
                 }
             }
             self.checked = index + 1;
@@ -528,10 +528,10 @@ impl Endpoint {
     }
 
     /// Checks the result of a READ or an atomic.
-    fn check_returned(&self, index: usize) {
+    fn check_result(&self, index: usize) {
         let op = &self.plan.ops[index];
         if let (true, Data::Sges(sges)) = (op.op.has_response(), &op.data) {
-            let got = self.gathered(sges, plan::SINK);
+            let got = self.gather_region(sges, plan::SINK);
             let wrong = got.iter().zip(&op.bytes).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "operation {index}, {:?}: first wrong", op.op);
         }
@@ -546,7 +546,7 @@ impl Endpoint {
         let Data::Sges(sges) = &op.data else {
             unreachable!("a READ has elements");
         };
-        let got = self.gathered(sges, plan::SINK);
+        let got = self.gather_region(sges, plan::SINK);
         let versions = got
             .as_chunks()
             .0
@@ -569,7 +569,7 @@ impl Endpoint {
         self.versions_read += 1;
     }
 
-    fn gathered(&self, sges: &[urxe_proto::work::Sge], key: u32) -> Vec<u8> {
+    fn gather_region(&self, sges: &[urxe_proto::work::Sge], key: u32) -> Vec<u8> {
         let bytes = self.region(key);
         let pieces = sges.iter().map(|sge| {
             let start = (sge.addr - plan::base(key)) as usize;
@@ -590,11 +590,11 @@ impl Endpoint {
         while let Some((completion, solicited, target)) = self.host.receptions.pop_front() {
             let reception = peer_plan
                 .receptions
-                .get(self.receptions_seen)
-                .unwrap_or_else(|| panic!("nobody sent {completion:?}"));
+                .get(self.receptions_checked)
+                .unwrap_or_else(|| panic!("unexpected {completion:?}"));
             let op = &peer_plan.ops[reception.op];
             assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
-            assert_eq!(completion.wr_id, self.receptions_seen as u64);
+            assert_eq!(completion.wr_id, self.receptions_checked as u64);
             assert_eq!(completion.byte_len as usize, op.bytes.len());
             assert_eq!(solicited, op.flags.contains(SendFlags::SOLICITED));
             let (opcode, extra) = match op.op {
@@ -604,15 +604,15 @@ impl Endpoint {
                 _ => (WcOpcode::Recv, Extra::None),
             };
             assert_eq!((completion.opcode, completion.extra), (opcode, extra));
-            let got = self.gathered(&reception.sges, plan::RECEIVE);
+            let got = self.gather_region(&reception.sges, plan::RECEIVE);
             let sent = match op.op {
                 SendOp::WriteImm { .. } => &[],
                 _ => &op.bytes[..],
             };
-            assert!(got.starts_with(sent), "message {}", self.receptions_seen);
+            assert!(got.starts_with(sent), "message {}", self.receptions_checked);
             assert!(got[sent.len()..].iter().all(|&byte| byte == UNTOUCHED));
             let upto = reception.op + 1;
-            self.receptions_seen += 1;
+            self.receptions_checked += 1;
             self.check_target(upto, &target);
         }
     }
@@ -636,7 +636,7 @@ impl Endpoint {
     pub fn is_done(&self) -> bool {
         self.posted == self.plan.ops.len()
             && self.signaled.is_empty()
-            && self.receptions_seen == self.peer_plan.receptions.len()
+            && self.receptions_checked == self.peer_plan.receptions.len()
             && self.qp.state() == QpState::Rts
     }
 
@@ -648,7 +648,7 @@ impl Endpoint {
             self.posted,
             self.plan.ops.len(),
             self.signaled.len(),
-            self.receptions_seen,
+            self.receptions_checked,
             self.qp.counters(),
         )
     }
@@ -662,7 +662,7 @@ impl Endpoint {
         assert!(self.host.invalidatable.borrow().is_empty());
         assert_eq!(*self.host.local.borrow(), self.plan.local);
         for qp in self.qps() {
-            assert_eq!(qp.deadline(), Time::NEVER, "a timer without reason");
+            assert_eq!(qp.deadline(), Time::NEVER, "a timer runs at the end");
             let counters = qp.counters();
             assert_eq!(counters.malformed, 0);
             assert_eq!(counters.wrong_source, 0);

@@ -5,9 +5,9 @@ mod plan;
 
 use crate::limits::Limits;
 use crate::link::{Faults, Link, faults};
-use crate::rng::{Rng, Scripted};
-use endpoint::{Endpoint, Manners, gid};
-use plan::{Habits, Plan};
+use crate::rng::{Rng, ScriptedRng};
+use endpoint::{Endpoint, EndpointConfig, gid};
+use plan::{Plan, PlanConfig};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
 /// The maximum length of a run, in virtual time.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_RUN_TIME: Duration = Duration::from_secs(600);
 /// The maximum number of events in a run.
-const MOST_EVENTS: u64 = 3_000_000;
+const MAX_EVENTS: u64 = 3_000_000;
 
 /// The counts of a run, or of many.
 #[derive(Clone, Copy, Default, Debug)]
@@ -42,7 +42,7 @@ pub struct Stats {
     /// READs that returned versions of a second writer.
     pub versions_read: u64,
     /// Repeated READ requests for the middle of an earlier one that a responder dropped.
-    pub parts_dropped: u64,
+    pub partial_reads_dropped: u64,
     /// Send queues drained.
     pub drains: u64,
     /// Packets retransmitted.
@@ -58,7 +58,7 @@ pub struct Stats {
     /// CNPs received.
     pub notifications: u64,
     /// Requests executed from the out-of-order queue.
-    pub held: u64,
+    pub out_of_order_executed: u64,
     /// Probes sent.
     pub probes: u64,
     /// Timeouts that caused a retransmission.
@@ -78,7 +78,7 @@ impl crate::seeds::Stats for Stats {
         self.operations += other.operations;
         self.xrc_operations += other.xrc_operations;
         self.versions_read += other.versions_read;
-        self.parts_dropped += other.parts_dropped;
+        self.partial_reads_dropped += other.partial_reads_dropped;
         self.drains += other.drains;
         self.retransmitted += other.retransmitted;
         self.duplicates += other.duplicates;
@@ -86,7 +86,7 @@ impl crate::seeds::Stats for Stats {
         self.rnr_naks += other.rnr_naks;
         self.responses_lost += other.responses_lost;
         self.notifications += other.notifications;
-        self.held += other.held;
+        self.out_of_order_executed += other.out_of_order_executed;
         self.probes += other.probes;
         self.timeouts += other.timeouts;
         self.partitions += other.partitions;
@@ -102,7 +102,7 @@ impl Stats {
         self.rnr_naks += counters.rnr_naks_received;
         self.responses_lost += counters.responses_lost;
         self.notifications += counters.cnps_received;
-        self.held += counters.out_of_order_executed;
+        self.out_of_order_executed += counters.out_of_order_executed;
         self.probes += counters.probes;
         self.timeouts += counters.timeouts;
     }
@@ -117,7 +117,7 @@ struct World {
     now: Time,
     trace: bool,
     /// Whether the links only delay.
-    perfect: bool,
+    is_faultless: bool,
     stats: Stats,
 }
 
@@ -145,18 +145,18 @@ impl World {
         let mtu = Mtu::ALL[rng.random_range(0..5)];
         let is_v4 = rng.random_bool(0.3);
         let xrc = rng.random_bool(0.2);
-        let habits = [(); 2].map(|()| habits(&mut rng, xrc, limits));
-        let mut manners = habits
+        let plan_configs = [(); 2].map(|()| random_plan_config(&mut rng, xrc, limits));
+        let mut configs = plan_configs
             .each_ref()
-            .map(|habits| manners(&mut rng, habits, mtu, xrc));
+            .map(|plan| random_endpoint_config(&mut rng, plan, mtu, xrc));
         let bad = rng.random_bool(0.85);
         let mut faults = [(); 2].map(|()| faults(&mut rng, bad));
-        govern(seed, &mut manners, &mut faults);
+        choose_later_options(seed, &mut configs, &mut faults);
         let faults = faults.map(|faults| faults.within(limits));
         if trace {
-            eprintln!("seed {seed}: {mtu:?}\n{habits:#?}\n{manners:#?}\n{faults:#?}");
+            eprintln!("seed {seed}: {mtu:?}\n{plan_configs:#?}\n{configs:#?}\n{faults:#?}");
         }
-        let mut plans = habits.map(|habits| Plan::new(&mut rng, &habits));
+        let mut plans = plan_configs.map(|config| Plan::new(&mut rng, &config));
         let has_second_writer = add_second_writer(seed, &mut plans);
         let plans = plans.map(Rc::new);
         let endpoint = |index: usize| {
@@ -164,21 +164,20 @@ impl World {
             Endpoint::new(
                 index,
                 mtu,
-                [&manners[own], &manners[peer]],
+                [&configs[own], &configs[peer]],
                 [Rc::clone(&plans[own]), Rc::clone(&plans[peer])],
                 Rng::seed_from_u64(seed ^ (0x5eed_0000 + index as u64)),
             )
         };
-        let mut links = scripts
-            .into_iter()
-            .zip(faults)
-            .map(|(script, faults)| Link::new(faults, is_v4, Scripted::new(script, rng.random())));
+        let mut links = scripts.into_iter().zip(faults).map(|(script, faults)| {
+            Link::new(faults, is_v4, ScriptedRng::new(script, rng.random()))
+        });
         let mut links = [links.next(), links.next()].map(|link| link.expect("there are two"));
         if has_second_writer {
             links.iter_mut().for_each(Link::bound_reordering);
         }
         World {
-            perfect: faults.iter().all(Faults::are_none),
+            is_faultless: faults.iter().all(Faults::are_none),
             endpoints: [endpoint(0), endpoint(1)],
             links,
             plans,
@@ -197,18 +196,18 @@ impl World {
                 break;
             }
             self.now = self.now.max(next);
-            if event > MOST_EVENTS || self.now.since(Time(0)) > LONGEST {
+            if event > MAX_EVENTS || self.now.since(Time(0)) > MAX_RUN_TIME {
                 panic!(
-                    "no end in sight at {:?} after {event} events: {}",
+                    "the run does not end at {:?} after {event} events: {}",
                     self.now,
                     self.progress()
                 );
             }
             for index in 0..2 {
                 self.deliver(index);
-                for packet in self.endpoints[index].turn(self.now) {
+                for packet in self.endpoints[index].step(self.now) {
                     if self.trace {
-                        self.show(index, "sends", &packet);
+                        self.trace_packet(index, "sends", &packet);
                     }
                     self.links[index].send(self.now, &packet);
                 }
@@ -216,12 +215,12 @@ impl World {
         }
         if !self.endpoints.iter().all(Endpoint::is_done) {
             panic!(
-                "all is quiet at {:?}, and not all is done: {}",
+                "no event is pending at {:?}, and work is outstanding: {}",
                 self.now,
                 self.progress()
             );
         }
-        let lossless = self.perfect && self.links.iter().all(|link| link.overflowed == 0);
+        let lossless = self.is_faultless && self.links.iter().all(|link| link.overflowed == 0);
         for index in 0..2 {
             self.endpoints[index].check_end();
             let counters = self.endpoints[index].qp.counters();
@@ -236,7 +235,7 @@ impl World {
                 self.stats.count(qp.counters());
             }
             self.stats.versions_read += self.endpoints[index].versions_read;
-            self.stats.parts_dropped += self.endpoints[index].parts_dropped;
+            self.stats.partial_reads_dropped += self.endpoints[index].partial_reads_dropped;
             self.stats.drains += self.endpoints[index].drains;
             self.stats.partitions += self.links[index].partitions;
             self.stats.damaged += self.links[index].damaged;
@@ -259,16 +258,16 @@ impl World {
                 continue;
             };
             if self.trace {
-                self.show(index, "gets", &bytes);
+                self.trace_packet(index, "gets", &bytes);
             }
-            let packet = Packet::parse(&bytes).expect("what an endpoint sends is well-formed");
+            let packet = Packet::parse(&bytes).expect("endpoints send well-formed packets");
             self.stats.delivered += 1;
             self.endpoints[index].receive(self.now, gid(from), &packet, arrival.marked);
         }
     }
 
-    fn show(&self, index: usize, verb: &str, bytes: &[u8]) {
-        let packet = Packet::parse(bytes).expect("what an endpoint sends is well-formed");
+    fn trace_packet(&self, index: usize, verb: &str, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("endpoints send well-formed packets");
         let header = &packet.header;
         let mut line = format!(
             "{:>12.3} us  {} {verb:5} {:>8} {}",
@@ -295,7 +294,7 @@ impl World {
     }
 }
 
-fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
+fn random_plan_config(rng: &mut Rng, xrc: bool, limits: &Limits) -> PlanConfig {
     let scale = rng.random_range(0.0..1.0_f64);
     // Mostly small ones, some of several hundred KiB, a few of 4 MiB.
     let longest = match rng.random_range(0..100) {
@@ -313,7 +312,7 @@ fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
         // XRC has neither ATOMIC WRITE nor FLUSH.
         weights[10..].fill(0);
     }
-    Habits {
+    PlanConfig {
         ops: [0, 1, 5, 40, 400][rng.random_range(0..5)].min(limits.ops),
         longest,
         budget: longest.max(200_000),
@@ -326,7 +325,7 @@ fn habits(rng: &mut Rng, xrc: bool, limits: &Limits) -> Habits {
     }
 }
 
-fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
+fn random_endpoint_config(rng: &mut Rng, plan: &PlanConfig, mtu: Mtu, xrc: bool) -> EndpointConfig {
     let us = Duration::from_micros;
     // Often close to the end of the range, so that PSNs wrap early in the run.
     let psn = if rng.random_bool(0.5) {
@@ -334,18 +333,18 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
     } else {
         Psn::new(rng.random())
     };
-    Manners {
+    EndpointConfig {
         send: SendQueueSize {
             max_wr: [1, 2, 8, 128][rng.random_range(0..4)],
-            max_sge: habits.max_sge.max(1) as u32,
-            max_inline: habits.max_inline as u32,
+            max_sge: plan.max_sge.max(1) as u32,
+            max_inline: plan.max_inline as u32,
         },
         receives: [1, 4, 64][rng.random_range(0..3)],
         signal_all: rng.random_bool(0.1),
         xrc,
         shared: rng.random_bool(0.3),
         window_bytes: [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32,
-        hold_bytes: 0,
+        out_of_order_bytes: 0,
         congestion: Algorithm::default(),
         psn,
         timeout: [0, 14, 14, 18][rng.random_range(0..4)],
@@ -356,12 +355,12 @@ fn manners(rng: &mut Rng, habits: &Habits, mtu: Mtu, xrc: bool) -> Manners {
         poll_delay: us([0, 0, 5, 100][rng.random_range(0..4)]),
         sink: [1, 4, 64][rng.random_range(0..3)],
         drain: [0.0, 0.0, 0.1][rng.random_range(0..3)],
-        takes_parts: true,
+        accepts_partial_reads: true,
     }
 }
 
 /// Adds a second writer at the target to the READs of some seeds. It has a generator of its own,
-/// for the same reason as [`govern`].
+/// for the same reason as [`choose_later_options`].
 fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
     let mut rng = Rng::seed_from_u64(seed ^ 0x5ec0_4d77);
     let part = [0.0, 0.5, 1.0][rng.random_range(0..3)];
@@ -373,16 +372,16 @@ fn add_second_writer(seed: u64, plans: &mut [Plan; 2]) -> bool {
 
 /// Chooses congestion control, ECN marking and the responders' behaviour. It has a generator of its
 /// own, so that existing seeds keep their other decisions.
-fn govern(seed: u64, manners: &mut [Manners; 2], faults: &mut [Faults; 2]) {
+fn choose_later_options(seed: u64, configs: &mut [EndpointConfig; 2], faults: &mut [Faults; 2]) {
     let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
-    for manners in manners.iter_mut() {
-        manners.hold_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
-        manners.congestion = Algorithm::ALL[rng.random_range(0..2)];
+    for config in configs.iter_mut() {
+        config.out_of_order_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
+        config.congestion = Algorithm::ALL[rng.random_range(0..2)];
     }
     for faults in faults {
         faults.mark = [usize::MAX, usize::MAX, 4, 30][rng.random_range(0..4)];
     }
-    for manners in manners {
-        manners.takes_parts = rng.random_bool(0.8);
+    for config in configs {
+        config.accepts_partial_reads = rng.random_bool(0.8);
     }
 }

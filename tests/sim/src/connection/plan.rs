@@ -30,7 +30,7 @@ pub const SINK: u32 = 0x3003;
 /// The region for received messages.
 pub const RECEIVE: u32 = 0x4004;
 /// The first of the keys that may be invalidated.
-const INVALIDATABLE: u32 = 0x10_0000;
+const FIRST_INVALIDATABLE_KEY: u32 = 0x10_0000;
 
 /// The maximum number of elements of a work request or a receive.
 pub const MAX_SGE: u32 = 32;
@@ -75,7 +75,7 @@ pub struct Reception {
 
 /// The sizes and probabilities of a plan.
 #[derive(Clone, Debug)]
-pub struct Habits {
+pub struct PlanConfig {
     /// The number of work requests.
     pub ops: usize,
     /// The maximum length of most messages.
@@ -122,14 +122,14 @@ pub struct Plan {
 
 impl Plan {
     /// Returns a random plan.
-    pub fn new(rng: &mut Rng, habits: &Habits) -> Self {
-        let mut source = vec![0; habits.longest.max(64)];
+    pub fn new(rng: &mut Rng, config: &PlanConfig) -> Self {
+        let mut source = vec![0; config.longest.max(64)];
         rng.fill_bytes(&mut source);
-        let mut target = vec![0; habits.target];
+        let mut target = vec![0; config.target];
         rng.fill_bytes(&mut target);
-        let mut maker = Maker {
-            habits,
-            shadow: target.clone(),
+        let mut maker = PlanBuilder {
+            config,
+            expected_target: target.clone(),
             unfenced_reads: Vec::new(),
             plan: Plan {
                 ops: Vec::new(),
@@ -144,14 +144,14 @@ impl Plan {
             },
         };
         let mut spent = 0;
-        for _ in 0..habits.ops {
-            if spent > habits.budget {
+        for _ in 0..config.ops {
+            if spent > config.budget {
                 break;
             }
             spent += maker.add(rng);
         }
         let mut plan = maker.plan;
-        plan.target_after = maker.shadow;
+        plan.target_after = maker.expected_target;
         if let Some(last) = plan.ops.last_mut() {
             last.flags |= SendFlags::SIGNALED;
         }
@@ -181,21 +181,21 @@ impl Plan {
     }
 }
 
-struct Maker<'a> {
-    habits: &'a Habits,
-    shadow: Vec<u8>,
+struct PlanBuilder<'a> {
+    config: &'a PlanConfig,
+    expected_target: Vec<u8>,
     unfenced_reads: Vec<Range<usize>>,
     plan: Plan,
 }
 
-impl Maker<'_> {
+impl PlanBuilder<'_> {
     fn add(&mut self, rng: &mut Rng) -> usize {
         let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, rng.random_bool(self.habits.signaled));
+        flags.set(SendFlags::SIGNALED, rng.random_bool(self.config.signaled));
         flags.set(SendFlags::SOLICITED, rng.random_bool(0.3));
-        flags.set(SendFlags::FENCE, rng.random_bool(self.habits.fence));
-        let kind = pick(rng, &self.habits.weights);
-        let len = length(rng, self.habits.longest);
+        flags.set(SendFlags::FENCE, rng.random_bool(self.config.fence));
+        let kind = pick(rng, &self.config.weights);
+        let len = length(rng, self.config.longest);
         let op = match kind {
             0..=4 => self.data_op(rng, kind, len, flags),
             5 => self.read(rng, len, flags),
@@ -212,7 +212,7 @@ impl Maker<'_> {
             self.unfenced_reads.push(start..start + op.bytes.len());
         }
         if let Some((at, bytes)) = &op.effect {
-            self.shadow[*at..at + bytes.len()].copy_from_slice(bytes);
+            self.expected_target[*at..at + bytes.len()].copy_from_slice(bytes);
         }
         if op.op.consumes_receive() {
             self.reception(rng, &op);
@@ -226,17 +226,17 @@ impl Maker<'_> {
     fn data_op(&mut self, rng: &mut Rng, kind: usize, len: usize, mut flags: SendFlags) -> Op {
         let writes = kind >= 3;
         let mut len = if writes {
-            len.min(self.habits.target)
+            len.min(self.config.target)
         } else {
             len
         };
         let (data, bytes) = if rng.random_bool(0.3) {
-            len = len.min(self.habits.max_inline);
+            len = len.min(self.config.max_inline);
             let mut bytes = vec![0; len];
             rng.fill_bytes(&mut bytes);
             (Data::Inline, bytes)
         } else {
-            let pieces = cut(rng, len, self.habits.max_sge);
+            let pieces = cut(rng, len, self.config.max_sge);
             len = pieces.iter().sum();
             let mut bytes = Vec::with_capacity(len);
             let sges = pieces.iter().map(|&piece| {
@@ -246,14 +246,14 @@ impl Maker<'_> {
             });
             (Data::Sges(sges.collect()), bytes)
         };
-        let at = rng.random_range(0..=self.habits.target - len.min(self.habits.target));
+        let at = rng.random_range(0..=self.config.target - len.min(self.config.target));
         let (addr, rkey) = (base(TARGET) + at as u64, RKey(TARGET));
         let imm = rng.random();
         let op = match kind {
             0 => SendOp::Send,
             1 => SendOp::SendImm(imm),
             2 => {
-                let key = INVALIDATABLE + self.plan.keys.len() as u32;
+                let key = FIRST_INVALIDATABLE_KEY + self.plan.keys.len() as u32;
                 self.plan.keys.push(key);
                 SendOp::SendInv(RKey(key))
             }
@@ -274,10 +274,10 @@ impl Maker<'_> {
     }
 
     fn read(&mut self, rng: &mut Rng, len: usize, flags: SendFlags) -> Op {
-        let len = len.min(self.habits.target);
-        let pieces = cut(rng, len, self.habits.max_sge);
+        let len = len.min(self.config.target);
+        let pieces = cut(rng, len, self.config.max_sge);
         let len: usize = pieces.iter().sum();
-        let at = rng.random_range(0..=self.habits.target - len);
+        let at = rng.random_range(0..=self.config.target - len);
         let sges = pieces.iter().map(|&piece| {
             let sge = sge(SINK, self.plan.sink, piece);
             self.plan.sink += piece + rng.random_range(0..4);
@@ -290,15 +290,15 @@ impl Maker<'_> {
             },
             flags,
             data: Data::Sges(sges.collect()),
-            bytes: self.shadow[at..at + len].to_vec(),
+            bytes: self.expected_target[at..at + len].to_vec(),
             effect: None,
         }
     }
 
     fn atomic(&mut self, rng: &mut Rng, kind: usize, mut flags: SendFlags) -> Op {
         // Few places, so that atomics use the same ones.
-        let at = 8 * rng.random_range(0..(self.habits.target / 8).min(4));
-        let original = u64::from_ne_bytes(self.shadow[at..at + 8].try_into().unwrap());
+        let at = 8 * rng.random_range(0..(self.config.target / 8).min(4));
+        let original = u64::from_ne_bytes(self.expected_target[at..at + 8].try_into().unwrap());
         let (addr, rkey) = (base(TARGET) + at as u64, RKey(TARGET));
         let (op, value) = if kind == 6 {
             let swap = rng.random();
@@ -321,7 +321,7 @@ impl Maker<'_> {
         if self.was_read(at..at + 8) {
             flags |= SendFlags::FENCE;
         }
-        let sges = if self.habits.max_sge > 1 && rng.random_bool(0.2) {
+        let sges = if self.config.max_sge > 1 && rng.random_bool(0.2) {
             vec![
                 sge(SINK, self.plan.sink, 3),
                 sge(SINK, self.plan.sink + 3, 5),
@@ -340,7 +340,7 @@ impl Maker<'_> {
     }
 
     fn atomic_write(&mut self, rng: &mut Rng, mut flags: SendFlags) -> Op {
-        let at = 8 * rng.random_range(0..(self.habits.target / 8).min(4));
+        let at = 8 * rng.random_range(0..(self.config.target / 8).min(4));
         let value: [u8; 8] = rng.random();
         if self.was_read(at..at + 8) {
             flags |= SendFlags::FENCE;
@@ -359,8 +359,8 @@ impl Maker<'_> {
     }
 
     fn flush(&mut self, rng: &mut Rng, len: usize, flags: SendFlags) -> Op {
-        let len = len.min(self.habits.target);
-        let at = rng.random_range(0..=self.habits.target - len);
+        let len = len.min(self.config.target);
+        let at = rng.random_range(0..=self.config.target - len);
         let mut how = Feth::GLOBAL_VISIBILITY;
         how.set(Feth::WHOLE_REGION, rng.random_bool(0.3));
         Op {
@@ -408,7 +408,7 @@ impl Maker<'_> {
             SendOp::WriteImm { .. } => slack,
             _ => op.bytes.len() + slack,
         };
-        let mut pieces = cut(rng, room, self.habits.max_sge);
+        let mut pieces = cut(rng, room, self.config.max_sge);
         if pieces.is_empty() && room > 0 {
             pieces.push(room);
         }

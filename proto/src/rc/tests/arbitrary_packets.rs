@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng as _, RngExt, SeedableRng};
 
 /// Well-formed headers that are often nearly valid.
-fn any_header(rng: &mut Xoshiro256PlusPlus, end: &End) -> Header {
+fn any_header(rng: &mut Xoshiro256PlusPlus, end: &Endpoint) -> Header {
     let opcodes: Vec<Opcode> = Opcode::all()
         .filter(|opcode| opcode.info().transport == Transport::Rc)
         .collect();
@@ -90,7 +90,7 @@ fn any_op(rng: &mut Xoshiro256PlusPlus) -> SendOp {
 
 fn live(seed: u64) -> (u64, bool) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut end = End::with(|attr| {
+    let mut end = Endpoint::with(|attr| {
         attr.sq_psn = psn(0xff_fff0);
         attr.rq_psn = psn(0xff_fffa);
         attr.max_dest_rd_atomic = rng.random_range(0..4);
@@ -120,7 +120,7 @@ fn live(seed: u64) -> (u64, bool) {
                 end.poll_room(rng.random_range(0..5));
             }
             3 => {
-                end.pass(Duration::from_micros(rng.random_range(0..5000)));
+                end.advance(Duration::from_micros(rng.random_range(0..5000)));
                 end.qp.handle_timeout(end.now, &mut end.host);
             }
             _ => {
@@ -131,7 +131,7 @@ fn live(seed: u64) -> (u64, bool) {
                     crate::wire::PayloadRule::FullMtu if rng.random_bool(0.9) => MTU,
                     _ => full,
                 };
-                end.give(header, &[0x33; 257][..len]);
+                end.deliver(header, &[0x33; 257][..len]);
             }
         }
         for (wr_id, _) in end.done() {
@@ -152,7 +152,7 @@ fn live(seed: u64) -> (u64, bool) {
 }
 
 #[test]
-fn whatever_the_peer_sends_work_requests_complete_once_and_in_order() {
+fn work_requests_complete_once_and_in_order_for_arbitrary_packets() {
     let outcomes: Vec<_> = (0..400).map(live).collect();
     // Both outcomes occurred: failed connections and surviving ones.
     assert!(outcomes.iter().any(|(_, failed)| *failed));

@@ -1,20 +1,16 @@
-//! The requester's handling of answers (9.7.5.2).
+//! The completer: handles acknowledgements, NAKs and responses (9.7.5.2).
 //!
-//! Acknowledgements, NAKs and responses advance `una` and complete the work requests before it.
-//! Evidence of a loss moves the cursor back.
+//! They advance `una` and complete the work requests before it. Evidence of a loss causes a
+//! retransmission.
 
-use super::{Outcome, Peer, Requester};
+use super::send_cursor::SendCursor;
+use super::{Outcome, Requester};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
-use crate::time::Time;
 use crate::wire::{Aeth, NakCode, Syndrome};
-use crate::work::{Payload, SendFlags, SendOp, WcStatus};
-use std::time::Duration;
-
-/// Two reports of one gap within this time, or within a round trip, are duplicates.
-const SAME_GAP: Duration = Duration::from_micros(100);
+use crate::work::{Payload, SendOp, WcStatus};
 
 impl Requester {
     /// Handles an ACK or NAK packet (9.7.5.2).
@@ -37,13 +33,13 @@ impl Requester {
         }
         match aeth.syndrome {
             Syndrome::Ack(credits) => {
-                let left = self.learn(psn.next());
+                let missing = self.fast_retransmit.acknowledged(psn.next());
                 let complete = self.advance(cx, psn.next(), host);
-                self.take_credits(credits.count());
+                self.update_credits(credits.count());
                 if !complete {
                     self.response_lost(cx, psn.next());
-                } else if left > 0 {
-                    self.repeat_rest(left);
+                } else if missing > 0 {
+                    self.retransmit_rest(missing);
                 }
                 self.settle(cx, host)
             }
@@ -53,10 +49,10 @@ impl Requester {
                 let complete = self.advance(cx, psn, host);
                 if !complete {
                     self.response_lost(cx, psn);
-                } else if self.una == before && self.timers.waits_for_receiver() {
+                } else if self.una == before && self.recovery.waits_for_receiver() {
                     // The request was not retransmitted since the RNR NAK that began the wait. This
                     // one is a duplicate, or answers a probe sent before the wait.
-                } else if self.timers.receiver_not_ready(cx.now, timer) {
+                } else if self.recovery.receiver_not_ready(cx.now, timer) {
                     self.go_back();
                 } else {
                     cx.counters.rnr_retries_exceeded += 1;
@@ -91,11 +87,11 @@ impl Requester {
     fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
         cx.counters.sequence_naks_received += 1;
         let before = self.una;
-        self.learn(psn);
+        self.fast_retransmit.acknowledged(psn);
         let complete = self.advance(cx, psn, host);
         if !complete {
             self.response_lost(cx, psn);
-            if self.next_psn == self.sent_end {
+            if !self.has_gone_back() {
                 self.scoreboard.note_nak(psn);
             }
             return self.settle(cx, host);
@@ -103,54 +99,31 @@ impl Requester {
         if self.una == before {
             // Linux's rxe, having sent an RNR NAK, sends this NAK for later packets. It reports no
             // loss, and the retransmission follows when the wait is over.
-            if self.timers.waits_for_receiver() {
+            if self.recovery.waits_for_receiver() {
                 return self.settle(cx, host);
             }
-            if self.just_went_back_to(psn, cx.now) {
+            if self.recovery.is_duplicate_report(psn, cx.now) {
                 return self.settle(cx, host);
             }
-            if !self.timers.gap_without_progress() {
-                return Outcome::Unanswered;
+            if !self.recovery.gap_without_progress() {
+                return Outcome::RetriesExceeded;
             }
         }
-        self.gap = Some((psn, cx.now));
-        self.reduce(cx);
-        self.repeat();
+        self.recovery.gap_retransmitted(psn, cx.now);
+        self.window.lost(cx.now, self.una, self.sent_end);
+        self.retransmit();
         self.settle(cx, host)
     }
 
-    /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
-    pub(super) fn just_went_back_to(&self, psn: Psn, now: Time) -> bool {
-        let answers = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
-        self.gap.is_some_and(answers)
-    }
-
-    /// Whether the answer to a packet sent at `sent` may still be in flight.
-    pub(super) fn is_recent(&self, sent: Time, now: Time) -> bool {
-        let round_trip = self.timers.smoothed_round_trip().unwrap_or(SAME_GAP);
-        now.since(sent) < round_trip.max(SAME_GAP)
-    }
-
-    /// Reduces the window, once for all packets in flight.
-    pub(super) fn reduce(&mut self, cx: &mut Context<'_>) {
-        // `until` is stale if it is after `sent_end`: PSNs have wrapped around half of their space.
-        let until = self.reduced_until;
-        if !self.una.before(until) || until.after(self.sent_end) {
-            self.window.lost(cx.now);
-            self.reduced_until = self.sent_end;
-        }
-    }
-
-    fn take_credits(&mut self, credits: Option<u32>) {
+    fn update_credits(&mut self, count: Option<u32>) {
         // The current message has consumed its receive once one of its packets is acknowledged.
-        let begun = self.queue.get(self.queue.head()).is_some_and(|wqe| {
+        let has_partial = self.queue.get(self.queue.head()).is_some_and(|wqe| {
             matches!(
                 wqe.op,
                 SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_)
             ) && self.una.after(wqe.first_psn)
         });
-        let taken = self.receives_done.wrapping_add(u32::from(begun));
-        self.receive_limit = credits.map(|count| taken.wrapping_add(count));
+        self.credits.update(count, has_partial);
     }
 
     /// Acknowledges all before `end` and completes the work requests that are done.
@@ -194,35 +167,21 @@ impl Requester {
         self.una = reached;
         self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
-        while self
-            .read_ends
-            .front()
-            .is_some_and(|end| !end.psn.after(reached))
-        {
-            self.read_ends.pop_front();
-        }
-        while self.awaiting.front().is_some_and(|end| !end.after(reached)) {
-            self.awaiting.pop_front();
-        }
-        if self.next_psn.before(reached) {
+        self.requests.progressed(reached);
+        if self.cursor.psn.before(reached) {
             // The packets were sent before the requester went back, and have arrived.
             if self.back_for_gap {
-                self.peer = Peer::Keeps;
+                self.fast_retransmit.set_peer_keeps_requests();
             } else {
-                self.window.not_silent(cx.now);
+                self.window.timeout_was_spurious(cx.now);
             }
-            self.place_cursor();
+            self.cursor = SendCursor::in_oldest(&self.queue, self.una);
         }
-        if let Some((psn, at)) = self.measured
-            && psn.before(reached)
-        {
-            let took = cx.now.since(at);
-            self.timers.round_trip(took);
-            self.window.round_trip(cx.now, took);
-            self.measured = None;
+        if let Some(round_trip) = self.recovery.measured(reached, cx.now) {
+            self.window.round_trip(cx.now, round_trip);
         }
         self.window.acknowledged(cx.now, packets as u32);
-        self.timers
+        self.recovery
             .progressed(cx.now, reached.before(self.sent_end));
     }
 
@@ -242,13 +201,8 @@ impl Requester {
                 break;
             }
             self.queue.pop();
-            if wqe.op.consumes_receive() {
-                self.receives_done = wqe.receives;
-            }
-            cx.counters.count_send_done(wqe.op);
-            if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-                host.send_completed(cx.completion(&wqe, WcStatus::Success));
-            }
+            self.credits.complete(&wqe);
+            cx.complete_send(&wqe, self.signal_all, host);
         }
     }
 
@@ -315,7 +269,7 @@ impl Requester {
             cx.counters.stale_responses += 1;
             return None;
         }
-        self.learn(psn.next());
+        self.fast_retransmit.acknowledged(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
             if let Some(data) = data {
@@ -354,7 +308,7 @@ impl Requester {
             ..
         }) = aeth
         {
-            self.take_credits(credits.count());
+            self.update_credits(credits.count());
         }
         self.response_arrived(cx, host);
         self.settle(cx, host)

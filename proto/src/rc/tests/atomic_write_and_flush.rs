@@ -27,8 +27,8 @@ fn flush_request(offset: u32, key: u32, at: usize, len: usize, how: Feth) -> Hea
 }
 
 /// A connected end whose queue pair permits FLUSH.
-fn flushable() -> End {
-    End::with(|attr| attr.access |= Access::FLUSH_GLOBAL)
+fn flushable() -> Endpoint {
+    Endpoint::with(|attr| attr.access |= Access::FLUSH_GLOBAL)
 }
 
 fn done(psn: u32) -> Header {
@@ -38,7 +38,7 @@ fn done(psn: u32) -> Header {
 #[test]
 fn atomic_write_and_flush_take_effect_and_complete_in_order() {
     let (mut a, mut b) = pair(|attr| attr.access |= Access::FLUSH_GLOBAL);
-    a.ask(1, write_to(64), 2 * MTU);
+    a.post_signaled(1, write_to(64), 2 * MTU);
     a.post(2, flush(64, 100, Feth::GLOBAL_VISIBILITY), SIGNALED, &[]);
     a.post(3, atomic_write(16), SIGNALED, &[]);
     exchange(&mut a, &mut b);
@@ -59,7 +59,7 @@ fn atomic_write_and_flush_take_effect_and_complete_in_order() {
 
 #[test]
 fn requests_are_as_linux_rxe_sends_them() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.post(1, atomic_write(8), SIGNALED, &[]);
     end.post(2, flush(0, 5000, Feth::GLOBAL_VISIBILITY), SIGNALED, &[]);
     let packets = end.poll();
@@ -75,17 +75,17 @@ fn requests_are_as_linux_rxe_sends_them() {
     assert_eq!(flush.header.reth.unwrap().length, 5000);
     assert_eq!(flush.header.feth, Some(Feth::GLOBAL_VISIBILITY));
     assert_eq!(flush.psn(), write.psn() + 1, "one PSN each, however long");
-    end.give(done(0), &[]);
-    end.give(done(1), &[]);
+    end.deliver(done(0), &[]);
+    end.deliver(done(1), &[]);
     assert_eq!(end.done(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
 #[test]
-fn each_is_answered_by_a_read_response_without_data() {
+fn atomic_write_and_flush_get_a_read_response_without_data() {
     let mut end = flushable();
     let write = rdma(Opcode::RcAtomicWrite, 0, REMOTE, 0, 8);
-    end.give(write, &WORD);
-    end.give(flush_request(1, REMOTE, 0, 8, Feth::GLOBAL_VISIBILITY), &[]);
+    end.deliver(write, &WORD);
+    end.deliver(flush_request(1, REMOTE, 0, 8, Feth::GLOBAL_VISIBILITY), &[]);
     let answers = end.poll();
     assert_eq!(answers.len(), 2);
     for (offset, answer) in answers.iter().enumerate() {
@@ -96,36 +96,36 @@ fn each_is_answered_by_a_read_response_without_data() {
 }
 
 #[test]
-fn duplicate_is_confirmed_again_and_not_carried_out_again() {
+fn duplicate_gets_the_response_again_and_is_not_executed() {
     let mut end = flushable();
     let write = rdma(Opcode::RcAtomicWrite, 0, REMOTE, 0, 8);
-    end.give(write, &WORD);
+    end.deliver(write, &WORD);
     end.poll();
-    end.give(rdma(Opcode::RcWriteOnly, 1, REMOTE, 0, 8), &[9; 8]);
+    end.deliver(rdma(Opcode::RcWriteOnly, 1, REMOTE, 0, 8), &[9; 8]);
     end.poll();
-    end.give(write, &WORD);
-    assert_eq!(end.only().opcode(), Opcode::RcReadResponseOnly);
+    end.deliver(write, &WORD);
+    assert_eq!(end.poll_one().opcode(), Opcode::RcReadResponseOnly);
     assert_eq!(end.host.bytes(REMOTE, 0, 8), [9; 8]);
 }
 
 #[test]
-fn acknowledgement_does_not_stand_for_the_response() {
-    let mut end = End::new();
+fn acknowledgement_does_not_replace_the_response() {
+    let mut end = Endpoint::new();
     end.post(1, atomic_write(0), SIGNALED, &[]);
-    end.ask(2, SendOp::Send, 4);
+    end.post_signaled(2, SendOp::Send, 4);
     end.poll();
-    end.give(ack(1), &[]);
+    end.deliver(ack(1), &[]);
     assert!(end.done().is_empty());
-    let again = end.poll();
-    assert_eq!(again[0].opcode(), Opcode::RcAtomicWrite);
+    let retransmitted = end.poll();
+    assert_eq!(retransmitted[0].opcode(), Opcode::RcAtomicWrite);
 }
 
 #[test]
-fn atomic_write_needs_8_aligned_bytes_and_the_right_to_write() {
+fn atomic_write_needs_8_aligned_bytes_and_remote_write() {
     let refused = |header: Header, payload: &[u8]| {
-        let mut end = End::new();
-        end.give(header, payload);
-        end.only().syndrome()
+        let mut end = Endpoint::new();
+        end.deliver(header, payload);
+        end.poll_one().syndrome()
     };
     let header = |key, at, len| rdma(Opcode::RcAtomicWrite, 0, key, at, len);
     let invalid = Syndrome::Nak(NakCode::InvalidRequest);
@@ -136,17 +136,17 @@ fn atomic_write_needs_8_aligned_bytes_and_the_right_to_write() {
     assert_eq!(refused(header(LOCAL, 0, 8), &WORD), no_access);
     assert_eq!(refused(header(REMOTE, REGION, 8), &WORD), no_access);
 
-    let mut end = End::with(|attr| attr.access = Access::REMOTE_READ);
-    end.give(header(REMOTE, 0, 8), &WORD);
-    assert_eq!(end.only().syndrome(), invalid);
+    let mut end = Endpoint::with(|attr| attr.access = Access::REMOTE_READ);
+    end.deliver(header(REMOTE, 0, 8), &WORD);
+    assert_eq!(end.poll_one().syndrome(), invalid);
 }
 
 #[test]
-fn flush_needs_a_placement_and_the_right_to_it() {
+fn flush_needs_a_placement_type_and_its_access_right() {
     let refused = |how: Feth, key| {
         let mut end = flushable();
-        end.give(flush_request(0, key, 0, 8, how), &[]);
-        end.only().syndrome()
+        end.deliver(flush_request(0, key, 0, 8, how), &[]);
+        end.poll_one().syndrome()
     };
     let invalid = Syndrome::Nak(NakCode::InvalidRequest);
     assert_eq!(refused(Feth::empty(), REMOTE), invalid);
@@ -163,29 +163,29 @@ fn flush_needs_a_placement_and_the_right_to_it() {
 
     let mut end = flushable();
     let outside = flush_request(0, REMOTE, REGION, 8, Feth::GLOBAL_VISIBILITY);
-    end.give(outside, &[]);
-    assert_eq!(end.only().syndrome(), no_access);
+    end.deliver(outside, &[]);
+    assert_eq!(end.poll_one().syndrome(), no_access);
 }
 
 #[test]
-fn flush_of_a_whole_region_does_not_look_at_the_range() {
+fn flush_of_a_whole_region_ignores_the_range() {
     let mut end = flushable();
     let how = Feth::GLOBAL_VISIBILITY | Feth::WHOLE_REGION;
-    end.give(flush_request(0, REMOTE, REGION, 8, how), &[]);
-    assert_eq!(end.only().opcode(), Opcode::RcReadResponseOnly);
+    end.deliver(flush_request(0, REMOTE, REGION, 8, how), &[]);
+    assert_eq!(end.poll_one().opcode(), Opcode::RcReadResponseOnly);
     assert_eq!(*end.host.flushes.borrow(), [(None, Access::FLUSH_GLOBAL)]);
 }
 
 #[test]
-fn other_services_have_neither() {
-    let mut end = End::of(QpType::XrcIni);
-    end.go(QpState::Init, INIT, &attributes());
-    end.go(
+fn other_services_have_no_atomic_write_and_flush() {
+    let mut end = Endpoint::of(QpType::XrcIni);
+    end.modify(QpState::Init, INIT, &attributes());
+    end.modify(
         QpState::Rtr,
         RTR - AttrMask::MAX_DEST_RD_ATOMIC - AttrMask::MIN_RNR_TIMER,
         &attributes(),
     );
-    end.go(QpState::Rts, RTS, &attributes());
+    end.modify(QpState::Rts, RTS, &attributes());
     let wr = SendWr {
         wr_id: 1,
         op: atomic_write(0),

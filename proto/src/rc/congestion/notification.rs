@@ -21,11 +21,11 @@ const STEP: Duration = Duration::from_micros(55);
 const FAST_STEPS: u32 = 5;
 
 /// The time without a CNP after which the limit is removed.
-const FORGOTTEN: Duration = Duration::from_millis(50);
+const LIMIT_LIFETIME: Duration = Duration::from_millis(50);
 
 /// A limit of the window, set by CNPs and raised over time.
 #[derive(Debug, Default)]
-pub(super) struct Notified {
+pub(super) struct NotificationLimit {
     limit: Option<Limit>,
     round_trip: Duration,
 }
@@ -44,7 +44,7 @@ struct Limit {
     steps: u32,
 }
 
-impl Notified {
+impl NotificationLimit {
     /// Returns `window`, reduced to the limit.
     pub(super) fn limit(&self, window: u32) -> u32 {
         match &self.limit {
@@ -59,8 +59,8 @@ impl Notified {
     }
 
     /// Handles a CNP that arrived at a window of `window` packets.
-    pub(super) fn notified(&mut self, now: Time, window: u32) {
-        self.pass(now);
+    pub(super) fn cnp_received(&mut self, now: Time, window: u32) {
+        self.advance(now);
         let congestion = match &self.limit {
             // A CNP sooner than the interval permits is a duplicate.
             Some(limit) if now.since(limit.notified_at) < NOTIFICATION_INTERVAL / 2 => return,
@@ -79,11 +79,11 @@ impl Notified {
     }
 
     /// Performs the steps due at `now`.
-    pub(super) fn pass(&mut self, now: Time) {
+    pub(super) fn advance(&mut self, now: Time) {
         let Some(limit) = &mut self.limit else {
             return;
         };
-        if now.since(limit.notified_at) > FORGOTTEN {
+        if now.since(limit.notified_at) > LIMIT_LIFETIME {
             self.limit = None;
             return;
         }
@@ -109,26 +109,26 @@ mod tests {
     }
 
     #[test]
-    fn the_first_notification_halves_the_window_and_recovery_takes_it_back() {
-        let mut notified = Notified::default();
+    fn first_cnp_halves_the_window_and_recovery_restores_it() {
+        let mut notified = NotificationLimit::default();
         assert_eq!(notified.limit(64), 64);
-        notified.notified(at(0), 64);
+        notified.cnp_received(at(0), 64);
         assert_eq!(notified.limit(64), 32);
-        notified.pass(at(1));
+        notified.advance(at(1));
         assert_eq!(notified.limit(64), 48);
-        notified.pass(at(FAST_STEPS));
+        notified.advance(at(FAST_STEPS));
         assert_eq!(notified.limit(64), 63);
-        notified.pass(at(20));
+        notified.advance(at(20));
         assert!(notified.limit(128) > 64 && notified.limit(128) < 128);
     }
 
     #[test]
-    fn the_cut_is_half_of_the_estimate_which_decays_without_notifications() {
-        let mut notified = Notified::default();
-        notified.notified(at(0), 64);
-        notified.pass(at(200));
+    fn reduction_is_half_of_the_estimate_which_decays_without_cnps() {
+        let mut notified = NotificationLimit::default();
+        notified.cnp_received(at(0), 64);
+        notified.advance(at(200));
         let cut = {
-            notified.notified(at(200), 64);
+            notified.cnp_received(at(200), 64);
             64 - notified.limit(64)
         };
         // (255 / 256)^200 is 0.457.
@@ -136,39 +136,39 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_that_comes_twice_counts_once() {
-        let mut notified = Notified::default();
-        notified.notified(at(0), 64);
-        notified.notified(at(0), 32);
+    fn duplicate_cnp_is_ignored() {
+        let mut notified = NotificationLimit::default();
+        notified.cnp_received(at(0), 64);
+        notified.cnp_received(at(0), 32);
         assert_eq!(notified.limit(64), 32);
     }
 
     #[test]
-    fn the_window_is_never_nothing() {
-        let mut notified = Notified::default();
+    fn window_is_at_least_one_packet() {
+        let mut notified = NotificationLimit::default();
         for n in 0..100 {
             let window = notified.limit(64);
-            notified.notified(at(n), window);
+            notified.cnp_received(at(n), window);
         }
         assert!(notified.limit(64) >= 1);
     }
 
     #[test]
-    fn long_ago_is_forgotten() {
-        let mut notified = Notified::default();
-        notified.notified(at(0), 64);
-        notified.pass(Time(0) + FORGOTTEN + STEP);
+    fn limit_expires() {
+        let mut notified = NotificationLimit::default();
+        notified.cnp_received(at(0), 64);
+        notified.advance(Time(0) + LIMIT_LIFETIME + STEP);
         assert_eq!(notified.limit(1024), 1024);
     }
 
     #[test]
-    fn steps_are_no_quicker_than_round_trips() {
-        let mut notified = Notified::default();
+    fn steps_take_at_least_a_round_trip() {
+        let mut notified = NotificationLimit::default();
         notified.round_trip(STEP * 10);
-        notified.notified(at(0), 64);
-        notified.pass(at(9));
+        notified.cnp_received(at(0), 64);
+        notified.advance(at(9));
         assert_eq!(notified.limit(64), 32);
-        notified.pass(at(10));
+        notified.advance(at(10));
         assert_eq!(notified.limit(64), 48);
     }
 }

@@ -1,10 +1,14 @@
-//! Retransmission timers and retry counters (9.7.5.2.8, 9.7.6.1), with a faster probe.
+//! Loss recovery: when to retransmit, how often, and when to give up (9.7.5.2.8, 9.7.6.1).
+//!
+//! It has the retransmission timers, their back-off, the retry counters and the round-trip
+//! estimator. What is retransmitted is the requester's decision.
 //!
 //! The local ACK timeout is designed for hardware and fabrics: applications usually set 67 ms. A
 //! packet lost at the tail of a message leaves no gap for the responder to report, so a probe is
 //! sent after a few round trips. It is an ordinary retransmission, which the specification permits
 //! at any time; only the ACK timeout counts against `retry_cnt`.
 
+use crate::psn::Psn;
 use crate::time::Time;
 use crate::wire::RnrTimer;
 use std::time::Duration;
@@ -15,9 +19,9 @@ const ACK_TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 /// The factor between the requested ACK timeout and the one in use.
 ///
 /// The specification permits up to four times the requested value (9.7.6.1.3), and NICs use it. A
-/// shorter timeout could declare a distant peer on a busy host dead. Losses are still repaired
+/// shorter timeout could declare a distant peer on a busy host dead. Losses are still detected
 /// sooner, by the probe.
-const ACK_TIMEOUT_STRETCH: u32 = 4;
+const ACK_TIMEOUT_FACTOR: u32 = 4;
 
 /// The minimum ACK timeout; below it, a descheduled peer could be declared dead.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
@@ -25,13 +29,16 @@ const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 /// The delay of the first probe without a round-trip estimate.
 const INITIAL_PROBE: Duration = Duration::from_millis(5);
 /// The initial delay of a full retransmission without a round-trip estimate.
-const INITIAL_RESEND: Duration = Duration::from_millis(20);
+const INITIAL_RETRANSMIT: Duration = Duration::from_millis(20);
 /// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
 const PROBE_FLOOR: Duration = Duration::from_millis(1);
 /// The minimum delay of a full retransmission.
-const RESEND_FLOOR: Duration = Duration::from_millis(4);
+const RETRANSMIT_FLOOR: Duration = Duration::from_millis(4);
 /// The maximum delay of a probe or a full retransmission.
 const PROBE_CEILING: Duration = Duration::from_secs(1);
+
+/// Two reports of one gap within this time, or within a round trip, are duplicates.
+const DUPLICATE_REPORT: Duration = Duration::from_micros(100);
 
 /// The `rnr_retry` value that means unlimited retries (9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -44,59 +51,85 @@ pub(super) enum Expired {
     /// Send the oldest unacknowledged packet again, since the last packets may have been lost.
     Probe,
     /// Go back to the oldest unacknowledged packet.
-    Resend,
+    Retransmit,
     /// The RNR wait is over: continue.
     RnrOver,
     /// `retry_cnt` is exhausted.
     RetriesExceeded,
 }
 
-/// The timers and counters of a requester.
+/// The round-trip estimator of RFC 6298.
+#[derive(Debug, Default)]
+struct RoundTrip {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    /// The packet whose round trip is being measured, and when it was sent.
+    sample: Option<(Psn, Time)>,
+}
+
+impl RoundTrip {
+    fn update(&mut self, sample: Duration) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(sample);
+                self.variation = sample / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(sample)) / 4;
+                self.smoothed = Some((smoothed * 7 + sample) / 8);
+            }
+        }
+    }
+}
+
+/// The loss recovery of a requester.
 #[derive(Debug)]
-pub(super) struct Retransmit {
+pub(super) struct LossRecovery {
     ack_timeout: Option<Duration>,
     retry_cnt: u8,
     retries_left: u8,
     rnr_retry: u8,
-    rnr_left: u8,
-    smoothed: Option<Duration>,
-    variation: Duration,
+    rnr_retries_left: u8,
+    round_trip: RoundTrip,
+    /// Timeouts since the last progress.
     backoff: u32,
     probe_at: Time,
     timeout_at: Time,
     rnr_until: Option<Time>,
+    /// The gap that last caused a retransmission, and when.
+    gap: Option<(Psn, Time)>,
 }
 
-impl Retransmit {
-    /// Returns stopped timers. The arguments are the attributes of those names.
+impl LossRecovery {
+    /// Returns stopped recovery. The arguments are the attributes of those names.
     pub(super) fn new(timeout: u8, retry_cnt: u8, rnr_retry: u8) -> Self {
-        let mut timers = Retransmit {
+        let mut recovery = LossRecovery {
             ack_timeout: None,
             retry_cnt: 0,
             retries_left: 0,
             rnr_retry: 0,
-            rnr_left: 0,
-            smoothed: None,
-            variation: Duration::ZERO,
+            rnr_retries_left: 0,
+            round_trip: RoundTrip::default(),
             backoff: 0,
             probe_at: Time::NEVER,
             timeout_at: Time::NEVER,
             rnr_until: None,
+            gap: None,
         };
-        timers.configure(timeout, retry_cnt, rnr_retry);
-        timers
+        recovery.configure(timeout, retry_cnt, rnr_retry);
+        recovery
     }
 
     /// Applies changed attributes; running timers continue.
     pub(super) fn configure(&mut self, timeout: u8, retry_cnt: u8, rnr_retry: u8) {
         self.ack_timeout = match timeout & 31 {
             0 => None,
-            n => Some((ACK_TIMEOUT_UNIT * ACK_TIMEOUT_STRETCH * (1 << n)).max(ACK_TIMEOUT_FLOOR)),
+            n => Some((ACK_TIMEOUT_UNIT * ACK_TIMEOUT_FACTOR * (1 << n)).max(ACK_TIMEOUT_FLOOR)),
         };
         self.retry_cnt = retry_cnt;
         self.retries_left = retry_cnt;
         self.rnr_retry = rnr_retry;
-        self.rnr_left = rnr_retry;
+        self.rnr_retries_left = rnr_retry;
     }
 
     /// Starts the timers, unless they run, when a packet is sent.
@@ -110,7 +143,7 @@ impl Retransmit {
     /// flight.
     pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
         self.retries_left = self.retry_cnt;
-        self.rnr_left = self.rnr_retry;
+        self.rnr_retries_left = self.rnr_retry;
         self.backoff = 0;
         if outstanding {
             self.restart(now);
@@ -125,23 +158,46 @@ impl Retransmit {
         self.timeout_at = Time::NEVER;
     }
 
-    /// Adds a round-trip sample (the estimator of RFC 6298).
-    pub(super) fn round_trip(&mut self, sample: Duration) {
-        match self.smoothed {
-            None => {
-                self.smoothed = Some(sample);
-                self.variation = sample / 2;
-            }
-            Some(smoothed) => {
-                self.variation = (self.variation * 3 + smoothed.abs_diff(sample)) / 4;
-                self.smoothed = Some((smoothed * 7 + sample) / 8);
-            }
-        }
+    /// Starts to measure the round trip of a packet that the peer answers, unless another is being
+    /// measured.
+    pub(super) fn measure(&mut self, psn: Psn, now: Time) {
+        self.round_trip.sample.get_or_insert((psn, now));
+    }
+
+    /// Stops the measurement: an answer could be to either transmission (Karn's algorithm).
+    pub(super) fn stop_measuring(&mut self) {
+        self.round_trip.sample = None;
+    }
+
+    /// Ends the measurement if its packet is before `una`. Returns the round-trip time.
+    pub(super) fn measured(&mut self, una: Psn, now: Time) -> Option<Duration> {
+        let is_answered = |sample: &mut (Psn, Time)| sample.0.before(una);
+        let (_, sent) = self.round_trip.sample.take_if(is_answered)?;
+        let took = now.since(sent);
+        self.round_trip.update(took);
+        Some(took)
+    }
+
+    /// Records that the gap at `psn` caused a retransmission.
+    pub(super) fn gap_retransmitted(&mut self, psn: Psn, now: Time) {
+        self.gap = Some((psn, now));
+    }
+
+    /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
+    pub(super) fn is_duplicate_report(&self, psn: Psn, now: Time) -> bool {
+        let reported = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
+        self.gap.is_some_and(reported)
+    }
+
+    /// Whether the answer to a packet sent at `sent` may still be in flight.
+    pub(super) fn is_recent(&self, sent: Time, now: Time) -> bool {
+        let round_trip = self.round_trip.smoothed.unwrap_or(DUPLICATE_REPORT);
+        now.since(sent) < round_trip.max(DUPLICATE_REPORT)
     }
 
     /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
-        self.smoothed
+        self.round_trip.smoothed
     }
 
     /// The ACK timeout, if one is set.
@@ -152,10 +208,10 @@ impl Retransmit {
     /// Starts the RNR wait. Returns false when `rnr_retry` is exhausted.
     pub(super) fn receiver_not_ready(&mut self, now: Time, timer: RnrTimer) -> bool {
         if self.rnr_retry != RNR_RETRY_FOREVER {
-            if self.rnr_left == 0 {
+            if self.rnr_retries_left == 0 {
                 return false;
             }
-            self.rnr_left -= 1;
+            self.rnr_retries_left -= 1;
         }
         self.stop();
         self.rnr_until = Some(now + timer.duration());
@@ -177,7 +233,7 @@ impl Retransmit {
         self.rnr_until.is_some()
     }
 
-    /// The time at which [`Retransmit::expire`] is to be called next.
+    /// The time at which [`LossRecovery::expire`] is to be called next.
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
@@ -202,12 +258,12 @@ impl Retransmit {
             self.retries_left -= 1;
             self.backoff += 1;
             self.restart(now);
-            return Expired::Resend;
+            return Expired::Retransmit;
         }
         if now >= self.probe_at {
             let expired = match self.backoff {
                 0 => Expired::Probe,
-                _ => Expired::Resend,
+                _ => Expired::Retransmit,
             };
             self.backoff += 1;
             self.probe_at = now + self.probe_interval();
@@ -217,19 +273,18 @@ impl Retransmit {
     }
 
     /// Resets the round-trip estimate after a change of path.
-    pub(super) fn forget_round_trip(&mut self) {
-        self.smoothed = None;
-        self.variation = Duration::ZERO;
+    pub(super) fn path_changed(&mut self) {
+        self.round_trip = RoundTrip::default();
     }
 
-    /// Resets everything except the attributes.
+    /// Stops the timers and resets the counters and the round-trip estimate; the attributes stay.
     pub(super) fn reset(&mut self) {
         self.stop();
-        self.forget_round_trip();
+        self.round_trip = RoundTrip::default();
         self.rnr_until = None;
         self.backoff = 0;
         self.retries_left = self.retry_cnt;
-        self.rnr_left = self.rnr_retry;
+        self.rnr_retries_left = self.rnr_retry;
     }
 
     fn restart(&mut self, now: Time) {
@@ -238,13 +293,18 @@ impl Retransmit {
     }
 
     fn probe_interval(&self) -> Duration {
-        let patience = self.smoothed.map(|rtt| rtt * 2 + self.variation * 4);
-        let interval = match (patience, self.backoff) {
+        let RoundTrip {
+            smoothed,
+            variation,
+            ..
+        } = self.round_trip;
+        let estimate = smoothed.map(|rtt| rtt * 2 + variation * 4);
+        let interval = match (estimate, self.backoff) {
             (None, 0) => INITIAL_PROBE,
-            (None, n) => INITIAL_RESEND.saturating_mul(1 << (n - 1).min(10)),
-            (Some(patience), 0) => patience.max(PROBE_FLOOR),
-            (Some(patience), n) => patience
-                .max(RESEND_FLOOR)
+            (None, n) => INITIAL_RETRANSMIT.saturating_mul(1 << (n - 1).min(10)),
+            (Some(estimate), 0) => estimate.max(PROBE_FLOOR),
+            (Some(estimate), n) => estimate
+                .max(RETRANSMIT_FLOOR)
                 .saturating_mul(1 << (n - 1).min(10)),
         };
         interval.min(PROBE_CEILING)
@@ -261,26 +321,26 @@ mod tests {
 
     #[test]
     fn ack_timeout_is_at_most_four_times_4096_ns_times_2_to_the_n() {
-        let mut timers = Retransmit::new(14, 0, 0);
-        timers.sent(at(0));
-        timers.round_trip(Duration::from_secs(10));
-        timers.progressed(at(0), true);
+        let mut recovery = LossRecovery::new(14, 0, 0);
+        recovery.sent(at(0));
+        recovery.round_trip.update(Duration::from_secs(10));
+        recovery.progressed(at(0), true);
         let timeout = 4 * (4096 << 14);
-        assert_eq!(timers.deadline(), Time(timeout));
-        assert_eq!(timers.expire(Time(timeout - 1)), Expired::Nothing);
-        assert_eq!(timers.expire(Time(timeout)), Expired::RetriesExceeded);
+        assert_eq!(recovery.deadline(), Time(timeout));
+        assert_eq!(recovery.expire(Time(timeout - 1)), Expired::Nothing);
+        assert_eq!(recovery.expire(Time(timeout)), Expired::RetriesExceeded);
     }
 
     #[test]
     fn retry_cnt_expiries_are_survived_and_the_next_is_not() {
-        let mut timers = Retransmit::new(14, 2, 0);
-        timers.sent(at(0));
+        let mut recovery = LossRecovery::new(14, 2, 0);
+        recovery.sent(at(0));
         let mut timeouts = 0;
         let mut now = at(0);
         loop {
             now = now + Duration::from_millis(300);
-            match timers.expire(now) {
-                Expired::Resend => timeouts += 1,
+            match recovery.expire(now) {
+                Expired::Retransmit => timeouts += 1,
                 Expired::Probe => {}
                 Expired::RetriesExceeded => break,
                 other => panic!("{other:?}"),
@@ -291,48 +351,48 @@ mod tests {
 
     #[test]
     fn timeout_0_never_gives_up() {
-        let mut timers = Retransmit::new(0, 0, 0);
-        timers.sent(at(0));
+        let mut recovery = LossRecovery::new(0, 0, 0);
+        recovery.sent(at(0));
         for second in 1..1000 {
-            assert_ne!(timers.expire(at(second * 2000)), Expired::RetriesExceeded);
+            assert_ne!(recovery.expire(at(second * 2000)), Expired::RetriesExceeded);
         }
     }
 
     #[test]
     fn rnr_retry_7_is_for_ever_and_less_is_counted() {
-        let mut timers = Retransmit::new(0, 0, 7);
+        let mut recovery = LossRecovery::new(0, 0, 7);
         for _ in 0..1000 {
-            assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+            assert!(recovery.receiver_not_ready(at(0), RnrTimer::new(1)));
         }
-        let mut timers = Retransmit::new(0, 0, 2);
-        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
-        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
-        assert!(!timers.receiver_not_ready(at(0), RnrTimer::new(1)));
-        timers.progressed(at(0), false);
-        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(1)));
+        let mut recovery = LossRecovery::new(0, 0, 2);
+        assert!(recovery.receiver_not_ready(at(0), RnrTimer::new(1)));
+        assert!(recovery.receiver_not_ready(at(0), RnrTimer::new(1)));
+        assert!(!recovery.receiver_not_ready(at(0), RnrTimer::new(1)));
+        recovery.progressed(at(0), false);
+        assert!(recovery.receiver_not_ready(at(0), RnrTimer::new(1)));
     }
 
     #[test]
     fn rnr_wait_ends_after_the_timer_that_the_peer_gave() {
-        let mut timers = Retransmit::new(14, 7, 7);
-        timers.sent(at(0));
-        assert!(timers.receiver_not_ready(at(0), RnrTimer::new(14)));
-        assert_eq!(timers.deadline(), Time(1_280_000));
-        assert_eq!(timers.expire(Time(1_279_999)), Expired::Nothing);
-        assert_eq!(timers.expire(Time(1_280_000)), Expired::RnrOver);
+        let mut recovery = LossRecovery::new(14, 7, 7);
+        recovery.sent(at(0));
+        assert!(recovery.receiver_not_ready(at(0), RnrTimer::new(14)));
+        assert_eq!(recovery.deadline(), Time(1_280_000));
+        assert_eq!(recovery.expire(Time(1_279_999)), Expired::Nothing);
+        assert_eq!(recovery.expire(Time(1_280_000)), Expired::RnrOver);
     }
 
     #[test]
     fn probes_come_before_the_ack_timeout_and_back_off() {
-        let mut timers = Retransmit::new(20, 0, 0);
-        timers.round_trip(Duration::from_micros(50));
-        timers.sent(at(0));
-        let first = timers.deadline();
+        let mut recovery = LossRecovery::new(20, 0, 0);
+        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.sent(at(0));
+        let first = recovery.deadline();
         assert!(first < at(10));
-        assert_eq!(timers.expire(first), Expired::Probe);
-        let second = timers.deadline();
+        assert_eq!(recovery.expire(first), Expired::Probe);
+        let second = recovery.deadline();
         assert!(second.since(first) > first.since(at(0)));
-        assert_eq!(timers.expire(second), Expired::Resend);
-        assert!(timers.deadline().since(second) > second.since(first));
+        assert_eq!(recovery.expire(second), Expired::Retransmit);
+        assert!(recovery.deadline().since(second) > second.since(first));
     }
 }

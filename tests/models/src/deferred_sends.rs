@@ -4,7 +4,8 @@
 use crate::coalescing::Coalescing;
 use crate::deferred::{Deferred, FlushTimer};
 use crate::sync::lock;
-use crate::system::{Timer, check, end, thread};
+use crate::system::{Timer, check, join, thread};
+
 use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
@@ -90,7 +91,7 @@ impl Engine {
 }
 
 /// Models the progress thread, which sleeps until the flush timeout while sends are deferred.
-fn send_left_lying(engine: &Engine) {
+fn run_flush_timeouts(engine: &Engine) {
     while !engine.all_are_sent() {
         engine.waiting.timer().wait();
         engine.waiting.take_expired(|qp| engine.send(&qp));
@@ -105,8 +106,8 @@ pub fn deferred_sends_are_flushed_at_the_timeout() {
             assert!(engine.post());
             assert!(engine.post());
         });
-        send_left_lying(&engine);
-        end(program);
+        run_flush_timeouts(&engine);
+        join(program);
     });
 }
 
@@ -119,8 +120,8 @@ pub fn deferred_sends_are_flushed_while_another_thread_polls() {
             engine.post();
         });
         let polls = thread(&engine, Engine::poll);
-        send_left_lying(&engine);
-        end(posts);
-        end(polls);
+        run_flush_timeouts(&engine);
+        join(posts);
+        join(polls);
     });
 }

@@ -2,19 +2,19 @@
 
 /// The unused part of the send quantum.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Grant {
+pub(super) struct SendQuantum {
     /// New PSNs that may still be used; `None` where no quantum is required.
     left: Option<u32>,
     /// Whether a packet was withheld for lack of a quantum.
-    is_wanted: bool,
+    is_needed: bool,
 }
 
-impl Grant {
+impl SendQuantum {
     /// Sets whether new PSNs need a quantum.
     pub(super) fn require(&mut self, required: bool) {
-        *self = Grant {
+        *self = SendQuantum {
             left: required.then_some(0),
-            is_wanted: false,
+            is_needed: false,
         };
     }
 
@@ -23,7 +23,7 @@ impl Grant {
         if let Some(left) = &mut self.left {
             *left = psns.max(*left);
         }
-        self.is_wanted = false;
+        self.is_needed = false;
     }
 
     /// The number of new PSNs that may be used.
@@ -32,12 +32,13 @@ impl Grant {
     }
 
     /// Records whether a packet was withheld for lack of a quantum.
-    pub(super) fn set_wanted(&mut self, wanted: bool) {
-        self.is_wanted = wanted;
+    pub(super) fn set_needed(&mut self, needed: bool) {
+        self.is_needed = needed;
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
-        self.is_wanted
+    /// Whether a packet was withheld for lack of a quantum.
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_needed
     }
 
     /// Deducts `psns` new PSNs that were used.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::host::Region;
 use crate::link::faults;
-use crate::rng::Scripted;
+use crate::rng::ScriptedRng;
 use rand::SeedableRng;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,35 +20,35 @@ impl World {
         for _ in 0..count {
             let link = |_| {
                 let faults = faults(&mut rng, bad).within(limits);
-                Link::new(faults, true, Scripted::new(Vec::new(), rng.random()))
+                Link::new(faults, true, ScriptedRng::new(Vec::new(), rng.random()))
             };
             links.push((0..count).map(link).collect());
         }
         let mut world = World {
             hosts: Vec::new(),
-            ends: Vec::new(),
+            endpoints: Vec::new(),
             links,
             mtu,
-            longest: ROOM.min(limits.longest).max(SHORTEST),
-            failing: [0.0, 0.0, 0.01, 0.1][rng.random_range(0..4)],
+            longest: MAX_MESSAGE.min(limits.longest).max(MIN_LEN),
+            failure_rate: [0.0, 0.0, 0.01, 0.1][rng.random_range(0..4)],
             next_qpn: 2,
             now: Time(0),
             rng,
             trace,
             stats: Stats::default(),
         };
-        world.populate(count, limits);
+        world.create_hosts(count, limits);
         world
     }
 
     /// Creates the hosts and their endpoints.
-    fn populate(&mut self, hosts: usize, limits: &Limits) {
+    fn create_hosts(&mut self, hosts: usize, limits: &Limits) {
         let connections = self.rng.random_range(1..=2 * hosts);
         let datagrams = self.rng.random_range(0..=hosts);
-        let ends = 2 * connections + datagrams;
+        let endpoints = 2 * connections + datagrams;
         // A queue pair in the middle of a message holds a receive until the message ends, if it
         // ever does.
-        let receives = ends + self.rng.random_range(1..20);
+        let receives = endpoints + self.rng.random_range(1..20);
         for _ in 0..hosts {
             let region = |key, len, access| Region {
                 key,
@@ -59,8 +59,12 @@ impl World {
             self.hosts.push(Host {
                 inner: SimHost {
                     regions: vec![
-                        region(RECEIVE, receives * (GRH + ROOM), Access::LOCAL_WRITE),
-                        region(TARGET, ends * PLACES * ROOM, Access::REMOTE_WRITE),
+                        region(RECEIVE, receives * (GRH + MAX_MESSAGE), Access::LOCAL_WRITE),
+                        region(
+                            TARGET,
+                            endpoints * SLOTS_PER_ENDPOINT * MAX_MESSAGE,
+                            Access::REMOTE_WRITE,
+                        ),
                     ],
                     invalidatable: RefCell::new(HashSet::new()),
                     local: RefCell::default(),
@@ -83,23 +87,23 @@ impl World {
             let a = self.rng.random_range(0..hosts);
             // Some connections are within one host.
             let b = self.rng.random_range(0..hosts);
-            let index = self.ends.len();
+            let index = self.endpoints.len();
             let [qp_a, qp_b] = self.connect(service, [a, b]);
             self.add(qp_a, service, a, index + 1, limits);
             self.add(qp_b, service, b, index, limits);
         }
         for _ in 0..datagrams {
             let host = self.rng.random_range(0..hosts);
-            let wiring = self.wiring(QpType::Ud, (Qpn::new(0), Psn::new(0), gid(0)));
-            let qp = Qp::ready(&wiring, self.now, &mut self.hosts[host].inner);
-            let index = self.ends.len();
+            let attributes = self.attributes(QpType::Ud, (Qpn::new(0), Psn::new(0), gid(0)));
+            let qp = Qp::new_in_rts(&attributes, self.now, &mut self.hosts[host].inner);
+            let index = self.endpoints.len();
             self.add(qp, QpType::Ud, host, index, limits);
         }
     }
 
     fn add(&mut self, qp: Qp, service: QpType, host: usize, peer: usize, limits: &Limits) {
         let left = [0, 3, 20, 60][self.rng.random_range(0..4)];
-        self.ends.push(End {
+        self.endpoints.push(Endpoint {
             qp,
             service,
             host,
@@ -112,9 +116,9 @@ impl World {
         });
     }
 
-    fn wiring(&mut self, service: QpType, peer: (Qpn, Psn, Gid)) -> Wiring {
+    fn attributes(&mut self, service: QpType, peer: (Qpn, Psn, Gid)) -> ConnectionAttributes {
         self.next_qpn += 1;
-        Wiring {
+        ConnectionAttributes {
             service,
             mtu: self.mtu,
             qpn: Qpn::new(self.next_qpn),
@@ -129,15 +133,15 @@ impl World {
 
     /// Returns two queue pairs that are connected to each other, with QPNs not used before.
     pub(super) fn connect(&mut self, service: QpType, hosts: [usize; 2]) -> [Qp; 2] {
-        let nobody = (Qpn::new(0), Psn::new(0), gid(0));
-        let mut wirings = [(); 2].map(|()| self.wiring(service, nobody));
+        let no_peer = (Qpn::new(0), Psn::new(0), gid(0));
+        let mut attributes = [(); 2].map(|()| self.attributes(service, no_peer));
         for own in 0..2 {
-            let peer = &wirings[1 - own];
-            wirings[own].peer = (peer.qpn, peer.psn, gid(hosts[1 - own]));
+            let peer = &attributes[1 - own];
+            attributes[own].peer = (peer.qpn, peer.psn, gid(hosts[1 - own]));
         }
         [0, 1].map(|own| {
             let host = &mut self.hosts[hosts[own]].inner;
-            Qp::ready(&wirings[own], self.now, host)
+            Qp::new_in_rts(&attributes[own], self.now, host)
         })
     }
 }

@@ -13,17 +13,17 @@
 //!
 //! For all of them, every message arrives unmodified, at the endpoint that it was sent to.
 
-mod end;
+mod endpoint;
 mod message;
-mod population;
+mod setup;
 
 use crate::host::SimHost;
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::rng::Rng;
 use crate::sink::Sink;
-use end::{End, QKEY, Qp, Wiring};
-use message::{Name, SHORTEST};
+use endpoint::{ConnectionAttributes, Endpoint, QKEY, Qp};
+use message::{MIN_LEN, MessageId};
 use rand::RngExt;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -41,13 +41,13 @@ use urxe_proto::work::{
 };
 
 /// The maximum length of a run in virtual time, and the maximum number of its events.
-const LONGEST: Duration = Duration::from_secs(600);
-const MOST_EVENTS: u64 = 3_000_000;
+const MAX_RUN_TIME: Duration = Duration::from_secs(600);
+const MAX_EVENTS: u64 = 3_000_000;
 
 /// The maximum length of a message; below, the space before a datagram's payload (11.4.1.2).
-const ROOM: usize = 4096;
+const MAX_MESSAGE: usize = 4096;
 /// The maximum number of messages executed at once: the missing one, and those queued behind it.
-const PLACES: usize = end::HOLD as usize + 1;
+const SLOTS_PER_ENDPOINT: usize = endpoint::OUT_OF_ORDER_PACKETS as usize + 1;
 const GRH: usize = 40;
 
 /// Keys of a host's regions, for receives and for WRITEs. Each endpoint has its places in both.
@@ -74,7 +74,7 @@ pub struct Stats {
     /// Work requests that were flushed.
     pub flushed: u64,
     /// Packets for queue pairs that no longer exist.
-    pub strays: u64,
+    pub unknown_destination: u64,
     /// Packets dropped for a wrong ICRC.
     pub bad_icrc: u64,
     /// The virtual time of the run.
@@ -89,7 +89,7 @@ impl crate::seeds::Stats for Stats {
         self.datagrams += other.datagrams;
         self.failures += other.failures;
         self.flushed += other.flushed;
-        self.strays += other.strays;
+        self.unknown_destination += other.unknown_destination;
         self.bad_icrc += other.bad_icrc;
         self.time += other.time;
     }
@@ -118,13 +118,13 @@ struct Host {
 
 struct World {
     hosts: Vec<Host>,
-    ends: Vec<End>,
+    endpoints: Vec<Endpoint>,
     /// The link from each host to each host.
     links: Vec<Vec<Link>>,
     mtu: Mtu,
     longest: usize,
     /// The probability that a program makes its connection fail when it posts.
-    failing: f64,
+    failure_rate: f64,
     next_qpn: u32,
     now: Time,
     rng: Rng,
@@ -144,20 +144,20 @@ impl World {
                 break;
             }
             self.now = self.now.max(next);
-            let late = self.now.since(Time(0)) > LONGEST;
+            let late = self.now.since(Time(0)) > MAX_RUN_TIME;
             assert!(
-                event < MOST_EVENTS && !late,
-                "no end in sight at {:?}",
+                event < MAX_EVENTS && !late,
+                "the run does not end at {:?}",
                 self.now
             );
             for to in 0..self.hosts.len() {
                 self.deliver(to);
             }
-            for end in 0..self.ends.len() {
-                self.turn(end);
+            for endpoint in 0..self.endpoints.len() {
+                self.step(endpoint);
             }
             for host in 0..self.hosts.len() {
-                self.turn_of_host(host);
+                self.step_host(host);
             }
         }
         self.check_end();
@@ -166,34 +166,41 @@ impl World {
 
     fn next(&self) -> Time {
         let links = self.links.iter().flatten().map(Link::next_arrival);
-        let ends = self
-            .ends
+        let endpoints = self
+            .endpoints
             .iter()
-            .map(|end| end.qp.deadline().min(end.post_at));
+            .map(|endpoint| endpoint.qp.deadline().min(endpoint.post_at));
         let hosts = self
             .hosts
             .iter()
             .map(|host| host.poll_at.min(host.receive_at));
-        links.chain(ends).chain(hosts).fold(Time::NEVER, Time::min)
+        links
+            .chain(endpoints)
+            .chain(hosts)
+            .fold(Time::NEVER, Time::min)
     }
 
     fn check_end(&self) {
-        for (index, end) in self.ends.iter().enumerate() {
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
             assert!(
-                end.left == 0 && end.outstanding.is_empty(),
-                "all is quiet at {:?}, and end {index} has {} to post and {} to complete",
+                endpoint.left == 0 && endpoint.outstanding.is_empty(),
+                "no event is pending at {:?}, and endpoint {index} has {} to post and {} to \
+                 complete",
                 self.now,
-                end.left,
-                end.outstanding.len()
+                endpoint.left,
+                endpoint.outstanding.len()
             );
-            if end.service == QpType::Rc {
-                let sent = self.ends[end.peer].posted;
-                assert_eq!(end.expected, sent, "end {index} has not got all");
+            if endpoint.service == QpType::Rc {
+                let sent = self.endpoints[endpoint.peer].posted;
+                assert_eq!(
+                    endpoint.expected, sent,
+                    "endpoint {index} has not received all messages"
+                );
             }
         }
     }
 
-    fn tell(&self, what: impl FnOnce() -> String) {
+    fn trace_event(&self, what: impl FnOnce() -> String) {
         if self.trace {
             eprintln!("{:>12.3} us  {}", self.now.0 as f64 / 1e3, what());
         }
@@ -207,16 +214,25 @@ impl World {
                     self.stats.bad_icrc += 1;
                     continue;
                 };
-                let packet = Packet::parse(&bytes).expect("what an end sends is well-formed");
+                let packet = Packet::parse(&bytes).expect("endpoints send well-formed packets");
                 let qpn = packet.header.bth.dest_qp;
-                let end = self.ends.iter().position(|end| end.qp.qpn() == qpn);
-                let Some(end) = end.filter(|&end| self.ends[end].host == to) else {
-                    self.stats.strays += 1;
+                let endpoint = self
+                    .endpoints
+                    .iter()
+                    .position(|endpoint| endpoint.qp.qpn() == qpn);
+                let Some(endpoint) =
+                    endpoint.filter(|&endpoint| self.endpoints[endpoint].host == to)
+                else {
+                    self.stats.unknown_destination += 1;
                     continue;
                 };
-                self.tell(|| {
+                self.trace_event(|| {
                     let bth = &packet.header.bth;
-                    format!("end {end} gets {} {}", bth.psn, bth.opcode.info().name)
+                    format!(
+                        "endpoint {endpoint} gets {} {}",
+                        bth.psn,
+                        bth.opcode.info().name
+                    )
                 });
                 let network = NetworkHeader {
                     source: gid(from),
@@ -226,7 +242,7 @@ impl World {
                     hop_limit: 64,
                 };
                 let host = &mut self.hosts[to];
-                self.ends[end]
+                self.endpoints[endpoint]
                     .qp
                     .handle(self.now, &network, &packet, &mut host.inner);
                 host.poll_at = host.poll_at.min(self.now + Duration::from_nanos(500));
@@ -236,18 +252,21 @@ impl World {
     }
 
     /// Runs the due timers and the program of an endpoint.
-    fn turn(&mut self, index: usize) {
+    fn step(&mut self, index: usize) {
         let now = self.now;
-        let end = &mut self.ends[index];
-        let host = end.host;
-        if end.qp.deadline() <= now {
-            end.qp.handle_timeout(now, &mut self.hosts[host].inner);
+        let endpoint = &mut self.endpoints[index];
+        let host = endpoint.host;
+        if endpoint.qp.deadline() <= now {
+            endpoint.qp.handle_timeout(now, &mut self.hosts[host].inner);
             self.hosts[host].poll_at = now;
             self.check(host);
         }
-        if self.ends[index].post_at <= now {
-            let connected = self.ends[index].service != QpType::Ud;
-            if connected && self.ends[index].left > 0 && self.rng.random_bool(self.failing) {
+        if self.endpoints[index].post_at <= now {
+            let connected = self.endpoints[index].service != QpType::Ud;
+            if connected
+                && self.endpoints[index].left > 0
+                && self.rng.random_bool(self.failure_rate)
+            {
                 self.fail(index);
             }
             self.post(index);
@@ -260,22 +279,22 @@ impl World {
     fn post(&mut self, index: usize) {
         let pause = Duration::from_nanos(self.rng.random_range(1_000..300_000));
         for _ in 0..self.rng.random_range(1..5) {
-            let end = &self.ends[index];
-            if end.left == 0 {
-                self.ends[index].post_at = Time::NEVER;
+            let endpoint = &self.endpoints[index];
+            if endpoint.left == 0 {
+                self.endpoints[index].post_at = Time::NEVER;
                 return;
             }
-            let (service, number) = (end.service, end.posted);
+            let (service, number) = (endpoint.service, endpoint.posted);
             let to = match service {
-                QpType::Ud => self.any_datagram_end(),
-                _ => end.peer,
+                QpType::Ud => self.any_datagram_endpoint(),
+                _ => endpoint.peer,
             };
             let most = match service {
                 QpType::Ud => self.longest.min(self.mtu.bytes()),
                 _ => self.longest,
             };
-            let len = self.rng.random_range(SHORTEST..=most.max(SHORTEST));
-            let name = Name {
+            let len = self.rng.random_range(MIN_LEN..=most.max(MIN_LEN));
+            let name = MessageId {
                 from: index as u32,
                 to: to as u32,
                 number,
@@ -283,7 +302,7 @@ impl World {
             let write = service != QpType::Ud && self.rng.random_bool(0.3);
             let op = match write {
                 true => SendOp::WriteImm {
-                    addr: base(TARGET) + place_of(to, number) as u64,
+                    addr: base(TARGET) + slot_offset(to, number) as u64,
                     rkey: RKey(TARGET),
                     imm: number,
                 },
@@ -297,46 +316,46 @@ impl World {
                 payload: Payload::Inline(&message),
                 dest: (service == QpType::Ud).then(|| {
                     Destination::Datagram(UdDestination {
-                        handle: self.ends[to].host as u64,
-                        qpn: self.ends[to].qp.qpn(),
+                        handle: self.endpoints[to].host as u64,
+                        qpn: self.endpoints[to].qp.qpn(),
                         qkey: QKEY,
                     })
                 }),
             };
-            let end = &mut self.ends[index];
-            let host = &mut self.hosts[end.host].inner;
-            match end.qp.post(&wr, self.now, host) {
+            let endpoint = &mut self.endpoints[index];
+            let host = &mut self.hosts[endpoint.host].inner;
+            match endpoint.qp.post(&wr, self.now, host) {
                 Ok(()) => {}
                 Err(PostError::Full) => break,
-                Err(error) => panic!("end {index} posting {name:?}: {error}"),
+                Err(error) => panic!("endpoint {index} posting {name:?}: {error}"),
             }
-            end.outstanding.push_back(number);
-            end.posted += 1;
-            end.left -= 1;
+            endpoint.outstanding.push_back(number);
+            endpoint.posted += 1;
+            endpoint.left -= 1;
         }
-        self.ends[index].post_at = self.now + pause;
+        self.endpoints[index].post_at = self.now + pause;
     }
 
-    fn any_datagram_end(&mut self) -> usize {
-        let ends: Vec<usize> = (0..self.ends.len())
-            .filter(|&end| self.ends[end].service == QpType::Ud)
+    fn any_datagram_endpoint(&mut self) -> usize {
+        let endpoints: Vec<usize> = (0..self.endpoints.len())
+            .filter(|&endpoint| self.endpoints[endpoint].service == QpType::Ud)
             .collect();
-        ends[self.rng.random_range(0..ends.len())]
+        endpoints[self.rng.random_range(0..endpoints.len())]
     }
 
     /// Moves both queue pairs of a connection to the error state, and replaces them.
     fn fail(&mut self, index: usize) {
-        let pair = [index, self.ends[index].peer];
-        self.tell(|| format!("the connection of ends {pair:?} fails"));
+        let pair = [index, self.endpoints[index].peer];
+        self.trace_event(|| format!("the connection of endpoints {pair:?} fails"));
         self.stats.failures += 1;
-        for end in pair {
-            let end = &mut self.ends[end];
-            let host = end.host;
+        for endpoint in pair {
+            let endpoint = &mut self.endpoints[endpoint];
+            let host = endpoint.host;
             let attr = QpAttr {
                 state: QpState::Err,
                 ..QpAttr::default()
             };
-            end.qp.modify(
+            endpoint.qp.modify(
                 &attr,
                 AttrMask::empty(),
                 self.now,
@@ -344,33 +363,33 @@ impl World {
             );
             self.check(host);
         }
-        for end in pair {
-            let outstanding = &self.ends[end].outstanding;
+        for endpoint in pair {
+            let outstanding = &self.endpoints[endpoint].outstanding;
             assert!(
                 outstanding.is_empty(),
-                "end {end} flushed not all: {outstanding:?}"
+                "endpoint {endpoint} did not flush all: {outstanding:?}"
             );
         }
-        let service = self.ends[index].service;
-        let qps = self.connect(service, pair.map(|end| self.ends[end].host));
-        for (end, qp) in pair.into_iter().zip(qps) {
+        let service = self.endpoints[index].service;
+        let qps = self.connect(service, pair.map(|endpoint| self.endpoints[endpoint].host));
+        for (endpoint, qp) in pair.into_iter().zip(qps) {
             // Flushed messages may or may not have arrived; they will not arrive any more.
-            let peer = self.ends[end].peer;
-            self.ends[end].expected = self.ends[peer].posted;
-            self.ends[end].qp = qp;
+            let peer = self.endpoints[endpoint].peer;
+            self.endpoints[endpoint].expected = self.endpoints[peer].posted;
+            self.endpoints[endpoint].qp = qp;
         }
     }
 
     /// Posts the receives of a host, and sends for its endpoints.
-    fn turn_of_host(&mut self, index: usize) {
+    fn step_host(&mut self, index: usize) {
         let now = self.now;
         let host = &mut self.hosts[index];
         if host.receive_at <= now {
             host.receive_at = Time::NEVER;
             for slot in host.free.drain(..) {
                 let sge = Sge {
-                    addr: base(RECEIVE) + slot * (GRH + ROOM) as u64,
-                    length: (GRH + ROOM) as u32,
+                    addr: base(RECEIVE) + slot * (GRH + MAX_MESSAGE) as u64,
+                    length: (GRH + MAX_MESSAGE) as u32,
                     lkey: LKey(RECEIVE),
                 };
                 host.inner
@@ -383,8 +402,8 @@ impl World {
             return;
         }
         host.poll_at = Time::NEVER;
-        for end in 0..self.ends.len() {
-            if self.ends[end].host == index && self.send(end) {
+        for endpoint in 0..self.endpoints.len() {
+            if self.endpoints[endpoint].host == index && self.send(endpoint) {
                 self.hosts[index].poll_at = now + Duration::from_micros(2);
             }
         }
@@ -394,20 +413,24 @@ impl World {
     /// Polls an endpoint once for packets. Returns whether there are more.
     fn send(&mut self, index: usize) -> bool {
         let room = [1, 4, 64][self.rng.random_range(0..3)];
-        let end = &self.ends[index];
-        let from = end.host;
-        let to = match end.qp.next_destination() {
+        let endpoint = &self.endpoints[index];
+        let from = endpoint.host;
+        let to = match endpoint.qp.next_destination() {
             Some(handle) => handle as usize,
-            None => self.ends[end.peer].host,
+            None => self.endpoints[endpoint.peer].host,
         };
         let mut sink = Sink::new(self.now, room);
         let host = &mut self.hosts[from].inner;
-        let more = self.ends[index].qp.poll(self.now, host, &mut sink);
+        let more = self.endpoints[index].qp.poll(self.now, host, &mut sink);
         for packet in sink.packets {
-            self.tell(|| {
-                let packet = Packet::parse(&packet).expect("what an end sends is well-formed");
+            self.trace_event(|| {
+                let packet = Packet::parse(&packet).expect("endpoints send well-formed packets");
                 let bth = &packet.header.bth;
-                format!("end {index} sends {} {}", bth.psn, bth.opcode.info().name)
+                format!(
+                    "endpoint {index} sends {} {}",
+                    bth.psn,
+                    bth.opcode.info().name
+                )
             });
             self.links[from][to].send(self.now, &packet);
         }
@@ -433,102 +456,115 @@ impl World {
         self.hosts[host].inner.events.clear();
     }
 
-    fn end_of(&self, qpn: Qpn) -> usize {
-        let end = self.ends.iter().position(|end| end.qp.qpn() == qpn);
-        end.expect("a queue pair that is no more completes nothing")
+    fn endpoint_of(&self, qpn: Qpn) -> usize {
+        let endpoint = self
+            .endpoints
+            .iter()
+            .position(|endpoint| endpoint.qp.qpn() == qpn);
+        endpoint.expect("a destroyed queue pair has no completions")
     }
 
     fn check_send(&mut self, completion: &Completion) {
-        let index = self.end_of(completion.qpn);
-        let end = &mut self.ends[index];
-        let number = end.outstanding.pop_front().expect("as many as were posted");
+        let index = self.endpoint_of(completion.qpn);
+        let endpoint = &mut self.endpoints[index];
+        let number = endpoint
+            .outstanding
+            .pop_front()
+            .expect("a completion for each posted message");
         assert_eq!(
             completion.wr_id,
             u64::from(number),
-            "end {index}: the order of posting"
+            "endpoint {index}: the order of posting"
         );
         match completion.status {
-            WcStatus::Success if end.service == QpType::Rc => {
-                let peer = end.peer;
-                let arrived = self.ends[peer].expected > number;
+            WcStatus::Success if endpoint.service == QpType::Rc => {
+                let peer = endpoint.peer;
+                let arrived = self.endpoints[peer].expected > number;
                 assert!(
                     arrived,
-                    "end {index}: message {number} is done, but has not arrived"
+                    "endpoint {index}: message {number} is done, but has not arrived"
                 );
             }
             WcStatus::Success => {}
-            WcStatus::WrFlushErr if end.qp.state() == QpState::Err => self.stats.flushed += 1,
-            status => panic!("end {index}: message {number} ended with {status:?}"),
+            WcStatus::WrFlushErr if endpoint.qp.state() == QpState::Err => self.stats.flushed += 1,
+            status => panic!("endpoint {index}: message {number} ended with {status:?}"),
         }
     }
 
     fn check_reception(&mut self, host: usize, completion: &Completion) {
-        let index = self.end_of(completion.qpn);
-        let end = &self.ends[index];
-        assert_eq!(end.host, host);
+        let index = self.endpoint_of(completion.qpn);
+        let endpoint = &self.endpoints[index];
+        assert_eq!(endpoint.host, host);
         match completion.status {
             WcStatus::Success => {}
             // A receive held by a message that did not complete.
-            WcStatus::WrFlushErr if end.qp.state() == QpState::Err => return,
-            status => panic!("end {index}: a receive ended with {status:?}"),
+            WcStatus::WrFlushErr if endpoint.qp.state() == QpState::Err => return,
+            status => panic!("endpoint {index}: a receive ended with {status:?}"),
         }
-        let slot = completion.wr_id as usize * (GRH + ROOM);
+        let slot = completion.wr_id as usize * (GRH + MAX_MESSAGE);
         let len = completion.byte_len as usize;
         let (region, place) = match (completion.opcode, completion.extra, completion.grh) {
             (WcOpcode::RecvWriteImm, Extra::Imm(number), _) => {
-                let place = place_of(index, number);
+                let place = slot_offset(index, number);
                 (1, place..place + len)
             }
             (_, _, Some(_)) => (0, slot + GRH..slot + len),
             (_, _, None) => (0, slot..slot + len),
         };
         let bytes = self.hosts[host].inner.regions[region].bytes.borrow();
-        let name = Name::of(&bytes[place]);
+        let name = MessageId::of(&bytes[place]);
         drop(bytes);
-        assert_eq!(name.to, index as u32, "{name:?} came to end {index}");
+        assert_eq!(
+            name.to, index as u32,
+            "{name:?} arrived at endpoint {index}"
+        );
         assert_eq!(completion.extra, Extra::Imm(name.number), "{name:?}");
-        self.tell(|| format!("end {index} has {name:?}"));
-        let sender = &self.ends[name.from as usize];
+        self.trace_event(|| format!("endpoint {index} has {name:?}"));
+        let sender = &self.endpoints[name.from as usize];
         assert!(name.number < sender.posted, "{name:?} was never sent");
-        let keeps_order = self.links[sender.host][host].keeps_order();
-        let end = &mut self.ends[index];
-        match end.service {
+        let preserves_order = self.links[sender.host][host].preserves_order();
+        let endpoint = &mut self.endpoints[index];
+        match endpoint.service {
             QpType::Rc => {
                 assert_eq!(
-                    name.number, end.expected,
-                    "end {index}: each once and in order"
+                    name.number, endpoint.expected,
+                    "endpoint {index}: out of order or duplicate"
                 );
                 self.stats.reliable += 1;
             }
             // The service does not detect duplicates and reordering, which the network must not
             // cause (9.8.2.2).
             QpType::Uc => {
-                let in_order = name.number >= end.expected;
+                let in_order = name.number >= endpoint.expected;
                 assert!(
-                    in_order || !keeps_order,
-                    "end {index}: {name:?} is late, or comes twice"
+                    in_order || !preserves_order,
+                    "endpoint {index}: {name:?} is late or a duplicate"
                 );
-                self.stats.lost += u64::from(name.number.saturating_sub(end.expected));
+                self.stats.lost += u64::from(name.number.saturating_sub(endpoint.expected));
                 self.stats.unreliable += 1;
             }
             _ => {
-                assert_eq!(sender_qpn(&self.ends, name), completion.src_qp, "{name:?}");
+                assert_eq!(
+                    sender_qpn(&self.endpoints, name),
+                    completion.src_qp,
+                    "{name:?}"
+                );
                 self.stats.datagrams += 1;
                 return;
             }
         }
-        end.expected = end.expected.max(name.number + 1);
+        endpoint.expected = endpoint.expected.max(name.number + 1);
     }
 }
 
 /// Returns the offset of a message to an endpoint in the region for WRITEs. Messages behind a
 /// missing one may be executed together with it, before the program checks any of them; so each has
 /// a place.
-fn place_of(to: usize, number: u32) -> usize {
-    (to * PLACES + number as usize % PLACES) * ROOM
+fn slot_offset(to: usize, number: u32) -> usize {
+    (to * SLOTS_PER_ENDPOINT + number as usize % SLOTS_PER_ENDPOINT) * MAX_MESSAGE
 }
 
 /// Returns the QPN of a datagram's sender. Datagram queue pairs are never replaced.
-fn sender_qpn(ends: &[End], name: Name) -> Qpn {
-    ends[name.from as usize].qp.qpn()
+fn sender_qpn(endpoints: &[Endpoint], name: MessageId) -> Qpn {
+    endpoints[name.from as usize].qp.qpn()
 }

@@ -2,7 +2,7 @@
 
 /// The identity of a message: its sender, its receiver and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Name {
+pub struct MessageId {
     /// The index of the endpoint that sent it.
     pub from: u32,
     /// The index of the endpoint that it is for.
@@ -12,10 +12,10 @@ pub struct Name {
 }
 
 /// The length of the identity in bytes, which is the minimum length of a message.
-pub const SHORTEST: usize = 16;
+pub const MIN_LEN: usize = 16;
 
-impl Name {
-    /// Returns the message with this identity and `len` bytes, at least [`SHORTEST`].
+impl MessageId {
+    /// Returns the message with this identity and `len` bytes, at least [`MIN_LEN`].
     pub fn message(self, len: usize) -> Vec<u8> {
         let mut message = Vec::with_capacity(len);
         for word in [self.from, self.to, self.number, len as u32] {
@@ -33,14 +33,14 @@ impl Name {
     ///
     /// # Panics
     /// When the length or any byte of the message is wrong.
-    pub fn of(message: &[u8]) -> Name {
+    pub fn of(message: &[u8]) -> MessageId {
         let word = |at: usize| {
             let bytes = message
                 .get(at * 4..at * 4 + 4)
                 .and_then(|word| word.first_chunk());
             u32::from_be_bytes(*bytes.expect("no message is so short"))
         };
-        let name = Name {
+        let name = MessageId {
             from: word(0),
             to: word(1),
             number: word(2),

@@ -21,7 +21,7 @@ use urxe_proto::work::SendWr;
 pub const QKEY: QKey = QKey(0x1234);
 
 /// The number of bytes between flow-control probes of an unreliable connection: a few packets.
-const MARK_EVERY: u32 = 2048;
+const PROBE_INTERVAL: u32 = 2048;
 
 /// The UDP source port of all packets.
 const SOURCE_PORT: u16 = 0xc000;
@@ -35,7 +35,7 @@ const SENDS: SendQueueSize = SendQueueSize {
 /// The maximum in-flight data of a reliable connection, in packets.
 const WINDOW: u32 = 32;
 /// The limit of a reliable connection's out-of-order queue, in packets.
-pub const HOLD: u32 = 7;
+pub const OUT_OF_ORDER_PACKETS: u32 = 7;
 
 /// A queue pair of any service.
 pub enum Qp {
@@ -45,7 +45,7 @@ pub enum Qp {
 }
 
 /// The attributes that connect a queue pair to its peer.
-pub struct Wiring {
+pub struct ConnectionAttributes {
     pub service: QpType,
     pub mtu: Mtu,
     pub qpn: Qpn,
@@ -57,9 +57,9 @@ pub struct Wiring {
 
 impl Qp {
     /// Returns a queue pair in RTS.
-    pub fn ready(wiring: &Wiring, now: Time, host: &mut SimHost) -> Qp {
-        let Wiring { qpn, mtu, .. } = *wiring;
-        let mut qp = match wiring.service {
+    pub fn new_in_rts(attributes: &ConnectionAttributes, now: Time, host: &mut SimHost) -> Qp {
+        let ConnectionAttributes { qpn, mtu, .. } = *attributes;
+        let mut qp = match attributes.service {
             QpType::Rc => Qp::Rc(Box::new(
                 RcQp::new(RcConfig {
                     service: QpType::Rc,
@@ -67,7 +67,7 @@ impl Qp {
                     send: SENDS,
                     signal_all: true,
                     window_bytes: WINDOW * mtu.bytes() as u32,
-                    hold_bytes: HOLD * mtu.bytes() as u32,
+                    out_of_order_bytes: OUT_OF_ORDER_PACKETS * mtu.bytes() as u32,
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),
@@ -80,7 +80,11 @@ impl Qp {
                 };
                 let mut qp = UcQp::new(config).expect("memory");
                 // Some queue pairs send probes, others only echo them.
-                qp.set_probe_interval(if qpn.get() % 2 == 0 { MARK_EVERY } else { 0 });
+                qp.set_probe_interval(if qpn.get() % 2 == 0 {
+                    PROBE_INTERVAL
+                } else {
+                    0
+                });
                 Qp::Uc(Box::new(qp))
             }
             _ => Qp::Ud(Box::new(
@@ -93,7 +97,7 @@ impl Qp {
                 .expect("memory"),
             )),
         };
-        for (attr, mask) in steps(wiring) {
+        for (attr, mask) in steps(attributes) {
             qp.modify(&attr, mask, now, host);
         }
         qp
@@ -190,8 +194,8 @@ impl Qp {
 }
 
 /// Returns the transitions from RESET to RTS (11.2.4.2).
-fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
-    let (dest_qpn, rq_psn, dgid) = wiring.peer;
+fn steps(attributes: &ConnectionAttributes) -> [(QpAttr, AttrMask); 3] {
+    let (dest_qpn, rq_psn, dgid) = attributes.peer;
     let attr = QpAttr {
         access: Access::REMOTE_WRITE,
         av: AddressVector {
@@ -200,21 +204,21 @@ fn steps(wiring: &Wiring) -> [(QpAttr, AttrMask); 3] {
             ..AddressVector::default()
         },
         qkey: QKEY,
-        path_mtu: wiring.mtu,
-        timeout: wiring.timeout,
+        path_mtu: attributes.mtu,
+        timeout: attributes.timeout,
         retry_cnt: 7,
         rnr_retry: 7,
         min_rnr_timer: 5,
         rq_psn,
-        sq_psn: wiring.psn,
+        sq_psn: attributes.psn,
         dest_qpn,
         ..QpAttr::default()
     };
-    transitions_to_rts(wiring.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
+    transitions_to_rts(attributes.service).map(|(state, mask)| (QpAttr { state, ..attr }, mask))
 }
 
 /// An endpoint: a queue pair and the state of its program.
-pub struct End {
+pub struct Endpoint {
     pub qp: Qp,
     pub service: QpType,
     pub host: usize,

@@ -1,0 +1,114 @@
+//! Retransmission of requests without a response, selectively or from the gap on (9.7.5.1.2;
+//! `docs/CONGESTION.md`).
+
+use super::fast_retransmit::Retransmission;
+use super::send_cursor::SendCursor;
+use super::{Requester, Step};
+use crate::host::{Host, Transmit};
+use crate::service::Context;
+
+impl Requester {
+    /// Retransmits from `una`, selectively if later packets may have arrived.
+    pub(super) fn retransmit(&mut self) {
+        let is_selective = self
+            .fast_retransmit
+            .is_selective(self.cursor.psn.diff(self.una));
+        let run = self.fast_retransmit.run_length(self.una);
+        let is_exclusive = !self.fast_retransmit.peer_keeps_requests();
+        let is_scheduled = is_selective
+            && (self.schedule(run, is_exclusive) || (!is_exclusive && self.request_oldest()));
+        if !is_scheduled {
+            self.go_back_to_gap();
+        }
+    }
+
+    /// Retransmits the oldest packet after some round trips without an answer, as a tail loss
+    /// probe.
+    ///
+    /// A responder cannot detect the loss of the tail, since nothing follows it. Returns false when
+    /// there is no packet to send.
+    pub(super) fn probe_tail(&mut self) -> bool {
+        self.schedule(1, false) || self.probe_oldest()
+    }
+
+    /// Schedules the retransmission of up to `packets` packets from `una` on.
+    ///
+    /// Returns false if none can be retransmitted selectively: a READ or another request with a
+    /// response is repeated as a request.
+    fn schedule(&mut self, packets: i32, is_exclusive: bool) -> bool {
+        let most = packets.min(self.cursor.psn.diff(self.una));
+        let mut end = self.una;
+        let mut index = self.queue.head();
+        while end.diff(self.una) < most
+            && let Some(wqe) = self.queue.get(index)
+            && !wqe.op.is_local()
+            && !wqe.op.has_response()
+        {
+            end = wqe.first_psn + wqe.packets;
+            index += 1;
+        }
+        let count = end.diff(self.una).min(most);
+        if count <= 0 {
+            return false;
+        }
+        self.recovery.stop_measuring();
+        self.fast_retransmit.set(Retransmission {
+            psn: self.una,
+            end: self.una + count as u32,
+            sent_end: self.sent_end,
+            is_sent: false,
+            is_exclusive,
+        });
+        true
+    }
+
+    /// Sends the scheduled retransmission. Returns false when the sink is full.
+    pub(super) fn transmit_scheduled<H: Host, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut H,
+        out: &mut T,
+    ) -> bool {
+        let scheduled = self.fast_retransmit.current().filter(|it| !it.is_sent);
+        let Some(mut scheduled) = scheduled else {
+            return true;
+        };
+        if scheduled.psn != self.una || self.recovery.waits_for_receiver() {
+            self.fast_retransmit.cancel();
+            return true;
+        }
+        let mut cursor = SendCursor::in_oldest(&self.queue, self.una);
+        let mut full = false;
+        while cursor.psn.before(scheduled.end) && !full {
+            let wqe = self.queue.get(cursor.index).copied();
+            match wqe.map(|wqe| self.send_data(cx, cursor, &wqe, host, out)) {
+                Some(Step::Sent(next)) => cursor = next,
+                // The rest is sent when it is found missing.
+                Some(Step::Full) => full = true,
+                Some(Step::Wait) if cursor.psn != self.una && self.unsendable.is_none() => {
+                    scheduled.end = cursor.psn;
+                }
+                // The memory is not accessible any more: sending stops at the work request.
+                Some(Step::Wait) | None => {
+                    self.fast_retransmit.cancel();
+                    self.cursor = cursor;
+                    return true;
+                }
+            }
+        }
+        if cursor.psn != self.una {
+            scheduled.end = cursor.psn;
+            scheduled.is_sent = true;
+            self.fast_retransmit.set(scheduled);
+        }
+        !full
+    }
+
+    /// Retransmits `packets` packets from `una` on that the peer lacks and cannot report as a gap.
+    pub(super) fn retransmit_rest(&mut self, packets: i32) {
+        self.fast_retransmit.packets_missing(packets);
+        if !self.fast_retransmit.peer_keeps_requests() || !self.schedule(packets, false) {
+            self.go_back_to_gap();
+        }
+    }
+}
