@@ -20,7 +20,6 @@ use crate::engine;
 use crate::event_queue::lock;
 use crate::qp::Qp;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -317,7 +316,7 @@ fn slot_of(id: CommId) -> u8 {
 
 /// Returns whether the peer's address belongs to this host.
 fn is_of_this_host(parameters: &ConnectionParameters) -> bool {
-    resolve::device_of(SocketAddr::new(parameters.remote_gid.to_ip(), 0)).is_ok()
+    matches!(resolve::device_of_gid(parameters.remote_gid), Ok(Some(_)))
 }
 
 #[cfg(test)]
