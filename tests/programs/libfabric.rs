@@ -73,6 +73,7 @@ fn libfabric_transfers_over_loopback_addresses() {
         return;
     };
     let _exclusive = exclusive();
+    cable.a.ip("link set lo up");
     let here = cable.a.place();
     transfers(here, here, "127.0.0.1", "verbs", "msg");
     transfers(here, here, "127.0.0.1", "verbs;ofi_rxm", "rdm");
