@@ -77,10 +77,10 @@ static void addresses(void)
 	CHECK(port != 0);
 
 	second = new_id(channel, RDMA_PS_TCP);
-	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
-	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
 	MINUS_ONE(rdma_resolve_addr(second, address("127.0.0.1", port), address("127.0.0.1", 9), 100),
-		  EADDRINUSE);
+		  EADDRNOTAVAIL);
 	other = new_id(channel, RDMA_PS_UDP);
 	CHECK(!rdma_bind_addr(other, address("0.0.0.0", port)));
 	CHECK(!other->verbs && ntohs(rdma_get_src_port(other)) == port);
@@ -107,7 +107,7 @@ static void addresses(void)
 		if (reuse)
 			CHECK(!rdma_bind_addr(second, address("127.0.0.1", port)));
 		else
-			MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
+			MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
 		CHECK(!rdma_destroy_id(first));
 		CHECK(!rdma_destroy_id(second));
 	}
@@ -555,6 +555,58 @@ static void link_local(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* A bind of another process. */
+static void bind_elsewhere(int port)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	uint16_t number;
+
+	MUST(read(port, &number, sizeof(number)) == sizeof(number));
+	MUST(channel = rdma_create_event_channel());
+	id = new_id(channel, RDMA_PS_TCP);
+	MINUS_ONE(rdma_bind_addr(id, address("192.0.2.1", number)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(id, address("0.0.0.0", number)), EADDRNOTAVAIL);
+	fflush(stdout);
+	_exit(failures != 0);
+}
+
+/* The errors of binds to a port in use: those of cma_check_port in the kernel. */
+static void ports_in_use(void)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *first, *second;
+	int numbers[2], status;
+	uint16_t port;
+	pid_t child;
+
+	network_with_cable();
+	MUST(!pipe(numbers) && (child = fork()) >= 0);
+	if (!child)
+		bind_elsewhere(numbers[0]);
+	MUST(channel = rdma_create_event_channel());
+	first = new_id(channel, RDMA_PS_TCP);
+	second = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(first, address("0.0.0.0", 0)));
+	port = ntohs(rdma_get_src_port(first));
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("192.0.2.1", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(first));
+
+	first = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(first, address("192.0.2.1", 0)));
+	port = ntohs(rdma_get_src_port(first));
+	MINUS_ONE(rdma_bind_addr(second, address("192.0.2.1", port)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
+	MUST(write(numbers[1], &port, sizeof(port)) == sizeof(port));
+	MUST(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+	CHECK(!rdma_destroy_id(first));
+	CHECK(!rdma_destroy_id(second));
+	rdma_destroy_event_channel(channel);
+}
+
 /* Another process that binds, and listens at, a port that this one shares. */
 static int other_process(int port)
 {
@@ -569,9 +621,9 @@ static int other_process(int port)
 	alone = new_id(channel, RDMA_PS_TCP);
 	CHECK(!rdma_set_option(sharing, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof(reuse)));
 	CHECK(!rdma_bind_addr(sharing, address("127.0.0.1", ntohs(number))));
-	MINUS_ONE(rdma_bind_addr(alone, address("127.0.0.1", ntohs(number))), EADDRINUSE);
-	MINUS_ONE(rdma_bind_addr(alone, address("0.0.0.0", ntohs(number))), EADDRINUSE);
-	MINUS_ONE(rdma_listen(sharing, 0), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(alone, address("127.0.0.1", ntohs(number))), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(alone, address("0.0.0.0", ntohs(number))), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_listen(sharing, 0), EADDRNOTAVAIL);
 	CHECK(!rdma_destroy_id(sharing) && !rdma_destroy_id(alone));
 	rdma_destroy_event_channel(channel);
 	fflush(stdout);
@@ -628,6 +680,7 @@ int main(int argc, char **argv)
 		{ "shared_ports", shared_ports },
 		{ "loopback", loopback },
 		{ "link_local", link_local },
+		{ "ports_in_use", ports_in_use },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
