@@ -121,13 +121,17 @@ fn a_connection_is_made_used_and_ended() {
     let addresses = peer.addresses();
     assert_eq!(addresses.source.unwrap(), to);
     assert_eq!(addresses.destination, client.addresses().source);
-    assert!(addresses.bound.unwrap().device.is_loopback());
+    let bound = addresses.bound.unwrap();
+    assert!(Arc::ptr_eq(
+        &bound.device,
+        &client.addresses().bound.unwrap().device
+    ));
     invalid(peer.ready());
 
     let (attr, mask) = peer.qp_attributes(QpState::Rtr).unwrap();
     assert!(mask.contains(AttrMask::AV | AttrMask::RQ_PSN | AttrMask::MAX_DEST_RD_ATOMIC));
     assert_eq!(attr.dest_qpn, Qpn::new(0x101));
-    assert_eq!(attr.av.dgid, Gid::from_ip(to.ip()));
+    assert_eq!(attr.av.dgid, bound.gid());
     let server_psn = attr.rq_psn;
     invalid(client.qp_attributes(QpState::Rtr).map(|_| ()));
     peer.accept(&offer("welcome", 0x102)).unwrap();

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use std::io;
 use urxe_driver::cm::CmError;
+use urxe_driver::cm::port_space::PortError;
 use urxe_driver::cm::resolve::ResolveError;
 use urxe_driver::cq::CqError;
 use urxe_driver::owned::{OwnedError, RangeError};
@@ -66,6 +67,8 @@ impl Error {
                 io::ErrorKind::Interrupted => libc::EINTR,
                 _ => libc::EIO,
             }),
+            // A socket reports a port in use as bind(2) does, for whichever address.
+            Self::Cm(CmError::Port(PortError::NotAvailable { .. })) => libc::EADDRINUSE,
             Self::Cm(error) => error.errno(),
             Self::Resolve(error) => error.errno(),
             Self::Cq(error) => error.errno(),

@@ -84,6 +84,16 @@ static inline struct rdma_cm_event *next(struct rdma_event_channel *channel, enu
 	return event;
 }
 
+/* An identifier with the device to which loopback addresses lead. */
+static inline struct rdma_cm_id *with_device(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+
+	MUST(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 2000));
+	MUST(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	return id;
+}
+
 /* An identifier on its way to a port of this host. */
 static inline struct rdma_cm_id *on_the_way(struct rdma_event_channel *channel, enum rdma_port_space ps,
 				     __be16 port)

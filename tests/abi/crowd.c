@@ -67,7 +67,7 @@ struct side {
 
 struct crowd {
 	struct rdma_event_channel *channel;
-	struct rdma_cm_id *listener;
+	struct rdma_cm_id *listener, *local;
 	struct ibv_cq *cq;
 	struct side clients, peers;
 	int asked, received;
@@ -202,9 +202,11 @@ static void thousand(void)
 	crowd->listener->context = crowd;
 	MUST(!rdma_bind_addr(crowd->listener, address("127.0.0.1", 0)));
 	MUST(!rdma_listen(crowd->listener, 0));
-	MUST(crowd->cq = ibv_create_cq(crowd->listener->verbs, 16384, NULL, NULL, 0));
-	MUST(crowd->mr_in = rdma_reg_msgs(crowd->listener, crowd->in, MESSAGE));
-	MUST(crowd->mr_out = rdma_reg_msgs(crowd->listener, crowd->out, MESSAGE));
+	/* The listener has no device. */
+	crowd->local = with_device(crowd->channel);
+	MUST(crowd->cq = ibv_create_cq(crowd->local->verbs, 16384, NULL, NULL, 0));
+	MUST(crowd->mr_in = rdma_reg_msgs(crowd->local, crowd->in, MESSAGE));
+	MUST(crowd->mr_out = rdma_reg_msgs(crowd->local, crowd->out, MESSAGE));
 
 	/*
 	 * The first round leaves tables at the size that they need, and a later one makes them larger if
@@ -228,6 +230,7 @@ static void thousand(void)
 
 	CHECK(!rdma_dereg_mr(crowd->mr_in) && !rdma_dereg_mr(crowd->mr_out));
 	CHECK(!ibv_destroy_cq(crowd->cq));
+	CHECK(!rdma_destroy_id(crowd->local));
 	CHECK(!rdma_destroy_id(crowd->listener));
 	rdma_destroy_event_channel(crowd->channel);
 	free(crowd);
@@ -277,7 +280,7 @@ static void serve_all(int backlog)
 	struct rdma_event_channel *channel;
 	struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
 	int begin[2], port[2], accepted = 0, disconnected = 0, status;
-	struct rdma_cm_id *listener, *id;
+	struct rdma_cm_id *listener, *local, *id;
 	enum rdma_cm_event_type kind;
 	struct rdma_cm_event *event;
 	struct ibv_cq *cq;
@@ -300,7 +303,8 @@ static void serve_all(int backlog)
 	listener = new_id(channel, RDMA_PS_TCP);
 	MUST(!rdma_bind_addr(listener, address("127.0.0.1", 0)));
 	MUST(!rdma_listen(listener, backlog));
-	MUST(cq = ibv_create_cq(listener->verbs, 4096, NULL, NULL, 0));
+	local = with_device(channel);
+	MUST(cq = ibv_create_cq(local->verbs, 4096, NULL, NULL, 0));
 	number = rdma_get_src_port(listener);
 	for (int i = 0; i < PROCESSES; i++)
 		MUST(write(port[1], &number, sizeof(number)) == sizeof(number));
@@ -336,6 +340,7 @@ static void serve_all(int backlog)
 		CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
 	}
 	CHECK(!ibv_destroy_cq(cq));
+	CHECK(!rdma_destroy_id(local));
 	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(channel);
 }

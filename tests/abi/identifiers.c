@@ -66,27 +66,28 @@ static void addresses(void)
 	MUST(channel);
 	first = new_id(channel, RDMA_PS_TCP);
 	MINUS_ONE(rdma_bind_addr(first, address("192.0.2.1", 0)), EADDRNOTAVAIL);
-	MINUS_ONE(rdma_bind_addr(first, address("127.9.9.9", 0)), ENODEV);
 	MINUS_ONE(rdma_bind_addr(first, address("fe80::1", 0)), EINVAL);
 	address("::1", 0)->sa_family = AF_UNIX;
 	CHECK(!rdma_bind_addr(first, address("127.0.0.1", 0)));
-	CHECK(first->verbs && rdma_get_local_addr(first)->sa_family == AF_INET);
+	/* A loopback address is one of no device, as in the kernel. */
+	CHECK(!first->verbs && !first->pd && !first->port_num);
+	CHECK(rdma_get_local_addr(first)->sa_family == AF_INET);
 	CHECK(rdma_get_peer_addr(first)->sa_family == AF_INET);
 	port = ntohs(rdma_get_src_port(first));
 	CHECK(port != 0);
 
 	second = new_id(channel, RDMA_PS_TCP);
-	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
-	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
 	MINUS_ONE(rdma_resolve_addr(second, address("127.0.0.1", port), address("127.0.0.1", 9), 100),
-		  EADDRINUSE);
+		  EADDRNOTAVAIL);
 	other = new_id(channel, RDMA_PS_UDP);
 	CHECK(!rdma_bind_addr(other, address("0.0.0.0", port)));
 	CHECK(!other->verbs && ntohs(rdma_get_src_port(other)) == port);
 	MINUS_ONE(rdma_resolve_addr(other, NULL, address("::1", 9), 100), EINVAL);
 	CHECK(!rdma_resolve_addr(other, NULL, address("127.0.0.1", 9), 100));
 	CHECK(event_is(channel, other, RDMA_CM_EVENT_ADDR_RESOLVED));
-	CHECK(other->verbs == first->verbs && ntohs(rdma_get_src_port(other)) == port);
+	CHECK(other->verbs && ntohs(rdma_get_src_port(other)) == port);
 
 	CHECK(!rdma_destroy_id(first));
 	CHECK(!rdma_bind_addr(second, address("127.0.0.1", port)));
@@ -106,7 +107,7 @@ static void addresses(void)
 		if (reuse)
 			CHECK(!rdma_bind_addr(second, address("127.0.0.1", port)));
 		else
-			MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
+			MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
 		CHECK(!rdma_destroy_id(first));
 		CHECK(!rdma_destroy_id(second));
 	}
@@ -229,6 +230,9 @@ static void queue_pairs(void)
 	id = new_id(channel, RDMA_PS_TCP);
 	MINUS_ONE(rdma_create_qp(id, NULL, &attr), EINVAL);
 	CHECK(!rdma_bind_addr(id, address("127.0.0.1", 0)));
+	MINUS_ONE(rdma_create_qp(id, NULL, &attr), EINVAL);
+	MUST(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
 	MINUS_ONE(rdma_create_qp(id, NULL, NULL), EINVAL);
 	attr.qp_type = (enum ibv_qp_type)99;
 	CHECK(rdma_create_qp(id, NULL, &attr) == -1);
@@ -261,7 +265,8 @@ static void queue_pairs(void)
 
 	/* Datagrams need no peer. */
 	datagrams = new_id(channel, RDMA_PS_UDP);
-	CHECK(!rdma_bind_addr(datagrams, address("127.0.0.1", 0)));
+	MUST(!rdma_resolve_addr(datagrams, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, datagrams, RDMA_CM_EVENT_ADDR_RESOLVED));
 	attr.send_cq = attr.recv_cq = NULL;
 	attr.qp_type = IBV_QPT_UD;
 	CHECK(!rdma_create_qp(datagrams, NULL, &attr));
@@ -385,8 +390,9 @@ static void devices(void)
 	}
 	CHECK(loopback >= 0);
 	id = new_id(channel, RDMA_PS_TCP);
-	CHECK(!rdma_bind_addr(id, address("127.0.0.1", 0)));
-	CHECK(id->verbs == list[loopback]);
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(id->verbs == list[0]);
 	rdma_free_devices(again);
 	rdma_free_devices(list);
 
@@ -395,6 +401,209 @@ static void devices(void)
 	MINUS_ONE(rdma_set_local_ece(id, &ece), EINVAL);
 	CHECK(!rdma_get_remote_ece(id, &ece) && !ece.vendor_id && !ece.options);
 	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+/* The device by whose name an identifier was resolved; none if it has none. */
+static const char *device_name(struct rdma_cm_id *id)
+{
+	return id->verbs ? ibv_get_device_name(id->verbs->device) : "none";
+}
+
+/* Connects to `to`, and returns the reason of a rejection; 0 if there is a request at the listener. */
+static int connects(struct rdma_event_channel *channel, const char *to, uint16_t port,
+		    const char *device, const char *gid)
+{
+	struct rdma_conn_param param = { .qp_num = 5 };
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+	struct rdma_cm_event *event;
+	union ibv_gid *dgid = &id->route.addr.addr.ibaddr.dgid, expected = { 0 };
+	int status;
+
+	MUST(!rdma_resolve_addr(id, NULL, address(to, port), 2000));
+	MUST(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(!strcmp(device_name(id), device));
+	CHECK(id->route.addr.dst_sin.sin_addr.s_addr == inet_addr(to));
+	MUST(inet_pton(AF_INET6, gid, &expected) == 1);
+	CHECK(!memcmp(dgid, &expected, sizeof(expected)));
+	CHECK(!memcmp(dgid, &id->route.addr.addr.ibaddr.sgid, sizeof(expected)));
+	MUST(!rdma_resolve_route(id, 2000));
+	MUST(event_is(channel, id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(!memcmp(&id->route.path_rec->dgid, &expected, sizeof(expected)));
+	MUST(!rdma_connect(id, &param));
+	MUST(!rdma_get_cm_event(channel, &event));
+	status = event->status;
+	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		struct rdma_cm_id *request = event->id;
+
+		CHECK(!strcmp(device_name(request), device));
+		CHECK(request->route.addr.src_sin.sin_addr.s_addr == inet_addr(to));
+		CHECK(request->route.addr.dst_sin.sin_addr.s_addr == inet_addr(to));
+		CHECK(!memcmp(&request->route.addr.addr.ibaddr.dgid, &expected, sizeof(expected)));
+		param.qp_num = 6;
+		CHECK(!rdma_accept(request, &param));
+		CHECK(!rdma_ack_cm_event(event));
+		CHECK(event_is(channel, id, RDMA_CM_EVENT_CONNECT_RESPONSE));
+		CHECK(!rdma_establish(id));
+		CHECK(event_is(channel, request, RDMA_CM_EVENT_ESTABLISHED));
+		CHECK(!rdma_destroy_id(request));
+		/* The end of its peer. */
+		MUST(!rdma_get_cm_event(channel, &event));
+	} else {
+		CHECK(event->event == RDMA_CM_EVENT_REJECTED && event->id == id);
+	}
+	CHECK(!rdma_ack_cm_event(event));
+	CHECK(!rdma_destroy_id(id));
+	return status;
+}
+
+/*
+ * A loopback address belongs to no device. One that is resolved leads to the first active device, so
+ * that both ends have a device that programs know, and that they find in its list.
+ */
+static void loopback(void)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *here, *there, *all, *id;
+	struct ibv_device **list;
+	uint16_t port;
+
+	network_with_cable();
+	ip("address add 192.0.2.9/24 dev vb");
+	list = ibv_get_device_list(NULL);
+	MUST(list && !strcmp(ibv_get_device_name(list[0]), "urxe_vb"));
+	ibv_free_device_list(list);
+	MUST(channel = rdma_create_event_channel());
+	here = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(here, address("127.0.0.1", 0)));
+	CHECK(!strcmp(device_name(here), "none"));
+	CHECK(!rdma_listen(here, 8));
+	CHECK(!strcmp(device_name(here), "none") && !here->pd);
+	port = ntohs(rdma_get_src_port(here));
+
+	CHECK(connects(channel, "127.0.0.1", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
+	/* The listener accepts requests for loopback addresses alone. */
+	CHECK(connects(channel, "192.0.2.9", port, "urxe_vb", "::ffff:192.0.2.9") == 8);
+
+	/* A listener at an address of a device is not one for loopback addresses. */
+	there = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(there, address("192.0.2.9", 0)));
+	CHECK(!strcmp(device_name(there), "urxe_vb"));
+	CHECK(!rdma_listen(there, 8));
+	port = ntohs(rdma_get_src_port(there));
+	CHECK(connects(channel, "127.0.0.1", port, "urxe_vb", "::ffff:192.0.2.9") == 8);
+	CHECK(connects(channel, "192.0.2.9", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
+
+	/* One at all addresses is for both. */
+	all = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(all, address("0.0.0.0", 0)));
+	CHECK(!rdma_listen(all, 8));
+	port = ntohs(rdma_get_src_port(all));
+	CHECK(connects(channel, "127.0.0.1", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
+	CHECK(connects(channel, "127.9.9.9", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
+	CHECK(connects(channel, "192.0.2.9", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
+
+	/* An identifier with a device keeps it. */
+	id = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(id, address("192.0.2.1", 0)));
+	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", port), 2000));
+	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(!strcmp(device_name(id), "urxe_va"));
+	CHECK(id->route.addr.addr.ibaddr.dgid.raw[15] == 1);
+	CHECK(id->route.addr.src_sin.sin_addr.s_addr == inet_addr("192.0.2.1"));
+	CHECK(!rdma_destroy_id(id));
+
+	CHECK(!rdma_destroy_id(all));
+	CHECK(!rdma_destroy_id(there));
+	CHECK(!rdma_destroy_id(here));
+	rdma_destroy_event_channel(channel);
+}
+
+/* A request to a link-local address, whose GID has no scope. */
+static void link_local(void)
+{
+	struct rdma_conn_param param = { .qp_num = 5 };
+	struct rdma_event_channel *channel;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *server, *client;
+	struct sockaddr_in6 *to;
+
+	network_with_cable();
+	ip("address add fe80::1/64 dev va nodad");
+	MUST(channel = rdma_create_event_channel());
+	server = new_id(channel, RDMA_PS_TCP);
+	to = (struct sockaddr_in6 *)address("fe80::1", 0);
+	to->sin6_scope_id = if_nametoindex("va");
+	CHECK(!rdma_bind_addr(server, (struct sockaddr *)to));
+	CHECK(!strcmp(device_name(server), "urxe_va"));
+	CHECK(!rdma_listen(server, 8));
+	to->sin6_port = rdma_get_src_port(server);
+	client = new_id(channel, RDMA_PS_TCP);
+	MUST(!rdma_resolve_addr(client, NULL, (struct sockaddr *)to, 2000));
+	MUST(event_is(channel, client, RDMA_CM_EVENT_ADDR_RESOLVED));
+	MUST(!rdma_resolve_route(client, 2000));
+	MUST(event_is(channel, client, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	MUST(!rdma_connect(client, &param));
+	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(!strcmp(device_name(event->id), "urxe_va"));
+	CHECK(!rdma_reject(event->id, NULL, 0));
+	CHECK(!rdma_destroy_id(client));
+	client = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+	CHECK(!rdma_destroy_id(client));
+	CHECK(!rdma_destroy_id(server));
+	rdma_destroy_event_channel(channel);
+}
+
+/* A bind of another process. */
+static void bind_elsewhere(int port)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	uint16_t number;
+
+	MUST(read(port, &number, sizeof(number)) == sizeof(number));
+	MUST(channel = rdma_create_event_channel());
+	id = new_id(channel, RDMA_PS_TCP);
+	MINUS_ONE(rdma_bind_addr(id, address("192.0.2.1", number)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(id, address("0.0.0.0", number)), EADDRNOTAVAIL);
+	fflush(stdout);
+	_exit(failures != 0);
+}
+
+/* The errors of binds to a port in use: those of cma_check_port in the kernel. */
+static void ports_in_use(void)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *first, *second;
+	int numbers[2], status;
+	uint16_t port;
+	pid_t child;
+
+	network_with_cable();
+	MUST(!pipe(numbers) && (child = fork()) >= 0);
+	if (!child)
+		bind_elsewhere(numbers[0]);
+	MUST(channel = rdma_create_event_channel());
+	first = new_id(channel, RDMA_PS_TCP);
+	second = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(first, address("0.0.0.0", 0)));
+	port = ntohs(rdma_get_src_port(first));
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("192.0.2.1", port)), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(first));
+
+	first = new_id(channel, RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(first, address("192.0.2.1", 0)));
+	port = ntohs(rdma_get_src_port(first));
+	MINUS_ONE(rdma_bind_addr(second, address("192.0.2.1", port)), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
+	MUST(write(numbers[1], &port, sizeof(port)) == sizeof(port));
+	MUST(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+	CHECK(!rdma_destroy_id(first));
+	CHECK(!rdma_destroy_id(second));
 	rdma_destroy_event_channel(channel);
 }
 
@@ -412,9 +621,9 @@ static int other_process(int port)
 	alone = new_id(channel, RDMA_PS_TCP);
 	CHECK(!rdma_set_option(sharing, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof(reuse)));
 	CHECK(!rdma_bind_addr(sharing, address("127.0.0.1", ntohs(number))));
-	MINUS_ONE(rdma_bind_addr(alone, address("127.0.0.1", ntohs(number))), EADDRINUSE);
-	MINUS_ONE(rdma_bind_addr(alone, address("0.0.0.0", ntohs(number))), EADDRINUSE);
-	MINUS_ONE(rdma_listen(sharing, 0), EADDRINUSE);
+	MINUS_ONE(rdma_bind_addr(alone, address("127.0.0.1", ntohs(number))), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_bind_addr(alone, address("0.0.0.0", ntohs(number))), EADDRNOTAVAIL);
+	MINUS_ONE(rdma_listen(sharing, 0), EADDRNOTAVAIL);
 	CHECK(!rdma_destroy_id(sharing) && !rdma_destroy_id(alone));
 	rdma_destroy_event_channel(channel);
 	fflush(stdout);
@@ -469,6 +678,9 @@ int main(int argc, char **argv)
 		{ "options", options },
 		{ "devices", devices },
 		{ "shared_ports", shared_ports },
+		{ "loopback", loopback },
+		{ "link_local", link_local },
+		{ "ports_in_use", ports_in_use },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

@@ -54,3 +54,18 @@ fn devices_are_opened_once() {
 fn processes_share_ports_if_both_wish_so() {
     passes("shared_ports");
 }
+
+#[test]
+fn loopback_addresses_are_of_no_device_and_lead_to_the_first_one() {
+    passes("loopback");
+}
+
+#[test]
+fn requests_to_link_local_addresses_are_of_their_device() {
+    passes("link_local");
+}
+
+#[test]
+fn a_port_in_use_is_reported_as_by_the_kernel() {
+    passes("ports_in_use");
+}

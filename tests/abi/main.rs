@@ -34,4 +34,5 @@ mod shared;
 mod signals;
 mod stress;
 mod symbols;
+mod unaligned;
 mod valgrind;

@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn poll_cq(
             for completion in batch[..taken].iter().flatten() {
                 // SAFETY: `wc` is non-null (checked above) and points to `num_entries` writable
                 // elements: the caller's contract, section Safety. `polled < num_entries`.
-                unsafe { wc.add(polled).write(shown_completion(completion)) };
+                unsafe { wc.add(polled).write_unaligned(shown_completion(completion)) };
                 polled += 1;
             }
             if taken < room {

@@ -175,9 +175,9 @@ unsafe fn post_one(
 /// `bad` must be null or point to a writable pointer.
 unsafe fn blame<T>(bad: *mut *mut T, wr: *mut T) {
     if !bad.is_null() {
-        // SAFETY: `bad` is non-null (checked above) and points to a writable pointer: the caller's
-        // contract, section Safety.
-        unsafe { bad.write(wr) };
+        // SAFETY: `bad` is non-null (checked above) and points to a writable pointer, which may be
+        // unaligned: the caller's contract, section Safety.
+        unsafe { bad.write_unaligned(wr) };
     }
 }
 

@@ -149,8 +149,8 @@ pub unsafe extern "C" fn ibv_create_qp(
         // Safety.
         let (qp, cap) = unsafe { create(pd, wanted) }?;
         // SAFETY: `qp_init_attr` is non-null, since `entry::read` accepted it, and writable: the
-        // caller's contract, section Safety. The write makes no reference.
-        unsafe { (&raw mut (*qp_init_attr).cap).write(cap) };
+        // caller's contract, section Safety. The write makes no reference and needs no alignment.
+        unsafe { (&raw mut (*qp_init_attr).cap).write_unaligned(cap) };
         Ok(qp)
     })
 }
@@ -228,8 +228,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             _ => unsafe { create(attr.pd, wanted) },
         }?;
         // SAFETY: `qp_init_attr_ex` is non-null, since `entry::read` accepted it, and writable: the
-        // caller's contract, section Safety. The write makes no reference.
-        unsafe { (&raw mut (*qp_init_attr_ex).cap).write(cap) };
+        // caller's contract, section Safety. The write makes no reference and needs no alignment.
+        unsafe { (&raw mut (*qp_init_attr_ex).cap).write_unaligned(cap) };
         Ok(qp)
     })
 }

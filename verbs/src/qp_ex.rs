@@ -460,7 +460,9 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
             if sg_list.is_null() && num_sge > 0 {
                 return Err(Errno(libc::EINVAL));
             }
-            staged.set_sges((0..num_sge).map(|index| element_from(&sg_list.add(index).read())))
+            staged.set_sges(
+                (0..num_sge).map(|index| element_from(&sg_list.add(index).read_unaligned())),
+            )
         });
     }
 }
@@ -498,7 +500,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             if buf_list.is_null() && num_buf > 0 {
                 return Err(Errno(libc::EINVAL));
             }
-            staged.set_inline((0..num_buf).map(|index| buf_list.add(index).read()))
+            staged.set_inline((0..num_buf).map(|index| buf_list.add(index).read_unaligned()))
         });
     }
 }

@@ -77,8 +77,8 @@ pub unsafe extern "C" fn ibv_create_srq(
         unsafe {
             let wanted = entry::read(srq_init_attr)?;
             let (srq, attr) = create(pd, &wanted, None)?;
-            // The write makes no reference.
-            (&raw mut (*srq_init_attr).attr).write(attr);
+            // The write makes no reference and needs no alignment.
+            (&raw mut (*srq_init_attr).attr).write_unaligned(attr);
             Ok(srq)
         }
     })
@@ -143,7 +143,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         // makes no reference.
         unsafe {
             let (srq, attr) = create(wanted.pd, &basic, membership)?;
-            (&raw mut (*srq_init_attr_ex).attr).write(attr);
+            (&raw mut (*srq_init_attr_ex).attr).write_unaligned(attr);
             Ok(srq)
         }
     })

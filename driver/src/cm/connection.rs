@@ -5,7 +5,7 @@ use super::error::CmError;
 pub(super) use super::id::Connection;
 use super::id::{Id, Inner, Service, UDP_QKEY};
 use super::port_space::ServiceId;
-use super::resolve::{Bound, Path};
+use super::resolve::{Bound, Path, is_loopback};
 use super::state::State;
 use crate::path;
 use crate::sync::lock;
@@ -17,7 +17,7 @@ use urxe_proto::cm::{
     Accept, Address, Connect, ConnectionParameters, ListenAt, Resolve, SidrAnswer,
 };
 use urxe_proto::host::Access;
-use urxe_proto::ids::Qpn;
+use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
 
@@ -326,6 +326,9 @@ impl Inner {
     fn listened_at(&self) -> Vec<ListenAt> {
         match (&self.bound, self.source) {
             (Some(bound), _) => vec![ListenAt::One(bound.gid())],
+            (None, Some(source)) if is_loopback(source.ip()) => {
+                vec![ListenAt::One(Gid::from_ip(source.ip()))]
+            }
             (None, Some(SocketAddr::V6(_))) if self.v6_only() => vec![ListenAt::AllV6],
             (None, Some(SocketAddr::V6(_))) => vec![ListenAt::AllV6, ListenAt::AllV4],
             (None, _) => vec![ListenAt::AllV4],

@@ -1,8 +1,9 @@
 //! Identifiers: an end of a connection, a listener, or a datagram endpoint. They correspond to
 //! sockets.
 //!
-//! States and errors are those of the kernel's connection manager, with one exception: an address
-//! of the loopback interface belongs to a device, `urxe_lo`.
+//! States and errors are those of the kernel's connection manager. As there, a loopback address is
+//! an address of no device: binding to it selects none, and resolving it selects the first active
+//! one.
 
 #[cfg(test)]
 mod tests;
@@ -148,7 +149,14 @@ pub struct Addresses {
 impl Addresses {
     /// Returns the local and the remote GID, each if its address is known.
     pub fn gids(&self) -> (Option<Gid>, Option<Gid>) {
-        let gid = |address: Option<SocketAddr>| address.map(|address| Gid::from_ip(address.ip()));
+        let gid = |address: Option<SocketAddr>| {
+            let ip = address?.ip();
+            match &self.bound {
+                // Packets to a loopback address are sent to the device's own address.
+                Some(bound) if resolve::is_loopback(ip) => Some(bound.gid()),
+                _ => Some(Gid::from_ip(ip)),
+            }
+        };
         (gid(self.source), gid(self.destination))
     }
 }
@@ -264,12 +272,15 @@ impl Id {
 
     /// Binds it to an address and a port; port 0 selects a free one.
     ///
+    /// An address of an interface selects its device. The unspecified address and loopback
+    /// addresses select none.
+    ///
     /// # Errors
     /// See [`CmError`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), CmError> {
         let mut inner = lock(&self.inner);
         inner.expect("binding an address", &[State::Idle])?;
-        let bound = match address.ip().is_unspecified() {
+        let bound = match resolve::is_of_any_device(address.ip()) {
             true => None,
             false => Some(resolve::device_of(address)?),
         };
@@ -283,6 +294,9 @@ impl Id {
     /// Finds the device for a destination; [`EventKind::AddressResolved`] or
     /// [`EventKind::AddressError`] follows. An identifier that is not bound is bound to `source`,
     /// or to the kernel's source address for the destination.
+    ///
+    /// A loopback destination is reached by the device to which the identifier is bound, or by the
+    /// first active one. Its packets are sent from an address of that device to the same address.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -304,10 +318,17 @@ impl Id {
         {
             return Err(CmError::Versions);
         }
+        let to_loopback = resolve::is_loopback(to.ip());
         let from = match (&inner.bound, inner.source) {
+            (Some(_), Some(source)) if to_loopback => source,
             (Some(_), Some(source)) => {
                 resolve::check_route(source, to)?;
                 source
+            }
+            _ if to_loopback => resolve::with_port(to, 0),
+            (None, Some(source)) if resolve::is_loopback(source.ip()) => {
+                resolve::check_route(source, to)?;
+                resolve::source_for(to)?
             }
             _ => resolve::source_for(to)?,
         };
@@ -315,9 +336,17 @@ impl Id {
             inner.take_port(self.space, from)?;
         }
         if inner.bound.is_none() {
-            match resolve::device_of(from) {
+            let found = match to_loopback {
+                true => resolve::first_active(to.ip()),
+                false => resolve::device_of(from),
+            };
+            match found {
                 Ok(bound) => inner.bind_to(&self.me, bound),
-                Err(error @ (ResolveError::NoDevice(_) | ResolveError::NotHere(_))) => {
+                Err(
+                    error @ (ResolveError::NoDevice(_)
+                    | ResolveError::NoneActive
+                    | ResolveError::NotHere(_)),
+                ) => {
                     tracing::warn!("connection manager: {error}");
                     self.tell(EventKind::AddressError, -libc::ENODEV, Details::None);
                     return Ok(());
@@ -516,7 +545,10 @@ impl Inner {
         let bound = self.bound.as_ref()?;
         Some(Path {
             source: bound.gid(),
-            destination: Gid::from_ip(self.destination?.ip()),
+            destination: match self.destination?.ip() {
+                ip if resolve::is_loopback(ip) => bound.gid(),
+                ip => Gid::from_ip(ip),
+            },
             mtu: bound.device.active_mtu(),
             hop_limit: DEFAULT_TTL,
             traffic_class: self.options.type_of_service,

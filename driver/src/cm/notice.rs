@@ -161,8 +161,7 @@ impl Id {
         let (header, private_data) = IpHeader::parse(private_data)
             .inspect_err(|error| tracing::debug!(?address, %error, "a request is rejected"))
             .ok()?;
-        let at = SocketAddr::new(address.local.to_ip(), 0);
-        let bound = resolve::device_of(at).ok()?;
+        let bound = resolve::device_of_gid(address.local).ok()??;
         Some((header, private_data, bound))
     }
 

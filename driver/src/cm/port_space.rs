@@ -7,10 +7,14 @@
 //! then checks for each address of the host. Each side claims before it checks, so at least one of
 //! two conflicting binds sees the other.
 //!
+//! The error of a bind is that of the kernel's `cma_check_port`: EADDRINUSE if both binds are to the
+//! same address, and EADDRNOTAVAIL if one of them is to the wildcard or a loopback address.
+//!
 //! A bind that shares its port claims one of `SHARING` numbered names instead. It then checks for
 //! an exclusive claim, and an exclusive bind checks all numbered names.
 
 use super::port_range::{local_port_range, missing_privilege};
+use super::resolve::is_of_any_device;
 use crate::per_process::PerProcess;
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -43,9 +47,16 @@ pub struct PortWish {
 /// Errors of taking a port.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The port is in use: EADDRINUSE.
-    #[error("port {port} is taken: end who has it, or use another (0 is any that is free)")]
+    /// The port is in use at this address: EADDRINUSE.
+    #[error("port {port} is in use at this address: use another one (0 selects a free one)")]
     InUse {
+        /// The port.
+        port: u16,
+    },
+    /// The port is in use, and one of the two binds is to the wildcard or a loopback address:
+    /// EADDRNOTAVAIL.
+    #[error("port {port} is in use: use another one (0 selects a free one)")]
+    NotAvailable {
         /// The port.
         port: u16,
     },
@@ -74,7 +85,7 @@ impl PortError {
         match self {
             Self::InUse { .. } => libc::EADDRINUSE,
             Self::Privileged { .. } => libc::EACCES,
-            Self::NoneFree => libc::EADDRNOTAVAIL,
+            Self::NoneFree | Self::NotAvailable { .. } => libc::EADDRNOTAVAIL,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -102,6 +113,14 @@ impl Reach {
         match address {
             IpAddr::V4(_) => Reach::AllV4,
             IpAddr::V6(_) => Reach::AllV6,
+        }
+    }
+
+    /// Returns whether the kernel's connection manager selects no device for it.
+    fn is_of_any_device(self) -> bool {
+        match self {
+            Reach::One(address) => is_of_any_device(address),
+            Reach::AllV4 | Reach::AllV6 => true,
         }
     }
 
@@ -144,6 +163,37 @@ impl Key {
     fn shared_names(self, reach: Reach) -> impl Iterator<Item = (u8, String)> {
         let name = self.name(reach);
         (0..SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
+    }
+}
+
+/// A conflict of two binds to a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Conflict {
+    /// Both are to the same address of a device.
+    Same,
+    /// One of them is to the wildcard or a loopback address.
+    AnyDevice,
+}
+
+impl Conflict {
+    fn between(reaches: &[Reach], others: &[Reach]) -> Conflict {
+        let mut all = reaches.iter().chain(others);
+        match all.any(|reach| reach.is_of_any_device()) {
+            true => Conflict::AnyDevice,
+            false => Conflict::Same,
+        }
+    }
+
+    /// Returns the conflict of two binds to the same addresses.
+    fn of(reaches: &[Reach]) -> Conflict {
+        Conflict::between(reaches, &[])
+    }
+
+    fn error(self, port: u16) -> PortError {
+        match self {
+            Conflict::Same => PortError::InUse { port },
+            Conflict::AnyDevice => PortError::NotAvailable { port },
+        }
     }
 }
 
@@ -217,28 +267,33 @@ impl Port {
         Ok(Some(shares))
     }
 
-    /// Returns whether another process has the port exclusively at an address that is also in
+    /// Returns where another process has the port exclusively, if an address there is also in
     /// `reach`. The name of `reach` itself is not checked.
-    fn is_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
+    fn is_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<Option<Reach>> {
         for other in others(reach) {
             if !self.names.contains_key(&other) && lookup.is_taken(&key.name(other))? {
-                return Ok(true);
+                return Ok(Some(other));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Returns whether other processes share the port at an address that is also in `reach`.
-    fn is_shared_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<bool> {
+    /// Returns where other processes share the port, if an address there is also in `reach`.
+    fn is_shared_elsewhere(
+        &self,
+        lookup: &Lookup,
+        key: Key,
+        reach: Reach,
+    ) -> io::Result<Option<Reach>> {
         for other in others(reach).into_iter().chain([reach]) {
             let ours = self.shared.get(&other).map(|(number, _)| *number);
             for (number, name) in key.shared_names(other) {
                 if Some(number) != ours && lookup.is_taken(&name)? {
-                    return Ok(true);
+                    return Ok(Some(other));
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -290,10 +345,9 @@ impl PortClaim {
             space: wish.space,
             port: wish.port,
         };
-        if ports.take(key, &owner)? {
-            Ok(PortClaim { key, owner })
-        } else {
-            Err(PortError::InUse { port: wish.port })
+        match ports.take(key, &owner)? {
+            None => Ok(PortClaim { key, owner }),
+            Some(conflict) => Err(conflict.error(wish.port)),
         }
     }
 
@@ -311,28 +365,27 @@ impl PortClaim {
     /// Makes the port exclusive: requests for a listener must have one destination.
     ///
     /// # Errors
-    /// [`PortError::InUse`] while the port is shared.
+    /// [`PortError::InUse`] or [`PortError::NotAvailable`] while the port is shared.
     pub fn listen(&self) -> Result<(), PortError> {
-        let in_use = PortError::InUse {
-            port: self.key.port,
-        };
+        let conflict = |conflict: Conflict| conflict.error(self.key.port);
         let mut ports = lock(ports());
-        let Some(port) = ports.held.get_mut(&self.key) else {
-            return Err(in_use);
-        };
         let reaches = &self.owner.reaches;
+        let Some(port) = ports.held.get_mut(&self.key) else {
+            // Not reached: while the claim exists, its port has an owner.
+            return Err(conflict(Conflict::of(reaches)));
+        };
         let other = |owner: &&Arc<Owner>| !Arc::ptr_eq(owner, &self.owner);
         let mut others = port.owners.iter().filter(other);
-        if others.any(|owner| owner.meets(reaches)) {
-            return Err(in_use);
+        if let Some(other) = others.find(|owner| owner.meets(reaches)) {
+            return Err(conflict(Conflict::between(reaches, &other.reaches)));
         }
         let Some(names) = port.take_alone(self.key, reaches)? else {
-            return Err(in_use);
+            return Err(conflict(Conflict::of(reaches)));
         };
         let lookup = Lookup::new()?;
         for reach in reaches {
-            if port.is_shared_elsewhere(&lookup, self.key, *reach)? {
-                return Err(in_use);
+            if let Some(other) = port.is_shared_elsewhere(&lookup, self.key, *reach)? {
+                return Err(conflict(Conflict::between(reaches, &[other])));
             }
         }
         port.names.extend(names);
@@ -368,7 +421,7 @@ impl Ports {
             let port = range.start() + ((start + step) % count) as u16;
             let key = Key { space, port };
             let usable = !self.held.contains_key(&key) && (port != self.last || count == 1);
-            if usable && self.take(key, owner)? {
+            if usable && self.take(key, owner)?.is_none() {
                 self.last = port;
                 let owner = Arc::clone(owner);
                 return Ok(PortClaim { key, owner });
@@ -377,50 +430,52 @@ impl Ports {
         Err(PortError::NoneFree)
     }
 
-    /// Adds `owner` to the owners of a port; returns false if another owner conflicts.
-    fn take(&mut self, key: Key, owner: &Arc<Owner>) -> io::Result<bool> {
+    /// Adds `owner` to the owners of a port, unless another owner conflicts.
+    fn take(&mut self, key: Key, owner: &Arc<Owner>) -> io::Result<Option<Conflict>> {
         let nobody = Port::default();
         let held = self.held.get(&key).unwrap_or(&nobody);
         let in_the_way = |other: &Arc<Owner>| {
             let both_share = other.shares() && owner.shares();
             !both_share && other.meets(&owner.reaches)
         };
-        if held.owners.iter().any(in_the_way) {
-            return Ok(false);
+        if let Some(other) = held.owners.iter().find(|other| in_the_way(other)) {
+            return Ok(Some(Conflict::between(&owner.reaches, &other.reaches)));
         }
+        let with_same = Some(Conflict::of(&owner.reaches));
+        let with = |other: Reach| Some(Conflict::between(&owner.reaches, &[other]));
         let lookup = Lookup::new()?;
         let (mut names, mut shared) = (Vec::new(), Vec::new());
         if owner.shares() {
             match held.take_shares(key, &owner.reaches)? {
                 Some(taken) => shared = taken,
-                None => return Ok(false),
+                None => return Ok(with_same),
             }
             for reach in &owner.reaches {
                 if !held.names.contains_key(reach) && lookup.is_taken(&key.name(*reach))? {
-                    return Ok(false);
+                    return Ok(with_same);
                 }
             }
         } else {
             match held.take_alone(key, &owner.reaches)? {
                 Some(taken) => names = taken,
-                None => return Ok(false),
+                None => return Ok(with_same),
             }
             for reach in &owner.reaches {
-                if held.is_shared_elsewhere(&lookup, key, *reach)? {
-                    return Ok(false);
+                if let Some(other) = held.is_shared_elsewhere(&lookup, key, *reach)? {
+                    return Ok(with(other));
                 }
             }
         }
         for reach in &owner.reaches {
-            if held.is_elsewhere(&lookup, key, *reach)? {
-                return Ok(false);
+            if let Some(other) = held.is_elsewhere(&lookup, key, *reach)? {
+                return Ok(with(other));
             }
         }
         let port = self.held.entry(key).or_default();
         port.names.extend(names);
         port.shared.extend(shared);
         port.owners.push(Arc::clone(owner));
-        Ok(true)
+        Ok(None)
     }
 }
 
@@ -463,9 +518,18 @@ mod tests {
         PortClaim::take(wish(address, 0)).unwrap()
     }
 
+    /// Every conflict of these tests is with the wildcard or a loopback address.
     #[track_caller]
     fn refused(wish: PortWish) {
         let error = PortClaim::take(wish).unwrap_err();
+        assert_eq!(error.errno(), libc::EADDRNOTAVAIL, "{error}");
+    }
+
+    #[test]
+    fn two_binds_to_one_address_of_a_device_are_one_too_many() {
+        const OF_A_DEVICE: &str = "192.0.2.1";
+        let claim = any(OF_A_DEVICE);
+        let error = PortClaim::take(wish(OF_A_DEVICE, claim.port())).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
     }
 
@@ -540,7 +604,7 @@ mod tests {
         let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
         let everywhere = PortClaim::take(shared("0.0.0.0", key.port)).unwrap();
         drop(everywhere);
-        assert_eq!(ours.listen().unwrap_err().errno(), libc::EADDRINUSE);
+        assert_eq!(ours.listen().unwrap_err().errno(), libc::EADDRNOTAVAIL);
         drop(ours);
         refused(wish(LOOPBACK, key.port));
         refused(wish("0.0.0.0", key.port));

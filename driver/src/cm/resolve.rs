@@ -1,6 +1,6 @@
 //! From IP addresses to devices: the device of an address, and the source for a destination.
 
-use crate::device::{Device, PORT, devices};
+use crate::device::{Device, PORT, PortState, devices};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,6 +23,15 @@ pub struct Bound {
 impl Bound {
     /// The port number: a device has one port.
     pub const PORT: u8 = PORT;
+
+    fn new(device: Arc<Device>, index: usize, ip: IpAddr) -> Bound {
+        Bound {
+            // A GID table has at most 256 entries.
+            gid_index: index as u8,
+            address: LocalAddress::new(ip, device.interface_index()),
+            device,
+        }
+    }
 
     /// Returns the address as a GID.
     pub fn gid(&self) -> Gid {
@@ -65,6 +74,9 @@ pub enum ResolveError {
     /// The address belongs to an interface without a device: ENODEV.
     #[error("{0} belongs to no device: `urxe devices` lists them, and why others are none")]
     NoDevice(IpAddr),
+    /// No device is active: ENODEV.
+    #[error("no device is active: `urxe devices` lists interfaces that are none, and why")]
+    NoneActive,
     /// Source and destination have different IP versions: EINVAL.
     #[error("{from} cannot reach {to}: they are of different IP versions")]
     Versions {
@@ -92,7 +104,7 @@ impl ResolveError {
         match self {
             Self::NoScope(_) | Self::Versions { .. } => libc::EINVAL,
             Self::NotHere(_) => libc::EADDRNOTAVAIL,
-            Self::NoDevice(_) => libc::ENODEV,
+            Self::NoDevice(_) | Self::NoneActive => libc::ENODEV,
             Self::NoRoute { source, .. } => source.raw_os_error().unwrap_or(libc::ENETUNREACH),
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -117,26 +129,68 @@ fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
 pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
     let scope = scope(&address)?;
     let ip = address.ip().to_canonical();
-    for device in devices().map_err(ResolveError::System)? {
-        if scope != 0 && device.interface_index() != scope {
-            continue;
-        }
-        let found = device.gids().into_iter().find(|(_, gid)| *gid == ip);
-        if let Some((index, ip)) = found {
-            let address = LocalAddress::new(ip, device.interface_index());
-            return Ok(Bound {
-                // A GID table has at most 256 entries.
-                gid_index: index as u8,
-                device,
-                address,
-            });
-        }
+    let on_link = |device: &Device| scope == 0 || device.interface_index() == scope;
+    if let Some(bound) = device_with(ip, on_link)? {
+        return Ok(bound);
     }
     // Only an address of this host can be bound.
     match udp(address.ip()).and_then(|socket| socket.bind(&SockAddr::from(with_port(address, 0)))) {
         Ok(()) => Err(ResolveError::NoDevice(ip)),
         Err(_) => Err(ResolveError::NotHere(ip)),
     }
+}
+
+/// Returns the device that has a GID; `None` if no device of this host has it. A GID has no scope:
+/// if two devices have the same link-local address, the first one is returned.
+///
+/// # Errors
+/// [`ResolveError::System`].
+pub(crate) fn device_of_gid(gid: Gid) -> Result<Option<Bound>, ResolveError> {
+    device_with(gid.to_ip(), |_| true)
+}
+
+/// Returns the first device with an address for which `suits` holds.
+fn device_with(ip: IpAddr, suits: impl Fn(&Device) -> bool) -> Result<Option<Bound>, ResolveError> {
+    let devices = devices().map_err(ResolveError::System)?;
+    let mut found = devices.into_iter().filter(|device| suits(device));
+    Ok(found.find_map(|device| {
+        let gids = device.gids();
+        let (index, ip) = gids.into_iter().find(|(_, gid)| *gid == ip)?;
+        Some(Bound::new(device, index, ip))
+    }))
+}
+
+/// Returns whether an address is one of this host's loopback addresses.
+pub(crate) fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Returns whether a bind to an address leaves the device open: the unspecified address and, as in
+/// the kernel's `cma_any_addr`, loopback addresses.
+pub(crate) fn is_of_any_device(ip: IpAddr) -> bool {
+    ip.is_unspecified() || is_loopback(ip)
+}
+
+/// Returns the device for a loopback destination, which is the first active one, with its first
+/// address. A global address of the same IP version as the destination takes precedence.
+///
+/// # Errors
+/// [`ResolveError::NoneActive`], or [`ResolveError::System`].
+pub(crate) fn first_active(destination: IpAddr) -> Result<Bound, ResolveError> {
+    let v4 = destination.to_canonical().is_ipv4();
+    for device in devices().map_err(ResolveError::System)? {
+        let gids = device.gids();
+        let same = gids.iter().find(|(_, ip)| match ip {
+            IpAddr::V4(_) => v4,
+            IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
+        });
+        if device.port_state() == PortState::Active
+            && let Some((index, ip)) = same.or(gids.first())
+        {
+            return Ok(Bound::new(device, *index, *ip));
+        }
+    }
+    Err(ResolveError::NoneActive)
 }
 
 /// Returns the kernel's source address for a destination.

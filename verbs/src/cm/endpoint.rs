@@ -66,7 +66,7 @@ unsafe fn prepare(
     unsafe {
         if !qp_init_attr.is_null() {
             entry::read(qp_init_attr)?;
-            (&raw mut (*qp_init_attr).qp_type).write(res.ai_qp_type.cast_unsigned());
+            (&raw mut (*qp_init_attr).qp_type).write_unaligned(res.ai_qp_type.cast_unsigned());
         }
         if res.ai_flags & RAI_PASSIVE != 0 {
             address::bind(id, res.ai_src_addr)?;

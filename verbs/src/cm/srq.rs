@@ -133,7 +133,7 @@ pub unsafe extern "C" fn rdma_create_srq(
             };
             wanted.pd = pd;
             create(id, &mut wanted)?;
-            (&raw mut (*attr).attr).write(wanted.attr);
+            (&raw mut (*attr).attr).write_unaligned(wanted.attr);
         }
         Ok(())
     })

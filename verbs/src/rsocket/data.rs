@@ -53,7 +53,7 @@ impl Pieces {
         // SAFETY: `first` points to `count` readable elements: the caller's contract, section
         // Safety.
         let pieces: Vec<iovec> = (0..count)
-            .map(|at| unsafe { first.add(at).read() })
+            .map(|at| unsafe { first.add(at).read_unaligned() })
             .collect();
         let mut left = 0_u64;
         for piece in &pieces {

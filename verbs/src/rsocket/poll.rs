@@ -198,13 +198,15 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -
     entry::number("rpoll", || {
         let count = usize::try_from(nfds).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: `fds` points to `nfds` readable elements: the caller's contract, section Safety.
-        let mut polled = (0..count).map(|at| unsafe { fds.add(at).read() }).collect();
+        let mut polled = (0..count)
+            .map(|at| unsafe { fds.add(at).read_unaligned() })
+            .collect();
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         let found = poll(&mut polled, timeout)?;
         for (at, fd) in polled.iter().enumerate() {
             // SAFETY: `fds` points to `nfds` writable elements: the caller's contract, section
             // Safety.
-            unsafe { (&raw mut (*fds.add(at)).revents).write(fd.revents) };
+            unsafe { (&raw mut (*fds.add(at)).revents).write_unaligned(fd.revents) };
         }
         Ok(found as c_int)
     })

@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
             let mut sink = Pieces::of(message.msg_iov, message.msg_iovlen)?;
             let name = (message.msg_name.cast(), &raw mut (*msg).msg_namelen);
             let received = receive(socket, &mut sink, flags, name)?;
-            (&raw mut (*msg).msg_flags).write(0);
+            (&raw mut (*msg).msg_flags).write_unaligned(0);
             Ok(told(received))
         }
     })

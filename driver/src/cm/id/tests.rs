@@ -25,7 +25,8 @@ fn an_address_leads_to_a_device_and_a_path() {
     assert_eq!(id.state(), State::AddressResolved);
     let addresses = id.addresses();
     assert_ne!(addresses.source.unwrap().port(), 0);
-    assert!(addresses.bound.unwrap().device.is_loopback());
+    let first = crate::device::devices().unwrap().remove(0);
+    assert!(Arc::ptr_eq(&addresses.bound.unwrap().device, &first));
 
     invalid(id.resolve_address(None, address("127.0.0.1")));
     invalid(id.bind(address("127.0.0.1")));
@@ -47,16 +48,36 @@ fn a_bound_identifier_keeps_its_address_and_ip_version() {
 }
 
 #[test]
-fn a_source_without_a_device_is_an_event() {
+fn a_source_that_is_not_of_this_host_is_refused() {
     let (channel, id) = id();
     id.bind(address("0.0.0.0")).unwrap();
-    // The kernel sends to 127.9.9.9 from 127.0.0.1; a source of 127.9.9.9 would have no device.
     id.resolve_address(None, address("127.9.9.9")).unwrap();
     assert_eq!(channel.next().unwrap().status, 0);
     let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
-    let error = other.resolve_address(Some(address("127.9.9.9")), address("127.0.0.1"));
-    assert_eq!(error.unwrap_err().errno(), libc::ENODEV);
+    let error = other.resolve_address(Some(address("192.0.2.77")), address("127.0.0.1"));
+    assert_eq!(error.unwrap_err().errno(), libc::EADDRNOTAVAIL);
     assert_eq!(other.state(), State::Idle);
+}
+
+#[test]
+fn a_loopback_address_selects_no_device_until_a_destination_is_resolved() {
+    let (channel, id) = id();
+    for bound in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+        let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+        id.bind(address(bound)).unwrap();
+        assert!(id.addresses().bound.is_none(), "{bound}");
+    }
+    id.bind(address("127.0.0.1")).unwrap();
+    let port = id.addresses().source.unwrap().port();
+    id.resolve_address(None, address("127.0.0.1")).unwrap();
+    let addresses = id.addresses();
+    let source = addresses.source.unwrap();
+    assert_eq!(
+        (source.ip(), source.port()),
+        (address("127.0.0.1").ip(), port)
+    );
+    let gid = addresses.bound.as_ref().unwrap().gid();
+    assert_eq!(addresses.gids(), (Some(gid), Some(gid)));
 }
 
 #[test]
@@ -104,7 +125,8 @@ fn a_closed_identifier_gives_its_port_back() {
     id.bind(address("127.0.0.1")).unwrap();
     let source = id.addresses().source.unwrap();
     let other = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
-    assert_eq!(other.bind(source).unwrap_err().errno(), libc::EADDRINUSE);
+    let error = other.bind(source).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRNOTAVAIL);
     id.close();
     other.bind(source).unwrap();
 }

@@ -41,8 +41,8 @@ use urxe_proto::cm::wire::{
     Addressee, Message, RejectReason, ServiceId, disconnect, mra, rej, rtu,
 };
 use urxe_proto::cm::{
-    Accept, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt, ListenerId,
-    Manager, MraWhen, Resolve, SidrAnswer, State,
+    Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt,
+    ListenerId, Manager, MraWhen, Resolve, SidrAnswer, State,
 };
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
@@ -500,9 +500,12 @@ impl Gsi {
     /// request without a listener until its timeout.
     fn sort(&self, request: Request, now: Time, shared: &Shared) -> Option<Arrived> {
         let arrived = &request.arrived;
-        match Message::parse(arrived.mad()).map(|(_, message)| message.addressee()) {
+        let message = Message::parse(arrived.mad()).map(|(_, message)| message);
+        match message.as_ref().map(Message::addressee) {
             Ok(Addressee::Service(service)) => {
-                let address = arrived.address().local;
+                let Address { local, remote, .. } = arrived.address();
+                let requested = |message: &Message| message.requested_address(local, remote);
+                let address = message.as_ref().map_or(local, requested);
                 if lock(&self.inner).manager.listens(service, address) {
                     return Some(request.arrived);
                 }

@@ -7,7 +7,7 @@ use crate::cm::resolution::{SidrAnswer, reply};
 use crate::cm::wire::private_data::{Info, PrivateData};
 use crate::cm::wire::{
     Answered, ApStatus, Drep, Dreq, Lap, Message, Mra, Rej, RejectReason, Rep, Req, SidrReq,
-    SidrStatus, Transport,
+    SidrStatus, Transport, requested_address,
 };
 use crate::cm::{Address, CommId, Event, Ids};
 use crate::ids::{Gid, Qpn};
@@ -83,7 +83,8 @@ impl<I: Ids> Manager<I> {
             self.disconnect_stale(now, id);
             return;
         }
-        let Some(listener) = self.listeners.find(req.service, from.address.local) else {
+        let requested = requested_address(from.address.local, gid, &req.private_data);
+        let Some(listener) = self.listeners.find(req.service, requested) else {
             self.refuse_req(from, req, RejectReason::INVALID_SERVICE_ID, Info::default());
             return;
         };
@@ -220,7 +221,8 @@ impl<I: Ids> Manager<I> {
         if self.resolutions.is_duplicate(&address, req, &mut self.out) {
             return;
         }
-        let Some(listener) = self.listeners.find(req.service, address.local) else {
+        let requested = requested_address(address.local, address.remote, &req.private_data);
+        let Some(listener) = self.listeners.find(req.service, requested) else {
             self.out.counters.refused += 1;
             let refusal = SidrAnswer::refusal(SidrStatus::UNSUPPORTED);
             let rep = reply(req.request_id, req.service, &refusal);

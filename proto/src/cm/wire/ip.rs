@@ -1,5 +1,6 @@
 //! The RDMA IP CM service (annex A11): IP addresses and ports in service IDs and private data.
 
+use crate::ids::Gid;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::network_endian::U16;
@@ -141,6 +142,23 @@ impl IpHeader {
             destination: field(self.destination),
         };
         zerocopy::transmute!(raw)
+    }
+}
+
+/// Returns the local address for which a listener must listen to get a request.
+///
+/// A request for a loopback address is sent from an address of the host to the same address, since
+/// a loopback address leads to any active device. Only the header in its private data has the
+/// loopback address. A request from another host is for the address to which it was sent, whatever
+/// its header states.
+pub fn requested_address(local: Gid, remote: Gid, private_data: &[u8]) -> Gid {
+    let destination = match IpHeader::parse(private_data) {
+        Ok((header, _)) if local == remote => header.destination.to_canonical(),
+        _ => return local,
+    };
+    match destination.is_loopback() {
+        true => Gid::from_ip(destination),
+        false => local,
     }
 }
 

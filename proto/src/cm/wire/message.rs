@@ -1,9 +1,11 @@
 //! A type for all messages, and conversion from and to MADs.
 
+use super::ip::requested_address;
 use super::mad::{Attribute, LEN, Mad, MadError, MadHeader};
 use super::{
     Apr, Drep, Dreq, Ece, Lap, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
 };
+use crate::ids::Gid;
 use crate::wire::Layout;
 
 /// The addressee of a message.
@@ -134,6 +136,15 @@ impl Message {
             Message::SidrRep(message) => Addressee::CommId(message.request_id),
             Message::Lap(message) => Addressee::CommId(message.remote_comm_id),
             Message::Apr(message) => Addressee::CommId(message.remote_comm_id),
+        }
+    }
+
+    /// The local address that a message from `remote` to `local` is for; see [`requested_address`].
+    pub fn requested_address(&self, local: Gid, remote: Gid) -> Gid {
+        match self {
+            Message::Req(message) => requested_address(local, remote, &message.private_data),
+            Message::SidrReq(message) => requested_address(local, remote, &message.private_data),
+            _ => local,
         }
     }
 

@@ -27,7 +27,7 @@ mod tests;
 pub use alternate::{ApStatus, Apr, Lap};
 pub use disconnect::{Drep, Dreq};
 pub use ece::Ece;
-pub use ip::{IpHeader, IpHeaderError, PortSpace, ServiceId};
+pub use ip::{IpHeader, IpHeaderError, PortSpace, ServiceId, requested_address};
 pub use mad::{Attribute, Mad, MadError, MadHeader};
 pub use message::{Addressee, Message};
 pub use mra::Mra;

@@ -1,0 +1,80 @@
+//! libfabric's `verbs` provider with default settings: connections, and reliable datagrams over them.
+
+use std::time::Duration;
+
+use crate::common::namespace::Cable;
+use crate::common::pingpong::exclusive;
+use crate::common::place::Place;
+use crate::common::require::{IP, Need, require};
+use crate::common::run::{Finished, Running, run};
+use crate::common::tcp;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The TCP port at which `fi_pingpong` agrees on the transfer.
+const PORT: u16 = 47_592;
+
+/// Two hosts, if libfabric's programs are installed.
+fn hosts() -> Option<Cable> {
+    let needs = [
+        Need::Program("fi_pingpong", "libfabric-bin"),
+        IP,
+        Need::NetworkNamespaces,
+    ];
+    require(&needs).then(|| Cable::new(&Place::here(), 1500))
+}
+
+/// A server at one place and a client at another, which connects to `to`.
+#[track_caller]
+fn transfers(server: &Place, client: &Place, to: &str, provider: &str, endpoint: &str) {
+    let start = |place: &Place, to: &[&str]| {
+        let mut command = place.verbs("fi_pingpong");
+        command.args(["-p", provider, "-e", endpoint, "-I", "100", "-S", "all"]);
+        command.args(["-c"]).args(to);
+        Running::start(format!("fi_pingpong {provider} {endpoint} {to:?}"), command)
+    };
+    let server = tcp::wait_for(start(server, &[]), PORT, LIMIT);
+    let client = start(client, &[to]).finish(LIMIT);
+    let server = server.finish(match client.status.success() {
+        true => LIMIT,
+        false => Duration::from_secs(2),
+    });
+    let good = |side: &Finished| side.status.success() && !side.timed_out;
+    assert!(good(&server) && good(&client), "{server}\n\n{client}");
+}
+
+#[test]
+fn libfabric_finds_a_device_for_each_kind_of_endpoint() {
+    let Some(cable) = hosts() else {
+        return;
+    };
+    for (provider, endpoint) in [("verbs", "FI_EP_MSG"), ("verbs;ofi_rxm", "FI_EP_RDM")] {
+        let mut command = cable.a.place().verbs("fi_info");
+        command.args(["-p", provider, "-t", endpoint]);
+        let info = run("fi_info", command, LIMIT).success();
+        assert!(info.stdout.contains("domain: urxe_va"), "{info}");
+    }
+}
+
+#[test]
+fn libfabric_transfers_between_hosts() {
+    let Some(cable) = hosts() else {
+        return;
+    };
+    let _exclusive = exclusive();
+    let (server, client) = (cable.a.place(), cable.b.place());
+    transfers(server, client, Cable::A, "verbs", "msg");
+    transfers(server, client, Cable::A, "verbs;ofi_rxm", "rdm");
+}
+
+#[test]
+fn libfabric_transfers_over_loopback_addresses() {
+    let Some(cable) = hosts() else {
+        return;
+    };
+    let _exclusive = exclusive();
+    cable.a.ip("link set lo up");
+    let here = cable.a.place();
+    transfers(here, here, "127.0.0.1", "verbs", "msg");
+    transfers(here, here, "127.0.0.1", "verbs;ofi_rxm", "rdm");
+}
