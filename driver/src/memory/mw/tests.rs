@@ -196,9 +196,8 @@ fn only_keys_of_type_2_windows_can_be_invalidated() {
     let refused = fixture.invalidate(QPN, fixture.mw.rkey());
     assert_eq!(refused, Err(MemoryError::Window));
     assert_eq!(fixture.invalidate(QPN, fixture.mr.rkey()), Err(Key));
-    let other = regions()
-        .table()
-        .invalidate(&Pd::new(), QPN, fixture.mw.rkey());
+    let key = fixture.mw.rkey();
+    let other = regions().table().invalidate(&Pd::new(), QPN, key);
     assert_eq!(other, Err(Key));
     fixture.write(16, 8).unwrap();
 }
