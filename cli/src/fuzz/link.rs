@@ -60,7 +60,8 @@ impl Link {
         let (local, peer_port) = (address.with_port(ROCE_PORT), address.peer(peer, ROCE_PORT));
         let flow = Flow::new(local, peer_port).ok_or(LinkError::OtherFamily { from, peer })?;
         Ok(Link {
-            socket: urxe_net::open_exclusive(address).map_err(|source| LinkError::Open { source })?,
+            socket: urxe_net::open_exclusive(address)
+                .map_err(|source| LinkError::Open { source })?,
             local,
             peer: peer_port,
             out: FlowIcrc::new(&flow),
