@@ -241,11 +241,12 @@ impl Endpoint {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let mut received = (self.inbound).receive(batch, self.receiver.as_fd(), self.address)?;
+        let count = self.inbound.receive(batch, self.receiver.as_fd())?;
+        let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
             let mut run: Option<Run> = None;
             let mut offset = 0;
-            for datagram in batch.datagrams() {
+            for mut datagram in batch.datagrams() {
                 let start = offset;
                 offset += datagram.bytes.len();
                 let owner = self.owner(datagram.bytes);
@@ -253,7 +254,7 @@ impl Endpoint {
                     self.forward(run.slot, &run.cut(&batch, start), &mut received, &mut f);
                 }
                 match owner {
-                    Owner::ThisProcess => received.deliver(datagram, &mut f),
+                    Owner::ThisProcess => received.deliver(&mut datagram, &mut f),
                     Owner::Other(slot) => {
                         run.get_or_insert(Run {
                             slot,
@@ -272,7 +273,7 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(&batch, offset), &mut received, &mut f);
             }
         }
-        Ok(received.count())
+        Ok(count)
     }
 
     /// Does the work that is due: steering messages, the backlog of datagrams to forward, and
@@ -399,10 +400,12 @@ impl Endpoint {
         received: &mut Received<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        for datagram in run.datagrams() {
+        for mut datagram in run.datagrams() {
             match self.owner(datagram.bytes) {
-                Owner::ThisProcess => received.deliver(datagram, f),
-                Owner::Other(_) if names_an_id(datagram.bytes) => received.deliver(datagram, f),
+                Owner::ThisProcess => received.deliver(&mut datagram, f),
+                Owner::Other(_) if names_an_id(datagram.bytes) => {
+                    received.deliver(&mut datagram, f)
+                }
                 _ => self.shared.counters().no_such_slot.add(1),
             }
         }

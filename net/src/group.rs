@@ -52,13 +52,14 @@ impl Group {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
-        let mut received = (self.inbound).receive(batch, self.receiver.as_fd(), self.address)?;
+        let count = self.inbound.receive(batch, self.receiver.as_fd())?;
+        let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
-            for datagram in batch.datagrams() {
-                received.deliver(datagram, &mut f);
+            for mut datagram in batch.datagrams() {
+                received.deliver(&mut datagram, &mut f);
             }
         }
-        Ok(received.count())
+        Ok(count)
     }
 }
 

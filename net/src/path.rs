@@ -22,10 +22,7 @@ pub(super) const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGN
 
 /// A path from one local address to one peer: socket, headers, flow. Cloning it is cheap.
 #[derive(Clone)]
-pub struct Path {
-    inner: Arc<PathInner>,
-    faults: Option<Arc<OutboundFaults>>,
-}
+pub struct Path(Arc<PathInner>);
 
 /// The parameters of a [`Path`] besides its two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +52,15 @@ impl Default for PathOptions {
 }
 
 pub(super) struct PathInner {
-    pub(super) socket: Arc<TxSocket>,
     pub(super) icrc: FlowIcrc,
+    pub(super) sender: Sender,
+    faults: Option<Arc<OutboundFaults>>,
+}
+
+/// The socket and the headers with which packets of a path are sent.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) socket: Arc<TxSocket>,
     pub(super) outbound: Outbound,
     peer: SocketAddr,
     options: PathOptions,
@@ -94,50 +98,65 @@ impl Path {
         if options.hop_limit != SOCKET_HOP_LIMIT || multicast {
             controls.push(level, ttl, i32::from(options.hop_limit));
         }
-        let inner = Arc::new(PathInner {
+        Path(Arc::new(PathInner {
             icrc,
-            name: RawAddress::new(peer, options.flow_label),
-            socket,
-            outbound,
-            peer,
-            options,
-            controls,
-        });
-        Path { inner, faults }
+            sender: Sender {
+                name: RawAddress::new(peer, options.flow_label),
+                socket,
+                outbound,
+                peer,
+                options,
+                controls,
+            },
+            faults,
+        }))
     }
 
     /// The address and port of the peer.
     pub fn peer(&self) -> SocketAddr {
-        self.inner.peer
+        self.0.sender.peer
     }
 
     /// The local address, with the UDP source port.
     pub fn local(&self) -> SocketAddr {
-        self.inner
+        self.0
+            .sender
             .socket
             .address()
-            .with_port(self.inner.socket.port())
+            .with_port(self.0.sender.socket.port())
     }
 
     /// The parameters that the path was created with.
     pub fn options(&self) -> PathOptions {
-        self.inner.options
+        self.0.sender.options
     }
 
     /// The socket that sends.
     pub fn socket(&self) -> &Arc<TxSocket> {
-        &self.inner.socket
+        &self.0.sender.socket
     }
 
     /// Whether both handles refer to one path, not just to equal ones.
     pub(super) fn is(&self, other: &Path) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(super) fn inner(&self) -> &PathInner {
-        &self.inner
+        &self.0
     }
+}
 
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path")
+            .field("local", &self.local())
+            .field("peer", &self.peer())
+            .field("options", &self.0.sender.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PathInner {
     /// Whether packets pass through the fault injector.
     pub(super) fn has_faults(&self) -> bool {
         self.faults.is_some()
@@ -149,24 +168,14 @@ impl Path {
             return;
         };
         let packet = Outgoing {
-            path: self.inner.clone(),
+            sender: self.sender.clone(),
             bytes: bytes.to_vec(),
         };
         lock(&faults.0).pass(packet, clock::now(), &mut Outgoing::send);
     }
 }
 
-impl fmt::Debug for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Path")
-            .field("local", &self.local())
-            .field("peer", &self.peer())
-            .field("options", &self.inner.options)
-            .finish_non_exhaustive()
-    }
-}
-
-impl PathInner {
+impl Sender {
     /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet.
     pub(super) fn message(
         &self,
@@ -238,7 +247,7 @@ pub(super) struct OutboundFaults(Mutex<Injector<Outgoing>>);
 /// A packet that passes through the fault injector.
 #[derive(Clone)]
 struct Outgoing {
-    path: Arc<PathInner>,
+    sender: Sender,
     bytes: Vec<u8>,
 }
 
@@ -251,9 +260,9 @@ impl faults::Packet for Outgoing {
 impl Outgoing {
     /// Sends the packet on its own, so its identification is 0.
     fn send(self) {
-        self.path.capture(0, &self.bytes);
-        if let Err(error) = self.path.send_one(&self.bytes) {
-            self.path.outbound.counters.count_send_error(1, &error);
+        self.sender.capture(0, &self.bytes);
+        if let Err(error) = self.sender.send_one(&self.bytes) {
+            self.sender.outbound.counters.count_send_error(1, &error);
         }
     }
 }

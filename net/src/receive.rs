@@ -220,6 +220,7 @@ impl RecvBatch {
 
     /// Returns the messages of the last [`RecvBatch::fill`] with their bytes, and the state that
     /// [`Inbound`] keeps.
+    #[inline]
     pub(super) fn parts(&mut self) -> (Messages<'_>, &mut InboundState) {
         let messages = Messages {
             messages: self.messages.iter(),
@@ -400,29 +401,38 @@ impl Inbound {
         }
     }
 
-    /// Receives once from a socket that is bound to `dst`.
+    /// Receives once from a socket. Returns the number of messages.
     ///
     /// # Errors
     /// When the socket fails.
-    pub(super) fn receive<'a>(
-        &'a self,
-        batch: &'a mut RecvBatch,
+    pub(super) fn receive(
+        &self,
+        batch: &mut RecvBatch,
         socket: BorrowedFd<'_>,
-        dst: LocalAddress,
-    ) -> io::Result<Received<'a>> {
+    ) -> io::Result<usize> {
         self.counters.receive_calls.add(1);
         let count = batch.fill(socket)?;
         if count > 0 {
             self.counters.messages_in.add(count as u64);
         }
+        Ok(count)
+    }
+
+    /// Returns the messages that the last call of [`Inbound::receive`] has received from a socket
+    /// that is bound to `dst`.
+    #[inline]
+    pub(super) fn received<'a>(
+        &'a self,
+        batch: &'a mut RecvBatch,
+        dst: LocalAddress,
+    ) -> Received<'a> {
         let (messages, state) = batch.parts();
-        Ok(Received {
+        Received {
             inbound: self,
             dst,
-            count,
             messages,
             state,
-        })
+        }
     }
 
     /// Passes a datagram through all stages, and calls `f` if its ICRC is correct. The injector may
@@ -430,14 +440,14 @@ impl Inbound {
     pub(super) fn deliver(
         &self,
         state: &mut InboundState,
-        mut datagram: Datagram<'_>,
+        datagram: &mut Datagram<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
         let Some(injector) = &self.faults else {
-            return self.verify(state, &mut datagram, f);
+            return self.verify(state, datagram, f);
         };
         let mut released = Vec::new();
-        lock(injector).pass((&datagram).into(), clock::now(), &mut |p| released.push(p));
+        lock(injector).pass((&*datagram).into(), clock::now(), &mut |p| released.push(p));
         for datagram in &released {
             self.verify(state, &mut datagram.datagram(), f);
         }
@@ -523,19 +533,14 @@ impl Inbound {
 pub(super) struct Received<'a> {
     inbound: &'a Inbound,
     dst: LocalAddress,
-    count: usize,
     messages: Messages<'a>,
     state: &'a mut InboundState,
 }
 
 impl<'a> Received<'a> {
-    /// The number of messages that the kernel returned.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
     /// Returns the next message as a batch of datagrams. Truncated messages are counted and
     /// skipped.
+    #[inline]
     pub(super) fn next_batch(&mut self) -> Option<GroBatch<'a>> {
         loop {
             let (message, bytes) = self.messages.next()?;
@@ -555,16 +560,18 @@ impl<'a> Received<'a> {
     }
 
     /// See [`Inbound::deliver`].
-    pub(super) fn deliver(&mut self, datagram: Datagram<'_>, f: &mut impl FnMut(&Datagram<'_>)) {
+    pub(super) fn deliver(
+        &mut self,
+        datagram: &mut Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
         self.inbound.deliver(self.state, datagram, f);
     }
 }
 
 impl Drop for Received<'_> {
     fn drop(&mut self) {
-        if self.count > 0 {
-            self.inbound.finish(self.state);
-        }
+        self.inbound.finish(self.state);
     }
 }
 

@@ -58,7 +58,10 @@ pub struct SendReport {
 
 impl SendReport {
     fn lost(&mut self, path: &PathInner, packets: u64, error: io::Error) {
-        path.outbound.counters.count_send_error(packets, &error);
+        path.sender
+            .outbound
+            .counters
+            .count_send_error(packets, &error);
         self.lost += packets;
         self.error = Some(error);
     }
@@ -169,7 +172,7 @@ impl SendBatch {
             self.discard();
         }
         self.staged = None;
-        self.max_segments = if path.inner().socket.has_gso() {
+        self.max_segments = if path.inner().sender.socket.has_gso() {
             MAX_SEGMENTS
         } else {
             1
@@ -200,7 +203,7 @@ impl SendBatch {
 
     /// Sleeps at most 1 ms for space in the socket. Returns false if it still has none.
     fn wait_for_space(&self) -> bool {
-        let wait = |path: &Path| wait_writable(path.inner().socket.fd(), WAIT_MILLISECONDS);
+        let wait = |path: &Path| wait_writable(path.inner().sender.socket.fd(), WAIT_MILLISECONDS);
         self.path.as_ref().is_some_and(wait)
     }
 
@@ -214,10 +217,10 @@ impl SendBatch {
         if self.groups.is_empty() {
             return report;
         }
+        let path = path.inner();
         if path.has_faults() {
-            self.flush_through_faults(&path, &mut report);
+            self.flush_through_faults(path, &mut report);
         } else {
-            let path = path.inner();
             self.capture(path);
             self.flush_groups(path, &mut report);
         }
@@ -240,7 +243,7 @@ impl SendBatch {
         if left > 0
             && let Some(path) = &self.path
         {
-            path.inner().outbound.counters.send_blocked.add(left);
+            path.inner().sender.outbound.counters.send_blocked.add(left);
         }
         self.clear();
     }
@@ -249,7 +252,7 @@ impl SendBatch {
         while self.sent < self.groups.len() {
             match self.send_some(path) {
                 Ok(count) => {
-                    let counters = &path.outbound.counters;
+                    let counters = &path.sender.outbound.counters;
                     for group in &self.groups[self.sent..self.sent + count] {
                         report.add(group.count as u64, group.bytes.len());
                         if group.count > 1 {
@@ -264,7 +267,7 @@ impl SendBatch {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) => {
-                        path.socket.set_full(true);
+                        path.sender.socket.set_full(true);
                         report.blocked = true;
                         return;
                     }
@@ -273,7 +276,7 @@ impl SendBatch {
                     // actual error.
                     Some(code @ (libc::EIO | libc::EINVAL)) if self.groups[self.sent].count > 1 => {
                         if code == libc::EIO {
-                            path.socket.give_up_gso();
+                            path.sender.socket.give_up_gso();
                             self.max_segments = 1;
                         }
                         self.send_singly(path, report);
@@ -304,18 +307,18 @@ impl SendBatch {
             let segment = if group.count > 1 { group.segment } else { 0 };
             let control = controls[i].write(ControlList::new());
             headers[i].write(libc::mmsghdr {
-                msg_hdr: path.message(iovec, control, segment),
+                msg_hdr: path.sender.message(iovec, control, segment),
                 msg_len: 0,
             });
         }
-        path.outbound.counters.send_calls.add(1);
+        path.sender.outbound.counters.send_calls.add(1);
         // Not through the C library's function, which is a cancellation point.
         // SAFETY: the first `count` headers are initialized. The names, iovecs, buffers and control
         // messages that they point to outlive the call, which writes only the headers' `msg_len`.
         let n = unsafe {
             libc::syscall(
                 libc::SYS_sendmmsg,
-                path.socket.fd().as_raw_fd(),
+                path.sender.socket.fd().as_raw_fd(),
                 headers.as_mut_ptr(),
                 count as libc::c_uint,
                 SEND_FLAGS,
@@ -329,7 +332,7 @@ impl SendBatch {
         for range in self.groups[self.sent].packets() {
             let packet = &mut self.buffer[range];
             seal(&path.icrc, 0, packet);
-            match path.send_one(packet) {
+            match path.sender.send_one(packet) {
                 Ok(()) => report.add(1, packet.len()),
                 Err(error) => report.lost(path, 1, error),
             }
@@ -337,18 +340,18 @@ impl SendBatch {
     }
 
     /// Passes the packets one by one to the fault injector, which copies them.
-    fn flush_through_faults(&mut self, path: &Path, report: &mut SendReport) {
+    fn flush_through_faults(&mut self, path: &PathInner, report: &mut SendReport) {
         for range in self.groups.iter().flat_map(Group::packets) {
             let packet = &mut self.buffer[range];
-            seal(&path.inner().icrc, 0, packet);
+            seal(&path.icrc, 0, packet);
             report.add(1, packet.len());
             path.send_through_faults(packet);
         }
-        path.inner().outbound.capture.flush();
+        path.sender.outbound.capture.flush();
     }
 
     fn capture(&mut self, path: &PathInner) {
-        if !path.outbound.capture.is_active() {
+        if !path.sender.outbound.capture.is_active() {
             return;
         }
         let packets = self
@@ -356,10 +359,10 @@ impl SendBatch {
             .iter()
             .flat_map(|group| (0_u16..).zip(group.packets()));
         for (id, range) in packets.skip(self.captured) {
-            path.capture(id, &self.buffer[range]);
+            path.sender.capture(id, &self.buffer[range]);
             self.captured += 1;
         }
-        path.outbound.capture.flush();
+        path.sender.outbound.capture.flush();
     }
 
     /// Whether a packet of `len` bytes may be appended to the last group.

@@ -144,7 +144,7 @@ impl Shared {
             for mut datagram in batch.datagrams() {
                 self.counters.forwarded_in.add(1);
                 datagram.forwarded = true;
-                self.inbound.deliver(state, datagram, &mut f);
+                self.inbound.deliver(state, &mut datagram, &mut f);
             }
             self.inbound.finish(state);
         })

@@ -504,7 +504,7 @@ impl Imports {
                     return Some(path);
                 }
                 if reached.insert(to) {
-                    paths.push_back([path.as_slice(), &[to.clone()]].concat());
+                    paths.push_back([path.as_slice(), std::slice::from_ref(to)].concat());
                 }
             }
         }

@@ -11,7 +11,7 @@ pub struct Group {
     pub address: SocketAddr,
     /// Whether the identifier only sends to the group.
     pub send_only: bool,
-    /// A number that the caller of [`Id::join`] has set.
+    /// A number that the caller of [`Id::join`](super::Id::join) has set.
     pub tag: usize,
     /// The events of the group that the application has not acknowledged.
     pub acks: AckCount,
