@@ -16,6 +16,7 @@ use crate::work::{Completion, Sge};
 /// The consequence depends on the side of the access. A local access ends its work request with a
 /// local protection error; a remote one is answered with a NAK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// No region or window of this protection domain has the key.
     #[error("no memory region of this protection domain has the key")]

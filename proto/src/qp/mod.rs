@@ -10,7 +10,9 @@ mod transition;
 
 pub use counters::Counters;
 pub(crate) use migration::Migration;
-pub use transition::{TransitionError, check_transition, transitions_to_rts};
+pub use transition::{TransitionError, transitions_to_rts};
+
+use transition::check_transition;
 
 use crate::access::Access;
 use crate::ids::{Gid, QKey, Qpn};
