@@ -5,45 +5,18 @@
 //! plain vectors. Each result holds for the current call only. A key that was valid for one packet
 //! may be deregistered before the next, so state machines cache nothing about memory between calls.
 
-use crate::ids::{LKey, RKey, Srqn};
+pub use crate::access::{Access, WindowBind};
+
+use crate::ids::{RKey, Srqn};
 use crate::time::Time;
 use crate::work::{Completion, Sge};
-use bitflags::bitflags;
-
-bitflags! {
-    /// The access rights of a memory region; the bits of `enum ibv_access_flags`.
-    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-    pub struct Access: u32 {
-        /// Local write: receives, READ responses, results of atomics.
-        const LOCAL_WRITE = 1 << 0;
-        /// Remote write.
-        const REMOTE_WRITE = 1 << 1;
-        /// Remote read.
-        const REMOTE_READ = 1 << 2;
-        /// Remote atomics.
-        const REMOTE_ATOMIC = 1 << 3;
-        /// A memory window may be bound to the region.
-        const MW_BIND = 1 << 4;
-        /// Addresses are offsets from the start of the region.
-        const ZERO_BASED = 1 << 5;
-        /// On-demand paging: pages need not be present at registration.
-        const ON_DEMAND = 1 << 6;
-        /// A hint: the region is backed by huge pages.
-        const HUGETLB = 1 << 7;
-        /// Remote FLUSH to global visibility (A19).
-        const FLUSH_GLOBAL = 1 << 8;
-        /// Remote FLUSH to persistence (A19).
-        const FLUSH_PERSISTENT = 1 << 9;
-        /// Relaxed ordering: writes may become visible in any order.
-        const RELAXED_ORDERING = 1 << 20;
-    }
-}
 
 /// Why an access to memory failed.
 ///
 /// The consequence depends on the side of the access. A local access ends its work request with a
 /// local protection error; a remote one is answered with a NAK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// No region or window of this protection domain has the key.
     #[error("no memory region of this protection domain has the key")]
@@ -60,23 +33,6 @@ pub enum MemoryError {
     /// The type or the state of the memory window does not allow the access.
     #[error("the memory window's type or state does not allow this")]
     Window,
-}
-
-/// The parameters of a memory window bind (10.6.7.2, 11.4.1.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WindowBind {
-    /// The current key of the window.
-    pub window: RKey,
-    /// The new key: its low 8 bits replace those of the current key.
-    pub new_key: RKey,
-    /// The region to bind the window to; ignored when `len` is 0.
-    pub region: LKey,
-    /// The first byte of the window, in the region's address space.
-    pub addr: u64,
-    /// The length in bytes; 0 unbinds a window of type 1.
-    pub len: u64,
-    /// The remote rights that the window grants, and whether it is zero-based.
-    pub access: Access,
 }
 
 /// An operation on 8 naturally aligned bytes, in the host's byte order, done atomically.

@@ -36,6 +36,7 @@
 //! RoCEv2.
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod cm;
 pub mod host;
 pub mod icrc;

@@ -165,7 +165,7 @@ impl QpBase {
         if !self.attr.state.accepts_sends() {
             return Err(PostError::State);
         }
-        if !wr.op.is_supported_by(self.service) {
+        if !self.service.supports(wr.op) {
             return Err(PostError::Operation);
         }
         Ok(())

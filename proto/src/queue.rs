@@ -7,6 +7,7 @@ use crate::{host::Receive, mtu::Mtu};
 
 /// Why a work request was refused. Each variant has the errno that verbs programs expect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// The state of the queue pair does not allow it: EINVAL.
     #[error("the queue pair's state does not allow this work request: call ibv_modify_qp first")]
@@ -184,7 +185,7 @@ impl RecvQueue {
 
 /// A posted send work request.
 #[derive(Clone, Copy, Debug)]
-pub struct SendWqe {
+pub(crate) struct SendWqe {
     /// The program's number for the work request.
     pub wr_id: u64,
     /// The operation.
@@ -280,7 +281,7 @@ const ATOMIC_RESULT: u64 = 8;
 /// Work requests are numbered in posting order, from the creation of the queue. An index is never
 /// reused.
 #[derive(Debug)]
-pub struct SendQueue {
+pub(crate) struct SendQueue {
     slots: Box<[Option<SendWqe>]>,
     sges: Box<[Sge]>,
     /// Inline data. Capacity is reserved for all slots, but pages are touched only when used.
@@ -321,11 +322,6 @@ impl SendQueue {
         self.head
     }
 
-    /// The index of the next work request to be posted.
-    pub fn tail(&self) -> u64 {
-        self.tail
-    }
-
     /// The number of work requests for which the queue has room.
     pub fn room(&self) -> u32 {
         self.size.max_wr - (self.tail - self.head) as u32
@@ -334,11 +330,6 @@ impl SendQueue {
     /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
-    }
-
-    /// The PSN that the next work request will start at.
-    pub fn post_psn(&self) -> Psn {
-        self.post_psn
     }
 
     /// Empties the queue; the next work request will start at `psn`.
@@ -552,7 +543,7 @@ mod tests {
             .map(|i| queue.get(i).unwrap().first_psn.get())
             .collect();
         assert_eq!(firsts, [0xff_fffe, 0xff_ffff, 0]);
-        assert_eq!(queue.post_psn(), Psn::new(2));
+        assert_eq!(queue.post_psn, Psn::new(2));
         assert_eq!(queue.get(2).unwrap().payload_of(1, Mtu::B256), 1);
     }
 }

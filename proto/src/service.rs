@@ -175,6 +175,19 @@ pub(crate) fn put_data<M: Memory, T: Transmit>(
     Put::Done
 }
 
+/// Executes a local operation ([`SendOp::is_local`]); does nothing for others.
+///
+/// The error is the status of the completion.
+pub(crate) fn execute_local<M: Memory>(op: &SendOp, memory: &M) -> Result<(), WcStatus> {
+    let (done, status) = match op {
+        SendOp::BindMw(bind) => (memory.bind_window(bind), WcStatus::MwBindErr),
+        // Verbs has no number for the specification's "memory management operation error".
+        SendOp::LocalInv(rkey) => (memory.invalidate_local(*rkey), WcStatus::LocQpOpErr),
+        _ => return Ok(()),
+    };
+    done.map_err(|_| status)
+}
+
 /// Returns the completion of a receive that ends without a message.
 pub(crate) fn receive_completion(qpn: Qpn, receive: &Receive, status: WcStatus) -> Completion {
     Completion {

@@ -1,8 +1,7 @@
 //! Work requests and completions, as verbs define them (10.7, 10.8).
 
-use crate::host::{Memory, MemoryError, WindowBind};
+use crate::access::WindowBind;
 use crate::ids::{LKey, QKey, Qpn, RKey, Srqn};
-use crate::qp::QpType;
 use crate::wire::Feth;
 use bitflags::bitflags;
 
@@ -146,24 +145,6 @@ impl SendOp {
         matches!(self, Self::BindMw(_) | Self::LocalInv(_))
     }
 
-    /// Whether queue pairs of this type support the operation (9.4; A14, A19).
-    pub const fn is_supported_by(self, service: QpType) -> bool {
-        match service {
-            QpType::Rc => true,
-            // XRC has no opcodes for the operations of A19.
-            QpType::XrcIni => !self.has_empty_response(),
-            QpType::XrcTgt => false,
-            QpType::Uc => {
-                let plain = matches!(self, Self::Send | Self::SendImm(_));
-                plain
-                    || matches!(self, Self::Write { .. } | Self::WriteImm { .. })
-                    || self.is_local()
-            }
-            QpType::Ud => matches!(self, Self::Send | Self::SendImm(_)),
-            QpType::RawPacket => matches!(self, Self::Send),
-        }
-    }
-
     /// Whether the operation is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
@@ -181,21 +162,6 @@ impl SendOp {
             Self::Flush { .. } => WcOpcode::Flush,
             Self::BindMw(_) => WcOpcode::BindMw,
             Self::LocalInv(_) => WcOpcode::LocalInv,
-        }
-    }
-
-    /// Executes a local operation ([`SendOp::is_local`]); does nothing for others.
-    ///
-    /// The error is the status of the completion.
-    pub(crate) fn execute_local<M: Memory>(&self, memory: &M) -> Result<(), WcStatus> {
-        let ended = |status| move |_: MemoryError| status;
-        match self {
-            Self::BindMw(bind) => memory.bind_window(bind).map_err(ended(WcStatus::MwBindErr)),
-            // Verbs has no number for the specification's "memory management operation error".
-            Self::LocalInv(rkey) => memory
-                .invalidate_local(*rkey)
-                .map_err(ended(WcStatus::LocQpOpErr)),
-            _ => Ok(()),
         }
     }
 }

@@ -47,17 +47,17 @@ fn may_cause_response(info: &OpcodeInfo) -> bool {
 pub(super) struct Harness {
     service: Service,
     signal_all: bool,
-    pub(super) qp: AnyQp,
+    qp: AnyQp,
     host: Host,
     now: Time,
-    pub(super) mtu: usize,
+    mtu: usize,
     next_wr: u64,
     /// Responses that the requests since RESET may cause, and the acknowledgements sent for them.
     requests: u64,
     acknowledgements: u64,
     /// Bytes of requests that arrived out of order.
     out_of_order: usize,
-    pub(super) quantum: SendQuantum,
+    quantum: SendQuantum,
 }
 
 impl Harness {
@@ -146,7 +146,7 @@ impl Harness {
         self.host.granted.set(after.access);
         self.mtu = after.path_mtu.bytes();
         if !before.state.initiates() {
-            self.quantum.sent_end = after.sq_psn;
+            self.quantum.restart(after.sq_psn);
         }
         match result {
             Err(_) => assert_eq!(before, after, "a failed modify changes nothing"),
@@ -185,6 +185,13 @@ impl Harness {
             });
     }
 
+    /// Makes a reliable connection require send quanta.
+    pub(super) fn require_quanta(&mut self) {
+        if let AnyQp::Rc(qp) = &mut self.qp {
+            self.quantum.require(qp);
+        }
+    }
+
     pub(super) fn step(&mut self, step: &Step, start: Start) {
         match step {
             Step::Arrive(arrival) => self.arrive(arrival),
@@ -192,7 +199,10 @@ impl Harness {
             Step::Receive(lengths) => self.receive(lengths),
             Step::Poll(space) => {
                 // Odd values come with a quantum.
-                self.renew_quantum(u32::from(space / 2) * u32::from(space % 2) * 512);
+                let bytes = u32::from(space / 2) * u32::from(space % 2) * 512;
+                if let AnyQp::Rc(qp) = &mut self.qp {
+                    self.quantum.renew(qp, bytes, self.mtu);
+                }
                 self.poll((*space).into());
             }
             Step::Wait(us) => self.now = self.now + Duration::from_micros((*us).into()),
@@ -364,7 +374,7 @@ impl Harness {
         };
         let (now, host) = (self.now, &mut self.host);
         each!(&mut self.qp, qp => qp.poll_transmit(now, host, &mut sink));
-        self.check_quantum();
+        self.quantum.check(&self.attributes());
         let sq_psn = self.attributes().sq_psn;
         for bytes in &sink.packets {
             let packet = Packet::parse(bytes).expect("a sent packet is well-formed");

@@ -32,6 +32,7 @@ pub struct ListenerId(u64);
 
 /// Why a listener could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ListenError {
     /// The address has a listener for the service.
     #[error(

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 /// A MAD to send from queue pair 1, with the queue key of the GSI.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Transmit {
     /// The destination.
     pub address: Address,
@@ -15,6 +16,7 @@ pub struct Transmit {
 
 /// The counters of a manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// MADs sent, retransmissions included.
     pub sent: u64,

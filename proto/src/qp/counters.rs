@@ -8,6 +8,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters of a queue pair, since its creation.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        #[non_exhaustive]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }

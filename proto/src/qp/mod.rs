@@ -10,12 +10,15 @@ mod transition;
 
 pub use counters::Counters;
 pub(crate) use migration::Migration;
-pub use transition::{TransitionError, check_transition, transitions_to_rts};
+pub use transition::{TransitionError, transitions_to_rts};
 
-use crate::host::Access;
+use transition::check_transition;
+
+use crate::access::Access;
 use crate::ids::{Gid, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
+use crate::work::SendOp;
 use bitflags::bitflags;
 
 /// The most READs and atomics that a responder keeps for duplicate requests.
@@ -37,6 +40,25 @@ pub enum QpType {
     /// Raw Ethernet frames. The specification does not define this service; its states are the
     /// same.
     RawPacket,
+}
+
+impl QpType {
+    /// Whether queue pairs of this type support the operation (9.4; A14, A19).
+    pub const fn supports(self, op: SendOp) -> bool {
+        match self {
+            Self::Rc => true,
+            // XRC has no opcodes for the operations of A19.
+            Self::XrcIni => !op.has_empty_response(),
+            Self::XrcTgt => false,
+            Self::Uc => {
+                let is_send = matches!(op, SendOp::Send | SendOp::SendImm(_));
+                let is_write = matches!(op, SendOp::Write { .. } | SendOp::WriteImm { .. });
+                is_send || is_write || op.is_local()
+            }
+            Self::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+            Self::RawPacket => matches!(op, SendOp::Send),
+        }
+    }
 }
 
 /// The states of a queue pair (10.3.1); the numbers of `enum ibv_qp_state`.

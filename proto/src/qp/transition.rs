@@ -5,6 +5,7 @@ use super::{AttrMask, QpState, QpType};
 
 /// Why a change of state or attributes was refused. Verbs programs get EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransitionError {
     /// The queue pair is not in the state that the call gives as the current one.
     #[error("the queue pair is in state {actual:?}, not in {claimed:?}")]

@@ -31,7 +31,7 @@ use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
-use crate::service::{Context, Put, put_data};
+use crate::service::{Context, Put, execute_local, put_data};
 use crate::time::Time;
 use crate::wire::{Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
@@ -205,7 +205,7 @@ impl Requester {
             if matches!(wqe.op, SendOp::LocalInv(_)) && cursor.index != self.queue.head() {
                 return Step::Wait;
             }
-            if let Err(status) = wqe.op.execute_local(host) {
+            if let Err(status) = execute_local(&wqe.op, host) {
                 self.unsendable = Some((cursor.index, status));
                 return Step::Wait;
             }

@@ -81,6 +81,7 @@ pub enum Staging {
 
 /// An RDMA WRITE of data, to be posted in the order in which writes are returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Write {
     /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,
@@ -98,6 +99,7 @@ pub struct Write {
 
 /// An RDMA WRITE with a control message or an entry of the target list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ControlWrite {
     /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,
@@ -113,6 +115,7 @@ pub struct ControlWrite {
 
 /// A violation of the protocol by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StreamError {
     /// The peer reports more data than it was given room for.
     #[error("the peer reports a write of {0} bytes, more than it was given room for")]
@@ -608,6 +611,7 @@ impl Stream {
 
 /// An RDMA WRITE of an entry of the peer's list of mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct IomapWrite {
     /// The ID for the work request, for [`Stream::completed`].
     pub number: u64,

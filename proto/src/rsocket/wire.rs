@@ -142,6 +142,7 @@ impl IomapEntry {
 
 /// Why a peer's private data is not acceptable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WireError {
     /// The private data is too short.
     #[error("the peer's private data is not that of an rsocket")]

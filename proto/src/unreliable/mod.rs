@@ -120,7 +120,7 @@ impl<S: Service> UnreliableQp<S> {
     ///
     /// # Errors
     /// [`PostError::Operation`] when the service does not support the operation
-    /// ([`crate::work::SendOp::is_supported_by`]), and the errors of [`Service::prepare`] and of
+    /// ([`crate::qp::QpType::supports`]), and the errors of [`Service::prepare`] and of
     /// the queue.
     pub fn post_send<H: Host>(
         &mut self,

@@ -6,7 +6,7 @@ use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
-use crate::service::{Context, Put, put_data};
+use crate::service::{Context, Put, execute_local, put_data};
 use crate::wire::{Deth, Header, Position};
 use crate::work::{Destination, Payload, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
@@ -86,7 +86,7 @@ impl Requester {
                 continue;
             }
             if wqe.op.is_local() {
-                if let Err(status) = wqe.op.execute_local(host) {
+                if let Err(status) = execute_local(&wqe.op, host) {
                     return self.fail(cx, status, host);
                 }
                 self.complete(cx, host);

@@ -28,6 +28,7 @@ pub struct Grh {
 
 /// Why bytes are not a valid GRH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GrhError {
     /// There are too few bytes.
     #[error("{have} bytes are too short for a GRH, which takes {}", Grh::LEN)]

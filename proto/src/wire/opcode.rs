@@ -202,6 +202,7 @@ impl PayloadRule {
 
 /// A row of the opcode table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct OpcodeInfo {
     /// The opcode.
     pub opcode: Opcode,

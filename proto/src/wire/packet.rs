@@ -26,6 +26,7 @@ pub const fn packet_len(header_len: usize, payload_len: usize) -> usize {
 ///
 /// Such packets are dropped silently (9.6.1), because the queue pair to answer is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// The BTH is incomplete.
     #[error("{have} bytes are too short for a BTH, which takes {}", Bth::LEN)]

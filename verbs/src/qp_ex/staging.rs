@@ -209,7 +209,7 @@ impl Staged {
 
     /// Returns the error with which posting the request would fail, before any request is posted.
     fn check(&self, request: &Request, pair: &Qp) -> Result<(), PostError> {
-        if !request.op.is_supported_by(pair.service()) {
+        if !pair.service().supports(request.op) {
             return Err(PostError::Operation);
         }
         if !request.to.suits(pair, request.op) {

@@ -104,6 +104,7 @@ pub enum MraWhen {
 
 /// Why a call was refused. Verbs programs get EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The identifier does not exist, or no longer exists.
     #[error("there is no communication {0}: it has ended or never existed")]

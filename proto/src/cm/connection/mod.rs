@@ -56,6 +56,7 @@ pub enum State {
 
 /// The parameters of a queue pair that a connection determines, from the local side's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnectionParameters {
     /// The transport service.
     pub transport: Transport,

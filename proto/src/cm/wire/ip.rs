@@ -69,6 +69,7 @@ pub struct IpHeader {
 
 /// Why private data do not start with a valid header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IpHeaderError {
     /// There are too few bytes.
     #[error(

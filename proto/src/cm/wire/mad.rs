@@ -76,6 +76,7 @@ impl Attribute {
 ///
 /// Such datagrams are dropped, because the communication to answer is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MadError {
     /// The length is not 256 bytes.
     #[error("a MAD has {LEN} bytes, not {0}")]

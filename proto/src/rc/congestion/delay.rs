@@ -34,7 +34,7 @@ const AFTER_OVERFLOW: f32 = 0.5;
 /// The window grows in each round trip below the target, and shrinks in proportion to the excess. A
 /// loss reduces it further if a queue explains the loss.
 #[derive(Debug)]
-pub struct Delay {
+pub(super) struct Delay {
     window: f32,
     sizes: Sizes,
     /// Whether slow start is in progress.
@@ -48,7 +48,7 @@ pub struct Delay {
 
 impl Delay {
     /// Returns a controller with the initial window.
-    pub fn new(sizes: Sizes) -> Self {
+    pub(super) fn new(sizes: Sizes) -> Self {
         Delay {
             window: sizes.initial,
             sizes,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Additive increase, multiplicative decrease with slow start (RFC 5681).
 #[derive(Debug)]
-pub struct Loss {
+pub(super) struct Loss {
     window: f32,
     threshold: f32,
     limit: f32,
@@ -16,7 +16,7 @@ pub struct Loss {
 
 impl Loss {
     /// Returns a controller with the initial window.
-    pub fn new(sizes: Sizes) -> Self {
+    pub(super) fn new(sizes: Sizes) -> Self {
         Loss {
             window: sizes.initial,
             threshold: sizes.startup,

@@ -1,25 +1,26 @@
 //! Congestion control: the window of packets that a connection may have in flight.
 //!
 //! The specification only bounds the packets outstanding and leaves the rest to the implementation.
-//! Two algorithms are available, [`loss`] and [`delay`]. Congestion notifications
-//! ([`notification`]) limit the window of either. `docs/CONGESTION.md` compares them.
+//! Two algorithms are available, `loss` and `delay`. Congestion notifications limit the window of
+//! either. `docs/CONGESTION.md` compares them.
 
-pub mod delay;
-pub mod loss;
-pub mod notification;
+mod delay;
+mod loss;
+mod notification;
 
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
 use delay::Delay;
 use loss::Loss;
+pub(super) use notification::NOTIFICATION_INTERVAL;
 use notification::NotificationLimit;
 use std::fmt::{self, Debug, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
 /// A congestion control algorithm for one connection.
-pub trait Controller: Debug + Send {
+trait Controller: Debug + Send {
     /// The congestion window in packets; at least 1.
     fn window(&self) -> u32;
 
@@ -42,17 +43,18 @@ pub trait Controller: Debug + Send {
 }
 
 /// The initial window, in packets.
-pub const INITIAL_WINDOW: u32 = 16;
+pub(super) const INITIAL_WINDOW: u32 = 16;
 
 /// The minimum window after a loss, large enough for later packets to reveal the next one.
 const MINIMUM_AFTER_LOSS: f32 = 4.0;
 
 /// The congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
 pub enum Algorithm {
-    /// Based on round-trip times: [`Delay`].
+    /// Based on round-trip times, like Swift (SIGCOMM 2020).
     Delay,
-    /// Based on losses: [`Loss`].
+    /// Based on losses (RFC 5681).
     #[default]
     Loss,
 }
@@ -99,7 +101,7 @@ impl FromStr for Algorithm {
 
 /// The window sizes given to a controller, in packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+struct Sizes {
     /// The initial window.
     initial: f32,
     /// The limit of slow start.
@@ -110,7 +112,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Returns the sizes for packets of `mtu`, with at most `limit_bytes` bytes in flight.
-    pub fn new(mtu: Mtu, limit_bytes: u32) -> Self {
+    fn new(mtu: Mtu, limit_bytes: u32) -> Self {
         let limit = (limit_bytes / mtu.bytes() as u32).max(1) as f32;
         Sizes {
             initial: limit.min(INITIAL_WINDOW as f32),

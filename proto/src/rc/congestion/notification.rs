@@ -7,7 +7,7 @@ use crate::time::Time;
 use std::time::Duration;
 
 /// The minimum interval between two CNPs of a responder: DCQCN's notification point.
-pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
+pub(crate) const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The weight of one interval in the congestion estimate: DCQCN's g.
 const WEIGHT: f32 = 1.0 / 256.0;

@@ -1,7 +1,7 @@
 //! A host: a connection manager, and a program that acts at random.
 
 use super::record::{Progress, Record, Role};
-use super::world::Stats;
+use super::stats::Stats;
 use crate::rng::Rng;
 use rand::RngExt;
 use std::collections::HashMap;

@@ -4,6 +4,8 @@
 
 mod host;
 mod record;
+mod stats;
 mod world;
 
-pub use world::{Stats, run};
+pub use stats::Stats;
+pub use world::run;

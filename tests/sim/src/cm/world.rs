@@ -2,6 +2,7 @@
 
 use super::host::{Host, Step, gid};
 use super::record::{Progress, Role};
+use super::stats::Stats;
 use crate::limits::Limits;
 use crate::rng::Rng;
 use rand::{RngExt, SeedableRng};
@@ -20,55 +21,6 @@ const MAX_DELAY: Duration = Duration::from_millis(250);
 const MAX_RUN_TIME: Duration = Duration::from_secs(3600);
 /// The time within which attempts begin.
 const ATTEMPT_PERIOD: Duration = Duration::from_secs(60);
-
-/// The counts of a run, or of many.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Stats {
-    /// Connections established.
-    pub established: u64,
-    /// Attempts that were rejected.
-    pub rejected: u64,
-    /// Attempts that timed out without an answer.
-    pub timed_out: u64,
-    /// MRAs received: messages that announce a late answer.
-    pub delayed: u64,
-    /// Services resolved.
-    pub resolved: u64,
-    /// Connections found stale.
-    pub stale: u64,
-    /// Crashes: a host lost all its state.
-    pub crashes: u64,
-    /// Attempts that a program abandoned.
-    pub abandoned: u64,
-    /// Attempts abandoned while the REQ had no answer.
-    pub abandoned_before_reply: u64,
-    /// Duplicate messages received.
-    pub duplicates: u64,
-    /// Messages retransmitted.
-    pub retransmitted: u64,
-    /// Requests dropped because too many were pending.
-    pub over_backlog: u64,
-    /// Messages delivered.
-    pub delivered: u64,
-}
-
-impl crate::seeds::Stats for Stats {
-    fn add(&mut self, other: &Stats) {
-        self.established += other.established;
-        self.rejected += other.rejected;
-        self.timed_out += other.timed_out;
-        self.delayed += other.delayed;
-        self.resolved += other.resolved;
-        self.stale += other.stale;
-        self.crashes += other.crashes;
-        self.abandoned += other.abandoned;
-        self.abandoned_before_reply += other.abandoned_before_reply;
-        self.duplicates += other.duplicates;
-        self.retransmitted += other.retransmitted;
-        self.over_backlog += other.over_backlog;
-        self.delivered += other.delivered;
-    }
-}
 
 /// A scheduled event.
 #[derive(Debug)]
