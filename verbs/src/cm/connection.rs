@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use urxe_driver::cm::{Offer, PortSpace};
+use urxe_driver::cm::{ConnParam, PortSpace};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::Qpn;
 use urxe_proto::rc::MAX_RD_ATOMIC;
@@ -63,27 +63,27 @@ fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) ->
 /// # Safety
 /// `qp` must be null or a live queue pair of this library. `private_data` of `param` must be null
 /// or point to `private_data_len` readable bytes.
-unsafe fn offer(
+unsafe fn to_driver(
     qp: *mut ibv_qp,
     param: Option<&rdma_conn_param>,
     (responder_resources, initiator_depth): (u8, u8),
-) -> Offer {
-    let mut offer = Offer {
+) -> ConnParam {
+    let mut conn_param = ConnParam {
         responder_resources,
         initiator_depth,
         retry_count: USUAL_RETRIES,
         rnr_retry_count: USUAL_RETRIES,
-        ..Offer::default()
+        ..ConnParam::default()
     };
     if let Some(param) = param {
-        offer.flow_control = param.flow_control != 0;
-        offer.retry_count = param.retry_count;
-        offer.rnr_retry_count = param.rnr_retry_count;
-        offer.qpn = Qpn::new(param.qp_num);
-        offer.srq = param.srq != 0;
+        conn_param.flow_control = param.flow_control != 0;
+        conn_param.retry_count = param.retry_count;
+        conn_param.rnr_retry_count = param.rnr_retry_count;
+        conn_param.qpn = Qpn::new(param.qp_num);
+        conn_param.srq = param.srq != 0;
         // SAFETY: `private_data` is null or points to `private_data_len` readable bytes: the
         // caller's contract, section Safety.
-        offer.private_data = unsafe { bytes(param.private_data, param.private_data_len) };
+        conn_param.private_data = unsafe { bytes(param.private_data, param.private_data_len) };
     }
     if !qp.is_null() {
         // SAFETY: `qp` is a live queue pair: the caller's contract, section Safety. Its members are
@@ -94,10 +94,10 @@ unsafe fn offer(
                 (&raw const (*qp).srq).read(),
             )
         };
-        offer.qpn = Qpn::new(number);
-        offer.srq = !srq.is_null();
+        conn_param.qpn = Qpn::new(number);
+        conn_param.srq = !srq.is_null();
     }
-    offer
+    conn_param
 }
 
 /// # Safety
@@ -138,9 +138,9 @@ pub unsafe extern "C" fn rdma_connect(
             let wish = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
             let resources = wished(wish(|param| param.responder_resources), MAX_RD_ATOMIC);
             let depth = wished(wish(|param| param.initiator_depth), MAX_RD_ATOMIC);
-            let mut offer = offer(qp, param.as_ref(), (resources, depth));
-            offer.ece = ours.kept().local_ece;
-            ours.driver.connect(&offer)?;
+            let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
+            conn_param.ece = ours.kept().local_ece;
+            ours.driver.connect(&conn_param)?;
             complete(id)
         }
     })
@@ -189,18 +189,18 @@ pub unsafe extern "C" fn rdma_accept(
                 wish(|param| param.initiator_depth),
                 asked.initiator_depth.min(MAX_RD_ATOMIC),
             );
-            let mut offer = offer(qp, param.as_ref(), (resources, depth));
+            let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
             {
                 let kept = ours.kept();
                 // The peer's vendor, with the subset of its options that is accepted.
-                offer.ece.vendor_id = kept.remote_ece.vendor_id;
-                offer.ece.options = kept.local_ece.options;
+                conn_param.ece.vendor_id = kept.remote_ece.vendor_id;
+                conn_param.ece.options = kept.local_ece.options;
             }
             let connected = (&raw const (*id).qp_type).read() != IBV_QPT_UD;
             if connected {
                 qp::make_ready(id, Some((resources, depth)))?;
             }
-            if let Err(error) = ours.driver.accept(&offer) {
+            if let Err(error) = ours.driver.accept(&conn_param) {
                 // The first error is the one reported.
                 let _ = qp::fail(id);
                 return Err(error.into());
