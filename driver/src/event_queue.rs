@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_out_in_order_and_then_the_descriptor_is_not_readable() {
+    fn events_are_fifo_and_the_descriptor_is_drained() {
         let queue = nonblocking();
         queue.push(1);
         queue.push(2);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn event_that_nobody_wants_is_passed_over() {
+    fn next_with_skips_rejected_events() {
         let queue = nonblocking();
         queue.push(1);
         queue.push(2);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_events_back_never_waits_for_the_next_one() {
+    fn retract_does_not_block() {
         /// Often enough that a retraction meets a reader between its poll and its read.
         const ROUNDS: u32 = 20_000;
         const LAST: u32 = u32::MAX;

@@ -240,7 +240,7 @@ unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// # Safety
 /// `listener` must be the live identifier of the event's listener.
 unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
-    event.id.take_up();
+    event.id.leave_backlog();
     // SAFETY: `listener` is a live identifier: the caller's contract, section Safety.
     let adopted = unsafe { adopt(&event.id, listener) };
     let fresh = adopted
@@ -358,7 +358,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             // channel destroyed, as rping's does, while `exit` is in progress. With rdma-core it
             // would block forever. A bounded sleep is used instead, since another thread may be
             // about to join it.
-            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && path::is_leaving() {
+            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && path::is_exiting() {
                 has_waited = true;
                 waiting.sleep_for(END);
                 return Ok(false);
