@@ -11,6 +11,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
+use tracing::level_filters::LevelFilter;
 use urxe_net::thread;
 
 use super::errno::{self, Errno};
@@ -140,7 +141,9 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
 
 /// Runs a call in its tracing span. A panic ends here, because unwinding into C is undefined.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let _span = tracing::trace_span!(target: "urxe::abi", "call", name).entered();
+    // A span that is disabled would still be built and dropped in every call.
+    let _span = (LevelFilter::current() >= LevelFilter::TRACE)
+        .then(|| tracing::trace_span!(target: "urxe::abi", "call", name).entered());
     // State that a panicking call leaves inconsistent is behind the locks that it poisons.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
