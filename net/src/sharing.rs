@@ -240,7 +240,7 @@ impl Shared {
         counters.messages_in.add(count as u64);
         let (messages, senders) = batch.parts();
         for (message, bytes) in messages {
-            let Some(src) = message.src.ip().filter(|_| !message.truncated) else {
+            let Some(src) = message.src.filter(|_| !message.truncated) else {
                 counters.malformed.add(1);
                 continue;
             };
