@@ -123,12 +123,12 @@ impl ControlList {
         self.used += space;
     }
 
-    /// Returns pointer and length for a `msghdr` that sends.
-    pub(super) fn as_list(&mut self) -> (*mut libc::c_void, usize) {
+    /// Returns pointer and length for a `msghdr` that sends: the kernel only reads the list.
+    pub(super) fn as_list(&self) -> (*mut libc::c_void, usize) {
         if self.used == 0 {
             return (std::ptr::null_mut(), 0);
         }
-        (self.room.0.as_mut_ptr().cast(), self.used)
+        (self.room.0.as_ptr().cast_mut().cast(), self.used)
     }
 }
 
