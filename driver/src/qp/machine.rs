@@ -244,6 +244,11 @@ impl Machine {
         }
     }
 
+    /// See [`RcQp::is_idle`]; of the other services it is not known.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.is_idle())
+    }
+
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,

@@ -87,6 +87,12 @@ impl Qp {
             return;
         }
         inner.follow_migration();
+        // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on the
+        // rest of this function.
+        if inner.pacer.is_none() && inner.machine.is_idle() {
+            self.settle(inner, regions);
+            return;
+        }
         if inner.neighbour.is_some() {
             inner.machine.mark_every(Neighbour::mark_every());
         }

@@ -394,6 +394,17 @@ impl RcQp {
         full
     }
 
+    /// Whether [`RcQp::poll_transmit`] would send nothing and change nothing, because the send queue
+    /// and the queue of answers are empty. A connection that only waits for its window or for an
+    /// answer is not idle.
+    pub fn is_idle(&self) -> bool {
+        self.requester.is_idle()
+            && !self.responder.owes_answers()
+            && !self.notification_due
+            && !self.draining
+            && !self.requests_first
+    }
+
     /// Whether a single ACK is all there is to send and the send queue is empty.
     ///
     /// The ACK may then be delayed until requests are posted; the next poll sends those first. The

@@ -217,6 +217,15 @@ impl Requester {
         self.queue.head() >= self.begun
     }
 
+    /// Whether [`Requester::transmit`] and [`Requester::settle`] have nothing to do: the queue is
+    /// empty, and no state of a work request is left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.head() == self.queue.tail()
+            && self.repair.is_none()
+            && self.unsendable.is_none()
+            && !self.wants_grant()
+    }
+
     pub(super) fn deadline(&self) -> Time {
         self.timers.deadline()
     }

@@ -278,6 +278,11 @@ impl Responder {
         }
     }
 
+    /// Whether there are answers to send.
+    pub(super) fn owes_answers(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// Whether a single ACK is all there is to send.
     pub(super) fn owes_one_ack(&self) -> bool {
         self.replies.is_one_ack()

@@ -43,6 +43,22 @@ fn a_message_is_cut_at_the_path_mtu() {
 }
 
 #[test]
+fn connection_is_idle_while_it_has_nothing_to_send_and_awaits_nothing() {
+    let mut end = End::new();
+    assert!(end.qp.is_idle());
+    end.post(1, SendOp::Send, SIGNALED, &[sge(LOCAL, 0, 10)]);
+    assert!(!end.qp.is_idle());
+    end.only();
+    assert!(!end.qp.is_idle(), "the request may have to be repeated");
+    end.give(ack(0), &[]);
+    assert!(end.qp.is_idle());
+    end.give(request(RcSendOnly, 0), &[1]);
+    assert!(!end.qp.is_idle(), "an answer is due");
+    end.only();
+    assert!(end.qp.is_idle());
+}
+
+#[test]
 fn a_write_says_once_where_and_how_long() {
     let mut end = End::new();
     let op = SendOp::WriteImm {
