@@ -222,6 +222,9 @@ impl Wire {
 
     /// The time of the next call of [`Wire::release`].
     pub(super) fn next_deadline(&self) -> Time {
+        if self.tx_faults.is_none() && self.rx_faults.is_none() {
+            return Time::NEVER;
+        }
         let tx = self.tx_faults.as_ref().map(|i| lock(i).next_deadline());
         let rx = self.rx_faults.as_ref().map(|i| lock(i).next_deadline());
         tx.into_iter().chain(rx).min().unwrap_or(Time::NEVER)
