@@ -112,10 +112,16 @@ pub(super) struct Passages {
 
 impl Passages {
     /// Returns a destination where a connection waits although there is room.
+    #[inline]
     fn calling(&self) -> Option<Arc<Passage>> {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
-            return None;
+        match self.waiting.load(Ordering::SeqCst) {
+            0 => None,
+            _ => self.find_calling(),
         }
+    }
+
+    #[cold]
+    fn find_calling(&self) -> Option<Arc<Passage>> {
         let all = lock(&self.all);
         let mut all = all.iter().filter_map(Weak::upgrade);
         all.find(|passage| passage.calls())
@@ -149,6 +155,7 @@ impl Engine {
 
     /// Wakes the progress thread if a connection waits although there is room. For threads that are
     /// not about to drive the network.
+    #[inline]
     pub(crate) fn passage_cleared(&self) {
         if self.passage_calls() {
             self.wake();
