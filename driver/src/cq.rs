@@ -134,15 +134,22 @@ impl Cq {
     /// Takes the oldest completions, up to the length of `into`, and returns their number. If there
     /// are none, receives packets first.
     pub fn poll(&self, into: &mut [Option<Completion>]) -> usize {
-        if into.is_empty() {
+        self.poll_each(into.len(), |index, completion| {
+            into[index] = Some(completion)
+        })
+    }
+
+    /// Passes the oldest completions, up to `most`, to `each` with their index, and returns their
+    /// number. If there are none, receives packets first. `each` is called while the queue is
+    /// locked, and must not use it.
+    pub fn poll_each(&self, most: usize, mut each: impl FnMut(usize, Completion)) -> usize {
+        if most == 0 {
             return 0;
         }
         let taken = polled(|| {
             let taken = self
                 .entries
-                .take_many(into.len(), |index, (completion, _)| {
-                    into[index] = Some(completion);
-                });
+                .take_many(most, |index, (completion, _)| each(index, completion));
             (taken > 0).then_some(taken)
         });
         taken.unwrap_or(0)

@@ -204,7 +204,11 @@ impl End {
         let mut sink = Sink::new(self.now, room);
         let is_idle = self.qp.is_idle();
         let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
-        assert!(!is_idle || sink.packets.is_empty() && !more, "{:#?}", sink.packets);
+        assert!(
+            !is_idle || sink.packets.is_empty() && !more,
+            "{:#?}",
+            sink.packets
+        );
         (sink.packets, more)
     }
 
