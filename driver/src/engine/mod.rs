@@ -116,7 +116,8 @@ pub struct Engine {
     has_turns: AtomicBool,
     /// Completion queues that overran; their queue pairs go to the error state.
     overran: Mutex<Vec<Arc<Cq>>>,
-    batches: Mutex<Vec<SendBatch>>,
+    #[expect(clippy::vec_box, reason = "a batch is moved several times for each send")]
+    batches: Mutex<Vec<Box<SendBatch>>>,
     /// The memory that is left for out-of-order queues.
     out_of_order: Arc<OutOfOrderBudget>,
     /// The hand-off between the progress thread and the program's threads.
@@ -329,12 +330,12 @@ impl Engine {
     }
 
     /// Takes a batch for sending: a kept one, or a new one.
-    pub(crate) fn take_batch(&self) -> SendBatch {
+    pub(crate) fn take_batch(&self) -> Box<SendBatch> {
         lock(&self.batches).pop().unwrap_or_default()
     }
 
     /// Returns a batch, for reuse.
-    pub(crate) fn return_batch(&self, batch: SendBatch) {
+    pub(crate) fn return_batch(&self, batch: Box<SendBatch>) {
         let mut batches = lock(&self.batches);
         if batches.len() < SPARE_BATCHES {
             batches.push(batch);

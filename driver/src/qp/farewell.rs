@@ -39,7 +39,7 @@ impl Qp {
         };
         let mut batch = engine::get().take_batch();
         batch.begin(path);
-        let asked = machine.poll_probe(now(), &mut batch);
+        let asked = machine.poll_probe(now(), &mut *batch);
         // A probe for which the socket has no room is lost like any other, and repeated later.
         if let Err(Blocked) = send_batch(&mut batch, path, local, traffic) {
             batch.discard();
@@ -77,7 +77,7 @@ impl Qp {
         let mut more = true;
         while more && turn > 0 {
             batch.begin(path);
-            more = machine.poll_answers(now(), &mut self.host(regions), &mut batch);
+            more = machine.poll_answers(now(), &mut self.host(regions), &mut *batch);
             match send_batch(&mut batch, path, local, traffic) {
                 Ok(spent) => turn = turn.saturating_sub(spent),
                 Err(Blocked) => break,

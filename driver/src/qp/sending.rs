@@ -29,7 +29,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_millis(16);
 /// sent or dropped, so packets keep their order. The kernel reports room (`engine::rooms`). No
 /// thread sleeps for it, since every sender holds at least the lock of its queue pair.
 pub(super) struct Stalled {
-    batch: SendBatch,
+    batch: Box<SendBatch>,
     route: Route,
     /// The time at which the batch is dropped.
     pub(super) until: Time,
@@ -40,10 +40,10 @@ pub(super) struct Blocked;
 
 /// Responses of a queue pair at its end for which the socket has no room.
 #[must_use]
-pub(super) struct Unsent(Option<SendBatch>);
+pub(super) struct Unsent(Option<Box<SendBatch>>);
 
-impl From<SendBatch> for Unsent {
-    fn from(batch: SendBatch) -> Self {
+impl From<Box<SendBatch>> for Unsent {
+    fn from(batch: Box<SendBatch>) -> Self {
         if batch.is_empty() {
             engine::get().return_batch(batch);
             return Unsent(None);
@@ -129,7 +129,7 @@ impl Qp {
             batch.begin(path);
             let (now, mut host) = (now(), self.host(regions));
             more = match pacer {
-                None => machine.poll_transmit(now, &mut host, batch),
+                None => machine.poll_transmit(now, &mut host, &mut **batch),
                 Some(pacer) => {
                     let mut sink = pacer.limit(now, batch);
                     let more = machine.poll_transmit(now, &mut host, &mut sink);
@@ -213,7 +213,7 @@ impl Inner {
 
     /// Takes the stalled batch, so that its packets precede those staged next; without one, an
     /// empty batch.
-    pub(super) fn take_stalled_batch(&mut self) -> SendBatch {
+    pub(super) fn take_stalled_batch(&mut self) -> Box<SendBatch> {
         match self.stalled.take() {
             Some(stalled) => stalled.batch,
             None => engine::get().take_batch(),
