@@ -116,7 +116,10 @@ pub struct Engine {
     has_turns: AtomicBool,
     /// Completion queues that overran; their queue pairs go to the error state.
     overran: Mutex<Vec<Arc<Cq>>>,
-    #[expect(clippy::vec_box, reason = "a batch is moved several times for each send")]
+    #[expect(
+        clippy::vec_box,
+        reason = "a batch is moved several times for each send"
+    )]
     batches: Mutex<Vec<Box<SendBatch>>>,
     /// The memory that is left for out-of-order queues.
     out_of_order: Arc<OutOfOrderBudget>,
