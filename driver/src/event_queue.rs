@@ -7,8 +7,8 @@ use crate::counted::{Count, Counted};
 use crate::loss::has_lost_descriptors;
 use crate::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
-use std::io;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -28,6 +28,9 @@ pub struct EventQueue<T> {
     events: Counted<T, Semaphore>,
     meanwhile: Meanwhile,
 }
+
+/// The offset with which preadv2(2) reads from a file that has no position.
+const NO_OFFSET: u64 = u64::MAX;
 
 /// The eventfd, whose value is the number of queued events.
 #[derive(Debug)]
@@ -57,9 +60,19 @@ impl Count for Semaphore {
         if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
-        // The application shares the descriptor, and may have read from it itself.
-        if matches!(self.is_readable(), Ok(true)) {
-            let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        // The application shares the descriptor, and may have read from it itself. So the read must
+        // not block, whatever the descriptor's flags.
+        let mut value = [0_u8; 8];
+        let read = preadv2(
+            &self.0,
+            &mut [IoSliceMut::new(&mut value)],
+            NO_OFFSET,
+            ReadWriteFlags::NOWAIT,
+        );
+        // Linux before 5.8 does not have this flag for an eventfd.
+        if read.is_err_and(|error| error != Errno::AGAIN) && matches!(self.is_readable(), Ok(true))
+        {
+            let _ = rustix::io::read(&self.0, &mut value);
         }
     }
 }
@@ -198,6 +211,15 @@ mod tests {
         assert_eq!(queue.retract(|event| *event == 1), [1, 1]);
         assert_eq!(queue.next().unwrap(), 2);
         assert_eq!(queue.next().unwrap(), 3);
+        assert!(!queue.events.count().is_readable().unwrap());
+    }
+
+    #[test]
+    fn take_does_not_block_after_the_application_read_the_count() {
+        let queue = EventQueue::of_rare_events().unwrap();
+        queue.push(1);
+        rustix::io::read(queue.fd(), &mut [0_u8; 8]).unwrap();
+        assert_eq!(queue.take(), Some(1));
         assert!(!queue.events.count().is_readable().unwrap());
     }
 

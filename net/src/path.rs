@@ -11,6 +11,7 @@ use crate::sync::lock;
 use crate::sys::{ControlList, RawAddress};
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -176,18 +177,23 @@ impl PathInner {
 }
 
 impl Sender {
-    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet.
+    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The header
+    /// points to the path, the iovec and the control messages.
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
-        controls: &mut ControlList,
+        controls: &mut MaybeUninit<ControlList>,
         segment: usize,
     ) -> libc::msghdr {
-        *controls = self.controls;
-        if segment != 0 {
-            // A segment is never longer than a group, which fits 16 bits.
-            controls.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
-        }
+        let controls = match segment {
+            0 => &self.controls,
+            _ => {
+                let controls = controls.write(self.controls);
+                // A segment is never longer than a group, which fits 16 bits.
+                controls.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
+                controls
+            }
+        };
         // SAFETY: `msghdr` consists of integers and raw pointers, for which zeroes are valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_name, header.msg_namelen) = self.name.as_name();
@@ -219,7 +225,7 @@ impl Sender {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        let mut controls = ControlList::new();
+        let mut controls = MaybeUninit::uninit();
         let header = self.message(&mut iovec, &mut controls, 0);
         loop {
             let counters = &self.outbound.counters;

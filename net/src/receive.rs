@@ -14,7 +14,6 @@ use crate::sync::lock;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -80,7 +79,8 @@ impl<'a> Datagram<'a> {
 /// The metadata of one received message.
 #[derive(Clone, Copy)]
 pub(super) struct Message {
-    pub(super) src: RawAddress,
+    /// The sender; `None` for a Unix socket.
+    pub(super) src: Option<SocketAddr>,
     pub(super) tos: u8,
     pub(super) ttl: u8,
     /// The length of each datagram except the last; 0 when there is only one.
@@ -93,8 +93,7 @@ pub(super) struct Message {
 /// Buffers for one receive call. A thread has one and uses it for every socket.
 pub struct RecvBatch {
     buffers: Vec<u8>,
-    names: Vec<RawAddress>,
-    controls: Vec<Control>,
+    headers: MessageHeaders,
     messages: Vec<Message>,
     /// The number of messages that the next call requests.
     next_count: usize,
@@ -118,10 +117,10 @@ impl Default for RecvBatch {
 impl RecvBatch {
     /// Allocates half a MiB of buffers. Only the pages that messages are received into are touched.
     pub fn new() -> Self {
+        let mut buffers = vec![0; MESSAGES * MESSAGE_SIZE];
         RecvBatch {
-            buffers: vec![0; MESSAGES * MESSAGE_SIZE],
-            names: vec![RawAddress::empty(); MESSAGES],
-            controls: vec![Control::new(); MESSAGES],
+            headers: MessageHeaders::new(&mut buffers),
+            buffers,
             messages: Vec::with_capacity(MESSAGES),
             next_count: 1,
             state: InboundState {
@@ -134,41 +133,16 @@ impl RecvBatch {
     /// Receives into the batch. Returns the number of messages, 0 when there is none.
     pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.messages.clear();
-        let mut iovecs: [MaybeUninit<libc::iovec>; MESSAGES] = [MaybeUninit::uninit(); MESSAGES];
-        // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
-        let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
-        let buffers = self
-            .buffers
-            .chunks_exact_mut(MESSAGE_SIZE)
-            .zip(&mut self.names)
-            .zip(&mut self.controls);
-        for ((header, iovec), ((buffer, name), control)) in headers
-            .iter_mut()
-            .zip(&mut iovecs)
-            .zip(buffers)
-            .take(self.next_count)
-        {
-            let iovec = iovec.write(libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: buffer.len(),
-            });
-            let header = &mut header.msg_hdr;
-            (header.msg_name, header.msg_namelen) = name.as_buffer();
-            header.msg_iov = iovec;
-            header.msg_iovlen = 1;
-            let (control, len) = control.as_buffer();
-            header.msg_control = control;
-            header.msg_controllen = len as _;
-        }
         let count = loop {
             // Not through the C library's function, which is a cancellation point and costs time.
-            // SAFETY: the first `next_count` headers point to a name, an iovec, a buffer and a
-            // control buffer, and hold their lengths. All of them outlive the call.
+            // SAFETY: the first `next_count` headers, at most `MESSAGES`, point to a name, an
+            // iovec, a buffer and a control buffer, and hold their lengths (see `MessageHeaders`).
+            // All of them outlive the call, and no reference to them exists.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_recvmmsg,
                     fd.as_raw_fd(),
-                    headers.as_mut_ptr(),
+                    self.headers.headers.as_mut_ptr(),
                     self.next_count as libc::c_uint,
                     libc::MSG_DONTWAIT,
                     std::ptr::null_mut::<libc::timespec>(),
@@ -178,9 +152,9 @@ impl RecvBatch {
                 break n;
             }
             let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => {
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) => {
                     self.next_count = (self.next_count / 2).max(1);
                     return Ok(0);
                 }
@@ -193,27 +167,9 @@ impl RecvBatch {
             true => (2 * count).min(MESSAGES),
             false => count.max(self.next_count / 2),
         };
-        for (header, name) in headers.iter().zip(&self.names).take(count) {
-            let mut message = Message {
-                // For an unnamed Unix socket the kernel leaves the buffer unchanged.
-                src: match header.msg_hdr.msg_namelen {
-                    0 => RawAddress::empty(),
-                    _ => *name,
-                },
-                tos: 0,
-                ttl: 0,
-                segment: 0,
-                len: (header.msg_len as usize).min(MESSAGE_SIZE),
-                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            };
-            // SAFETY: recvmmsg filled the header and its control buffer, and neither has been
-            // modified or freed since.
-            unsafe {
-                for_each_control(&header.msg_hdr, |level, kind, value| {
-                    message.apply_control(level, kind, value);
-                });
-            }
-            self.messages.push(message);
+        for index in 0..count {
+            // SAFETY: recvmmsg has just filled the first `count` headers.
+            self.messages.push(unsafe { self.headers.take(index) });
         }
         Ok(count)
     }
@@ -243,6 +199,94 @@ impl<'a> Iterator for Messages<'a> {
         let (message, buffer) = (self.messages.next()?, self.buffers.next()?);
         Some((message, &buffer[..message.len]))
     }
+}
+
+/// The headers that recvmmsg(2) fills, and the names and control messages that they point to.
+///
+/// Between two calls every header is ready, so that a receive sets nothing up: of those that it
+/// fills the kernel changes lengths and flags, and [`MessageHeaders::take`] restores the lengths.
+struct MessageHeaders {
+    headers: Vec<libc::mmsghdr>,
+    /// Owned here, and accessed through the headers only. They are never reallocated.
+    _parts: (Vec<libc::iovec>, Vec<RawAddress>, Vec<Control>),
+}
+
+// SAFETY: the raw pointers in the headers and iovecs point to heap memory that this value owns, or
+// that the batch owns which owns this value. They are used only with exclusive access to both.
+// Nothing about that memory depends on the thread.
+unsafe impl Send for MessageHeaders {}
+
+impl MessageHeaders {
+    /// Creates a header for each part of `buffers` that holds a message. `buffers` must live as
+    /// long as this value, in the same place.
+    fn new(buffers: &mut [u8]) -> Self {
+        let mut iovecs: Vec<_> = buffers
+            .chunks_exact_mut(MESSAGE_SIZE)
+            .map(|buffer| libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            })
+            .collect();
+        let mut names = vec![RawAddress::empty(); iovecs.len()];
+        let mut controls = vec![Control::new(); iovecs.len()];
+        let of = (
+            iovecs.as_mut_ptr(),
+            names.as_mut_ptr(),
+            controls.as_mut_ptr(),
+        );
+        let header = |index| {
+            // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_iov = of.0.wrapping_add(index);
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_name = of.1.wrapping_add(index).cast();
+            header.msg_hdr.msg_control = of.2.wrapping_add(index).cast();
+            make_ready(&mut header.msg_hdr);
+            header
+        };
+        MessageHeaders {
+            headers: (0..iovecs.len()).map(header).collect(),
+            _parts: (iovecs, names, controls),
+        }
+    }
+
+    /// Returns the metadata of the message that the kernel stored with a header, and makes the
+    /// header ready for the next one.
+    ///
+    /// # Safety
+    /// The last recvmmsg(2) must have filled the header, and `take` not been called for it since.
+    unsafe fn take(&mut self, index: usize) -> Message {
+        let header = &mut self.headers[index];
+        let mut message = Message {
+            // For an unnamed Unix socket the kernel leaves the buffer unchanged.
+            src: match header.msg_hdr.msg_namelen {
+                0 => None,
+                // SAFETY: the name points to a live `RawAddress` (see `new`), which holds an
+                // address of the kernel's or its initial value, and no reference to it exists.
+                _ => unsafe { &*header.msg_hdr.msg_name.cast::<RawAddress>() }.ip(),
+            },
+            tos: 0,
+            ttl: 0,
+            segment: 0,
+            len: (header.msg_len as usize).min(MESSAGE_SIZE),
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        };
+        // SAFETY: recvmmsg has filled the header and its control buffer, and neither has been
+        // modified since: this function's contract, section Safety.
+        unsafe {
+            for_each_control(&header.msg_hdr, |level, kind, value| {
+                message.apply_control(level, kind, value);
+            });
+        }
+        make_ready(&mut header.msg_hdr);
+        message
+    }
+}
+
+/// Sets the lengths that a receive overwrites.
+fn make_ready(header: &mut libc::msghdr) {
+    header.msg_namelen = RawAddress::SIZE;
+    header.msg_controllen = Control::SIZE as _;
 }
 
 impl Message {
@@ -544,7 +588,7 @@ impl<'a> Received<'a> {
     pub(super) fn next_batch(&mut self) -> Option<GroBatch<'a>> {
         loop {
             let (message, bytes) = self.messages.next()?;
-            if let Some(src) = message.src.ip().filter(|_| !message.truncated) {
+            if let Some(src) = message.src.filter(|_| !message.truncated) {
                 return Some(GroBatch {
                     src,
                     dst: self.dst,

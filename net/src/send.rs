@@ -305,9 +305,8 @@ impl SendBatch {
                 iov_len: bytes.len(),
             });
             let segment = if group.count > 1 { group.segment } else { 0 };
-            let control = controls[i].write(ControlList::new());
             headers[i].write(libc::mmsghdr {
-                msg_hdr: path.sender.message(iovec, control, segment),
+                msg_hdr: path.sender.message(iovec, &mut controls[i], segment),
                 msg_len: 0,
             });
         }

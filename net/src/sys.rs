@@ -71,14 +71,11 @@ pub(super) struct Control([u8; CONTROL_SIZE]);
 const CONTROL_SIZE: usize = 6 * 32;
 
 impl Control {
+    /// The length for a `msghdr` that receives. The kernel may fill the whole buffer.
+    pub(super) const SIZE: usize = CONTROL_SIZE;
+
     pub(super) const fn new() -> Self {
         Control([0; CONTROL_SIZE])
-    }
-
-    /// Returns pointer and length for a `msghdr` that receives. The kernel may fill the whole
-    /// buffer.
-    pub(super) fn as_buffer(&mut self) -> (*mut libc::c_void, usize) {
-        (self.0.as_mut_ptr().cast(), CONTROL_SIZE)
     }
 }
 
@@ -126,12 +123,12 @@ impl ControlList {
         self.used += space;
     }
 
-    /// Returns pointer and length for a `msghdr` that sends.
-    pub(super) fn as_list(&mut self) -> (*mut libc::c_void, usize) {
+    /// Returns pointer and length for a `msghdr` that sends: the kernel only reads the list.
+    pub(super) fn as_list(&self) -> (*mut libc::c_void, usize) {
         if self.used == 0 {
             return (std::ptr::null_mut(), 0);
         }
-        (self.buffer.0.as_mut_ptr().cast(), self.used)
+        (self.buffer.0.as_ptr().cast_mut().cast(), self.used)
     }
 }
 
@@ -169,12 +166,16 @@ pub(super) fn control_int(value: &[u8]) -> i32 {
 
 /// A socket address in the kernel's format.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(super) struct RawAddress {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
 }
 
 impl RawAddress {
+    /// The length for a `msghdr` that receives.
+    pub(super) const SIZE: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+
     pub(super) fn empty() -> Self {
         RawAddress {
             // SAFETY: zeroes are a valid sockaddr_storage (AF_UNSPEC).
@@ -248,14 +249,6 @@ impl RawAddress {
     /// Returns pointer and length for a `msghdr` that sends.
     pub(super) fn as_name(&self) -> (*mut libc::c_void, libc::socklen_t) {
         ((&raw const self.storage).cast_mut().cast(), self.len)
-    }
-
-    /// Returns pointer and length for a `msghdr` that receives.
-    pub(super) fn as_buffer(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
-        (
-            (&raw mut self.storage).cast(),
-            size_of::<libc::sockaddr_storage>() as libc::socklen_t,
-        )
     }
 }
 

@@ -248,6 +248,11 @@ impl QpBase {
         migrated
     }
 
+    /// Whether the end of draining is to be reported.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Reports the end of draining, once.
     pub(crate) fn report_drained<H: Completions>(&mut self, host: &mut H, send: &impl SendSide) {
         if self.draining && send.is_drained() {

@@ -73,8 +73,10 @@ where
     }
     let mut buffer = MaybeUninit::<CleanupBuffer>::uninit();
     // SAFETY: the buffer stays in this frame until it is popped below. `wait` points to an
-    // initialized pair, which `end` drops once: on cancellation, or at the pop below.
+    // initialized pair. `end` drops it on cancellation, or at the pop below if the last step
+    // panicked.
     unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), end::<F>, wait.cast()) };
+    let mut is_over = false;
     let stepped = loop {
         let (fds, timeout) = sleep.arguments();
         // SAFETY: `fds` is a live slice and its own length is passed. If `poll` unwinds, this frame
@@ -86,13 +88,21 @@ where
                 -1 => Err(io::Error::from_raw_os_error(code.0)),
                 _ => Ok(()),
             };
-            // SAFETY: the pair at `wait` was written by the first step, and no other reference to
-            // it exists.
+            // SAFETY: the pair at `wait` was written by the first step and is not dropped yet, and
+            // no other reference to it exists.
             let (waiting, step) = unsafe { &mut *wait };
-            waiting.woke(polled, &sleep)?;
-            let done = step(waiting)?;
-            sleep = waiting.sleep();
-            Ok(done.into())
+            let done = waiting
+                .woke(polled, &sleep)
+                .map_err(Errno::from)
+                .and_then(|()| step(waiting));
+            if let Ok(false) = done {
+                sleep = waiting.sleep();
+                return Ok(PENDING);
+            }
+            is_over = true;
+            // SAFETY: the pair is initialized, as above. `is_over` prevents a second drop.
+            unsafe { wait.drop_in_place() };
+            done.map(c_int::from)
         });
         if stepped != PENDING {
             break stepped;
@@ -101,7 +111,7 @@ where
     let code = errno::last();
     // SAFETY: this is the thread's innermost buffer, since every function called since the push has
     // popped its own.
-    unsafe { _pthread_cleanup_pop(buffer.as_mut_ptr(), 1) };
+    unsafe { _pthread_cleanup_pop(buffer.as_mut_ptr(), c_int::from(!is_over)) };
     errno::set(code);
     status_of(stepped)
 }

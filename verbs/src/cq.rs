@@ -255,9 +255,6 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// The number of completions that are taken in one pass.
-const BATCH: usize = 16;
-
 /// Implements `poll_cq` of a context. Returns the number of completions, or a negative number.
 ///
 /// # Safety
@@ -275,21 +272,11 @@ pub(super) unsafe extern "C" fn poll_cq(
         if wc.is_null() && wanted > 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let mut batch = [const { None }; BATCH];
-        let mut polled = 0;
-        while polled < wanted {
-            let room = BATCH.min(wanted - polled);
-            let taken = queue.driver.poll(&mut batch[..room]);
-            for completion in batch[..taken].iter().flatten() {
-                // SAFETY: `wc` is non-null (checked above) and points to `num_entries` writable
-                // elements: the caller's contract, section Safety. `polled < num_entries`.
-                unsafe { wc.add(polled).write_unaligned(shown_completion(completion)) };
-                polled += 1;
-            }
-            if taken < room {
-                break;
-            }
-        }
+        let polled = queue.driver.poll_each(wanted, |index, completion| {
+            // SAFETY: `wc` is non-null where `wanted > 0` (checked above) and points to `wanted`
+            // writable elements: the caller's contract, section Safety. `index < wanted`.
+            unsafe { wc.add(index).write_unaligned(shown_completion(&completion)) };
+        });
         Ok(polled as c_int)
     })
 }

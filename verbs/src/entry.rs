@@ -11,6 +11,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
+use tracing::level_filters::LevelFilter;
 use urxe_net::thread;
 
 use super::errno::{self, Errno};
@@ -141,9 +142,18 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
     thread::without_cancellation(|| caught(name, call))
 }
 
-/// Runs a call in its tracing span. A panic ends here, because unwinding into C is undefined.
+/// Runs a call in its tracing span, if that is enabled.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let _span = tracing::trace_span!(target: "urxe::abi", "call", name).entered();
+    // A disabled span would still be entered and dropped in every call.
+    let span = match LevelFilter::current() >= LevelFilter::TRACE {
+        true => tracing::trace_span!(target: "urxe::abi", "call", name),
+        false => return completed(name, call),
+    };
+    span.in_scope(|| completed(name, call))
+}
+
+/// Runs a call. A panic ends here, because unwinding into C is undefined.
+fn completed<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // State that a panicking call leaves inconsistent is behind the locks that it poisons.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");

@@ -1,6 +1,7 @@
 //! Posting of lists of work requests.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 use urxe_driver::ah::Destination;
 use urxe_driver::qp::{MAX_SGE, Posting, To};
@@ -19,7 +20,10 @@ use super::srq::shared_of;
 
 /// Scratch room for the elements of one work request. They are copied, because the program may
 /// change its own array.
-type Elements = [Sge; MAX_SGE as usize];
+type Elements = [MaybeUninit<Sge>; MAX_SGE as usize];
+
+/// Room without elements. Clearing it would cost more than most copies.
+const NO_ELEMENTS: Elements = [const { MaybeUninit::uninit() }; MAX_SGE as usize];
 
 /// Copies the `count` elements at `list` to `into`, and returns them.
 ///
@@ -35,9 +39,13 @@ unsafe fn elements(
     for (index, element) in into.iter_mut().enumerate() {
         // SAFETY: `list` points to `count` readable elements and `index < count`: the caller's
         // contract, section Safety. `entry::read` rejects a null `list`.
-        *element = element_from(&unsafe { entry::read(list.wrapping_add(index)) }?);
+        element.write(element_from(&unsafe {
+            entry::read(list.wrapping_add(index))
+        }?));
     }
-    Ok(into)
+    // SAFETY: the loop has initialized every element of `into`, and `MaybeUninit<Sge>` has the
+    // layout of `Sge`.
+    Ok(unsafe { &*(std::ptr::from_mut(into) as *const [Sge]) })
 }
 
 pub(super) fn element_from(sge: &ibv_sge) -> Sge {
@@ -196,7 +204,7 @@ pub(super) unsafe extern "C" fn post_send(
     let status = entry::status("ibv_post_send", || {
         // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         let pair = unsafe { pair_of(qp) }?;
-        let mut scratch = [Sge::default(); MAX_SGE as usize];
+        let mut scratch = NO_ELEMENTS;
         let mut posting = pair.driver.start_posting();
         while !at.is_null() {
             // SAFETY: `at` is an element of the caller's list, so it points to a readable request
@@ -234,7 +242,7 @@ pub(super) unsafe fn post_receives(
 ) -> c_int {
     let mut at = wr;
     let status = entry::status(name, || {
-        let mut scratch = [Sge::default(); MAX_SGE as usize];
+        let mut scratch = NO_ELEMENTS;
         while !at.is_null() {
             // SAFETY: `at` is an element of the caller's list, so it and its `sg_list` are
             // readable: the caller's contract, section Safety.

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use urxe_driver::per_process::PerProcess;
@@ -18,7 +19,31 @@ use super::errno::Errno;
 /// empty registry.
 pub(super) struct Waited<T: 'static>(PerProcess<RwLock<ByPointer<T>>>);
 
-type ByPointer<T> = HashMap<usize, Arc<T>>;
+type ByPointer<T> = HashMap<usize, Arc<T>, BuildHasherDefault<PointerHasher>>;
+
+/// A hash function for addresses. They come from the allocator, so no peer can choose them to
+/// collide, and a multiplication is enough.
+#[derive(Default)]
+struct PointerHasher(u64);
+
+impl Hasher for PointerHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_usize(byte.into());
+        }
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // Fibonacci hashing. The map uses the low bits and the top seven, and the product's best
+        // mixed bits are the top ones.
+        let product = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl<T: Debug + Send + Sync> Waited<T> {
     pub const fn new() -> Self {

@@ -18,10 +18,19 @@ impl Cq {
     /// Takes the oldest completions, up to the length of `into`, and returns their number. If there
     /// are none, receives packets first.
     pub fn poll(&self, into: &mut [Option<Completion>]) -> usize {
-        if into.is_empty() {
+        self.poll_each(into.len(), |index, completion| {
+            into[index] = Some(completion);
+        })
+    }
+
+    /// Passes the oldest completions, up to `most`, to `each` with their index, and returns their
+    /// number. If there are none, receives packets first. `each` is called while the queue is
+    /// locked, and must not use it.
+    pub fn poll_each(&self, most: usize, mut each: impl FnMut(usize, Completion)) -> usize {
+        if most == 0 {
             return 0;
         }
-        let take = || Some(self.take_many(into)).filter(|taken| *taken > 0);
+        let take = || Some(self.take_many(most, &mut each)).filter(|taken| *taken > 0);
         path::get().poll_for(take).unwrap_or(0)
     }
 

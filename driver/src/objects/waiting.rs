@@ -203,9 +203,12 @@ impl<T> EventQueue<T> {
                 waiting.waiter = path::get().wait();
             }
         }
-        // After each batch the thread polls its own descriptor, since packets for other objects may
+        // After each batch the thread checks its own queue, since packets for other objects may
         // never stop.
         let has_worked = waiting.waiter.as_ref().is_some_and(Waiter::drive);
+        if has_worked && let Some(taken) = self.take_with(&mut take) {
+            return Ok(Some(taken));
+        }
         waiting.sleep_on(self.fd(), has_worked);
         Ok(None)
     }

@@ -136,12 +136,11 @@ impl Cq {
         self.channel.as_ref()
     }
 
-    /// Takes the oldest completions, up to the length of `into`, and returns their number.
-    pub(crate) fn take_many(&self, into: &mut [Option<Completion>]) -> usize {
-        let most = into.len();
-        self.entries.take_many(most, |index, (completion, _)| {
-            into[index] = Some(completion);
-        })
+    /// Passes the oldest completions, up to `most`, to `each` with their index, and returns their
+    /// number.
+    pub(crate) fn take_many(&self, most: usize, mut each: impl FnMut(usize, Completion)) -> usize {
+        self.entries
+            .take_many(most, |index, (completion, _)| each(index, completion))
     }
 
     /// Takes the oldest completion with its timestamp.

@@ -147,6 +147,7 @@ impl<T> DestinationLimiters<T> {
     }
 
     /// Returns whether a connection waits although there is room.
+    #[inline]
     pub(crate) fn can_grant(&self) -> bool {
         self.grantable().is_some()
     }
@@ -166,10 +167,16 @@ impl<T> DestinationLimiters<T> {
         granted
     }
 
+    #[inline]
     fn grantable(&self) -> Option<Arc<DestinationLimiter<T>>> {
-        if self.totals.waiting.load(Ordering::SeqCst) == 0 {
-            return None;
+        match self.totals.waiting.load(Ordering::SeqCst) {
+            0 => None,
+            _ => self.find_grantable(),
         }
+    }
+
+    #[cold]
+    fn find_grantable(&self) -> Option<Arc<DestinationLimiter<T>>> {
         let all = lock(&self.all);
         let mut all = all.iter().filter_map(Weak::upgrade);
         all.find(|limiter| limiter.can_grant())

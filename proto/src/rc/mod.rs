@@ -343,6 +343,17 @@ impl RcQp {
         full
     }
 
+    /// Whether [`RcQp::poll_transmit`] would send nothing and change nothing, because the send queue
+    /// and the queue of responses are empty. A connection that only waits for its window or for a
+    /// response is not idle.
+    pub fn is_idle(&self) -> bool {
+        self.requester.is_idle()
+            && !self.responder.has_responses()
+            && !self.cnp_due
+            && !self.base.is_draining()
+            && !self.requests_first
+    }
+
     /// Whether a single ACK is all there is to send and the send queue is empty.
     ///
     /// The ACK may then be delayed until requests are posted; the next poll sends those first. The

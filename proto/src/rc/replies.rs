@@ -230,6 +230,10 @@ impl Replies {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Whether a single ACK is all that is queued.
     pub(super) fn is_single_ack(&self) -> bool {
         matches!(self.queue.front(), Some(reply) if reply.answer == Answer::Ack)

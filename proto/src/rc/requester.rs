@@ -139,6 +139,15 @@ impl Requester {
         self.queue.room()
     }
 
+    /// Whether [`Requester::transmit`] and [`Requester::settle`] have nothing to do: the queue is
+    /// empty, and no state of a work request is left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.fast_retransmit.current().is_none()
+            && self.unsendable.is_none()
+            && !self.needs_quantum()
+    }
+
     pub(super) fn deadline(&self) -> Time {
         self.recovery.deadline()
     }

@@ -262,6 +262,11 @@ impl Responder {
         }
     }
 
+    /// Whether there are answers to send.
+    pub(super) fn has_responses(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// Whether a single ACK is all there is to send.
     pub(super) fn has_single_ack(&self) -> bool {
         self.replies.is_single_ack()

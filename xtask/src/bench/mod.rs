@@ -4,6 +4,8 @@
 //! stable. So each round runs every program once, ratios are computed within a round, and the
 //! median of the rounds is reported.
 
+mod callgrind;
+mod instructions;
 mod page;
 mod pair;
 mod plan;
@@ -29,6 +31,11 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
+    /// Count the instructions of small operations under valgrind instead, and fail if one takes 3%
+    /// more than docs/PERFORMANCE.md records
+    #[arg(long, conflicts_with_all = ["only", "rounds"])]
+    instructions: bool,
+
     /// Write the tables and the chart of docs/PERFORMANCE.md
     #[arg(long)]
     write: bool,
@@ -53,6 +60,9 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
                 "bench: cannot create a network namespace; other traffic may disturb the results"
             );
         }
+    }
+    if options.instructions {
+        return instructions::run(workspace, target, options.write);
     }
     let programs = Programs {
         urxe: target.join("release/urxe"),

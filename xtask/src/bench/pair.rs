@@ -227,7 +227,7 @@ fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Res
 }
 
 /// Returns whether the program succeeded, and all of its output.
-fn output(mut child: Child) -> (bool, String) {
+pub(super) fn output(mut child: Child) -> (bool, String) {
     let mut text = String::new();
     let mut errors = String::new();
     // None of these programs fills a pipe with errors, so stdout can be read first.
@@ -242,7 +242,7 @@ fn output(mut child: Child) -> (bool, String) {
 }
 
 /// Returns whether a socket listens at a TCP port of this network namespace.
-fn listens(port: u16) -> bool {
+pub(super) fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
         let text = fs::read_to_string(file).unwrap_or_default();

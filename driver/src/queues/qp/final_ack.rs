@@ -41,7 +41,7 @@ impl Qp {
         let mut more = true;
         while more && budget > 0 {
             batch.begin(path);
-            more = transport.poll_responses(now(), &mut self.host(regions), &mut batch);
+            more = transport.poll_responses(now(), &mut self.host(regions), &mut *batch);
             match send_batch(&mut batch, path, local, (&mut *traffic, &mut *effects)) {
                 Ok(spent) => budget = budget.saturating_sub(spent),
                 Err(Blocked) => break,

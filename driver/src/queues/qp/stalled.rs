@@ -8,7 +8,7 @@ use urxe_proto::time::Time;
 /// sent or dropped, so packets keep their order. The kernel reports room (`path::writable`). No
 /// thread sleeps for it, since every sender holds at least the lock of its queue pair.
 pub(super) struct Stalled {
-    pub(super) batch: SendBatch,
+    pub(super) batch: Box<SendBatch>,
     pub(super) route: Route,
     /// The time at which the batch is dropped.
     pub(super) until: Time,

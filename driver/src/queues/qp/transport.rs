@@ -240,6 +240,11 @@ impl Transport {
         }
     }
 
+    /// See [`RcQp::is_idle`]; of the other services it is not known.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.is_idle())
+    }
+
     pub(crate) fn poll_transmit(
         &mut self,
         now: Time,

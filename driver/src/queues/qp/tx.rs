@@ -21,12 +21,12 @@ pub(super) struct Blocked;
 /// Responses of a queue pair at its end for which the socket has no room.
 #[must_use]
 pub(crate) struct Unsent {
-    batch: SendBatch,
+    batch: Box<SendBatch>,
     pool: Arc<BatchPool>,
 }
 
 impl Unsent {
-    pub(super) fn new(batch: SendBatch, pool: &Arc<BatchPool>) -> Self {
+    pub(super) fn new(batch: Box<SendBatch>, pool: &Arc<BatchPool>) -> Self {
         Unsent {
             batch,
             pool: Arc::clone(pool),
@@ -132,7 +132,7 @@ impl Qp {
         };
         let mut batch = self.batches.take();
         batch.begin(path);
-        let sent = inner.transport.poll_probe(now(), &mut batch);
+        let sent = inner.transport.poll_probe(now(), &mut *batch);
         let out = (&mut inner.traffic, &mut inner.effects);
         // A probe for which the socket has no room is lost like any other, and repeated later.
         if let Err(Blocked) = send_batch(&mut batch, path, local, out) {
@@ -156,6 +156,12 @@ impl Qp {
             return;
         }
         inner.follow_migration();
+        // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on the
+        // rest of this function.
+        if inner.pacer.is_none() && inner.transport.is_idle() {
+            self.settle(inner, regions);
+            return;
+        }
         if inner.same_host_peer.is_some() {
             inner
                 .transport
@@ -195,7 +201,7 @@ impl Qp {
             batch.begin(path);
             let (now, mut host) = (now(), self.host(regions));
             more = match pacer {
-                None => transport.poll_transmit(now, &mut host, batch),
+                None => transport.poll_transmit(now, &mut host, &mut **batch),
                 Some(pacer) => {
                     let mut sink = pacer.limit(now, batch);
                     let more = transport.poll_transmit(now, &mut host, &mut sink);
@@ -269,7 +275,7 @@ impl Inner {
 
     /// Takes the stalled batch, so that its packets precede those staged next; without one, an
     /// empty batch.
-    pub(super) fn take_stalled_batch(&mut self, pool: &BatchPool) -> SendBatch {
+    pub(super) fn take_stalled_batch(&mut self, pool: &BatchPool) -> Box<SendBatch> {
         match self.stalled.take() {
             Some(stalled) => stalled.batch,
             None => pool.take(),

@@ -202,7 +202,13 @@ impl Endpoint {
     /// Returns the packets sent into a sink with room for `room`, and whether more are pending.
     fn poll_room(&mut self, room: usize) -> (Vec<Sent>, bool) {
         let mut sink = Sink::new(self.now, room);
+        let is_idle = self.qp.is_idle();
         let more = self.qp.poll_transmit(self.now, &mut self.host, &mut sink);
+        assert!(
+            !is_idle || sink.packets.is_empty() && !more,
+            "{:#?}",
+            sink.packets
+        );
         (sink.packets, more)
     }
 

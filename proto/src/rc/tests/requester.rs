@@ -43,6 +43,25 @@ fn message_is_split_at_the_path_mtu() {
 }
 
 #[test]
+fn connection_is_idle_while_it_has_nothing_to_send_and_awaits_nothing() {
+    let mut endpoint = Endpoint::new();
+    assert!(endpoint.qp.is_idle());
+    endpoint.post(1, SendOp::Send, SIGNALED, &[sge(LOCAL, 0, 10)]);
+    assert!(!endpoint.qp.is_idle());
+    endpoint.poll_one();
+    assert!(
+        !endpoint.qp.is_idle(),
+        "the request may have to be repeated"
+    );
+    endpoint.deliver(ack(0), &[]);
+    assert!(endpoint.qp.is_idle());
+    endpoint.deliver(request(RcSendOnly, 0), &[1]);
+    assert!(!endpoint.qp.is_idle(), "a response is due");
+    endpoint.poll_one();
+    assert!(endpoint.qp.is_idle());
+}
+
+#[test]
 fn only_the_first_packet_of_a_write_has_a_reth() {
     let mut end = Endpoint::new();
     let op = SendOp::WriteImm {

@@ -1,0 +1,348 @@
+//! `cargo xtask bench --instructions`: user-space instructions of small operations.
+//!
+//! valgrind's callgrind counts the instructions of the thread of a client that calls the verbs. Two
+//! runs with different numbers of operations are subtracted, so that connecting does not count. A
+//! round trip repeats to 0.5%, a polled operation to 3%, while times vary by a tenth. So each is
+//! measured several times.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::callgrind::{self, Layers};
+use super::pair;
+use crate::release::{self, succeed};
+
+/// The numbers of operations of the two runs.
+const OPERATIONS: [u32; 2] = [200, 2200];
+
+/// The number of times that an operation is measured. The result is the median.
+const ROUNDS: usize = 3;
+
+/// The part by which an operation may exceed the recorded number of instructions.
+const TOLERANCE: f64 = 0.03;
+
+/// The time that a server has to start listening.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The lines around the tables in the page.
+const BEGIN: &str = "<!-- Instructions: written by `cargo xtask bench --instructions --write`. -->";
+const END: &str = "<!-- End of the instructions. -->";
+
+/// A measured operation.
+struct Operation {
+    name: &'static str,
+    program: Program,
+    /// The largest number of instructions that is aimed for.
+    goal: f64,
+}
+
+enum Program {
+    /// `ibv_rc_pingpong -e`: a post, two completions, two waits for an event.
+    PingPong,
+    /// `benches/polled.c` in this mode.
+    Polled(&'static str),
+}
+
+/// The empty poll comes first: its cost is subtracted from the polled operations, whose number of
+/// empty polls varies.
+const MEASURED: [Operation; 4] = [
+    Operation {
+        name: "empty poll",
+        program: Program::Polled("empty"),
+        goal: 150.0,
+    },
+    Operation {
+        name: "SEND, polled",
+        program: Program::Polled("send"),
+        goal: 2000.0,
+    },
+    Operation {
+        name: "receive, polled",
+        program: Program::Polled("receive"),
+        goal: 2000.0,
+    },
+    Operation {
+        name: "round trip, events",
+        program: Program::PingPong,
+        goal: 5000.0,
+    },
+];
+
+/// The result of one run of a client.
+struct Run {
+    layers: Layers,
+    empty_polls: f64,
+}
+
+/// Measures each operation, and prints or writes the tables. Returns whether none takes more than
+/// the page records.
+pub(super) fn run(workspace: &Path, target: &Path, write: bool) -> Result<bool, String> {
+    let polled = build(workspace, target)?;
+    let bench = Bench {
+        urxe: target.join("release/urxe"),
+        polled,
+        output: target.join("bench/callgrind.out"),
+        processors: processors(),
+    };
+    let mut measured: Vec<Layers> = Vec::new();
+    for (port, operation) in (19_800..).zip(&MEASURED) {
+        eprintln!("instructions: {}", operation.name);
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let runs = OPERATIONS.map(|count| bench.count(operation, count, port));
+            let [few, many] = runs;
+            rounds.push(difference(&few?, &many?, measured.first()));
+        }
+        rounds.sort_by(|a, b| total(a).total_cmp(&total(b)));
+        measured.push(rounds.swap_remove(ROUNDS / 2));
+    }
+    let tables = tables(&measured);
+    println!("{tables}");
+    let page = workspace.join("docs/PERFORMANCE.md");
+    let error = |error| format!("{}: {error}", page.display());
+    let text = fs::read_to_string(&page).map_err(error)?;
+    let (before, recorded, after) = sections(&text).ok_or("the page has no place for the table")?;
+    if write {
+        let text = format!("{before}{BEGIN}\n\n{tables}\n{END}{after}");
+        fs::write(&page, text).map_err(error)?;
+        return Ok(true);
+    }
+    let mut is_good = true;
+    for (operation, layers) in MEASURED.iter().zip(&measured) {
+        let (now, then) = (total(layers), recorded_total(recorded, operation.name));
+        if then.is_some_and(|then| now > then * (1.0 + TOLERANCE)) {
+            eprintln!(
+                "instructions: {}: {now:.0}, but the page records {:.0}",
+                operation.name,
+                then.unwrap_or_default()
+            );
+            is_good = false;
+        }
+    }
+    Ok(is_good)
+}
+
+/// Builds `benches/polled.c` against the library, and returns its path.
+fn build(workspace: &Path, target: &Path) -> Result<PathBuf, String> {
+    let polled = target.join("bench/polled");
+    fs::create_dir_all(target.join("bench"))
+        .map_err(|error| format!("{}: {error}", polled.display()))?;
+    release::build(&release::PRODUCTS, workspace, target)?;
+    succeed(
+        Command::new("gcc")
+            .args(["-O2", "-I"])
+            .arg(workspace.join("include"))
+            .arg("-o")
+            .arg(&polled)
+            .arg(workspace.join("benches/polled.c"))
+            .arg("-L")
+            .arg(target.join("release"))
+            .arg("-l:liburxe.so")
+            .arg(format!("-Wl,-rpath,{}", target.join("release").display())),
+    )?;
+    Ok(polled)
+}
+
+struct Bench {
+    urxe: PathBuf,
+    polled: PathBuf,
+    output: PathBuf,
+    /// The processors of the client and of a server that polls.
+    processors: [usize; 2],
+}
+
+impl Bench {
+    /// Runs a server and a client with `count` operations.
+    fn count(&self, operation: &Operation, count: u32, port: u16) -> Result<Run, String> {
+        let program = match operation.program {
+            Program::PingPong => format!("ibv_rc_pingpong -g 0 -e -s 64 -n {count} -p {port}"),
+            Program::Polled(mode) => format!("{} {mode} {count} {port}", self.polled.display()),
+        };
+        let [client, other] = self.processors;
+        // The server of the ping-pong shares the client's processor at the lowest priority: each
+        // packet wakes the client at once. So each completion takes a wait of its own, and the
+        // count does not depend on timing. A server that polls needs a processor of its own.
+        let (place, collect) = match operation.program {
+            Program::PingPong => (format!("taskset -c {client} chrt --idle 0"), ""),
+            Program::Polled(_) => (
+                format!("taskset -c {other}"),
+                "--toggle-collect='measured_*'",
+            ),
+        };
+        let urxe = format!("{} run --sysfs no --", self.urxe.display());
+        let mut server = shell(&format!("exec {place} {urxe} {program}"))?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !pair::listens(port) {
+            let ended = !matches!(server.try_wait(), Ok(None));
+            if ended || Instant::now() > deadline {
+                let _ = server.kill();
+                return Err(format!(
+                    "the server does not listen: {}",
+                    pair::output(server).1
+                ));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let callgrind = format!(
+            "valgrind --tool=callgrind --separate-threads=yes {collect} --callgrind-out-file={}",
+            self.output.display()
+        );
+        let client = shell(&format!(
+            "exec taskset -c {client} timeout 120 {urxe} {callgrind} {program} 127.0.0.1"
+        ))?;
+        let (has_succeeded, text) = pair::output(client);
+        if !has_succeeded {
+            let _ = server.kill();
+        }
+        let (server_succeeded, of_server) = pair::output(server);
+        if !has_succeeded || !server_succeeded {
+            return Err(format!("{program}\n{text}\n{of_server}"));
+        }
+        // Thread 1 is the one that runs `main`.
+        let file = self.output.with_extension("out-01");
+        let profile =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let empty = text.lines().find_map(|line| line.strip_prefix("empty "));
+        Ok(Run {
+            layers: callgrind::layers(&profile),
+            empty_polls: empty.and_then(|count| count.parse().ok()).unwrap_or(0.0),
+        })
+    }
+}
+
+fn shell(line: &str) -> Result<Child, String> {
+    Command::new("sh")
+        .args(["-c", line])
+        .env_remove("LD_LIBRARY_PATH")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("sh: {error}"))
+}
+
+/// Returns two processors that this process may use; the same one twice if there is only one.
+fn processors() -> [usize; 2] {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap_or_default();
+    let allowed: Vec<usize> = list
+        .trim()
+        .split(',')
+        .filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        })
+        .flatten()
+        .collect();
+    let first = allowed.first().copied().unwrap_or(0);
+    [first, allowed.get(1).copied().unwrap_or(first)]
+}
+
+/// Returns the instructions of one operation, without those of the empty polls.
+fn difference(few: &Run, many: &Run, empty_poll: Option<&Layers>) -> Layers {
+    let operations = f64::from(OPERATIONS[1] - OPERATIONS[0]);
+    let empty_polls = (many.empty_polls - few.empty_polls) / operations;
+    let of = |layers: &Layers, layer: &str| layers.get(layer).copied().unwrap_or(0.0);
+    let layer = |layer: &String| {
+        let all = (of(&many.layers, layer) - of(&few.layers, layer)) / operations;
+        let empty = empty_poll.map_or(0.0, |poll| empty_polls * of(poll, layer));
+        (layer.clone(), all - empty)
+    };
+    many.layers.keys().map(layer).collect()
+}
+
+fn total(layers: &Layers) -> f64 {
+    layers.values().sum()
+}
+
+/// Returns the tables in Markdown: the totals, and the layers of each operation.
+fn tables(measured: &[Layers]) -> String {
+    let mut text = String::from("| | instructions | goal | |\n|---|---:|---:|---|\n");
+    for (operation, layers) in MEASURED.iter().zip(measured) {
+        let (total, goal) = (total(layers), operation.goal);
+        let met = if total <= goal { "met" } else { "short" };
+        let _ = writeln!(
+            text,
+            "| {} | {total:.0} | {goal:.0} | {met} |",
+            operation.name
+        );
+    }
+    let mut names: Vec<&String> = measured.iter().flat_map(Layers::keys).collect();
+    names.sort();
+    names.dedup();
+    let of = |layers: &Layers, name: &String| layers.get(name).copied().unwrap_or(0.0);
+    // The dynamic linker and the like take part in connecting only.
+    names.retain(|name| measured.iter().any(|layers| of(layers, name).abs() >= 1.0));
+    let _ = writeln!(
+        text,
+        "\n| layer | {} |\n|---|{}",
+        MEASURED.map(|operation| operation.name).join(" | "),
+        "---:|".repeat(MEASURED.len())
+    );
+    for name in names {
+        let counts = measured.iter().map(|layers| of(layers, name));
+        let counts: Vec<String> = counts.map(|count| format!("{count:.0}")).collect();
+        let _ = writeln!(text, "| {name} | {} |", counts.join(" | "));
+    }
+    text
+}
+
+/// Splits the page at the tables: the text before, the tables, and the text after.
+fn sections(page: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (tables, after) = rest.split_once(END)?;
+    Some((before, tables, after))
+}
+
+/// Returns the number of instructions that the page has for an operation.
+fn recorded_total(tables: &str, name: &str) -> Option<f64> {
+    let line = tables
+        .lines()
+        .find(|line| line.starts_with(&format!("| {name} |")))?;
+    line.split('|').nth(2)?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(layers: &[(&str, f64)], empty_polls: f64) -> Run {
+        let layers = layers
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count));
+        Run {
+            layers: layers.collect(),
+            empty_polls,
+        }
+    }
+
+    #[test]
+    fn setup_and_empty_polls_do_not_count() {
+        let poll = run(&[("urxe_net", 10.0)], 0.0).layers;
+        let few = run(&[("urxe_net", 5000.0), ("std", 70.0)], 20.0);
+        let many = run(&[("urxe_net", 105_000.0), ("std", 2070.0)], 4020.0);
+        let layers = difference(&few, &many, Some(&poll));
+        assert_eq!(layers["urxe_net"], 50.0 - 2.0 * 10.0);
+        assert_eq!(layers["std"], 1.0);
+    }
+
+    #[test]
+    fn recorded_totals_are_read_back() {
+        let layers = run(&[("urxe_net", 1234.0), ("std", 1.0)], 0.0).layers;
+        let tables = tables(&vec![layers; MEASURED.len()]);
+        let page = format!("# Page\n{BEGIN}\n{tables}{END}\nmore\n");
+        let (before, recorded, after) = sections(&page).unwrap();
+        assert_eq!((before, after), ("# Page\n", "\nmore\n"));
+        for operation in &MEASURED {
+            assert_eq!(recorded_total(recorded, operation.name), Some(1235.0));
+        }
+        assert_eq!(recorded_total(recorded, "nothing"), None);
+    }
+}
