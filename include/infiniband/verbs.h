@@ -4,7 +4,7 @@
  * compiled with one runs with the library of the other. Types are in infiniband/verbs/.
  *
  * Errors, unless a comment says otherwise: a function that returns a pointer returns NULL and sets
- * errno; one that returns int returns 0 or an errno value. Those that return -1 and set errno say so.
+ * errno. One that returns int returns 0 or an errno value, or says if it returns -1 and sets errno.
  */
 #ifndef INFINIBAND_VERBS_H
 #define INFINIBAND_VERBS_H

@@ -327,7 +327,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
         struct ibv_qp_init_attr *qp_init_attr);
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr);
 void rdma_destroy_qp(struct rdma_cm_id *id);
-/* Returns the attributes for the transition of the program's own queue pair to qp_attr->qp_state. */
+/* Returns the attributes for the transition of a queue pair of the program to qp_attr->qp_state. */
 int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask);
 
 /* ---- Connections --------------------------------------------------------------------------- */

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loaded_rxe_is_named_as_the_holder() {
+    fn loaded_rxe_is_named_as_the_owner_of_the_port() {
         let root = std::env::temp_dir().join(format!("urxe-sysfs-{}", std::process::id()));
         assert_eq!(PortHolder::find(&root), PortHolder::OtherProcess);
         fs::create_dir_all(root.join("module/rdma_rxe")).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     use crate::slot::Slot;
 
     #[test]
-    fn only_a_query_is_one() {
+    fn only_queries_are_recognized() {
         assert!(is_query(QUERY));
         for other in [&b""[..], &QUERY[..3], b"urxq?"] {
             assert!(!is_query(other));

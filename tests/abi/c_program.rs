@@ -1,5 +1,5 @@
-//! C programs beside this file, by which tests look at the C ABI: compiled with our headers and with
-//! rdma-core's, run with our library.
+//! The C programs of this folder, which test the C ABI: compiled with urxe's headers and with
+//! rdma-core's, run with urxe's library.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::left_out::left_out;
 use super::library;
 use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 
-/// The status of a case that needs what this machine, or this user, does not have; what it says is why.
+/// The exit status of a case with unmet needs, which prints the reason.
 const LEFT_OUT: i32 = 77;
 
-/// What valgrind says by its status.
+/// The exit status of valgrind after an invalid access.
 const WRONG_ACCESS: &str = "99";
 
-/// The words before a program that runs it in a network namespace of its own, where no other
-/// program's packets come by; none where namespaces cannot be had.
+/// Returns the command prefix that runs a program in a new network namespace, apart from the packets
+/// of other programs; empty if namespaces are not available.
 fn alone() -> &'static [&'static str] {
     static WORDS: OnceLock<&[&str]> = OnceLock::new();
     const AS_ROOT: [&str; 6] = ["unshare", "-n", "sh", "-c", LOOPBACK_UP, "alone"];
@@ -39,7 +39,7 @@ fn alone() -> &'static [&'static str] {
 pub struct CProgram(pub &'static str);
 
 impl CProgram {
-    /// The binaries with our headers and with the system's, or `None` where they cannot be made.
+    /// Returns the binaries with urxe's headers and with the system's, or `None` if they cannot be built.
     pub fn compiled(self) -> Option<[PathBuf; 2]> {
         static COMPILED: Mutex<Option<HashMap<&'static str, [PathBuf; 2]>>> = Mutex::new(None);
         let complete = have_program("cc", "gcc")
@@ -50,11 +50,11 @@ impl CProgram {
         }
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled = compiled.get_or_insert_default();
-        let ours = urxe_tests::workspace().join("include");
+        let include = urxe_tests::workspace().join("include");
         let binaries = compiled.entry(self.0).or_insert_with(|| {
             [
-                self.compile("ours", Some(&ours)),
-                self.compile("theirs", None),
+                self.compile("urxe", Some(&include)),
+                self.compile("rdma_core", None),
             ]
         });
         Some(binaries.clone())
@@ -86,12 +86,12 @@ impl CProgram {
     /// Runs a case of both binaries.
     ///
     /// # Panics
-    /// When one does not end well.
+    /// If one fails.
     #[track_caller]
     pub fn passes(self, case: &str) {
         for program in self.compiled().iter().flatten() {
-            // What goes wrong here is meant to: it needs no messages. The limit is for a call that
-            // waits for what does not come.
+            // Errors are deliberate, so messages are off. The timeout is for calls that block without
+            // limit.
             let mut command = Command::new("timeout");
             let output = command
                 .arg("60")
@@ -116,11 +116,10 @@ impl CProgram {
             );
         }
     }
-    /// Runs cases under valgrind, which sees each look at memory that was freed, that nobody has, or that
-    /// nothing was written to.
+    /// Runs cases under valgrind, which detects accesses to freed, unallocated and uninitialized memory.
     ///
     /// # Panics
-    /// When it sees one, or a case does not end well.
+    /// If it detects one, or a case fails.
     #[track_caller]
     pub fn is_clean_under_valgrind(self, cases: &[&str]) {
         if !have_program("valgrind", "valgrind") {

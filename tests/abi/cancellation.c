@@ -1,6 +1,6 @@
 /*
- * Threads that are cancelled: in the calls that wait for an event, which are cancellation points as
- * rdma-core's are, and in all others, which are not. The argument names the case.
+ * Cancelled threads: calls that wait for an event are cancellation points, as in rdma-core; all others are
+ * not. The argument selects the case.
  */
 #include "cm.h"
 
@@ -13,7 +13,7 @@ static struct end a, b;
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *id, *passive;
 
-/* How many calls of a thread have returned, and whether its cleanup handler ran. */
+/* The number of a thread's calls that have returned, and whether its cleanup handler ran. */
 static volatile int returned, cleaned;
 
 static void note_cleanup(void *argument)
@@ -91,7 +91,7 @@ static void write_word(struct end *from, struct end *to, uint64_t value)
 	MUST(!ibv_post_send(from->qp, &wr, &bad));
 }
 
-/* Nobody calls the library until the WRITE has come: its own thread receives it. */
+/* No thread calls the library until the WRITE is executed: the progress thread receives it. */
 static void write_is_served(uint64_t value)
 {
 	write_word(&a, &b, value);
@@ -100,7 +100,7 @@ static void write_is_served(uint64_t value)
 	CHECK(completion(&a).status == IBV_WC_SUCCESS);
 }
 
-/* What makes each kind of event happen once. */
+/* Causes one event of each type. */
 static void notify(void)
 {
 	MUST(!ibv_req_notify_cq(a.cq, 0));
@@ -128,7 +128,7 @@ static const struct kind {
 } kinds[] = { { next_notification, notify }, { next_async_event, happen }, { next_cm_event, tell } };
 enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 
-/* What an event leaves behind. */
+/* Cleans up after an event. */
 static void settle(const struct kind *kind)
 {
 	if (kind->next == next_notification) {
@@ -168,7 +168,7 @@ static void is_cancelled(pthread_t thread)
 	CHECK(cleaned == 1);
 }
 
-/* A thread that is blocked ends, and another one waits at the same object afterwards. */
+/* A blocked thread is cancelled; afterwards another one waits at the same object. */
 static void blocked(void)
 {
 	int (*const request)(void) = next_request;
@@ -195,7 +195,7 @@ static void blocked(void)
 	teardown();
 }
 
-/* An event that comes while a thread is cancelled is returned or stays: it is not lost. */
+/* An event that is raised while a thread is cancelled is returned or stays queued. */
 static void races(void)
 {
 	setup();
@@ -234,7 +234,7 @@ static void *disabled_thread(void *argument)
 	return NULL;
 }
 
-/* A thread that has disabled cancellation waits on, and keeps its state. */
+/* A thread that has disabled cancellation continues to wait, and keeps its cancellation state. */
 static void disabled(void)
 {
 	setup();
@@ -325,7 +325,7 @@ static void use_verbs(void)
 	}
 	CHECK(!ibv_req_notify_cq(c.cq, 0));
 	write_word(&c, &d, value);
-	/* Long enough for sends that wait for the next one, and for the library's thread. */
+	/* Longer than the flush timeout of deferred sends and the interval of the progress thread. */
 	for (int i = 0; i < 10; i++)
 		CHECK(ibv_start_poll(d.cq_ex, &poll_attr) == ENOENT);
 	while (ibv_start_poll(c.cq_ex, &poll_attr))
@@ -411,7 +411,7 @@ static void *use_all(void *argument)
 	return NULL;
 }
 
-/* A thread that is cancelled already comes back from every other call. */
+/* A thread with a pending cancellation returns from every other call. */
 static void other_calls(void)
 {
 	pthread_t thread;
@@ -442,7 +442,7 @@ static void *fork_and_exit(void *argument)
 	exit(failures != 0);
 }
 
-/* A thread that is cancelled already forks, and ends the process in an orderly way. */
+/* A thread with a pending cancellation forks, and exits the process in an orderly way. */
 static void ends(void)
 {
 	pthread_t thread;

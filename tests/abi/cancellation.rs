@@ -11,7 +11,7 @@ fn thread_that_waits_for_an_event_is_cancelled() {
 }
 
 #[test]
-fn event_that_comes_while_a_thread_is_cancelled_is_not_lost() {
+fn cancellation_loses_no_event() {
     PROGRAM.passes("races");
 }
 
@@ -26,7 +26,7 @@ fn pending_cancellation_is_acted_on_before_an_event_is_taken() {
 }
 
 #[test]
-fn calls_that_do_not_wait_for_events_are_no_cancellation_points() {
+fn only_waiting_calls_are_cancellation_points() {
     PROGRAM.passes("other_calls");
 }
 

@@ -1,5 +1,5 @@
 /*
- * Interfaces and addresses that come, go and change while identifiers of the connection manager are there.
+ * Interfaces and addresses that are added, removed and changed while identifiers exist.
  */
 #include "cm.h"
 
@@ -59,7 +59,7 @@ static void address_changed(void)
 	ip("link set va address 02:00:00:00:00:77");
 	CHECK(event_is(channel, bound, RDMA_CM_EVENT_ADDR_CHANGE));
 	CHECK(!rdma_listen(bound, 0));
-	/* An address that comes is no change of the one that it is bound to. */
+	/* A new address does not change the bound one. */
 	ip("address add 192.0.2.3/24 dev va");
 	MUST(!rdma_resolve_addr(elsewhere, NULL, address("127.0.0.1", 9), 2000));
 	CHECK(event_is(channel, elsewhere, RDMA_CM_EVENT_ADDR_RESOLVED));
@@ -68,7 +68,7 @@ static void address_changed(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* The other host, whose program connects when it is told a port, and ends well when it is rejected. */
+/* The other host: its program connects to the port that it reads, and succeeds if it is rejected. */
 static int other_host(int ready, int port)
 {
 	struct rdma_event_channel *channel;

@@ -6,16 +6,16 @@ use super::c_program::CProgram;
 const PROGRAM: CProgram = CProgram("changes");
 
 #[test]
-fn identifiers_are_told_that_their_device_is_gone() {
+fn device_removal_is_reported_to_identifiers() {
     PROGRAM.passes("device_removed");
 }
 
 #[test]
-fn identifiers_are_told_that_their_link_has_another_address() {
+fn link_address_change_is_reported_to_identifiers() {
     PROGRAM.passes("address_changed");
 }
 
 #[test]
-fn who_listens_everywhere_hears_at_addresses_that_come_later() {
+fn a_wildcard_listener_covers_new_addresses() {
     PROGRAM.passes("later_address");
 }

@@ -1,5 +1,5 @@
 /*
- * What the C programs of librdmacm have in common: addresses, identifiers on their way, and their events.
+ * Common code of the C programs of librdmacm: addresses, resolved identifiers, and events.
  */
 #include "program.h"
 
@@ -8,7 +8,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* Both ends of the cable are here. */
+/* Enters a network namespace with a veth pair, both ends of which are in it. */
 static inline void network_with_cable(void)
 {
 	own_network_to_change();
@@ -18,7 +18,7 @@ static inline void network_with_cable(void)
 	ip("link set va up");
 }
 
-/* An address of either family; good until the third call after it. */
+/* Returns an address of either family, valid until the third call after this one. */
 static inline struct sockaddr *address(const char *text, uint16_t port)
 {
 	static struct sockaddr_storage storage[3];
@@ -48,7 +48,7 @@ static inline struct rdma_cm_id *new_id(struct rdma_event_channel *channel, enum
 	return id;
 }
 
-/* Takes the next event, and says whether it is the one that is expected. */
+/* Acknowledges the next event, and returns whether it is the expected one. */
 static inline int event_is(struct rdma_event_channel *channel, struct rdma_cm_id *id,
 		    enum rdma_cm_event_type kind)
 {
@@ -70,7 +70,7 @@ static inline int is_readable(struct rdma_event_channel *channel)
 	return poll(&fd, 1, 0) == 1;
 }
 
-/* Takes the next event, which is of this kind; the caller gives it back. */
+/* Returns the next event, which must have this type; the caller acknowledges it. */
 static inline struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
 {
 	struct rdma_cm_event *event;
@@ -84,7 +84,7 @@ static inline struct rdma_cm_event *next(struct rdma_event_channel *channel, enu
 	return event;
 }
 
-/* An identifier with the device to which loopback addresses lead. */
+/* Returns an identifier with the device of loopback destinations. */
 static inline struct rdma_cm_id *with_device(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
@@ -94,7 +94,7 @@ static inline struct rdma_cm_id *with_device(struct rdma_event_channel *channel)
 	return id;
 }
 
-/* An identifier on its way to a port of this host. */
+/* Returns an identifier with a route to a port of this host. */
 static inline struct rdma_cm_id *on_the_way(struct rdma_event_channel *channel, enum rdma_port_space ps,
 				     __be16 port)
 {

@@ -1,5 +1,5 @@
 /*
- * Connections, datagram services and synchronous endpoints, as a program of librdmacm meets them.
+ * Connections, datagram services and synchronous endpoints through the API of librdmacm.
  */
 #include "cm.h"
 
@@ -81,7 +81,7 @@ static void connections(void)
 	rdma_destroy_ep(client);
 	rdma_destroy_ep(peer);
 
-	/* Rejected, with a word to say why; and by a program that has queue pairs of its own. */
+	/* Rejection with private data, also for a program with its own queue pairs. */
 	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 	param.qp_num = 0x1234;
 	CHECK(!rdma_connect(client, &param));
@@ -180,7 +180,7 @@ static void datagram_services(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* Serves one connection of a synchronous endpoint: sends back what comes. */
+/* Serves one connection of a synchronous endpoint: echoes its messages. */
 static void *serve(void *listen)
 {
 	static char buffer[64];
@@ -239,7 +239,7 @@ static void endpoints(void)
 	rdma_destroy_ep(id);
 	rdma_destroy_ep(listen);
 
-	/* Where nobody listens. */
+	/* Without a listener. */
 	attr = small_qp(IBV_QPT_RC);
 	MUST(!rdma_getaddrinfo("127.0.0.1", "1", &hints, &res));
 	MUST(!rdma_create_ep(&id, res, NULL, &attr));
@@ -249,10 +249,7 @@ static void endpoints(void)
 	rdma_freeaddrinfo(res);
 }
 
-/*
- * Who asks says how often both retry without an answer; how often to retry after RNR NAK each tells the
- * other.
- */
+/* The REQ sets the retry count of both sides; each side sends its RNR retry count to the other. */
 static void retries(void)
 {
 	struct rdma_event_channel *theirs = rdma_create_event_channel();
@@ -277,7 +274,7 @@ static void retries(void)
 	MUST(!rdma_create_qp(peer, NULL, &attr));
 	CHECK(!rdma_accept(peer, &answer));
 	event = next(ours, RDMA_CM_EVENT_ESTABLISHED);
-	/* There are three bits for it. */
+	/* The field has three bits. */
 	CHECK(event->param.conn.rnr_retry_count == 7);
 	CHECK(!rdma_ack_cm_event(event));
 	CHECK(event_is(theirs, peer, RDMA_CM_EVENT_ESTABLISHED));
@@ -293,7 +290,7 @@ static void retries(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* Vendors' options travel with the request and with its answer. */
+/* ECE options are part of the REQ and the REP. */
 static void options_of_vendors(void)
 {
 	struct rdma_event_channel *theirs = rdma_create_event_channel();
@@ -350,7 +347,7 @@ static struct rdma_cm_id *endpoint(struct rdma_addrinfo *hints, const char *port
 	return id;
 }
 
-/* The port space of InfiniBand leaves the kind of connection to the program: both sides must mean the same. */
+/* In RDMA_PS_IB the program selects the transport: both sides must select the same. */
 static void unreliable(void)
 {
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB, .ai_flags = RAI_PASSIVE };

@@ -26,16 +26,16 @@ fn endpoints_need_no_event_loop() {
 }
 
 #[test]
-fn vendors_options_travel_with_request_and_answer() {
+fn ece_options_are_exchanged_by_req_and_rep() {
     passes("options_of_vendors");
 }
 
 #[test]
-fn the_kind_of_a_connection_is_that_of_both_sides() {
+fn both_sides_must_request_the_same_transport() {
     passes("unreliable");
 }
 
 #[test]
-fn each_end_retries_as_the_other_wishes() {
+fn retry_counts_come_from_the_peer() {
     passes("retries");
 }

@@ -1,12 +1,11 @@
 /*
- * Datagrams as a program meets them: address handles, answers, queue keys, multicast groups. The argument
- * names the case.
+ * Datagrams: address handles, replies, queue keys, multicast groups. The argument selects the case.
  */
 #include "program.h"
 
 enum { QKEY = 0x11111111, GRH = 40 };
 
-/* An end whose queue pair is one of datagrams, ready to send. */
+/* An end with a UD queue pair in RTS. */
 static struct end make_with(struct ibv_context *context, uint32_t create_flags)
 {
 	struct end end = make_end(context);
@@ -80,7 +79,7 @@ static void posting(void)
 	CHECK(attr.qkey == QKEY && attr.qp_state == IBV_QPS_RTS && attr.sq_psn == 9);
 	CHECK(init.qp_type == IBV_QPT_UD);
 
-	/* The wrong queue key is counted, and nothing else happens. */
+	/* A datagram with a wrong queue key is dropped and counted. */
 	MUST(!ibv_query_port(context, 1, &port));
 	post_recv(&b, 1, 0);
 	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY + 1, IBV_WR_SEND), 0);
@@ -112,7 +111,7 @@ static void answers(void)
 	post_recv(&a, 2, 0);
 	post_recv(&b, 1, 0);
 	FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND), 0);
-	/* The handle is the program's to destroy as soon as it has posted. */
+	/* The address handle may be destroyed after the post. */
 	FAILS(ibv_destroy_ah(ah), 0);
 	struct ibv_wc wc = completion(&b);
 	CHECK(!memcmp(b.data + GRH, "question", 8));
@@ -125,8 +124,8 @@ static void answers(void)
 	ibv_wr_send(qp);
 	ibv_wr_set_inline_data(qp, "nowhere", 8);
 	FAILS(ibv_wr_complete(qp), EINVAL); /* it has no address */
-	/* What cannot go takes those before it along: with a handle of another domain, or by an
-	 * operation that datagrams do not have. */
+	/* An invalid request fails the batch: a handle of another domain, or an operation that UD does
+	 * not support. */
 	MUST(others = make_ah(&a, NULL));
 	for (int i = 0; i < 2; i++) {
 		ibv_wr_start(qp);
@@ -158,8 +157,8 @@ static void answers(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* The service level of a receive tells the type of the network header, as NICs report it; and address
- * handles that are made from it lead back to the sender. */
+/* The service level of a receive encodes the network header type, as on NICs, and address handles
+ * created from the completion reach the sender. */
 static void service_level(void)
 {
 	static const char V4[] = "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01";
@@ -235,7 +234,7 @@ static void groups(void)
 	FAILS(ibv_attach_mcast(a.qp, NULL, 0), EINVAL);
 	FAILS(ibv_detach_mcast(a.qp, &group, 0), EINVAL);
 	FAILS(ibv_attach_mcast(a.qp, &group, 0), 0);
-	FAILS(ibv_attach_mcast(a.qp, &group, 0xc000), 0); /* it is already, whatever the LID */
+	FAILS(ibv_attach_mcast(a.qp, &group, 0xc000), 0); /* attached already; the LID is ignored */
 	FAILS(ibv_attach_mcast(b.qp, &group, 0), 0);
 	FAILS(ibv_destroy_qp(b.qp), EBUSY);
 
@@ -259,7 +258,7 @@ static void groups(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* One that was made so does not get what it sends to its group; others do. */
+/* With IBV_QP_CREATE_BLOCK_SELF_MCAST_LB a queue pair does not receive its own datagrams; others do. */
 static void own_blocked(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -291,7 +290,7 @@ static void own_blocked(void)
 	FAILS(send_to(&a, ah, 0xffffff, QKEY, IBV_WR_SEND), 0);
 	CHECK(completion(&a).opcode == IBV_WC_SEND);
 	CHECK(completion(&b).src_qp == a.qp->qp_num);
-	/* All of them come in one order, so the first that comes is not the one of its own. */
+	/* Datagrams are received in order, so the first one is not its own. */
 	FAILS(send_to(&b, back, 0xffffff, QKEY, IBV_WR_SEND), 0);
 	wc = completion(&a);
 	CHECK(wc.opcode == IBV_WC_RECV && wc.wr_id == 1 && wc.src_qp == b.qp->qp_num);
@@ -305,7 +304,7 @@ static void own_blocked(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* An address that comes after the queue pair was made is one of its own, too. */
+/* An address that is added after the queue pair was created is local, too. */
 static void later_address(void)
 {
 	static const char LATER[] = "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x09";
@@ -326,7 +325,7 @@ static void later_address(void)
 	} while (event.event_type != IBV_EVENT_GID_CHANGE);
 	ah = make_ah(&a, LATER);
 	post_recv(&b, 1, 0);
-	/* The address is open a moment later; until then datagrams are lost, which they may be. */
+	/* The socket of the address opens asynchronously; datagrams before that are lost. */
 	do {
 		FAILS(send_to(&a, ah, b.qp->qp_num, QKEY, IBV_WR_SEND), 0);
 		CHECK(completion(&a).status == IBV_WC_SUCCESS);

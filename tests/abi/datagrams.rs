@@ -11,26 +11,26 @@ fn datagram_needs_a_destination_and_the_queue_key() {
 }
 
 #[test]
-fn receiver_answers_by_what_the_datagram_told() {
+fn receiver_replies_using_the_datagrams_grh() {
     PROGRAM.passes("answers");
 }
 
 #[test]
-fn service_level_of_a_receive_tells_the_type_of_its_network_header() {
+fn service_level_of_a_receive_encodes_the_network_type() {
     PROGRAM.passes("service_level");
 }
 
 #[test]
-fn attached_queue_pairs_get_what_goes_to_their_group() {
+fn attached_queue_pairs_receive_their_groups_datagrams() {
     PROGRAM.passes("groups");
 }
 
 #[test]
-fn queue_pair_made_so_does_not_get_its_own_datagrams_to_a_group() {
+fn block_self_multicast_loopback_drops_own_datagrams() {
     PROGRAM.passes("own_blocked");
 }
 
 #[test]
-fn datagrams_come_to_addresses_that_were_not_there_before() {
+fn datagrams_are_received_at_new_addresses() {
     PROGRAM.passes("later_address");
 }

@@ -1,13 +1,13 @@
 /*
- * A program that closes descriptors which it does not know, as daemons do with closefrom(3): those of the
- * library among them. The argument names the case.
+ * A program that closes descriptors of the library, as daemons do with closefrom(3). The argument selects
+ * the case.
  */
 #include <dirent.h>
 #include <sys/syscall.h>
 
 #include "program.h"
 
-/* Whether no thread of the library runs now: each has ended, or sleeps. */
+/* Whether each thread of the library has ended or sleeps. */
 static int library_sleeps(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -31,7 +31,7 @@ static int library_sleeps(void)
 	return sleeps;
 }
 
-/* A thread that polls a closed descriptor again and again is never found asleep so often in a row. */
+/* A thread that spins on a closed descriptor is never asleep in so many consecutive checks. */
 static void wait_until_library_sleeps(void)
 {
 	for (int in_a_row = 0; in_a_row < 100; usleep(1000))
@@ -60,7 +60,7 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* Queue pairs fail, threads of the library do not spin, and what is made afterwards works. */
+/* Queue pairs fail, threads of the library do not spin, and objects created later work. */
 static void closed(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -77,14 +77,14 @@ static void closed(void)
 
 	fflush(stdout);
 	MUST(!syscall(SYS_close_range, 3, ~0U, 0));
-	/* What the library does at most once more is to try. */
+	/* The library may use the descriptors once more. */
 	write_word(&a, &b, 2);
 	while (state_of(a.qp) != IBV_QPS_ERR || state_of(b.qp) != IBV_QPS_ERR)
 		usleep(1000);
 	wait_until_library_sleeps();
 	CHECK(completion(&a).status == IBV_WC_WR_FLUSH_ERR);
 
-	/* The numbers are the program's own files now: nothing is written to them, and none is closed. */
+	/* The numbers now belong to files of the program, which the library neither writes nor closes. */
 	MUST((files[0] = mkstemp(name)) >= 0);
 	MUST(!unlink(name));
 	for (int i = 1; i < FILES; i++)

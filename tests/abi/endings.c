@@ -1,6 +1,6 @@
 /*
- * Threads that wait at what other threads destroy, as programs that end meet it: a thread that nobody
- * joins waits for events, or asks for the next one, after the channel is gone. The argument names the case.
+ * Threads that wait at objects that other threads destroy, as in programs that exit: a detached thread
+ * waits for events, or requests the next one, after the channel is destroyed. The argument selects the case.
  */
 #include <arpa/inet.h>
 
@@ -10,7 +10,7 @@
 
 enum { READERS = 4, ROUNDS = 200 };
 
-/* Fails with EBADF, which is all that a reader may see of the end. */
+/* Fails with EBADF, the only error that a reader may get. */
 #define GONE(call) CHECK((call) == -1 && errno == EBADF)
 
 static void do_not_block(int fd)
@@ -18,7 +18,7 @@ static void do_not_block(int fd)
 	MUST(!fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK));
 }
 
-/* What a thread waits at; the types are as the calls have them. */
+/* The objects at which threads wait. */
 static struct rdma_event_channel *events;
 static struct ibv_comp_channel *notifications;
 static struct ibv_context *device;
@@ -42,7 +42,7 @@ static int next_async_event(void)
 	return ibv_get_async_event(device, &event);
 }
 
-/* Asks until there is nothing to ask any more; the number of other failures. */
+/* Requests events until EBADF. Returns the number of other failures. */
 static void *ask_to_the_end(void *argument)
 {
 	int (*next)(void) = *(int (**)(void))argument;
@@ -67,7 +67,7 @@ static void let_them_begin(void)
 	usleep(20000);
 }
 
-/* Each of the three, with readers that never sleep, is ended under them. */
+/* Destroys each of the three objects while readers poll it. */
 static void readers(void)
 {
 	int (*calls[])(void) = { next_event, next_notification, next_async_event };
@@ -96,7 +96,7 @@ static void readers(void)
 	}
 }
 
-/* Those that sleep go on sleeping, and the program ends with them. */
+/* Sleeping readers continue to sleep until the program exits. */
 static void sleepers(void)
 {
 	int (*calls[])(void) = { next_event, next_notification, next_async_event };
@@ -117,7 +117,7 @@ static void sleepers(void)
 	let_them_begin();
 }
 
-/* An identifier, and an event that the program has, outlive their channel. */
+/* An identifier, and an event that was returned, outlive their channel. */
 static void channel_first(void)
 {
 	struct sockaddr_in loopback = { .sin_family = AF_INET };
@@ -133,7 +133,7 @@ static void channel_first(void)
 	rdma_destroy_event_channel(events);
 	GONE(next_event());
 	GONE(rdma_create_id(events, &other, NULL, RDMA_PS_TCP));
-	/* Its events have nowhere to be seen. */
+	/* Its events have no channel. */
 	CHECK(!rdma_resolve_route(id, 1000));
 	CHECK(event->id == id);
 	CHECK(!rdma_ack_cm_event(event));

@@ -1,5 +1,5 @@
-//! Threads that wait at what other threads destroy, in a C program; once more under valgrind, which sees
-//! each look at memory that was freed.
+//! Threads that wait at objects that other threads destroy, by a C program; also under valgrind, which
+//! detects accesses to freed memory.
 
 use super::c_program::CProgram;
 
@@ -7,12 +7,12 @@ use super::c_program::CProgram;
 const PROGRAM: CProgram = CProgram("endings");
 
 #[test]
-fn who_asks_for_events_of_what_is_gone_is_told_so() {
+fn waiting_at_a_destroyed_object_fails_with_ebadf() {
     PROGRAM.passes("readers");
 }
 
 #[test]
-fn who_sleeps_at_what_is_destroyed_sleeps_on() {
+fn a_sleeping_waiter_survives_destruction() {
     PROGRAM.passes("sleepers");
 }
 
@@ -22,6 +22,6 @@ fn identifiers_and_events_outlive_their_channel() {
 }
 
 #[test]
-fn nobody_looks_at_memory_that_was_freed() {
+fn waiting_threads_are_clean_under_valgrind() {
     PROGRAM.is_clean_under_valgrind(&["sleepers", "channel_first"]);
 }

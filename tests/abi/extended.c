@@ -1,5 +1,5 @@
 /*
- * The extended verbs, as a program meets them. The argument names the case.
+ * The extended verbs. The argument selects the case.
  */
 #include <stddef.h>
 #include <time.h>
@@ -36,7 +36,7 @@ static struct end end_with(struct ibv_context *context, struct ibv_cq_init_attr_
 	return end;
 }
 
-/* Sends a byte, whose receive must be there. */
+/* Sends a byte, for which a receive must be posted. */
 static void send_byte(struct end *from)
 {
 	struct ibv_sge element = sge(from, 0, 1);
@@ -46,7 +46,7 @@ static void send_byte(struct end *from)
 	MUST(completion(from).status == IBV_WC_SUCCESS);
 }
 
-/* Stamps lie between what the clocks show before and after, and in the order of the completions. */
+/* Timestamps are between the clock readings before and after, in the order of the completions. */
 static void timestamps(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -83,7 +83,7 @@ static void timestamps(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* What only raw packets, or tags, would have is refused, and so is what is not known. */
+/* Fields of raw packets and tag matching are refused, and so are unknown ones. */
 static void refusals(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -128,8 +128,8 @@ static void take_event(struct end *end)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* With a count, an event comes with the last completion of so many; with a period, some time after
- * the first. */
+/* With a count, the last of so many completions raises an event; with a period, the timer after the
+ * first. */
 static void moderation(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -177,7 +177,7 @@ static void moderation(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* Without room the oldest completions give way, where the program has asked for that. */
+/* With IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN the oldest completions are overwritten. */
 static void overrun(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -204,7 +204,7 @@ static void overrun(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* What the allocators below were asked for. */
+/* The requests to the allocators below. */
 static struct {
 	struct ibv_pd *pd;
 	int given, taken;
@@ -234,8 +234,8 @@ static void release(struct ibv_pd *pd, void *context, void *place, uint64_t kind
 	memory.taken++;
 }
 
-/* A parent domain stands for its protection domain everywhere; the objects made in it are where its
- * allocators say, or are not made. */
+/* A parent domain can be used in place of its protection domain. Its objects are in memory of its
+ * allocators; without memory they are not created. */
 static void parent_domains(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -289,7 +289,7 @@ static void parent_domains(void)
 	CHECK(memory.kinds == 3 && memory.given == memory.taken + 1);
 	FAILS(ibv_dealloc_pd(own), EBUSY);
 
-	/* The region is the protection domain's, the queue pair the parent domain's. */
+	/* The region is in the protection domain, the queue pair in the parent domain. */
 	connect_to(a.qp, b.qp->qp_num);
 	connect_to(b.qp, a.qp->qp_num);
 	post_recv(&b, 1, 0);
@@ -326,7 +326,7 @@ static void raw_to_rts(struct ibv_qp *qp)
 }
 
 enum { FRAME = 60 };
-/* A frame to a station that nobody is, of a type that nobody listens to. */
+/* A frame to an unused station address, of an unused type. */
 static const unsigned char frame[FRAME] = { 2, 1, 2, 3, 4, 5, 2, 6, 7, 8, 9, 10, 0x88, 0xb5, 42 };
 
 static void send_frame(struct end *end, struct ibv_qp *qp)
@@ -341,7 +341,7 @@ static void send_frame(struct end *end, struct ibv_qp *qp)
 /* Frames reach the raw packet queue pairs whose flows they match, and are counted. */
 static void raw_packets(void)
 {
-	/* One specification begins where the other ends, by the size that it says. */
+	/* Each specification follows the previous one, by the size in its header. */
 	struct rule {
 		struct ibv_flow_attr attr;
 		struct ibv_flow_spec_eth eth;
@@ -417,7 +417,7 @@ static void raw_packets(void)
 	FAILS(ibv_read_counters(counters, values, 4, 0), 0);
 	CHECK(values[0] == 2 && values[1] == 0 && values[2] == 2 * FRAME && values[3] == 0);
 
-	/* A rule with a lower number drops what another station sends. */
+	/* A rule with a lower number drops the frames of another station. */
 	MUST(dropping = ibv_create_flow(to, &drop.attr));
 	send_frame(&a, from);
 	a.data[11] = 11;
@@ -436,7 +436,7 @@ static void raw_packets(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* A duplicate of a context's descriptor opens its device again, and handles lead to its objects. */
+/* A duplicate of a context's descriptor opens its device again, and its objects by their handles. */
 static void imports(void)
 {
 	struct ibv_context *context = open_loopback(), *other = open_loopback(), *again;
@@ -463,7 +463,7 @@ static void imports(void)
 	CHECK(mr->lkey == a.mr->lkey && mr->rkey == a.mr->rkey && mr->length == SIZE && !mr->addr);
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
 
-	/* The imported region is the one that is written to, and ends with the one that it is. */
+	/* The imported region is the original one, and ends with it. */
 	connect_to(a.qp, b.qp->qp_num);
 	connect_to(b.qp, a.qp->qp_num);
 	post_recv(&b, 1, 0);
@@ -501,8 +501,7 @@ static void imports(void)
 	FAILS(ibv_close_device(other), 0);
 }
 
-/* With a limit data takes its time, and without one no more than it needs: what is checked is that
- * the limit is kept, and that all arrives. */
+/* The rate limit is not exceeded, and all data arrives. */
 static void rate_limit(void)
 {
 	enum { RATE = 8000, BURST = 4096, WRITES = 8 };
@@ -537,7 +536,7 @@ static void rate_limit(void)
 		CHECK(completion(&a).status == IBV_WC_SUCCESS);
 	}
 	took = device_clock(context) - start;
-	/* A byte is 8 bits, and a bit at a kbit/s a million nanoseconds; the last burst is sent at once. */
+	/* At 1 kbit/s a bit takes 1,000,000 ns; the last burst is sent at once. */
 	CHECK(took >= (uint64_t)(WRITES * SIZE - 2 * BURST) * 8 * 1000000 / RATE);
 	CHECK(!memcmp(a.data, b.data, SIZE));
 	attr.rate_limit = 0;
@@ -547,7 +546,7 @@ static void rate_limit(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* An atomic returns 8 bytes: elements that hold fewer are refused, and the peer executes nothing. */
+/* An atomic returns 8 bytes: shorter scatter lists are refused, and nothing is executed. */
 static void short_atomics(void)
 {
 	struct ibv_context *context = open_loopback();

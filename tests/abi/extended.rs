@@ -11,7 +11,7 @@ fn completions_are_stamped_by_both_clocks() {
 }
 
 #[test]
-fn fields_and_flags_that_there_are_not_are_refused() {
+fn unsupported_fields_and_flags_are_refused() {
     PROGRAM.passes("refusals");
 }
 
@@ -26,12 +26,12 @@ fn queue_that_ignores_overrun_keeps_the_newest() {
 }
 
 #[test]
-fn objects_of_a_parent_domain_are_where_its_allocators_say() {
+fn objects_of_a_parent_domain_use_its_allocators() {
     PROGRAM.passes("parent_domains");
 }
 
 #[test]
-fn frames_reach_the_raw_queue_pairs_whose_flows_they_match() {
+fn frames_are_steered_by_matching_flows() {
     PROGRAM.passes("raw_packets");
 }
 
@@ -41,7 +41,7 @@ fn objects_are_imported_by_their_handles_within_the_process() {
 }
 
 #[test]
-fn limited_queue_pair_is_no_faster_than_its_limit() {
+fn rate_limit_bounds_the_throughput() {
     PROGRAM.passes("rate_limit");
 }
 

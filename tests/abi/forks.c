@@ -1,6 +1,6 @@
 /*
- * Children, and what they do to their parents' connections: nothing. The argument names the case. All
- * cases have a network namespace of their own, in which nobody else takes slots and ports.
+ * Forked children do not affect their parents' connections. The argument selects the case. Each case has
+ * a network namespace of its own, in which no other process takes slots and ports.
  */
 #include <signal.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static int is_taken(uint32_t slot)
 	return taken;
 }
 
-/* Whether a process has port 4791 of the loopback address, to itself or shared. */
+/* Whether a process has port 4791 of the loopback address, exclusively or shared. */
 static int port_is_taken(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(4791),
@@ -73,7 +73,7 @@ static int port_is_taken(void)
 	return taken;
 }
 
-/* A child that does nothing, and outlives its parent, keeps neither its slot nor its port. */
+/* An idle child that outlives its parent keeps neither its slot nor its port. */
 static void outlives(void)
 {
 	int told[2], status;
@@ -108,7 +108,7 @@ static void outlives(void)
 	MUST(!kill(child, SIGKILL));
 }
 
-/* Children that end at once, with and without what a program does at its end, disturb nobody. */
+/* Children that exit at once, with and without exit handlers, do not affect the parent. */
 static void idle(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -132,7 +132,7 @@ static void idle(void)
 	free_both(context, &a, &b);
 }
 
-/* What a child becomes has none of its parent's files but those of the program's own. */
+/* exec inherits none of the library's descriptors. */
 static void execs(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -147,7 +147,7 @@ static void execs(void)
 	struct ibv_qp *frames = ibv_create_qp(a.pd, &raw);
 
 	MUST(events);
-	/* Without CAP_NET_RAW there is no such socket. */
+	/* Packet sockets need CAP_NET_RAW. */
 	MUST(frames || errno == EPERM);
 	connect_both(&a, &b);
 	write_word(&a, &b, 1);
@@ -165,7 +165,7 @@ static void execs(void)
 	free_both(context, &a, &b);
 }
 
-/* A child goes on with connections of its own when its parent has ended, as a daemon does. */
+/* A child makes its own connections after its parent has exited, as a daemon does. */
 static void daemonizes(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -191,7 +191,7 @@ static void daemonizes(void)
 		MUST((child = fork()) >= 0);
 		if (child)
 			_exit(failures != 0);
-		/* Its parent may not have ended yet: then it would have another slot. */
+		/* While its parent runs, it gets another slot. */
 		MUST(read(ended[0], &byte, 1) == 1);
 		own = open_loopback();
 		c = make_end(own);
@@ -212,7 +212,7 @@ static void daemonizes(void)
 	free_both(context, &a, &b);
 }
 
-/* Asking for safety gives it, as there is nothing that would need to be done for it. */
+/* ibv_fork_init() succeeds; fork safety needs no action. */
 static void safety(void)
 {
 	FAILS(ibv_fork_init(), 0);
@@ -227,8 +227,7 @@ static void safety(void)
 	FAILS(ibv_fork_init(), 0);
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
 	connect_both(&a, &b);
-	/* What the child writes into its copy of the regions, and what the parent writes into its
-	 * own afterwards, do not meet. */
+	/* The child's writes to its copy of the regions and the parent's later ones are independent. */
 	fflush(stdout);
 	MUST((child = fork()) >= 0);
 	if (child == 0) {
@@ -259,7 +258,7 @@ static void *list_and_make(void *argument)
 	return NULL;
 }
 
-/* Children use the library while threads of their parent do: no lock of the parent's stops them. */
+/* Children use the library while threads of the parent do; locks held at fork() do not block them. */
 static void busy_parents(void)
 {
 	enum { THREADS = 4, CHILDREN = 300 };
@@ -292,12 +291,12 @@ static void busy_parents(void)
 
 static void *fail(void *argument)
 {
-	/* The message does not fit into the pipe. */
+	/* The message does not fit in the pipe. */
 	ibv_dealloc_pd(NULL);
 	return argument;
 }
 
-/* A child writes messages though a thread of its parent is about to write one. */
+/* A child writes messages while a thread of its parent is blocked in writing one. */
 static void messages(void)
 {
 	char filler[4096] = { 0 }, byte;

@@ -16,17 +16,17 @@ fn children_that_end_at_once_disturb_nobody() {
 }
 
 #[test]
-fn what_a_child_becomes_has_no_file_of_ours() {
+fn exec_inherits_no_descriptor() {
     PROGRAM.passes("execs");
 }
 
 #[test]
-fn daemon_has_connections_of_its_own() {
+fn a_daemonized_child_makes_its_own_connections() {
     PROGRAM.passes("daemonizes");
 }
 
 #[test]
-fn fork_safety_is_there_whether_asked_for_or_not() {
+fn fork_safety_does_not_depend_on_ibv_fork_init() {
     PROGRAM.passes("safety");
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
 
-/// What came after the version that Debian 12 has, up to rdma-core 65, by header.
+/// Names added after the version of Debian 12, up to rdma-core 65, by header.
 const NEWER: &str = include_str!("newer_names.txt");
 
 const HEADERS: [&str; 6] = [
@@ -76,7 +76,7 @@ fn is_name(word: &str) -> bool {
         && !WORDS.contains(&word)
 }
 
-fn ours(header: &str) -> BTreeSet<String> {
+fn urxe_names(header: &str) -> BTreeSet<String> {
     let include = urxe_tests::workspace().join("include");
     names(Some(&include), header)
 }
@@ -90,12 +90,12 @@ fn our_headers_have_all_names_of_those_installed() {
         return;
     }
     for header in HEADERS {
-        let (theirs, ours) = (names(None, header), ours(header));
-        let missing: Vec<_> = theirs.difference(&ours).collect();
+        let (rdma_core, urxe) = (names(None, header), urxe_names(header));
+        let missing: Vec<_> = rdma_core.difference(&urxe).collect();
         assert!(missing.is_empty(), "{header}: {missing:?}");
         // Those of ib.h begin otherwise.
         let least = if header == "infiniband/ib.h" { 0 } else { 300 };
-        assert!(theirs.len() >= least, "{header}: {}", theirs.len());
+        assert!(rdma_core.len() >= least, "{header}: {}", rdma_core.len());
     }
 }
 
@@ -109,10 +109,10 @@ fn our_headers_have_the_names_of_the_newest_version() {
         let names = NEWER
             .lines()
             .filter_map(|line| line.strip_prefix(header)?.strip_prefix(' '));
-        let ours = ours(header);
+        let urxe = urxe_names(header);
         let missing: Vec<_> = names
             .inspect(|_| listed += 1)
-            .filter(|name| !ours.contains(*name))
+            .filter(|name| !urxe.contains(*name))
             .collect();
         assert!(missing.is_empty(), "{header}: {missing:?}");
     }

@@ -1,6 +1,6 @@
 /*
- * Identifiers of the connection manager, as a program meets them: states, addresses and ports,
- * events, queue pairs, names.
+ * Identifiers of the connection manager through its API: states, addresses and ports, events, queue
+ * pairs, names.
  */
 #include "cm.h"
 
@@ -69,7 +69,7 @@ static void addresses(void)
 	MINUS_ONE(rdma_bind_addr(first, address("fe80::1", 0)), EINVAL);
 	address("::1", 0)->sa_family = AF_UNIX;
 	CHECK(!rdma_bind_addr(first, address("127.0.0.1", 0)));
-	/* A loopback address is one of no device, as in the kernel. */
+	/* A loopback address belongs to no device, as in the kernel. */
 	CHECK(!first->verbs && !first->pd && !first->port_num);
 	CHECK(rdma_get_local_addr(first)->sa_family == AF_INET);
 	CHECK(rdma_get_peer_addr(first)->sa_family == AF_INET);
@@ -94,7 +94,7 @@ static void addresses(void)
 	CHECK(!rdma_destroy_id(second));
 	CHECK(!rdma_destroy_id(other));
 
-	/* Whoever wants to share says so before; who listens shares with nobody. */
+	/* All identifiers of a shared port set the option first; a listening port is exclusive. */
 	for (int reuse = 0; reuse < 2; reuse++) {
 		first = new_id(channel, RDMA_PS_TCP);
 		second = new_id(channel, RDMA_PS_TCP);
@@ -112,7 +112,7 @@ static void addresses(void)
 		CHECK(!rdma_destroy_id(second));
 	}
 
-	/* The program chooses a source, or an unspecified destination, which is this host. */
+	/* An explicit source; and an unspecified destination, which is this host. */
 	first = new_id(channel, RDMA_PS_TCP);
 	CHECK(!rdma_resolve_addr(first, address("127.0.0.1", 0), address("0.0.0.0", 9), 100));
 	CHECK(event_is(channel, first, RDMA_CM_EVENT_ADDR_RESOLVED));
@@ -121,7 +121,7 @@ static void addresses(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Gives an event back, a moment after it was asked to. */
+/* Acknowledges an event after a delay. */
 static void *acknowledge(void *event)
 {
 	usleep(50000);
@@ -152,14 +152,14 @@ static void events(void)
 	CHECK(!rdma_resolve_addr(other, NULL, address("127.0.0.1", 9), 100));
 	CHECK(is_readable(channel));
 
-	/* Events move with their identifier, and those of one that ends are no more. */
+	/* Migration moves pending events, and destruction removes them. */
 	CHECK(!rdma_migrate_id(id, second));
 	CHECK(id->channel == second && is_readable(second));
 	CHECK(!rdma_destroy_id(other));
 	CHECK(!is_readable(channel));
 	MINUS_ONE(rdma_get_cm_event(channel, &event), EAGAIN);
 
-	/* An identifier waits with its end until its events are given back. */
+	/* Destruction blocks until the events are acknowledged. */
 	CHECK(!rdma_get_cm_event(second, &event));
 	CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && event->id == id && !event->listen_id);
 	CHECK(!is_readable(second));
@@ -195,7 +195,7 @@ static void synchronous(void)
 	CHECK(id->channel != channel);
 	CHECK(!rdma_destroy_id(id));
 
-	/* An endpoint of each kind. */
+	/* An endpoint of each type. */
 	MUST(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res));
 	CHECK(!rdma_create_ep(&id, res, NULL, &attr));
 	CHECK(attr.qp_type == IBV_QPT_RC && id->qp && id->qp->state == IBV_QPS_INIT);
@@ -251,7 +251,7 @@ static void queue_pairs(void)
 	CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->recv_cq_channel);
 	CHECK(!rdma_dereg_mr(mr));
 
-	/* A domain of the program's own, and completion queues that are one. */
+	/* The program's own protection domain, and one completion queue for both directions. */
 	pd = ibv_alloc_pd(id->verbs);
 	MUST(pd);
 	attr.send_cq = attr.recv_cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
@@ -263,7 +263,7 @@ static void queue_pairs(void)
 	CHECK(!rdma_destroy_id(id));
 	CHECK(!ibv_dealloc_pd(pd));
 
-	/* Datagrams need no peer. */
+	/* A datagram queue pair needs no peer. */
 	datagrams = new_id(channel, RDMA_PS_UDP);
 	MUST(!rdma_resolve_addr(datagrams, NULL, address("127.0.0.1", 9), 100));
 	CHECK(event_is(channel, datagrams, RDMA_CM_EVENT_ADDR_RESOLVED));
@@ -297,9 +297,9 @@ static void names(void)
 	CHECK(res->ai_src_len == sizeof(struct sockaddr_in6) && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
 
-	/* Numbers alone are asked for, and this is a name. */
+	/* A name, with the flag that permits numeric addresses only. */
 	CHECK(rdma_getaddrinfo("localhost", "9", &hints, &res) == EAI_NONAME);
-	/* Where it is to come from is copied. */
+	/* The source address is copied. */
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_src_addr = (struct sockaddr *)&source;
 	hints.ai_src_len = sizeof(source);
@@ -340,7 +340,7 @@ static void options(void)
 	MINUS_ONE(rdma_set_option(datagrams, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1),
 		  EINVAL);
 
-	/* The type of service is that of the path, unless the program brings a path of its own. */
+	/* The type of service becomes that of the path, unless the program sets a path. */
 	CHECK(!rdma_resolve_addr(id, NULL, address("127.0.0.1", 9), 100));
 	CHECK(event_is(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED));
 	MINUS_ONE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &flag, sizeof(flag)), EINVAL);
@@ -404,13 +404,13 @@ static void devices(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* The device by whose name an identifier was resolved; none if it has none. */
+/* Returns the device name of an identifier, or none. */
 static const char *device_name(struct rdma_cm_id *id)
 {
 	return id->verbs ? ibv_get_device_name(id->verbs->device) : "none";
 }
 
-/* Connects to `to`, and returns the reason of a rejection; 0 if there is a request at the listener. */
+/* Connects to `to`. Returns the reject reason, or 0 if the listener gets the request. */
 static int connects(struct rdma_event_channel *channel, const char *to, uint16_t port,
 		    const char *device, const char *gid)
 {
@@ -447,7 +447,7 @@ static int connects(struct rdma_event_channel *channel, const char *to, uint16_t
 		CHECK(!rdma_establish(id));
 		CHECK(event_is(channel, request, RDMA_CM_EVENT_ESTABLISHED));
 		CHECK(!rdma_destroy_id(request));
-		/* The end of its peer. */
+		/* The identifier of its peer. */
 		MUST(!rdma_get_cm_event(channel, &event));
 	} else {
 		CHECK(event->event == RDMA_CM_EVENT_REJECTED && event->id == id);
@@ -458,8 +458,8 @@ static int connects(struct rdma_event_channel *channel, const char *to, uint16_t
 }
 
 /*
- * A loopback address belongs to no device. One that is resolved leads to the first active device, so
- * that both ends have a device that programs know, and that they find in its list.
+ * A loopback address belongs to no device. Resolving it selects the first active device, so that both
+ * ends have a device of the list.
  */
 static void loopback(void)
 {
@@ -482,10 +482,10 @@ static void loopback(void)
 	port = ntohs(rdma_get_src_port(here));
 
 	CHECK(connects(channel, "127.0.0.1", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
-	/* The listener accepts requests for loopback addresses alone. */
+	/* The listener accepts requests for loopback addresses only. */
 	CHECK(connects(channel, "192.0.2.9", port, "urxe_vb", "::ffff:192.0.2.9") == 8);
 
-	/* A listener at an address of a device is not one for loopback addresses. */
+	/* A listener at an address of a device does not cover loopback addresses. */
 	there = new_id(channel, RDMA_PS_TCP);
 	CHECK(!rdma_bind_addr(there, address("192.0.2.9", 0)));
 	CHECK(!strcmp(device_name(there), "urxe_vb"));
@@ -494,7 +494,7 @@ static void loopback(void)
 	CHECK(connects(channel, "127.0.0.1", port, "urxe_vb", "::ffff:192.0.2.9") == 8);
 	CHECK(connects(channel, "192.0.2.9", port, "urxe_vb", "::ffff:192.0.2.9") == 0);
 
-	/* One at all addresses is for both. */
+	/* A wildcard listener covers both. */
 	all = new_id(channel, RDMA_PS_TCP);
 	CHECK(!rdma_bind_addr(all, address("0.0.0.0", 0)));
 	CHECK(!rdma_listen(all, 8));
@@ -555,7 +555,7 @@ static void link_local(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* A bind of another process. */
+/* Binds in another process. */
 static void bind_elsewhere(int port)
 {
 	struct rdma_event_channel *channel;
@@ -607,7 +607,7 @@ static void ports_in_use(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Another process that binds, and listens at, a port that this one shares. */
+/* Another process binds a port that this one shares, and listens. */
 static int other_process(int port)
 {
 	struct rdma_event_channel *channel;
@@ -650,11 +650,11 @@ static void shared_ports(void)
 	MUST(write(port[1], &number, sizeof(number)) == sizeof(number));
 	MUST(waitpid(child, &status, 0) == child);
 	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
-	/* Nobody shares it any more. */
+	/* The port is no longer shared. */
 	CHECK(!rdma_listen(id, 0));
 	CHECK(!rdma_destroy_id(id));
 
-	/* Addresses of InfiniBand's own are no device's, nor are those of other families addresses. */
+	/* AF_IB addresses belong to no device, and other families are invalid. */
 	id = new_id(channel, RDMA_PS_TCP);
 	struct sockaddr *other = address("127.0.0.1", 0);
 	other->sa_family = 27;

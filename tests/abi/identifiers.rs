@@ -11,17 +11,17 @@ fn passes(case: &str) {
 }
 
 #[test]
-fn identifiers_allow_what_their_state_allows() {
+fn identifier_calls_are_checked_against_their_state() {
     passes("states");
 }
 
 #[test]
-fn addresses_lead_to_devices_and_ports_are_one_s_own() {
+fn addresses_resolve_to_devices_and_ports_are_exclusive() {
     passes("addresses");
 }
 
 #[test]
-fn events_wait_in_their_channel_and_hold_their_identifier() {
+fn unacknowledged_events_block_destruction_of_their_identifier() {
     passes("events");
 }
 
@@ -31,12 +31,12 @@ fn synchronous_identifiers_wait_for_their_events() {
 }
 
 #[test]
-fn queue_pairs_are_made_with_what_the_program_leaves_out() {
+fn rdma_create_qp_creates_missing_domain_and_queues() {
     passes("queue_pairs");
 }
 
 #[test]
-fn names_are_resolved_as_the_hints_say() {
+fn name_resolution_follows_the_hints() {
     passes("names");
 }
 
@@ -51,12 +51,12 @@ fn devices_are_opened_once() {
 }
 
 #[test]
-fn processes_share_ports_if_both_wish_so() {
+fn processes_share_ports_if_both_set_reuse() {
     passes("shared_ports");
 }
 
 #[test]
-fn loopback_addresses_are_of_no_device_and_lead_to_the_first_one() {
+fn loopback_addresses_have_no_device_and_resolve_to_the_first() {
     passes("loopback");
 }
 

@@ -1,12 +1,12 @@
 /*
- * Calls the inline functions of verbs.h on a context whose functions print what they are given.
- * Compiled against our headers and against rdma-core's it must print the same.
+ * Calls the inline functions of verbs.h on a context whose functions print their arguments. The output
+ * must be the same with urxe's headers and with rdma-core's.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Enough of a context: the extended part in front of it. */
+/* A context that is part of an extended context. */
 static struct verbs_context whole;
 static struct ibv_pd pd, other_pd;
 static struct ibv_mr region, other_region;
@@ -15,7 +15,7 @@ static struct ibv_qp qp;
 static struct ibv_srq srq;
 
 #define SAY(...) (printf(__VA_ARGS__), putchar('\n'))
-/* Names what a pointer points at, for addresses differ from run to run. */
+/* Prints the object of a pointer, since addresses differ between runs. */
 static const char *which(const void *pointer)
 {
     return !pointer ? "null"
@@ -28,7 +28,7 @@ static const char *which(const void *pointer)
         : "other";
 }
 
-/* ---- What the library exports ---- */
+/* ---- Functions that the library exports ---- */
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
@@ -93,7 +93,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
     return 9;
 }
 
-/* ---- What hangs in the context ---- */
+/* ---- Functions of the context ---- */
 
 static int query_device_result;
 static int query_device_ex(struct ibv_context *context,
@@ -193,7 +193,7 @@ static int modify_cq(struct ibv_cq *queue, struct ibv_modify_cq_attr *attr)
     return 19;
 }
 
-/* ---- Calls, in a context that has everything, nothing, or is older than the functions ---- */
+/* ---- Calls, in a context with all functions, with none, and of an older version ---- */
 
 static void binds(void)
 {

@@ -1,4 +1,4 @@
-//! The inline functions of our headers against those of rdma-core's: one program, compiled twice.
+//! The inline functions of urxe's headers against those of rdma-core's: one program, compiled twice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,23 +30,23 @@ fn output(name: &str, include: Option<&Path>) -> String {
 }
 
 #[test]
-fn inline_functions_do_what_those_of_rdma_core_do() {
+fn inline_functions_match_those_of_rdma_core() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_HEADER, "libibverbs-dev") {
         return;
     }
     let include = urxe_tests::workspace().join("include");
-    let (ours, theirs) = (
+    let (urxe, rdma_core) = (
         output("inline_ours", Some(&include)),
         output("inline_theirs", None),
     );
-    let first = ours
+    let first = urxe
         .lines()
-        .zip(theirs.lines())
-        .find(|(ours, theirs)| ours != theirs);
-    assert_eq!(first, None, "(ours, theirs)");
-    assert_eq!(ours.lines().count(), theirs.lines().count());
+        .zip(rdma_core.lines())
+        .find(|(urxe, rdma_core)| urxe != rdma_core);
+    assert_eq!(first, None, "(urxe, rdma_core)");
+    assert_eq!(urxe.lines().count(), rdma_core.lines().count());
     assert!(
-        ours.lines().count() > 1000,
+        urxe.lines().count() > 1000,
         "the program called next to nothing"
     );
 }

@@ -1,5 +1,5 @@
-//! Sizes, offsets and values: in Rust, in our headers and in Debian's. From the one list of names a
-//! C program is written that prints what the compiler makes of them, and Rust prints the same lines.
+//! Sizes, offsets and values: in Rust, in urxe's headers and in Debian's. A C program that is generated
+//! from one list of names prints them as the compiler sees them, and Rust must print the same lines.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,11 +32,11 @@ pub struct Structure {
 /// Where a structure gets longer from version to version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// Nowhere.
+    /// It does not grow.
     Fixed,
     /// At its end.
     AtEnd,
-    /// At its front: what counts is how far a member is from the end.
+    /// At its front: offsets are compared from the end.
     AtFront,
 }
 
@@ -95,7 +95,7 @@ macro_rules! constants {
 
 pub(crate) use {constants, growth, structures};
 
-/// The size of what a pointer points at.
+/// Returns the size of a pointer's target.
 pub fn pointee_size<T>(_pointer: *const T) -> usize {
     size_of::<T>()
 }
@@ -206,7 +206,7 @@ fn c_program(scope: Scope, headers: &[&str]) -> String {
     code + "return 0;\n}\n"
 }
 
-/// Compiles and runs the program. `include` comes before the system's headers.
+/// Compiles and runs the program. `include` precedes the system's headers.
 fn lines_of_c(name: &str, scope: Scope, headers: &[&str], include: Option<&Path>) -> String {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let source = directory.join(format!("{name}.c"));
@@ -259,7 +259,7 @@ fn rust_lays_out_as_our_headers_do() {
         return;
     }
     let headers = ["infiniband/verbs.h"];
-    let c = lines_of_c("layout_ours", Scope::All, &headers, Some(&our_include()));
+    let c = lines_of_c("layout_urxe", Scope::All, &headers, Some(&our_include()));
     assert_same_lines(&lines_of_rust(Scope::All), &c);
 }
 
@@ -269,15 +269,15 @@ fn our_headers_lay_out_as_rdma_core_does() {
         return;
     }
     let headers = ["infiniband/verbs.h"];
-    let theirs = lines_of_c("layout_theirs", Scope::Since44, &headers, None);
-    assert_same_lines(&lines_of_rust(Scope::Since44), &theirs);
-    let ours = lines_of_c(
-        "layout_ours_44",
+    let rdma_core = lines_of_c("layout_rdma_core", Scope::Since44, &headers, None);
+    assert_same_lines(&lines_of_rust(Scope::Since44), &rdma_core);
+    let urxe = lines_of_c(
+        "layout_urxe_44",
         Scope::Since44,
         &headers,
         Some(&our_include()),
     );
-    assert_same_lines(&ours, &theirs);
+    assert_same_lines(&urxe, &rdma_core);
 }
 
 #[test]
@@ -310,17 +310,16 @@ fn connection_manager_lays_out_as_in_rdma_core() {
     if !have_program("cc", "gcc") || !have_file(SYSTEM_CM_HEADER, "librdmacm-dev") {
         return;
     }
-    let theirs = lines_of_c(
+    let rdma_core = lines_of_c(
         "layout_cm_theirs",
         Scope::CmSince44,
         &layout_cm::HEADERS,
         None,
     );
-    assert_same_lines(&lines_of_rust(Scope::CmSince44), &theirs);
+    assert_same_lines(&lines_of_rust(Scope::CmSince44), &rdma_core);
 }
 
-/// Structures that stand for what nobody looks into, the driver's side of a device, and a constant
-/// that is a pointer.
+/// Opaque structures, the driver's side of a device, and a constant that is a pointer.
 const NOT_IN_THE_HEADERS: [&str; 5] = [
     "IBV_ALLOCATOR_USE_DEFAULT",
     "verbs_device",

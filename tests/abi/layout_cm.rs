@@ -1,4 +1,4 @@
-//! What the layout test looks at of the connection manager's headers. As in `layout_list`.
+//! The names of the layout test for the connection manager's headers, in the format of `layout_list`.
 
 use urxe_verbs::ffi::*;
 

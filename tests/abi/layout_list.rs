@@ -1,4 +1,4 @@
-//! What the layout test looks at: every structure, member and constant of the verbs headers.
+//! The names of the layout test: every structure, member and constant of the verbs headers.
 //!
 //! `member = path` names a member whose path in C differs, because C leaves a union in between
 //! unnamed. `(grows)`: newer headers have a larger structure, so its size is compared among our own
@@ -219,7 +219,7 @@ pub fn structures_since_44() -> Vec<Structure> {
     }
 }
 
-/// What came after rdma-core 44.
+/// Structures and members added after rdma-core 44.
 pub fn newer_structures() -> Vec<Structure> {
     structures! {
     struct ibv_port_attr (grows) { active_speed_ex }
@@ -238,7 +238,7 @@ pub fn newer_structures() -> Vec<Structure> {
     }
 }
 
-/// The kernel's structures and the path record, which the system's headers have and ours have not.
+/// The kernel's structures and the path record, which only the system's headers have.
 pub fn kernel_structures() -> Vec<Structure> {
     structures! {
     struct ib_uverbs_global_route {
@@ -379,7 +379,7 @@ pub const CONSTANTS_SINCE_44: &[(&str, i64)] = constants! {
     IBV_DEVICE_RAW_SCATTER_FCS, IBV_DEVICE_PCI_WRITE_END_PADDING, IBV_QPF_GRH_REQUIRED,
 };
 
-/// Constants that came after rdma-core 44.
+/// Constants added after rdma-core 44.
 pub const NEWER_CONSTANTS: &[(&str, i64)] = constants! {
     IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_ATOMIC_WRITE, IBV_PORT_LINK_SPEED_XDR_SUP,
     IBV_EVENT_DEVICE_SPEED_CHANGE, IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT,

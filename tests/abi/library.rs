@@ -20,7 +20,7 @@ pub fn under_both_names() -> PathBuf {
     fs::create_dir_all(&directory).expect("the target directory takes directories");
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
         let link = directory.join(name);
-        // Tests run side by side: whoever comes second finds the link there, and right.
+        // Tests run concurrently: the second one finds a valid link.
         if fs::read_link(&link).ok() != Some(path()) {
             let fresh = directory.join(format!("{name}.{:?}", thread::current().id()));
             // An earlier run that was stopped may have left it.

@@ -1,8 +1,8 @@
 //! Programs linked with one library run with the other: the same names, versions and headers.
 //!
-//! With one limit. Our one file is two libraries, and the linker notes for each symbol the file that
-//! it came from: a program of both libraries that was linked with ours looks for all of its symbols
-//! in the first one. Programs of the CM that shall run with both are linked with rdma-core.
+//! There is one limit. urxe's one file is both libraries, and the linker records for each symbol the
+//! library that defined it. A program of both libraries that is linked with urxe resolves all symbols
+//! in the first library. Programs of the CM that must run with both are linked with rdma-core.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -57,7 +57,7 @@ fn link(name: &str, arguments: &[&OsStr]) -> PathBuf {
     binary
 }
 
-/// What the program says with the libraries of a directory, or of the system.
+/// Returns the output of the program with the libraries of a directory, or of the system.
 #[track_caller]
 fn assert_answers(binary: &Path, libraries: Option<&Path>) {
     let mut command = Command::new(binary);
@@ -92,9 +92,9 @@ fn program_linked_with_either_library_runs_with_both() {
     );
     let include = [OsStr::new("-I"), include.as_os_str()];
     let libraries = [OsStr::new("-L"), names.as_os_str(), verbs];
-    let ours = link("linked_with_ours", &[&include[..], &libraries].concat());
-    let theirs = link("linked_with_theirs", &[OsStr::new("-DCM"), verbs, cm]);
-    for binary in [ours, theirs] {
+    let urxe = link("linked_with_ours", &[&include[..], &libraries].concat());
+    let rdma_core = link("linked_with_theirs", &[OsStr::new("-DCM"), verbs, cm]);
+    for binary in [urxe, rdma_core] {
         assert_answers(&binary, Some(&names));
         assert_answers(&binary, None);
     }

@@ -1,10 +1,10 @@
 /*
- * Memory as a program meets it: regions that change or have nothing behind them, on-demand paging,
- * windows, device memory and buffers. The argument names the case.
+ * Memory regions that change or have no memory, on-demand paging, windows, device memory and buffers.
+ * The argument selects the case.
  */
 #include "program.h"
 
-/* Newer than some headers that this is compiled with. */
+/* Not in older headers. */
 struct ibv_buf;
 void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
 void ibv_free_buf(struct ibv_buf *buf);
@@ -14,7 +14,7 @@ int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf);
 
 enum { BINDABLE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND };
 
-/* Two ends that are connected with each other. */
+/* Two connected queue pairs. */
 struct both {
 	struct ibv_context *context;
 	struct end a, b;
@@ -45,7 +45,7 @@ static struct ibv_wc run(struct end *end, struct ibv_send_wr wr)
 	return completion(end);
 }
 
-/* Writes or reads `length` bytes of `at` of the peer's, to or from the start of the end's own region. */
+/* Writes or reads `length` bytes at `at` of the peer, from or to the start of the end's own region. */
 static enum ibv_wc_status move(struct end *end, enum ibv_wr_opcode opcode, uint64_t at, uint32_t rkey,
 			       uint32_t length)
 {
@@ -176,7 +176,7 @@ static void windows(void)
 	FAILS(ibv_bind_mw(both.b.qp, one, &bind), 0);
 	CHECK(completion(&both.b).status == IBV_WC_SUCCESS);
 
-	/* Type 2, by a work request; what is bound counts from 0. */
+	/* Type 2, by a work request; zero-based. */
 	struct ibv_send_wr wr = { .wr_id = 8, .opcode = IBV_WR_BIND_MW }, *bad;
 	wr.bind_mw.mw = two;
 	wr.bind_mw.rkey = ibv_inc_rkey(two->rkey);
@@ -194,7 +194,7 @@ static void windows(void)
 	CHECK(move(&both.a, IBV_WR_RDMA_WRITE, 0, two->rkey, 8) == IBV_WC_SUCCESS);
 	CHECK(data[63] == 0 && data[64] == 9 && data[71] == 9 && data[72] == 0);
 
-	/* The peer takes it away. */
+	/* The peer invalidates it. */
 	post_recv(&both.b, 3, 0);
 	struct ibv_send_wr inv = { .opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = two->rkey };
 	CHECK(run(&both.a, inv).status == IBV_WC_SUCCESS);
@@ -204,7 +204,7 @@ static void windows(void)
 	CHECK(move(&both.a, IBV_WR_RDMA_WRITE, 0, two->rkey, 8) == IBV_WC_REM_ACCESS_ERR);
 	reconnect(&both);
 
-	/* This end takes it away. */
+	/* This end invalidates it. */
 	wr.bind_mw.rkey = ibv_inc_rkey(two->rkey);
 	CHECK(run(&both.b, wr).status == IBV_WC_SUCCESS);
 	two->rkey = wr.bind_mw.rkey;
@@ -215,7 +215,7 @@ static void windows(void)
 	CHECK(move(&both.a, IBV_WR_RDMA_WRITE, 0, two->rkey, 8) == IBV_WC_REM_ACCESS_ERR);
 	reconnect(&both);
 
-	/* A bind that fails, and a queue pair that goes. */
+	/* A failed bind, and destruction of the queue pair. */
 	wr.bind_mw.rkey = ibv_inc_rkey(two->rkey);
 	wr.bind_mw.bind_info.length = 4096;
 	CHECK(run(&both.b, wr).status == IBV_WC_MW_BIND_ERR);
@@ -243,7 +243,7 @@ static void *reregister(void *region)
 	return NULL;
 }
 
-/* A region may be registered anew while windows are bound to it: one of the two is refused. */
+/* ibv_rereg_mr() races with binds of windows: one of the two is refused. */
 static void together(void)
 {
 	struct both both = make_both();
@@ -300,7 +300,7 @@ static void paging(void)
 	range.lkey = both.b.mr->lkey;
 	FAILS(ibv_advise_mr(both.b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1), ENOENT);
 
-	/* The second page goes, and the process stays. */
+	/* The second page is unmapped, and the process continues. */
 	pages[0] = 4;
 	CHECK(move(&both.a, IBV_WR_RDMA_READ, (uintptr_t)pages, mr->rkey, 8) == IBV_WC_SUCCESS);
 	CHECK(both.a.data[0] == 4);
@@ -320,7 +320,7 @@ static void paging(void)
 	CHECK(run(&both.b, wr).status == IBV_WC_LOC_PROT_ERR);
 	reconnect(&both);
 
-	/* Nothing reads as zeros, and takes what it is given. */
+	/* The null region reads zeros, and discards writes. */
 	MUST(null = ibv_alloc_null_mr(both.b.pd));
 	memset(both.a.data, 6, 64);
 	lost = (struct ibv_sge){ 12345, 64, null->lkey };
@@ -406,7 +406,7 @@ static void buffers(void)
 	FAILS(ibv_dereg_mr(mr), 0);
 	ibv_free_buf(buf);
 
-	/* What is no DMA buffer is told from one that cannot be reached. */
+	/* Errors: not a DMA buffer, and a DMA buffer that cannot be mapped. */
 	MUST(!ftruncate(memfd, 8192));
 	NO_OBJECT(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, memfd, ALL), EINVAL);
 	NO_OBJECT(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, ALL), EBADF);

@@ -1,6 +1,6 @@
 /*
- * Automatic path migration (17.2.8), as programs use it: two addresses on each side, the second one as
- * the alternate path. The argument names the case.
+ * Automatic path migration (17.2.8): two addresses on each side, the second one for the alternate path.
+ * The argument selects the case.
  */
 #include <arpa/inet.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ static uint8_t gid_index(struct ibv_context *context, const char *address, union
 	exit(2);
 }
 
-/* The way from one address to another. */
+/* Returns the address vector from one address to another. */
 static struct ibv_ah_attr way(struct ibv_context *context, const char *from, const char *to)
 {
 	struct ibv_ah_attr ah = { .is_global = 1, .port_num = 1 };
@@ -51,7 +51,7 @@ static struct ibv_qp_attr alternate(const struct paths *paths)
 				     .path_mig_state = IBV_MIG_REARM };
 }
 
-/* To RTS with both paths, which the peer is asked to have, too. */
+/* Moves to RTS with both paths, and rearms. */
 static void connect_by(struct ibv_qp *qp, uint32_t peer, const struct paths *paths)
 {
 	struct ibv_qp_attr attr = alternate(paths);
@@ -100,7 +100,7 @@ static int set_state(struct ibv_qp *qp, enum ibv_mig_state state)
 	return ibv_modify_qp(qp, &attr, IBV_QP_PATH_MIG_STATE);
 }
 
-/* The next event of a queue pair; those of addresses that come and go are passed by. */
+/* Returns the next event of a queue pair; events of the port's addresses are skipped. */
 static enum ibv_event_type next_event(struct ibv_qp *qp)
 {
 	struct ibv_async_event event;
@@ -212,7 +212,7 @@ static void on_demand(void)
 	CHECK(is_in(both.a.qp, IBV_MIG_MIGRATED) && is_in(both.b.qp, IBV_MIG_MIGRATED));
 	CHECK(query(both.a.qp).timeout == 15);
 
-	/* And back, this time on the other side's demand. */
+	/* And back, requested by the other side. */
 	again = alternate(&(struct paths){ .second = both.paths.first });
 	FAILS(ibv_modify_qp(both.a.qp, &again, LOAD), 0);
 	FAILS(ibv_modify_qp(both.b.qp, &again, LOAD), 0);
@@ -232,7 +232,7 @@ static void refusals(void)
 	struct ibv_qp_attr attr = alternate(&both.paths), wrong;
 
 	connect_to(qp, both.b.qp->qp_num);
-	FAILS(set_state(qp, IBV_MIG_MIGRATED), 0); /* where it is */
+	FAILS(set_state(qp, IBV_MIG_MIGRATED), 0); /* the present state */
 	FAILS(set_state(qp, IBV_MIG_REARM), EINVAL); /* without a path to migrate to */
 	FAILS(set_state(qp, (enum ibv_mig_state)3), EINVAL);
 	wrong = attr;
@@ -256,13 +256,13 @@ static void refusals(void)
 	CHECK(is_in(qp, IBV_MIG_MIGRATED) && !query(qp).alt_port_num);
 	FAILS(ibv_modify_qp(qp, &attr, LOAD), 0);
 	CHECK(is_in(qp, IBV_MIG_REARM));
-	FAILS(set_state(qp, IBV_MIG_ARMED), EINVAL); /* which is for the peer to do */
+	FAILS(set_state(qp, IBV_MIG_ARMED), EINVAL); /* only the transport enters this state */
 	FAILS(set_state(qp, IBV_MIG_MIGRATED), EINVAL); /* before it is armed */
 	CHECK(is_in(qp, IBV_MIG_REARM));
 	free_couple(&both);
 }
 
-/* What one side takes for the alternate path is unknown to the other. */
+/* The two sides have different alternate paths. */
 static void disagreement(void)
 {
 	struct couple both = make_couple();
@@ -280,7 +280,7 @@ static void disagreement(void)
 	free_couple(&both);
 }
 
-/* The address of the first path is lost while messages go. */
+/* The address of the primary path is removed during the transfer. */
 static void lost_address(void)
 {
 	struct couple both = make_couple();
@@ -295,8 +295,8 @@ static void lost_address(void)
 	free_couple(&both);
 }
 
-/* The receiving host of failing_path, which loses the address of the first path after half of the
- * messages. Its program is not told what happens on the way. */
+/* The receiving host of failing_path. The address of its primary path is removed after half of the
+ * messages. */
 static int far_side(int socket)
 {
 	struct paths paths;
@@ -304,11 +304,11 @@ static int far_side(int socket)
 	uint32_t peer;
 	char byte = 0;
 
-	/* It waits for messages, and would do so for ever if its peer ended. */
+	/* It would wait for messages without limit if its peer exited. */
 	MUST(!prctl(PR_SET_PDEATHSIG, SIGKILL));
 	own_network();
 	MUST(write(socket, &byte, 1) == 1);
-	MUST(read(socket, &byte, 1) == 1); /* the cable is there */
+	MUST(read(socket, &byte, 1) == 1); /* the interfaces are connected */
 	ip("address add 192.0.2.2/24 dev vb");
 	ip("address add 198.51.100.2/24 dev vb");
 	ip("link set vb up");

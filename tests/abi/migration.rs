@@ -12,21 +12,21 @@ fn armed_connections_migrate_on_demand_and_back() {
 }
 
 #[test]
-fn alternate_paths_that_cannot_be_are_refused() {
+fn invalid_alternate_paths_are_refused() {
     PROGRAM.passes("refusals");
 }
 
 #[test]
-fn who_has_another_alternate_path_is_told_and_stays() {
+fn a_path_migration_mismatch_raises_an_event() {
     PROGRAM.passes("disagreement");
 }
 
 #[test]
-fn messages_go_on_when_the_first_paths_address_is_lost() {
+fn transfer_continues_when_the_primary_address_is_lost() {
     PROGRAM.passes("lost_address");
 }
 
 #[test]
-fn messages_go_on_when_the_far_side_loses_the_first_paths_address() {
+fn transfer_continues_when_the_peer_loses_the_primary_address() {
     PROGRAM.passes("failing_path");
 }

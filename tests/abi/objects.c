@@ -1,6 +1,6 @@
 /*
- * The objects behind the C ABI, as a program meets them: what is refused and how, the order of
- * destruction, and the ways of posting and polling. The argument names the case.
+ * The objects of the C ABI: refused arguments and their errors, the order of destruction, and the ways of
+ * posting and polling. The argument selects the case.
  */
 #include "program.h"
 
@@ -114,7 +114,7 @@ static void memory(void)
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
 	FAILS(ibv_dereg_mr(mr), 0);
 
-	NO_OBJECT(ibv_create_ah(pd, &address), EINVAL); /* a GID of zeros is nobody's */
+	NO_OBJECT(ibv_create_ah(pd, &address), EINVAL); /* the zero GID is no address */
 	MUST(!ibv_query_gid(context, 1, 0, &address.grh.dgid));
 	MUST(ah = ibv_create_ah(pd, &address));
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
@@ -131,7 +131,7 @@ static void memory(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* An IPv4 header as it stands in the last half of a GRH, from 192.0.2.9 to 127.0.0.1. */
+/* An IPv4 header in the second half of a GRH, from 192.0.2.9 to 127.0.0.1. */
 static void addresses(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -158,14 +158,14 @@ static void addresses(void)
 	MUST(ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)grh, 1));
 	FAILS(ibv_destroy_ah(ah), 0);
 
-	grh[31] ^= 1; /* no IPv4 header then, and no IPv6 header either */
+	grh[31] ^= 1; /* neither a valid IPv4 header nor an IPv6 header */
 	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)grh, &attr),
 		  EPROTONOSUPPORT);
 	NO_OBJECT(ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)grh, 1), EPROTONOSUPPORT);
 	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, NULL, &attr), EINVAL);
 	struct ibv_grh six = { .version_tclass_flow = htobe32(0x6ab12345), .hop_limit = 7 };
 	six.sgid.raw[15] = 9;
-	six.dgid.raw[15] = 77; /* not ours */
+	six.dgid.raw[15] = 77; /* not an address of this host */
 	MINUS_ONE(ibv_init_ah_from_wc(context, 1, &wc, &six, &attr), EINVAL);
 	memcpy(six.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\1", 16);
 	FAILS(ibv_init_ah_from_wc(context, 1, &wc, &six, &attr), 0);
@@ -251,8 +251,8 @@ static void creation(void)
 }
 
 /*
- * Asks for each inline size that a search by bisection asks for, and for what is wrong in the same way
- * many times: what the library prints of it is the caller's to check.
+ * Creates queue pairs with the inline sizes of a bisection, and repeats one invalid request. The caller
+ * checks the messages that the library prints.
  */
 static void probing(void)
 {
@@ -375,7 +375,7 @@ static void posting(void)
 
 	connect_to(b.qp, a.qp->qp_num);
 	connect_to(a.qp, b.qp->qp_num);
-	/* The second is refused: the first goes. */
+	/* The second is refused: the first is sent. */
 	memcpy(a.data, "one two", 8);
 	first.next = &second;
 	const struct { struct ibv_sge *list; int count; int opcode; unsigned int flags; } wrong[] = {
@@ -402,7 +402,7 @@ static void posting(void)
 	}
 	CHECK(!memcmp(b.data, "one two", 8));
 
-	/* Inline data needs no region, and may be written over at once. */
+	/* Inline data needs no region, and may be overwritten after the call. */
 	char text[] = "inline";
 	struct ibv_sge local = { (uintptr_t)text, sizeof(text), 0 };
 	first.next = NULL;
@@ -434,7 +434,7 @@ static void builders(void)
 	FAILS(ibv_start_poll(a.cq_ex, &(struct ibv_poll_cq_attr){ 0 }), ENOENT);
 	FAILS(ibv_start_poll(a.cq_ex, &wrong), EINVAL);
 
-	/* What is given up, or fails as a whole, leaves nothing behind. */
+	/* An aborted or failed batch posts no request. */
 	ibv_wr_start(qp);
 	qp->wr_id = 1;
 	qp->wr_flags = IBV_SEND_SIGNALED;
@@ -458,7 +458,7 @@ static void builders(void)
 	FAILS(ibv_wr_complete(qp), EINVAL);
 	FAILS(ibv_start_poll(a.cq_ex, NULL), ENOENT);
 
-	/* A full queue of all kinds. */
+	/* A full queue of all operations. */
 	*cell = 40;
 	memcpy(a.data, "written", 8);
 	post_recv(&b, 50, 8192);
@@ -554,7 +554,7 @@ static void notifications(void)
 	CHECK(wc.imm_data == 7 && wc.wc_flags == IBV_WC_WITH_IMM && wc.byte_len == 8);
 	CHECK(completion(&a).status == IBV_WC_SUCCESS);
 
-	/* A write to where none may: the target hears of it, and cannot be destroyed meanwhile. */
+	/* An unauthorized WRITE: the target gets an event, and cannot be destroyed before its ack. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
 	wr.wr.rdma.remote_addr = (uintptr_t)b.data;
 	wr.wr.rdma.rkey = b.mr->rkey ^ 0x5555;
@@ -587,7 +587,7 @@ struct worker {
 	pthread_t thread;
 };
 
-/* Posts writes of its own number and polls for whichever completion comes. */
+/* Posts WRITEs of its own number and polls for any completion. */
 static void *work(void *argument)
 {
 	struct worker *worker = argument;
@@ -659,13 +659,13 @@ static void write_words(struct end *from, struct end *to, uint64_t count)
 	}
 }
 
-/* The upper bits of a queue pair's number are its process's. */
+/* The upper bits of a queue pair number are the slot of its process. */
 static uint32_t process_of(struct ibv_qp *qp)
 {
 	return qp->qp_num >> 16;
 }
 
-/* Two ends that are connected write, and are done with. */
+/* Connects two queue pairs, transfers data, and destroys them. */
 static void work_apart_from(uint32_t parent)
 {
 	struct ibv_context *context = open_loopback();
@@ -680,8 +680,8 @@ static void work_apart_from(uint32_t parent)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* A child that was forked in the midst of things leaves its parent's connections alone, and makes
- * its own. */
+/* A child that is forked during transfers does not affect its parent's connections, and makes its
+ * own. */
 static void forks(void)
 {
 	struct ibv_context *context = open_loopback();

@@ -20,17 +20,17 @@ fn devices_outlive_the_list_while_they_are_open() {
 }
 
 #[test]
-fn queries_answer_within_their_tables_and_refuse_beyond() {
+fn queries_check_their_table_index() {
     passes("queries");
 }
 
 #[test]
-fn memory_is_registered_only_where_it_is_and_keeps_its_domain() {
+fn registration_needs_mapped_memory_and_pins_the_domain() {
     passes("memory");
 }
 
 #[test]
-fn objects_that_cannot_be_are_refused_and_those_in_use_are_kept() {
+fn invalid_objects_are_refused_and_used_ones_are_busy() {
     passes("creation");
 }
 
@@ -40,7 +40,7 @@ fn refused_transitions_change_nothing() {
 }
 
 #[test]
-fn posting_stops_at_the_request_that_is_wrong() {
+fn posting_stops_at_the_invalid_request() {
     passes("posting");
 }
 
@@ -60,7 +60,7 @@ fn address_handles_lead_back_to_the_sender() {
 }
 
 #[test]
-fn forked_child_leaves_its_parent_s_connections_alone_and_makes_its_own() {
+fn forked_child_does_not_affect_its_parents_connections() {
     passes("forks");
 }
 
@@ -86,7 +86,7 @@ fn messages(case: &str, log: Option<&str>) -> Option<String> {
 }
 
 #[test]
-fn messages_say_what_is_wrong_unless_they_are_turned_off() {
+fn warnings_name_the_error_unless_disabled() {
     let Some(usual) = messages("creation", None) else {
         return;
     };

@@ -1,6 +1,5 @@
 /*
- * What may become of a request other than a connection: the reasons for which it is rejected, and the
- * events that tell of errors.
+ * Failures of connection requests: each reject reason, and the events that report errors.
  */
 #include "cm.h"
 
@@ -13,7 +12,7 @@ static void make_channels(void)
 	MUST(ours = rdma_create_event_channel());
 }
 
-/* The next event is of this kind, and has this status. */
+/* Checks that the next event has this type and status. */
 static int outcome_is(struct rdma_event_channel *channel, struct rdma_cm_id *id,
 		      enum rdma_cm_event_type kind, int status)
 {
@@ -26,8 +25,8 @@ static int outcome_is(struct rdma_event_channel *channel, struct rdma_cm_id *id,
 	return right;
 }
 
-/* Takes the next request. */
-static struct rdma_cm_id *asked(void)
+/* Returns the identifier of the next request. */
+static struct rdma_cm_id *next_request(void)
 {
 	struct rdma_cm_event *event = next(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
 	struct rdma_cm_id *id = event->id;
@@ -44,7 +43,7 @@ static void rejections(void)
 	make_channels();
 	server = listener(theirs, RDMA_PS_TCP);
 
-	/* 8: nobody listens; for datagrams it is the status 1 of the answer. */
+	/* 8: no listener; for datagrams the SIDR_REP has status 1. */
 	client = on_the_way(ours, RDMA_PS_TCP, htons(1));
 	CHECK(!rdma_connect(client, &param));
 	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_REJECTED, 8));
@@ -54,11 +53,11 @@ static void rejections(void)
 	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_UNREACHABLE, 1));
 	CHECK(!rdma_destroy_id(client));
 
-	/* 28: the program says so, with or without a word; or forgets the request. */
+	/* 28: the program rejects, with or without private data, or destroys the identifier. */
 	for (int i = 0; i < 2; i++) {
 		client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 		CHECK(!rdma_connect(client, &param));
-		peer = asked();
+		peer = next_request();
 		if (i)
 			CHECK(!rdma_reject(peer, NULL, 0));
 		CHECK(!rdma_destroy_id(peer));
@@ -66,19 +65,19 @@ static void rejections(void)
 		CHECK(!rdma_destroy_id(client));
 	}
 
-	/* 4: who asks gives up before there is an answer. */
+	/* 4: the client gives up before it gets a reply. */
 	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 	CHECK(!rdma_connect(client, &param));
-	peer = asked();
+	peer = next_request();
 	CHECK(!rdma_destroy_id(client));
 	CHECK(outcome_is(theirs, peer, RDMA_CM_EVENT_REJECTED, 4));
 	MINUS_ONE(rdma_accept(peer, &param), EINVAL);
 	CHECK(!rdma_destroy_id(peer));
 
-	/* 28 again: an answer is rejected, too. */
+	/* 28: the client rejects the reply. */
 	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 	CHECK(!rdma_connect(client, &param));
-	peer = asked();
+	peer = next_request();
 	param.qp_num++;
 	CHECK(!rdma_accept(peer, &param));
 	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
@@ -86,11 +85,11 @@ static void rejections(void)
 	CHECK(outcome_is(theirs, peer, RDMA_CM_EVENT_REJECTED, 28));
 	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(peer));
 
-	/* 10: the queue pair has a connection, which is found to be stale thereby. */
+	/* 10: the queue pair is in use by another connection, which is thus stale. */
 	param.qp_num++;
 	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 	CHECK(!rdma_connect(client, &param));
-	peer = asked();
+	peer = next_request();
 	param.qp_num++;
 	CHECK(!rdma_accept(peer, &param));
 	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
@@ -99,7 +98,7 @@ static void rejections(void)
 	param.qp_num--;
 	second = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
 	CHECK(!rdma_connect(second, &param));
-	/* Both are told by the peer, in whichever order. */
+	/* The peer's rejection and disconnection, in either order. */
 	for (int i = 0; i < 2; i++) {
 		struct rdma_cm_event *event;
 
@@ -116,7 +115,7 @@ static void rejections(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* The queue pair of who asks cannot be made ready when the answer comes. */
+/* The client's queue pair cannot be moved to RTR when the reply arrives. */
 static void connect_error(void)
 {
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
@@ -131,7 +130,7 @@ static void connect_error(void)
 	MUST(!rdma_create_qp(client, NULL, &attr));
 	MUST(!ibv_modify_qp(client->qp, &error, IBV_QP_STATE));
 	CHECK(!rdma_connect(client, &param));
-	peer = asked();
+	peer = next_request();
 	CHECK(!rdma_accept(peer, &param));
 	event = next(ours, RDMA_CM_EVENT_CONNECT_ERROR);
 	CHECK(event->id == client && event->status < 0);
@@ -143,7 +142,7 @@ static void connect_error(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* The way to the destination begins at an interface that is no device. */
+/* The route to the destination uses an interface without a device. */
 static void address_error(void)
 {
 	struct rdma_cm_id *id;
@@ -163,7 +162,7 @@ static void address_error(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* The kernel lets nobody join a group. */
+/* The kernel refuses to join a group. */
 static void multicast_error(void)
 {
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_UD);

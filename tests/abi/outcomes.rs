@@ -6,17 +6,17 @@ use super::c_program::CProgram;
 const PROGRAM: CProgram = CProgram("outcomes");
 
 #[test]
-fn each_reason_for_a_rejection_is_told() {
+fn each_reject_reason_is_reported() {
     PROGRAM.passes("rejections");
 }
 
 #[test]
-fn queue_pair_that_cannot_be_made_ready_is_a_connect_error() {
+fn failed_queue_pair_transition_is_a_connect_error() {
     PROGRAM.passes("connect_error");
 }
 
 #[test]
-fn way_that_begins_at_no_device_is_an_address_error() {
+fn a_route_without_a_device_is_an_address_error() {
     PROGRAM.passes("address_error");
 }
 

@@ -1,6 +1,6 @@
 /*
- * What the C programs of these tests have in common: checks that go on and checks that end, and ends of
- * connections over loopback. A program names its cases and begins one by the argument.
+ * Common code of the C programs of these tests: checks that continue and checks that exit, and ends of
+ * connections over loopback. A program has named cases; the argument selects one.
  */
 #include <endian.h>
 #include <errno.h>
@@ -45,8 +45,8 @@ static int failures;
 	} while (0)
 
 /*
- * A network namespace of this program's own, in which nobody else takes slots and ports; of a user
- * namespace where this user may not make one otherwise.
+ * Enters a new network namespace, in which no other process takes slots and ports; within a new user
+ * namespace if this user has no privilege.
  */
 static inline void own_network(void)
 {
@@ -62,7 +62,7 @@ static inline void own_network(void)
 	close(fd);
 }
 
-/* Changes the network of this program's own. */
+/* Runs a command that changes the network of this namespace. */
 static inline void ip(const char *words)
 {
 	char command[256];
@@ -177,8 +177,8 @@ static inline struct ibv_qp_attr rtr_attr(struct ibv_qp *qp, uint32_t peer)
 	return attr;
 }
 
-/* The first PSN both ways. A queue pair that is connected once more takes others: what was under way is
-   not for it then. */
+/* The first PSN in both directions. A queue pair that is connected again uses others, so that packets in
+   flight are not accepted. */
 static uint32_t first_psn __attribute__((unused));
 
 static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
@@ -224,7 +224,7 @@ struct test_case {
 	void (*run)(void);
 };
 
-/* Runs the case that the arguments name; the program's status. */
+/* Runs the case that the argument selects; returns the exit status. */
 static inline int run_case(const struct test_case *cases, size_t count, int argc, char **argv)
 {
 	MUST(argc == 2);

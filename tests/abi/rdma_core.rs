@@ -18,8 +18,9 @@ fn system_library(name: &str) -> PathBuf {
 
 /// Our library and rdma-core's, or nothing where the latter is missing.
 fn both(name: &str, package: &str) -> Option<(Library, Library)> {
-    let theirs = system_library(name);
-    have_file(&theirs, package).then(|| (Library::load(&library::path()), Library::load(&theirs)))
+    let rdma_core = system_library(name);
+    have_file(&rdma_core, package)
+        .then(|| (Library::load(&library::path()), Library::load(&rdma_core)))
 }
 
 fn text(name: *const c_char) -> String {
@@ -31,7 +32,7 @@ fn text(name: *const c_char) -> String {
 
 #[test]
 fn names_are_those_of_rdma_core() {
-    let Some((ours, theirs)) = both("libibverbs.so.1", "libibverbs1") else {
+    let Some((urxe, rdma_core)) = both("libibverbs.so.1", "libibverbs1") else {
         return;
     };
     type Name = extern "C" fn(c_int) -> *const c_char;
@@ -45,8 +46,8 @@ fn names_are_those_of_rdma_core() {
         // SAFETY: all of these take an enumeration and return a string.
         let (our, their) = unsafe {
             (
-                ours.function::<Name>(function),
-                theirs.function::<Name>(function),
+                urxe.function::<Name>(function),
+                rdma_core.function::<Name>(function),
             )
         };
         let mut known = 0;
@@ -67,15 +68,15 @@ fn names_are_those_of_rdma_core() {
 
 #[test]
 fn cm_event_names_are_those_of_rdma_core() {
-    let Some((ours, theirs)) = both("librdmacm.so.1", "librdmacm1") else {
+    let Some((urxe, rdma_core)) = both("librdmacm.so.1", "librdmacm1") else {
         return;
     };
     type Name = extern "C" fn(c_int) -> *const c_char;
     // SAFETY: it takes an enumeration and returns a string.
     let (our, their) = unsafe {
         (
-            ours.function::<Name>("rdma_event_str"),
-            theirs.function::<Name>("rdma_event_str"),
+            urxe.function::<Name>("rdma_event_str"),
+            rdma_core.function::<Name>("rdma_event_str"),
         )
     };
     for code in 0..16 {
@@ -86,7 +87,7 @@ fn cm_event_names_are_those_of_rdma_core() {
 
 #[test]
 fn rates_are_those_of_rdma_core() {
-    let Some((ours, theirs)) = both("libibverbs.so.1", "libibverbs1") else {
+    let Some((urxe, rdma_core)) = both("libibverbs.so.1", "libibverbs1") else {
         return;
     };
     type Rate = extern "C" fn(c_int) -> c_int;
@@ -100,8 +101,8 @@ fn rates_are_those_of_rdma_core() {
         // SAFETY: all of these take and return an int or an enumeration.
         let (our, their) = unsafe {
             (
-                ours.function::<Rate>(function),
-                theirs.function::<Rate>(function),
+                urxe.function::<Rate>(function),
+                rdma_core.function::<Rate>(function),
             )
         };
         let mut known = 0;
@@ -136,7 +137,7 @@ fn noise(seed: u64) -> [u8; ROOM] {
 
 #[test]
 fn conversions_are_those_of_rdma_core() {
-    let Some((ours, theirs)) = both("libibverbs.so.1", "libibverbs1") else {
+    let Some((urxe, rdma_core)) = both("libibverbs.so.1", "libibverbs1") else {
         return;
     };
     type Copy = extern "C" fn(*mut c_void, *const c_void);
@@ -157,12 +158,12 @@ fn conversions_are_those_of_rdma_core() {
         // SAFETY: all of these take where to write and where to read; ROOM is enough for both.
         let (our, their) = unsafe {
             (
-                ours.function::<Copy>(function),
-                theirs.function::<Copy>(function),
+                urxe.function::<Copy>(function),
+                rdma_core.function::<Copy>(function),
             )
         };
         for seed in 0..100 {
-            // What does not depend on what was there before has been written; the rest is padding.
+            // Bytes that do not depend on the previous contents were written; the rest is padding.
             let (on_zeros, on_ones) = (convert(their, seed, 0), convert(their, seed, 0xff));
             let written: Vec<_> = (0..ROOM)
                 .filter(|at| on_zeros[*at] == on_ones[*at])

@@ -1,5 +1,5 @@
 /*
- * Sockets over RDMA, as a program meets them: connecting, sending and receiving, waiting, ending, options.
+ * The API of rsockets: connections, data transfer, polling, shutdown, options.
  */
 #include "program.h"
 
@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 
-/* Older headers do not have them. */
+/* Not in older headers. */
 int repoll_create(int flags);
 int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 int repoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
@@ -36,7 +36,7 @@ static int listener(struct sockaddr_in *address)
 	return fd;
 }
 
-/* A connection: both ends, made by one thread. */
+/* A connection whose both ends are established by one thread. */
 static void make_pair(int pair[2])
 {
 	struct sockaddr_in address, peer;
@@ -44,7 +44,7 @@ static void make_pair(int pair[2])
 	int fd = listener(&address);
 
 	MUST((pair[0] = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP)) >= 0);
-	/* The connection is made although nobody accepts it yet. */
+	/* The connection is established before it is accepted. */
 	MUST(!rconnect(pair[0], (struct sockaddr *)&address, sizeof(address)));
 	MUST((pair[1] = raccept(fd, (struct sockaddr *)&peer, &len)) >= 0);
 	MUST(len == sizeof(peer) && peer.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
@@ -91,7 +91,7 @@ static void connecting(void)
 	MINUS_ONE(rconnect(fd, (struct sockaddr *)&nobody, sizeof(nobody)), ECONNREFUSED);
 	CHECK(!rclose(fd));
 
-	/* Without waiting. */
+	/* Nonblocking. */
 	fd = listener(&address);
 	nonblocking(fd);
 	MINUS_ONE(raccept(fd, NULL, NULL), EAGAIN);
@@ -108,7 +108,7 @@ static void connecting(void)
 	CHECK(name.sin_port == address.sin_port);
 	close_pair(pair);
 
-	/* Nobody there, without waiting. */
+	/* No listener, nonblocking. */
 	MUST((other = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) >= 0);
 	MINUS_ONE(rconnect(other, (struct sockaddr *)&nobody, sizeof(nobody)), EINPROGRESS);
 	CHECK(polled(other, POLLOUT, 20000) & POLLERR);
@@ -116,7 +116,7 @@ static void connecting(void)
 	CHECK(!rgetsockopt(other, SOL_SOCKET, SO_ERROR, &error, &len) && error == ECONNREFUSED);
 	CHECK(!rclose(other));
 
-	/* A port is one listener's. */
+	/* A port has one listener. */
 	MUST((other = rsocket(AF_INET, SOCK_STREAM, 0)) >= 0);
 	MINUS_ONE(rbind(other, (struct sockaddr *)&address, sizeof(address)), EADDRINUSE);
 	CHECK(!rclose(other) && !rclose(fd));
@@ -139,7 +139,7 @@ static void receiving(void)
 	CHECK(rwrite(pair[0], "all", 3) == 3 && rwrite(pair[0], " of it", 6) == 6);
 	CHECK(rrecv(pair[1], data, 9, MSG_WAITALL) == 9 && !memcmp(data, "all of it", 9));
 
-	/* In pieces, both ways. */
+	/* In several buffers, in both directions. */
 	pieces[0] = (struct iovec){ a, sizeof(a) };
 	pieces[1] = (struct iovec){ b, sizeof(b) };
 	pieces[2] = (struct iovec){ c, sizeof(c) };
@@ -206,7 +206,7 @@ static void *receive_all(void *argument)
 	return NULL;
 }
 
-/* One thread sends and one receives, at each end at the same time. */
+/* Each end has a thread that sends and one that receives. */
 static void both_ways(int pair[2])
 {
 	pthread_t threads[4];
@@ -306,7 +306,7 @@ static void epolling(void)
 	CHECK(rrecv(pair[0], data, sizeof(data), 0) == 1);
 	CHECK(!repoll_ctl(epoll, EPOLL_CTL_DEL, ends[0], NULL));
 	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	/* Once only. */
+	/* One event. */
 	event = (struct epoll_event){ .events = EPOLLOUT | EPOLLONESHOT };
 	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, pair[0], &event));
 	CHECK(repoll_wait(epoll, events, 4, -1) == 1 && events[0].events == EPOLLOUT);
@@ -322,7 +322,7 @@ static void endings(void)
 	char data[16];
 	int pair[2];
 
-	/* One way is shut down, and the other goes on. */
+	/* One direction is shut down, and the other continues. */
 	make_pair(pair);
 	CHECK(rsend(pair[0], "last", 4, 0) == 4);
 	CHECK(!rshutdown(pair[0], SHUT_WR));
@@ -337,7 +337,7 @@ static void endings(void)
 	MINUS_ONE(rshutdown(pair[0], 7), EINVAL);
 	close_pair(pair);
 
-	/* The peer closes: what it has sent is there to be read. */
+	/* The peer closes: the data that it sent can be read. */
 	make_pair(pair);
 	CHECK(rsend(pair[0], "data", 4, 0) == 4);
 	CHECK(!rclose(pair[0]));
@@ -350,7 +350,7 @@ static void endings(void)
 	MINUS_ONE(rsend(pair[1], "x", 1, 0), EBADF);
 }
 
-/* The peer's process ends without a word; who waits for it is told. */
+/* The peer's process is killed; a waiting thread gets an error. */
 static void killed(void)
 {
 	struct sockaddr_in address;
@@ -374,7 +374,7 @@ static void killed(void)
 	MUST(!rconnect(fd, (struct sockaddr *)&address, sizeof(address)));
 	MUST(rrecv(fd, data, 4, MSG_WAITALL) == 4);
 	MUST(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
-	/* It finds out when something it sends is not acknowledged. */
+	/* It detects the end when its data is not acknowledged. */
 	CHECK(rsend(fd, "gone?", 5, 0) == 5);
 	CHECK(polled(fd, POLLIN, 50000) & (POLLERR | POLLHUP));
 	CHECK(rrecv(fd, data, sizeof(data), 0) <= 0);
@@ -453,13 +453,13 @@ static void mapping(void)
 	MINUS_ONE(riomap(pair[0], here, sizeof(here), PROT_WRITE, 0, 0), EINVAL);
 	MUST(!rconnect(pair[0], (struct sockaddr *)&address, sizeof(address)));
 	MUST((pair[1] = raccept(fd, NULL, NULL)) >= 0);
-	/* The client maps for the server, which has room to be told of two. */
+	/* The client maps memory for the server, whose queue has two entries. */
 	MINUS_ONE(riomap(pair[1], there, sizeof(there), PROT_WRITE, 0, 0), ENOMEM);
 	MINUS_ONE(riomap(pair[0], here, sizeof(here), PROT_READ, 0, 0), EINVAL);
 	CHECK(riomap(pair[0], here, 1000, PROT_WRITE, 0, 5000) == 5000);
 	CHECK(riomap(pair[0], here + 2000, 1000, PROT_WRITE, 0, -1) == (off_t)(uintptr_t)(here + 2000));
 	MINUS_ONE(riomap(pair[0], here, sizeof(here), PROT_WRITE, 0, 0), ENOMEM);
-	/* They are told with what is sent next. */
+	/* The mappings are sent with the next message. */
 	CHECK(rsend(pair[0], "go", 2, 0) == 2);
 	CHECK(rrecv(pair[1], data, 2, MSG_WAITALL) == 2);
 	CHECK(riowrite(pair[1], "mapped", 6, 5100, 0) == 6);
@@ -492,7 +492,7 @@ static void datagrams(void)
 	MINUS_ONE(rsendto(one, data, sizeof(data), 0, (struct sockaddr *)&b, sizeof(b)), EMSGSIZE);
 	MINUS_ONE(rlisten(one, 1), EOPNOTSUPP);
 
-	/* The first goes over UDP, the others between queue pairs. */
+	/* The first datagram is sent over UDP, the others between queue pairs. */
 	for (int i = 0; i < 20; i++) {
 		int size = i * 100;
 		memset(data, 'a' + i, size);

@@ -6,12 +6,12 @@ use super::c_program::CProgram;
 const PROGRAM: CProgram = CProgram("rsockets");
 
 #[test]
-fn streams_connect_and_say_why_they_do_not() {
+fn streams_connect_or_report_the_error() {
     PROGRAM.passes("connecting");
 }
 
 #[test]
-fn what_is_received_is_what_was_sent_however_it_is_asked_for() {
+fn every_receive_call_returns_the_sent_bytes() {
     PROGRAM.passes("receiving");
 }
 
@@ -36,7 +36,7 @@ fn a_stream_ends_one_way_or_both() {
 }
 
 #[test]
-fn the_end_of_a_killed_peer_is_found_out() {
+fn a_killed_peer_is_detected() {
     PROGRAM.passes("killed");
 }
 
@@ -51,6 +51,6 @@ fn mapped_memory_is_written_by_the_peer() {
 }
 
 #[test]
-fn datagrams_come_whole_with_their_sender() {
+fn datagrams_have_their_length_and_source() {
     PROGRAM.passes("datagrams");
 }

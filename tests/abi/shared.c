@@ -1,7 +1,6 @@
 /*
- * Shared receive queues and extended reliable connections as a program meets them: what is refused and
- * how, events, the order of destruction, and queue pairs that several open. The argument names the
- * case.
+ * Shared receive queues and extended reliable connections: refused arguments and their errors, events, the
+ * order of destruction, and queue pairs that several processes open. The argument selects the case.
  */
 #include "program.h"
 
@@ -82,7 +81,7 @@ static void queues(void)
 	FAILS(ibv_query_srq(srq, &attr), 0);
 	CHECK(attr.srq_limit == 5 && attr.max_wr >= 8);
 
-	attr.srq_limit = 2; /* of an empty queue: it is reached at once */
+	attr.srq_limit = 2; /* the queue is empty: the limit is reached at once */
 	FAILS(ibv_modify_srq(theirs, &attr, IBV_SRQ_LIMIT), 0);
 	FAILS(ibv_get_async_event(other, &event), 0);
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == theirs);
@@ -198,7 +197,7 @@ static int send_message(struct end *from, struct ibv_qp *qp, uint32_t srqn, enum
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* Two owners of shared queues have one target, by which a peer reaches the memory of both. */
+/* Two owners of shared queues open one target, through which a peer accesses the memory of both. */
 static void targets(void)
 {
 	struct ibv_context *context = open_loopback(), *other = open_loopback();
@@ -237,12 +236,12 @@ static void targets(void)
 		CHECK(completion(&a).status == IBV_WC_SUCCESS);
 	CHECK(!strcmp((char *)b.data, "hello"));
 
-	/* Who made it leaves; it lives on for the other, and only that one hears of its end. */
+	/* The creator closes it; it lives on for the other owner, which gets the event of its end. */
 	FAILS(ibv_destroy_qp(target), 0);
 	CHECK(!post_shared(at_c, &c, 1));
 	MUST(!send_message(&a, initiator, c_number, IBV_WR_SEND, NULL));
 	CHECK(completion(&c).status == IBV_WC_SUCCESS && completion(&a).status == IBV_WC_SUCCESS);
-	/* The key is of b's protection domain, and the request for c's. */
+	/* The key is of b's protection domain, and the request uses c's. */
 	MUST(!send_message(&a, initiator, c_number, IBV_WR_RDMA_WRITE, &b));
 	CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
 	do {

@@ -6,7 +6,7 @@ use super::c_program::CProgram;
 const PROGRAM: CProgram = CProgram("shared");
 
 #[test]
-fn shared_queue_is_checked_resized_and_kept_while_it_is_used() {
+fn shared_queue_is_checked_resized_and_busy_while_used() {
     PROGRAM.passes("queues");
 }
 
@@ -16,6 +16,6 @@ fn domain_belongs_to_a_file_and_is_kept_while_it_is_used() {
 }
 
 #[test]
-fn target_serves_all_who_open_it_until_the_last_closes_it() {
+fn an_opened_target_lives_until_its_last_close() {
     PROGRAM.passes("targets");
 }

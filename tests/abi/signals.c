@@ -1,6 +1,6 @@
 /*
- * Signals that an access of a peer raises reach the program's handlers, as with a write barrier that
- * protects pages and lifts the protection in its SIGSEGV handler. The argument names the case.
+ * Signals that a peer's access raises are delivered to the program's handlers, such as a write barrier that
+ * protects pages and unprotects them in its SIGSEGV handler. The argument selects the case.
  */
 #include <signal.h>
 
@@ -24,8 +24,7 @@ static void lift_barrier(int signal, siginfo_t *info, void *context)
 }
 
 /*
- * The program waits for its memory to change, so the library's own thread carries out the WRITE, and
- * raises the signal.
+ * The program polls its memory, so the progress thread executes the WRITE, and raises the signal.
  */
 static void write_barrier(void)
 {

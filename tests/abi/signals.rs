@@ -3,6 +3,6 @@
 use super::c_program::CProgram;
 
 #[test]
-fn handler_of_the_program_catches_what_the_access_of_a_peer_raises() {
+fn a_sigsegv_handler_of_the_program_runs_for_remote_accesses() {
     CProgram("signals").passes("write_barrier");
 }

@@ -1,7 +1,6 @@
 /*
- * Every verb from any thread: threads that use what others use, and end what others do not use any more,
- * all at once. The argument names the case; a second one says how many rounds there are, for running it
- * longer under a tool that looks for races.
+ * Every verb from any thread: threads use shared objects, and destroy unused ones, concurrently. The first
+ * argument selects the case, the second the number of rounds, for longer runs under a race detector.
  */
 #include <sched.h>
 
@@ -9,7 +8,7 @@
 
 static int rounds = 30;
 
-/* What all threads have in common. */
+/* The objects that all threads share. */
 static struct {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -26,7 +25,7 @@ static struct ibv_qp *simple_pair(struct ibv_cq *cq)
 	return ibv_create_qp(shared.pd, &attr);
 }
 
-/* Takes completions until there were so many; those of the shared queue may be anybody's. */
+/* Polls `count` completions; those of the shared queue may belong to any thread. */
 static int drain(struct ibv_cq *cq, int count)
 {
 	struct ibv_wc wc[4];
@@ -42,7 +41,7 @@ static int drain(struct ibv_cq *cq, int count)
 	return good;
 }
 
-/* Connects, writes and ends, over and over, with regions and queues of its own. */
+/* Connects, writes and destroys in a loop, with regions and queues of its own. */
 static void *connections(void *argument)
 {
 	(void)argument;
@@ -79,8 +78,8 @@ static void *connections(void *argument)
 	return NULL;
 }
 
-/* Sends to queue pairs that it takes to error while their work is under way; all of it completes, in the
- * shared queue, where another thread takes it. */
+/* Moves queue pairs to the error state while they send; all requests complete in the shared queue,
+ * which another thread polls. */
 static void *failures_under_way(void *argument)
 {
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
@@ -104,7 +103,7 @@ static void *failures_under_way(void *argument)
 		__atomic_add_fetch(posted, DEPTH, __ATOMIC_SEQ_CST);
 		MUST(!ibv_modify_qp(round % 2 ? from : to, &error, IBV_QP_STATE));
 		MUST(!ibv_modify_qp(from, &error, IBV_QP_STATE));
-		/* Destroying it takes back what has not been polled, so that is waited for. */
+		/* Destruction removes completions that are not polled, so wait for them. */
 		while (__atomic_load_n(posted, __ATOMIC_SEQ_CST))
 			sched_yield();
 		FAILS(ibv_destroy_qp(from), 0);
@@ -114,7 +113,7 @@ static void *failures_under_way(void *argument)
 	return NULL;
 }
 
-/* Waits for events of the shared queue, and takes what has completed. */
+/* Waits for events of the shared queue, and polls it. */
 static void *events(void *argument)
 {
 	int *posted = argument;
@@ -139,7 +138,7 @@ static void *events(void *argument)
 	return NULL;
 }
 
-/* Asks for all there is to be asked, and registers what others use. */
+/* Calls every query, and registers memory that other threads use. */
 static void *questions(void *argument)
 {
 	(void)argument;

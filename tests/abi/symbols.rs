@@ -1,5 +1,5 @@
-//! What the built library exports: exactly the list, everything that rdma-core's libraries have, and
-//! what `docs/SUPPORT.md` says.
+//! The exports of the built library: exactly the list, everything that rdma-core's libraries export, and
+//! the functions of `docs/SUPPORT.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -131,21 +131,21 @@ fn library_has_every_symbol_of_rdma_core() {
             .map(|name| name.replace("@@", "@"))
             .collect()
     };
-    let ours = plain(defined(&library::path()));
+    let urxe = plain(defined(&library::path()));
     for (name, package) in [
         ("libibverbs.so.1", "libibverbs1"),
         ("librdmacm.so.1", "librdmacm1"),
         ("libmlx5.so.1", "ibverbs-providers"),
         ("libefa.so.1", "ibverbs-providers"),
     ] {
-        let theirs = system_libraries().join(name);
-        if !have_file(&theirs, package) {
+        let rdma_core = system_libraries().join(name);
+        if !have_file(&rdma_core, package) {
             return;
         }
-        let theirs = plain(defined(&theirs));
-        let missing: Vec<_> = theirs.difference(&ours).collect();
+        let rdma_core = plain(defined(&rdma_core));
+        let missing: Vec<_> = rdma_core.difference(&urxe).collect();
         assert!(missing.is_empty(), "{name}: {missing:?}");
-        assert!(theirs.len() > 5);
+        assert!(rdma_core.len() > 5);
     }
 }
 
@@ -208,12 +208,12 @@ fn assert_resolves(file: &Path, names: &Path) {
         .expect("ldd runs");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    let ours = names.to_string_lossy();
+    let urxe = names.to_string_lossy();
     if !text.contains("libibverbs.so.1 =>") && !text.contains("librdmacm.so.1 =>") {
         return;
     }
     assert!(
-        text.contains(&*ours),
+        text.contains(&*urxe),
         "{} did not load our library:\n{text}",
         file.display()
     );

@@ -4,7 +4,7 @@
  */
 #include "cm.h"
 
-/* Room for structures at odd addresses. Each stays valid until the eighth one after it. */
+/* Returns a copy at an odd address, valid until the eighth call after this one. */
 static void *odd(const void *from, size_t size)
 {
 	static char room[8][1024];
@@ -17,7 +17,7 @@ static void *odd(const void *from, size_t size)
 
 #define ODD(value) ((__typeof__(value) *)odd(&(value), sizeof(value)))
 
-/* The value of an object that may be at an odd address. */
+/* Reads an object that may be at an odd address. */
 #define VALUE(type, at) (*(type *)memcpy(&(type){ 0 }, at, sizeof(type)))
 
 static struct ibv_wc odd_completion(struct end *end)
@@ -58,7 +58,7 @@ static void work_requests(void)
 	CHECK(wc.wr_id == 7 && wc.status == IBV_WC_SUCCESS && wc.byte_len == 8);
 	CHECK(!memcmp(b.data, "unp", 3) && !memcmp(b.data + 512, "acked", 5));
 
-	/* The second request of a list is refused, and named. */
+	/* The second request of a list is refused, and bad_wr points to it. */
 	struct ibv_send_wr wrong = send;
 	wrong.num_sge = -1;
 	send.next = ODD(wrong);

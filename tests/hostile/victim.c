@@ -1,12 +1,11 @@
 /*
  * Two programs that transfer and verify: `victim serve ADDRESS PORT` answers each message with one
- * of its own, and `victim transfer ADDRESS PORT` connects, writes, reads and sends, over and over,
- * with a new connection for every 100 rounds, until SIGTERM. Each byte that arrives is compared with
- * what it must be. The client says at the end how many rounds and connections there were, and the
- * longest time between two rounds.
+ * of its own, and `victim transfer ADDRESS PORT` connects, writes, reads and sends in a loop,
+ * with a new connection for every 100 rounds, until SIGTERM. Each received byte is verified. The client
+ * prints at the end the number of rounds and connections, and the longest time between two rounds.
  *
- * `victim pause ADDRESS PORT` stops after its 50th round: the server says its queue pair and the PSN
- * that it expects next, and the client goes on with its rounds at SIGUSR1.
+ * `victim pause ADDRESS PORT` pauses after its 50th round: the server prints its queue pair number and the
+ * PSN that it expects next, and the client continues with its rounds at SIGUSR1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,17 +31,17 @@
 
 enum { LARGEST = 1 << 16, ROUNDS_OF_A_CONNECTION = 100, PAUSE_AFTER = 50, RECEIVES = 4 };
 
-/* In front of each message. */
+/* The header of each message. */
 struct header {
 	uint64_t number;
 	uint32_t length;
 	uint32_t flags;
 };
 
-/* In it: the server is to say where it is; this is the last message of the connection. */
+/* Header flags: the server prints its position; this is the last message of the connection. */
 enum { PAUSE = 1, LAST = 2 };
 
-/* What the server grants to the client, as private data. */
+/* The memory that the server grants to the client, as private data. */
 struct grant {
 	uint64_t address;
 	uint32_t rkey;
@@ -64,7 +63,7 @@ static uint8_t byte_at(uint64_t number, size_t at)
 	return (uint8_t)(number * 131 + at * 7 + (at >> 8) + 1);
 }
 
-/* The message of a number, both ways: its length follows from the number. */
+/* Fills in the message of a number, in both directions; its length depends on the number. */
 static struct header *make(uint8_t *room, uint64_t number)
 {
 	struct header *header = (struct header *)room;

@@ -1,12 +1,11 @@
-//! What another user of the host can do without privilege, and what it must not achieve.
+//! Attacks of another unprivileged user of the host, which must have no effect.
 //!
 //! A victim transfers and verifies while an attacker runs under another user, without capabilities,
 //! in the same network namespace: at the same address, among the same abstract names. No byte is
-//! wrong, no connection fails, nothing stalls, no descriptor leaks, and the attacker is told
-//! nothing.
+//! wrong, no connection fails, nothing stalls, no descriptor leaks, and the attacker gets no data.
 //!
-//! The attacker is `tests/hostile/attacker.c`, and says what it did; the victim is `victim.c`
-//! beside it.
+//! The attacker is `tests/hostile/attacker.c`, which prints its counts; the victim is `victim.c` in
+//! the same folder.
 
 use std::fs;
 use std::thread;
@@ -19,40 +18,40 @@ use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 use crate::common::stat::{processes, stat};
 
-/// Machines that run the tests are slow and busy at times.
+/// Generous, since test machines may be slow and busy.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How long each attack goes on, in seconds.
+/// The duration of each attack, in seconds.
 const SECONDS: u32 = 5;
 
-/// The longest time between two verified rounds, in milliseconds. A stall is to be shorter than a
-/// second; the rest is for a machine that gives the programs no processor. A descriptor whose
-/// closing blocks does so for 60 s.
+/// The longest time between two verified rounds, in milliseconds. A stall must be shorter than a
+/// second; the rest allows for a machine on which the programs do not run. A descriptor that blocks
+/// in close(2) does so for 60 s.
 const LONGEST: u64 = 4000;
 
-/// The descriptors that a program may open meanwhile: up to 16 sockets to send from, and
-/// connections that come and go.
+/// The descriptors that a program may open during the attack: up to 16 sockets for sending, and
+/// those of new connections.
 const MORE_DESCRIPTORS: usize = 24;
 
 const ADDRESS: &str = "127.0.0.1";
 const PORT: &str = "7471";
 
-/// A shell's words: `$0` is the command `urxe`, then come a source and a program.
+/// Shell commands: `$0` is the command `urxe`, `$1` a source file and `$2` a program.
 const COMPILE_VERBS: &str = r#"eval "$($0 env)"
 libraries="$(pkg-config --cflags --libs librdmacm libibverbs)"
 cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1" $libraries"#;
 const COMPILE: &str = r#"cc -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$2" "$1""#;
 
-/// The programs, and the place where they meet.
-struct Scene {
+/// The programs, and the network namespace in which they run.
+struct Setup {
     directory: Directory,
     namespace: Namespace,
 }
 
-impl Scene {
-    /// `None` where the test has been left out.
+impl Setup {
+    /// Returns `None` if the test is skipped.
     #[track_caller]
-    fn new() -> Option<Scene> {
+    fn new() -> Option<Setup> {
         let needs = [
             Need::Program("cc", "gcc"),
             Need::Program("pkg-config", "pkg-config"),
@@ -75,7 +74,7 @@ impl Scene {
             run("cc", shell, LIMIT).success();
         }
         let namespace = Namespace::new(&Place::here()).loopback_up();
-        Some(Scene {
+        Some(Setup {
             directory,
             namespace,
         })
@@ -114,13 +113,13 @@ impl Scene {
     }
 }
 
-/// Waits until a program has said something.
+/// Waits until a program has printed a text.
 #[track_caller]
 fn wait_for(program: &mut Running, text: &str) {
     let deadline = Instant::now() + LIMIT;
     while !program.has_printed(text) {
-        assert!(program.is_running(), "it ends before it says «{text}»");
-        assert!(Instant::now() < deadline, "it never says «{text}»");
+        assert!(program.is_running(), "it exits before it prints «{text}»");
+        assert!(Instant::now() < deadline, "it does not print «{text}»");
         thread::sleep(POLL_INTERVAL);
     }
 }
@@ -134,7 +133,7 @@ fn descriptors(victim: &Running) -> usize {
     fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count)
 }
 
-/// The number in front of which a program has said this.
+/// Returns the number that a program has printed after `words`.
 #[track_caller]
 fn number_after(text: &str, words: &str) -> u64 {
     let after = text.split(words).nth(1).unwrap_or_default();
@@ -142,7 +141,7 @@ fn number_after(text: &str, words: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("{words}: {text}"))
 }
 
-/// What came of an attack.
+/// The counts of an attack.
 struct Attack {
     done: u64,
     refused: u64,
@@ -152,7 +151,7 @@ impl Attack {
     #[track_caller]
     fn of(finished: &Finished) -> Attack {
         let text = &finished.stdout;
-        assert!(!text.contains("told"), "{finished}");
+        assert!(!text.contains("leaked"), "{finished}");
         Attack {
             done: number_after(text, "done "),
             refused: number_after(text, "refused "),
@@ -160,7 +159,7 @@ impl Attack {
     }
 }
 
-/// A pair that transfers, and a process in the lowest slot, which hands connection requests on.
+/// A pair that transfers, and a process in the lowest slot, which forwards connection requests.
 struct Victims {
     /// The lowest slot, the server, and the client.
     all: [Running; 3],
@@ -169,14 +168,14 @@ struct Victims {
 
 impl Victims {
     #[track_caller]
-    fn start(scene: &Scene, client: &str) -> Victims {
-        let mut lowest = scene.victim_in(scene.namespace.place(), "serve", "7472");
+    fn start(setup: &Setup, client: &str) -> Victims {
+        let mut lowest = setup.victim_in(setup.namespace.place(), "serve", "7472");
         wait_for(&mut lowest, "listening");
-        let mut server = scene.victim("serve");
+        let mut server = setup.victim("serve");
         wait_for(&mut server, "listening");
-        let mut client = scene.victim(client);
+        let mut client = setup.victim(client);
         wait_for(&mut client, "transferring");
-        // Until the sockets that are opened as they are needed are there.
+        // Wait until the sockets that are opened at first use are open.
         thread::sleep(Duration::from_secs(1));
         let all = [lowest, server, client];
         Victims {
@@ -220,9 +219,9 @@ impl Victims {
 #[track_caller]
 fn attacked(words: &[&str]) -> Option<Attack> {
     let _turn = exclusive();
-    let scene = Scene::new()?;
-    let mut victims = Victims::start(&scene, "transfer");
-    let attack = victims.suffer(scene.attack(words));
+    let setup = Setup::new()?;
+    let mut victims = Victims::start(&setup, "transfer");
+    let attack = victims.suffer(setup.attack(words));
     assert!(victims.end() > 0);
     Some(attack)
 }
@@ -256,7 +255,7 @@ fn messages_to_every_name() {
 }
 
 #[test]
-fn names_that_are_taken_meanwhile() {
+fn squatted_names_while_running() {
     let Some(attack) = attacked(&["names", &seconds(), "255", "0"]) else {
         return;
     };
@@ -265,13 +264,13 @@ fn names_that_are_taken_meanwhile() {
 }
 
 #[test]
-fn names_that_are_taken_beforehand() {
+fn squatted_names_before_the_start() {
     let _turn = exclusive();
-    let Some(scene) = Scene::new() else { return };
-    let mut attack = scene.attack(&["names", &(2 * SECONDS).to_string(), "5", "0"]);
+    let Some(setup) = Setup::new() else { return };
+    let mut attack = setup.attack(&["names", &(2 * SECONDS).to_string(), "5", "0"]);
     wait_for(&mut attack, "taking");
     thread::sleep(Duration::from_millis(100));
-    let mut victims = Victims::start(&scene, "transfer");
+    let mut victims = Victims::start(&setup, "transfer");
     let attack = victims.suffer(attack);
     assert!(attack.done >= 10, "{} names", attack.done);
     assert!(victims.end() > 0);
@@ -288,14 +287,14 @@ fn forged_packets() {
 #[test]
 fn forged_requests_ahead_of_the_next_one() {
     let _turn = exclusive();
-    let Some(scene) = Scene::new() else { return };
-    let mut victims = Victims::start(&scene, "pause");
+    let Some(setup) = Setup::new() else { return };
+    let mut victims = Victims::start(&setup, "pause");
     wait_for(&mut victims.all[1], "paused ");
     let [_, server, client] = &victims.all;
     let said = server.printed();
     let qpn = number_after(&said, "paused ").to_string();
     let psn = number_after(&said, &format!("paused {qpn} ")).to_string();
-    let attack = scene.attack(&["ahead", "0", ADDRESS, &qpn, &psn]);
+    let attack = setup.attack(&["ahead", "0", ADDRESS, &qpn, &psn]);
     let attack = Attack::of(&attack.finish(LIMIT).success());
     assert_eq!(attack.done, 1000);
     client.signal("USR1");
@@ -314,29 +313,29 @@ fn the_port_of_another_user() {
 
 /// In a user namespace in which it has no name, and every other user has none either.
 #[test]
-fn a_victim_that_cannot_be_told_from_others() {
+fn attack_in_a_pid_namespace_with_equal_process_ids() {
     let _turn = exclusive();
     if !require(&[Need::UserNamespaces]) {
         return;
     }
-    let Some(scene) = Scene::new() else { return };
-    let user = scene.namespace.place().unprivileged();
+    let Some(setup) = Setup::new() else { return };
+    let user = setup.namespace.place().unprivileged();
     let nameless = user.through(["unshare", "--user", "--"]);
-    let mut server = scene.victim_in(&nameless, "serve", PORT);
+    let mut server = setup.victim_in(&nameless, "serve", PORT);
     wait_for(&mut server, "listening");
-    let attack = scene.attack(&["messages", &seconds()]);
+    let attack = setup.attack(&["messages", &seconds()]);
     Attack::of(&attack.finish(LIMIT).success());
     assert!(server.is_running());
 }
 
-/// Their process numbers are all 0 to who asks, and so they must be told apart in another way.
+/// A process in a third PID namespace gets 0 for the IDs of all of them.
 #[test]
 fn counters_of_processes_in_other_pid_namespaces() {
     let _turn = exclusive();
-    let Some(scene) = Scene::new() else { return };
-    let place = scene.namespace.place();
+    let Some(setup) = Setup::new() else { return };
+    let place = setup.namespace.place();
     let other = place.through(["unshare", "--pid", "--fork", "--kill-child", "--"]);
-    let mut servers = ["7473", "7474"].map(|port| scene.victim_in(&other, "serve", port));
+    let mut servers = ["7473", "7474"].map(|port| setup.victim_in(&other, "serve", port));
     for server in &mut servers {
         wait_for(server, "listening");
     }

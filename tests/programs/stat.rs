@@ -118,7 +118,7 @@ fn counters_of_other_users_are_not_shown() {
 }
 
 #[test]
-fn absence_of_processes_is_reported() {
+fn no_running_process_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }

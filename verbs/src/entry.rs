@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_structure_is_written_as_far_as_the_caller_knows_it() {
+    fn an_extensible_structure_is_truncated_to_the_callers_size() {
         let value = 0x0403_0201_u32.to_le();
         for (room, expected) in [
             (0, [9; 8]),

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_shown_unless_something_else_is_asked_for() {
+    fn warnings_are_the_default_level() {
         assert_eq!(filter(None).0.max_level_hint(), Some(LevelFilter::WARN));
         let debug = filter(Some("urxe_driver=debug")).0;
         assert_eq!(debug.max_level_hint(), Some(LevelFilter::DEBUG));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_is_no_filter_is_told() {
+    fn an_invalid_filter_is_reported() {
         for value in ["urxe=loud", "debgu", "info,loud"] {
             let (filter, wrong) = filter(Some(value));
             assert!(wrong.is_some(), "{value}");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_at_their_codes() {
+    fn names_match_their_codes() {
         assert_eq!(
             text(ibv_node_type_str(IBV_NODE_CA)),
             "InfiniBand channel adapter"

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_rates_are_no_rate_or_the_most() {
+    fn unknown_rates_convert_to_an_error_or_the_maximum() {
         assert_eq!(ibv_rate_to_mult(IBV_RATE_MAX), NO_RATE);
         assert_eq!(ibv_rate_to_mbps(999), NO_RATE);
         assert_eq!(mult_to_ibv_rate(-1), IBV_RATE_MAX);

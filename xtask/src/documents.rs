@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_is_no_problem() {
+    fn existing_paths_and_symbols_pass() {
         assert_eq!(tree().problems(), Vec::<String>::new());
     }
 

@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn names_count_for_the_file_that_has_them() {
+    fn symbols_are_looked_up_in_their_file() {
         // Neither is an import of the root.
         assert_eq!(
             with("low::deep", "use crate::Low; use super::Low as L;"),

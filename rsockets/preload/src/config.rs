@@ -98,7 +98,7 @@ mod tests {
     const TCP4: (c_int, c_int, c_int) = (libc::AF_INET, libc::SOCK_STREAM, 0);
 
     #[test]
-    fn without_lines_all_sockets_are_wanted() {
+    fn an_empty_configuration_selects_all_sockets() {
         assert!(matches(&parse("# nothing\n\n"), "nc", TCP4));
     }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_makes_no_line() {
+    fn unknown_packets_print_no_line() {
         assert!(parse("nc IB STREAM TCP\nnc INET SEQPACKET *\nnc INET\n").is_empty());
     }
 }

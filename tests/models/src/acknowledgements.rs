@@ -21,7 +21,7 @@ const ALL: u32 = 2;
 struct Qp(Mutex<Acks>);
 
 struct Acks {
-    answering: DelayedAck,
+    delayed_ack: DelayedAck,
     arrived: u32,
     acknowledged: u32,
 }
@@ -37,15 +37,15 @@ impl Engine {
     /// delayed ACKs. `expected` messages are outstanding at the first, the others at the second.
     fn new(expected: u32) -> Arc<Self> {
         let qp = |expected| {
-            let mut answering = DelayedAck::default();
-            while !answering.delays(NOW, 0) {
-                answering.posted(NOW, 0);
+            let mut delayed_ack = DelayedAck::default();
+            while !delayed_ack.delays(NOW, 0) {
+                delayed_ack.posted(NOW, 0);
             }
-            answering.posted(NOW, 0);
-            answering.release();
+            delayed_ack.posted(NOW, 0);
+            delayed_ack.release();
             let arrived = ALL - expected;
             let acks = Acks {
-                answering,
+                delayed_ack,
                 arrived,
                 acknowledged: arrived,
             };
@@ -63,11 +63,11 @@ impl Engine {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handoff.leaves_packets_to_polls() || !acks.answering.delays(NOW, 0) {
+        if !self.handoff.leaves_packets_to_polls() || !acks.delayed_ack.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
-        if !acks.answering.list() {
+        if !acks.delayed_ack.list() {
             self.waiting.add_ack(Arc::clone(qp));
             if !self.handoff.leaves_packets_to_polls() {
                 self.transmit(&mut acks);
@@ -78,20 +78,20 @@ impl Engine {
     /// Models the end of a post.
     fn respond(&self) {
         let mut acks = lock(&self.qps[0].0);
-        acks.answering.posted(NOW, 0);
+        acks.delayed_ack.posted(NOW, 0);
         self.transmit(&mut acks);
     }
 
     /// Models `Qp::send_held`.
     fn send_delayed_ack(&self, qp: &Qp) {
         let mut acks = lock(&qp.0);
-        if acks.answering.unlist() {
+        if acks.delayed_ack.unlist() {
             self.transmit(&mut acks);
         }
     }
 
     fn transmit(&self, acks: &mut Acks) {
-        acks.answering.release();
+        acks.delayed_ack.release();
         acks.acknowledged = acks.arrived;
     }
 

@@ -18,7 +18,7 @@ struct Qp(Mutex<Sends>);
 
 #[derive(Default)]
 struct Sends {
-    gathered: Coalescing,
+    coalescing: Coalescing,
     posted: u32,
     sent: u32,
 }
@@ -54,26 +54,26 @@ impl Engine {
     fn post(&self) -> bool {
         let mut sends = lock(&self.qp.0);
         sends.posted += 1;
-        let waits = sends.gathered.defer(NOW, 0, (1, 64), |is_listed| {
+        let waits = sends.coalescing.defer(NOW, 0, (1, 64), |is_listed| {
             let new = (!is_listed).then(|| Arc::clone(&self.qp));
             self.waiting.add(new, NOW);
         });
         if !waits {
             self.transmit(&mut sends);
-            sends.gathered.posted(NOW);
+            sends.coalescing.posted(NOW);
         }
         waits
     }
 
     fn send(&self, qp: &Qp) {
         let mut sends = lock(&qp.0);
-        if sends.gathered.unlist() {
+        if sends.coalescing.unlist() {
             self.transmit(&mut sends);
         }
     }
 
     fn transmit(&self, sends: &mut Sends) {
-        sends.gathered.release();
+        sends.coalescing.release();
         sends.sent = sends.posted;
         if sends.all_are_sent() {
             // Wakes the progress thread, which waits for the timer.

@@ -1,8 +1,8 @@
-/* The agent: one side of a cell of the matrix, an ordinary verbs program.
+/* The agent: one side of a cell of the matrix, a verbs program.
  *
- * Two agents go through one list of cells in step, one on each side of the link. Which provider each
- * one has - rdma-core over rxe, or urxe - is the loader's matter: the program is the same. They speak
- * through a Unix socket, which no netem touches and which crosses network namespaces.
+ * Two agents execute one list of cells in lockstep, one on each side of the link. The loader selects the
+ * provider of each, rdma-core over rxe or urxe; the program is the same. They synchronize through a Unix
+ * socket, which netem does not affect and which crosses network namespaces.
  */
 #ifndef AGENT_H
 #define AGENT_H
@@ -32,16 +32,16 @@ struct cell {
 	unsigned int mtu;	/* path MTU in bytes */
 	unsigned int count;	/* messages in each direction */
 	unsigned int depth;	/* of them in flight */
-	unsigned int sges;	/* pieces of each message at both ends */
+	unsigned int sges;	/* scatter/gather elements of each message at both ends */
 	bool inlined;		/* IBV_SEND_INLINE */
 	bool shared_receives;	/* an SRQ */
-	unsigned int window;	/* type of the memory window that is written or read through, or 0 */
+	unsigned int window;	/* type of the memory window that the requester uses, or 0 */
 	char requester;		/* 'a', 'b', or '2' for both at once */
-	char error[32];		/* the deliberate error, or nothing */
-	unsigned int limit;	/* seconds that it may take */
+	char error[32];		/* the deliberate error, or empty */
+	unsigned int limit;	/* time limit in seconds */
 };
 
-/* What the two sides tell each other before a cell. */
+/* The data that the two sides exchange before a cell. */
 struct hello {
 	union ibv_gid gid;
 	uint32_t qpn;
@@ -70,13 +70,13 @@ struct memory {
 struct end {
 	struct side *side;
 	struct ibv_cq *cq;
-	struct ibv_srq *srq;	/* or nothing */
+	struct ibv_srq *srq;	/* or NULL */
 	struct ibv_qp *qp;
 	struct hello mine;
 	struct hello theirs;
 };
 
-/* How a queue pair is made; zeros are the defaults of a healthy connection. */
+/* The parameters of a queue pair; zero selects the default. */
 struct tuning {
 	enum ibv_qp_type transport;
 	unsigned int depth;
@@ -91,23 +91,23 @@ struct tuning {
 	uint8_t rnr_retries;
 };
 
-/* Of every queue pair for datagrams. */
+/* The queue key of every UD queue pair. */
 #define QKEY 0x11223344
 
 #define ALL_ACCESS \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* What went wrong in the present cell; the first words count. */
+/* The first problem of the present cell. */
 extern char problem[256];
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Whether that is a message lost on an unreliable connection, which has the right to lose it. */
+/* Whether that problem is a lost message of an unreliable connection, which is permitted. */
 extern bool lost;
 
-/* control.c: the other agent. Whoever loses it exits. */
+/* control.c: the other agent. An agent without its peer exits. */
 int control_open(char role, const char *path);
 void control_swap(struct side *side, const void *mine, void *theirs, size_t size);
 void control_meet(struct side *side);
-/* Whether the other agent has come to the next meeting with a problem. */
+/* Whether the other agent is at the next barrier with a problem. */
 bool control_other_failed(const struct side *side);
 
 /* end.c: verbs objects */
@@ -116,14 +116,14 @@ void memory_free(struct memory *memory);
 bool end_make(struct end *end, struct side *side, const struct tuning *tuning);
 bool end_connect(struct end *end, const struct tuning *tuning);
 void end_free(struct end *end);
-/* Makes a window over memory, in one request of the end, and waits for it; NULL is complained about. */
+/* Creates and binds a window over memory, and waits for the bind. NULL is a problem. */
 struct ibv_mw *window_make(struct end *end, unsigned int type, const struct memory *memory, unsigned int access,
 			   uint32_t *key);
 bool window_free(struct ibv_mw *window);
 bool post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int count);
 bool post_send(struct end *end, struct ibv_send_wr *wr);
 double now(void);
-/* Waits a little after a poll in vain; `empty` counts such polls since the last that was not. */
+/* Pauses after an empty poll; `empty` is the number of consecutive empty polls. */
 void idle(unsigned int *empty);
 uint64_t scramble(uint64_t x);
 uint64_t seed_of(const char *name);

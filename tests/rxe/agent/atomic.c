@@ -1,15 +1,15 @@
-/* Atomics: each one returns what the ones before it left. */
+/* Atomics: each one returns the result of the previous ones. */
 #include "agent.h"
 
 #include <string.h>
 
-/* The value that the n-th atomic adds or puts. */
+/* The operand of the n-th atomic. */
 static uint64_t operand(const struct cell *cell, char requester, unsigned int n)
 {
 	return scramble(seed_of(cell->name) + requester + n);
 }
 
-/* What the word holds after n atomics of this requester. Every third swap is refused. */
+/* The value of the word after n atomics of this requester. Every third comparison fails. */
 static uint64_t value_after(const struct cell *cell, char requester, unsigned int n)
 {
 	uint64_t value = operand(cell, requester, ~0u);

@@ -10,10 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Longer than any cell may take. */
-#define PATIENCE 300
+/* In seconds; longer than the limit of any cell. */
+#define CONTROL_TIMEOUT 300
 
-/* What one says when it comes to a meeting. */
+/* The state of an agent at a barrier. */
 #define FINE 1
 #define FAILED 2
 
@@ -26,7 +26,7 @@ static void gone(const char *what)
 int control_open(char role, const char *path)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct timeval patience = { .tv_sec = PATIENCE };
+	struct timeval timeout = { .tv_sec = CONTROL_TIMEOUT };
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
@@ -48,7 +48,7 @@ int control_open(char role, const char *path)
 	}
 	if (fd < 0)
 		gone("accept");
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	return fd;
 }
 

@@ -1,4 +1,4 @@
-/* Datagrams: each message is answered through an address handle made of its own completion and GRH. */
+/* Datagrams: each reply uses an address handle created from the message's completion and GRH. */
 #include "agent.h"
 
 #include <arpa/inet.h>
@@ -8,12 +8,12 @@
 
 #define MAX_MESSAGES 64
 #define GRH_BYTES 40
-/* Where an IPv4 header lies in the space of a GRH (IBA annex A17.4.5.2). */
+/* The offset of an IPv4 header in the space of a GRH (IBA annex A17.4.5.2). */
 #define IPV4_AT 20
 #define UDP_PROTOCOL 17
-/* Time for a message that must not arrive. */
+/* The waiting time for a message that must not arrive. */
 #define SETTLE_US 200000
-/* Of a message that must not arrive. */
+/* The immediate value of a message that must not arrive. */
 #define WRONG_ID 0xbad
 
 struct datagrams {
@@ -22,7 +22,7 @@ struct datagrams {
 	struct end end;
 	struct memory from, to;
 	struct ibv_ah *ah;	/* to the other side */
-	struct ibv_ah *answers[MAX_MESSAGES];	/* each made of a completion */
+	struct ibv_ah *answers[MAX_MESSAGES];	/* each created from a completion */
 	unsigned int posted, sent, received;
 };
 
@@ -86,7 +86,7 @@ static bool post_datagram(struct datagrams *d, struct ibv_ah *ah, uint32_t qpn, 
 	return post_send(&d->end, &wr);
 }
 
-/* A message that must not arrive. Its own completion is a success: the sender cannot know. */
+/* Sends a message that must not arrive. Its send completes with success. */
 static bool post_wrong(struct datagrams *d)
 {
 	struct ibv_port_attr port;
@@ -113,7 +113,7 @@ static bool post_wrong(struct datagrams *d)
 	return post_send(&d->end, &wr);
 }
 
-/* The IP header that came with a message, in the space of its GRH. */
+/* Checks the IP header of a message, in the space of its GRH. */
 static void check_grh(const struct datagrams *d, const uint8_t *grh, unsigned int i)
 {
 	const struct cell *cell = d->cell;
@@ -139,7 +139,7 @@ static void check_grh(const struct datagrams *d, const uint8_t *grh, unsigned in
 	}
 }
 
-/* Checks a message, and answers it if this side does not begin. */
+/* Checks a message, and replies unless this side is the client. */
 static void take(struct datagrams *d, struct ibv_wc *wc, bool answers)
 {
 	const struct cell *cell = d->cell;
@@ -214,13 +214,13 @@ static bool prepare(struct datagrams *d, const struct tuning *tuning)
 {
 	const struct cell *cell = d->cell;
 	struct ibv_pd *pd = d->side->pd;
-	/* What is too long must at least be there. */
+	/* The buffer must hold a message that is too long. */
 	size_t length = cell->count * pitch(cell) + 8192;
 
 	if (!memory_make(&d->from, pd, length, IBV_ACCESS_LOCAL_WRITE) ||
 	    !memory_make(&d->to, pd, length, IBV_ACCESS_LOCAL_WRITE) || !end_make(&d->end, d->side, tuning))
 		return false;
-	/* One more: for the message that must not arrive. */
+	/* One more, for the message that must not arrive. */
 	for (unsigned int i = 0; i < cell->count + 1; i++) {
 		struct ibv_sge sge = {
 			(uintptr_t)d->to.data + i * pitch(cell), GRH_BYTES + cell->size, d->to.mr->lkey,

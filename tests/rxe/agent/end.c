@@ -1,4 +1,4 @@
-/* Verbs objects: memory, queue pairs, and what is posted to them. */
+/* Verbs objects: memory, queue pairs and work requests. */
 #include "agent.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ void idle(unsigned int *empty)
 {
 	const unsigned int spins = 500;
 
-	/* Many agents may share a guest of two processors, with the kernel's own work. */
+	/* Many agents may share a guest with two processors. */
 	if (++*empty < spins)
 		sched_yield();
 	else

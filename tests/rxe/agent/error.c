@@ -1,5 +1,5 @@
-/* Deliberate errors: three requests, the one in the middle wrong. What both sides see is the outcome,
- * which must be what rxe to rxe gives; this program does not know what that is. */
+/* Deliberate errors: three requests, of which the middle one is invalid. The completions and events of both
+ * sides are the outcome, which the caller compares with that of rxe to rxe. */
 #include "agent.h"
 
 #include <arpa/inet.h>
@@ -12,9 +12,9 @@
 #define REQUESTS 3
 #define WRONG 1
 #define STRANGE_KEY 0x00a5a5a5
-/* Where the word or the message of a request lies in its region. */
+/* The distance of the words or messages of two requests in their region. */
 #define PITCH(cell) (((cell)->size + 15) & ~(size_t)7)
-/* Time for what is still on its way to arrive, and for the peer to be seen as gone. */
+/* Time for packets in flight to arrive, and for the peer's end to be detected. */
 #define SETTLE_US 200000
 
 struct fault {
@@ -42,7 +42,7 @@ static bool is_atomic(const struct cell *cell)
 	return cell->op == OP_CAS || cell->op == OP_FADD;
 }
 
-/* The access that the responder's region gives, or the window over it. */
+/* The access rights of the responder's region, or of the window over it. */
 static unsigned int region_access(const struct fault *fault)
 {
 	if (fault->cell->window)
@@ -52,7 +52,7 @@ static unsigned int region_access(const struct fault *fault)
 	return ALL_ACCESS;
 }
 
-/* Half of the region lies beyond the window. */
+/* Half of the region is outside of the window. */
 static void offer_window(struct fault *fault)
 {
 	struct memory half = fault->there;
@@ -101,7 +101,7 @@ static void post_receives(struct fault *fault)
 			return;
 }
 
-/* Posts a request; whether the provider took it. */
+/* Posts a request. Returns whether the provider accepted it. */
 static bool post_request(struct fault *fault, unsigned int i)
 {
 	struct ibv_send_wr *bad;
@@ -168,7 +168,7 @@ static void append(char *outcome, size_t size, const char *format, unsigned int 
 /* Adds each completion's status to the outcome, until there were `wanted` or time is up. */
 static void collect(struct fault *fault, unsigned int wanted, double deadline, char *outcome, size_t size)
 {
-	/* How much was done before a peer went away is chance. */
+	/* The number of requests that complete before a peer exits varies. */
 	bool by_chance = is(fault, "destroyed-in-flight");
 	enum ibv_wc_status last = IBV_WC_SUCCESS;
 	unsigned int done = 0, empty = 0;
@@ -209,7 +209,7 @@ static void add_events(struct fault *fault, char *outcome, size_t size)
 	struct ibv_async_event event;
 
 	while (poll(&readable, 1, 0) == 1 && !ibv_get_async_event(fault->side->context, &event)) {
-		/* Events of the port say nothing about this cell. */
+		/* Events of the port do not belong to this cell. */
 		if (event.event_type <= IBV_EVENT_PATH_MIG_ERR)
 			append(outcome, size, " event %u", event.event_type);
 		ibv_ack_async_event(&event);
@@ -224,7 +224,7 @@ static bool is_written(const uint8_t *from, const uint8_t *to)
 	return false;
 }
 
-/* Whether the wrong request left a trace in the responder's memory: in its place, or beyond the window. */
+/* Whether the invalid request changed the responder's memory, in its place or outside of the window. */
 static void add_memory(struct fault *fault, char *outcome, size_t size)
 {
 	const uint8_t *data = fault->there.data, *end = data + fault->there.length;
@@ -248,7 +248,7 @@ static void respond(struct fault *fault, char *outcome, size_t size)
 	}
 	control_meet(fault->side);
 	if (is(fault, "destroyed-in-flight")) {
-		/* The messages take longer than this on any link that a guest has. */
+		/* The transfer takes longer than this on any link of a guest. */
 		usleep(50000);
 		ibv_destroy_qp(fault->end.qp);
 		fault->end.qp = NULL;
@@ -258,7 +258,7 @@ static void respond(struct fault *fault, char *outcome, size_t size)
 		for (unsigned int i = WRONG; i < REQUESTS; i++)
 			post_one_receive(fault, i);
 	}
-	/* The requester has seen everything. */
+	/* The requester has polled all completions. */
 	control_meet(fault->side);
 	collect(fault, ~0u, now() + SETTLE_US * 1e-6, outcome, size);
 	add_state(fault, outcome, size);
@@ -318,7 +318,7 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 		.receives = REQUESTS,
 		.mtu = cell->mtu,
 		.access = is(&fault, "qp-no-permission") ? 0 : ALL_ACCESS,
-		/* 17 ms; half a second, which even a busy guest keeps, where an answer comes. */
+		/* 17 ms; or 0.5 s, which even a busy guest meets, where the peer responds. */
 		.timeout = unanswered ? 12 : 17,
 		.retries = unanswered ? 3 : 0,
 		.rnr_retries = is(&fault, "no-receive") ? 2 : 0,
@@ -340,7 +340,7 @@ void run_error(struct side *side, const struct cell *cell, char *outcome, size_t
 		control_swap(side, &fault.end.mine, &fault.end.theirs, sizeof(fault.end.mine));
 	}
 	if (problem[0]) {
-		/* The other side goes through the same meetings. */
+		/* The other side passes the same barriers. */
 		control_meet(side);
 		control_meet(side);
 	} else if (fault.requests) {

@@ -1,4 +1,4 @@
-/* SEND with invalidate: the responder's memory window is usable before, gone after. */
+/* SEND with invalidate: the responder's memory window is valid before, and invalid after it. */
 #include "agent.h"
 
 #include <string.h>
@@ -103,7 +103,7 @@ void run_invalidate(struct side *side, const struct cell *cell)
 	if (!problem[0] && !requests && (memcmp(memory.data, received.data, cell->size) ||
 					 (cell->size && received.data[0] == side->role)))
 		complain("the data differs");
-	/* The last complaint: where it is heard, all else was right. */
+	/* The last check: only the first problem of a cell is reported. */
 	if (!requests && !(flags & IBV_WC_WITH_INV))
 		complain("the completion's flags are %#x, which do not say that a key was invalidated", flags);
 	end_free(&end);

@@ -1,4 +1,4 @@
-/* agent ROLE DEVICE v4|v6 SOCKET PLAN RESULTS: goes through the plan's cells.
+/* agent ROLE DEVICE v4|v6 SOCKET PLAN RESULTS: executes the plan's cells.
  * agent gid DEVICE v4|v6: prints the index of the device's GID of that kind. */
 #include "agent.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How often a cell is tried whose only problem is that messages were lost. */
+/* The number of attempts at a cell whose only problem is lost messages. */
 #define TRIES 3
 
 char problem[256];
@@ -132,7 +132,7 @@ static void open_device(struct side *side, const char *name)
 		die("ibv_alloc_pd", strerror(errno));
 }
 
-/* The first GID that is an IPv4 address, or the first that is an IPv6 address of more than the link. */
+/* Returns the first GID that is an IPv4 address, or the first IPv6 one that is not link-local. */
 static int gid_index(struct ibv_context *context, const char *kind)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff }, link_local[2] = { 0xfe, 0x80 };
@@ -158,10 +158,10 @@ struct verdict {
 	char problem[256];
 	char outcome[256];
 	bool lost;
-	bool repeated;		/* rxe's requesters of this device have repeated something */
+	bool repeated;		/* rxe's requesters of this device have retransmitted */
 };
 
-/* How often rxe's requesters of the device have repeated, as rxe counts it; of other devices that is 0. */
+/* Returns rxe's count of retransmissions of the device; 0 for other devices. */
 static unsigned long repetitions(const struct side *side)
 {
 	unsigned long count = 0;

@@ -1,29 +1,29 @@
-/* Messages of every operation that moves data, compared byte for byte with what was sent. */
+/* Messages of every operation that transfers data, verified byte for byte. */
 #include "agent.h"
 
 #include <arpa/inet.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What lies around each message in the memory that receives it, and must not change. */
+/* The guard bytes around each message in the receiving memory, which must not change. */
 #define GUARD 64
 #define GUARD_BYTE 0xa5
 #define MAX_SGES 8
-/* Time for what is still on its way to arrive. */
+/* Time for packets in flight to arrive. */
 #define SETTLE_SECONDS 5
 
 struct transfer {
 	const struct cell *cell;
 	struct end end;
-	struct memory from;	/* what this side sends, or is read from it */
-	struct memory to;	/* what this side receives, or reads */
-	struct ibv_mw *window;	/* over what the other side writes or reads */
+	struct memory from;	/* source of SENDs and WRITEs, and of the peer's READs */
+	struct memory to;	/* destination of receives and READs */
+	struct ibv_mw *window;	/* over the memory that the peer writes or reads */
 	size_t stride;
 	bool requests, responds, takes_receives;
 	unsigned int posted, sent, received;
 };
 
-/* Odd, so that messages begin at every alignment. */
+/* Odd, so that messages have every alignment. */
 static size_t stride_of(const struct cell *cell)
 {
 	return (cell->size + 2 * GUARD) | 1;
@@ -85,7 +85,7 @@ static void check_data(struct transfer *t, char origin)
 		size_t wrong;
 
 		if (!content_is(content_seed(t, origin, i), data, t->cell->size, &wrong)) {
-			/* Of a message that lost a packet, nothing that comes later is placed. */
+			/* After a lost packet, the rest of the message is not placed. */
 			lost = t->cell->transport == IBV_QPT_UC && all_guards(data + wrong, t->cell->size - wrong);
 			complain("message %u %s near byte %zu", i, lost ? "ends" : "differs", wrong);
 		}
@@ -94,7 +94,7 @@ static void check_data(struct transfer *t, char origin)
 	}
 }
 
-/* On an unreliable connection the other side's completion says only that the packets went out. */
+/* On an unreliable connection the peer's completion means only that the packets were sent. */
 static void await_data(const struct transfer *t, char origin)
 {
 	double deadline = now() + SETTLE_SECONDS;
@@ -110,7 +110,7 @@ static void await_data(const struct transfer *t, char origin)
 	}
 }
 
-/* Cuts a message into pieces, the first ones a third of what is left. */
+/* Splits a message into elements, each a third of the rest. */
 static int pieces(const struct transfer *t, const struct memory *memory, unsigned int i, struct ibv_sge *sges)
 {
 	uint64_t at = (uintptr_t)slot(memory, t, i);
@@ -249,13 +249,13 @@ static void move(struct transfer *t)
 	}
 }
 
-/* The memory that the other side writes or reads. */
+/* Returns the memory that the peer writes or reads. */
 static const struct memory *offered(const struct transfer *t)
 {
 	return t->cell->op == OP_READ ? &t->from : &t->to;
 }
 
-/* Binding takes a connected queue pair: the key is told after that. */
+/* A bind needs a connected queue pair, so the key is exchanged afterwards. */
 static void offer_window(struct transfer *t)
 {
 	if (t->responds && !problem[0])
@@ -291,7 +291,7 @@ static bool prepare(struct transfer *t, const struct tuning *tuning)
 		}
 	t->end.mine.addr = (uintptr_t)offered(t)->data;
 	t->end.mine.rkey = offered(t)->mr->rkey;
-	/* Half of the connections pass the highest PSN soon. */
+	/* For half of the connections the PSN wraps early. */
 	t->end.mine.psn = scramble(seed_of(cell->name) + side->role) & 0xffffff;
 	if (t->end.mine.psn & 1)
 		t->end.mine.psn |= 0xfffff0;
@@ -329,7 +329,7 @@ void run_transfer(struct side *side, const struct cell *cell)
 		offer_window(&t);
 	if (!problem[0])
 		move(&t);
-	/* What is written here without a completion is there when the other side has its own. */
+	/* WRITEs without a local completion are done when the peer has its completions. */
 	control_meet(side);
 	if (cell->transport != IBV_QPT_RC && t.responds && !problem[0])
 		await_data(&t, other);

@@ -1,7 +1,7 @@
-/* connection CASE serve ADDRESS, connection CASE ask ADDRESS SERVER: what the programs that there are do not
- * show of connection management - private data in full, parameters, and every way to say no or to end.
+/* connection CASE serve ADDRESS, connection CASE ask ADDRESS SERVER: connection management beyond existing
+ * programs: private data of maximum length, parameters, and every rejection and disconnection.
  *
- * Either side checks what it sees, and says what was wrong. The identifier of the asking side is bound to its
+ * Each side checks its events, and prints the first difference. The client's identifier is bound to its
  * ADDRESS.
  */
 #include <arpa/inet.h>
@@ -18,11 +18,11 @@
 #include <rdma/rdma_verbs.h>
 
 #define PORT 7475
-/* Longer than any case takes, in seconds. */
-#define PATIENCE 80
-/* For how many seconds nothing happens: longer than the patience that the plan gives to urxe. */
+/* In seconds; longer than any case takes. */
+#define CASE_TIMEOUT 80
+/* The idle time in seconds: longer than the keep-alive timeout that the plan sets for urxe. */
 #define IDLE 8
-/* Bytes of private data: those of the messages, without the 36 of the RDMA IP CM service in requests. */
+/* The maximum lengths of private data; requests have 36 bytes less, for the IP CM header. */
 #define IN_REQ 56
 #define IN_REP 196
 #define IN_REJ 148
@@ -41,7 +41,7 @@
 
 static struct rdma_event_channel *channel;
 static uint8_t private_data[MOST];
-/* What is received, and what is sent. */
+/* The receive buffer and the send buffer. */
 static char message[2];
 static struct ibv_mr *message_mr;
 
@@ -68,7 +68,7 @@ static struct sockaddr *address(const char *text, uint16_t port, struct sockaddr
 	return (struct sockaddr *)storage;
 }
 
-/* The next event, which must be this one. */
+/* Returns the next event, which must have this type. */
 static struct rdma_cm_event *next(enum rdma_cm_event_type wanted)
 {
 	struct rdma_cm_event *event;
@@ -82,7 +82,7 @@ static struct rdma_cm_event *next(enum rdma_cm_event_type wanted)
 	return event;
 }
 
-/* The same, when all that matters is its status. */
+/* The same; returns its status. */
 static void expect(enum rdma_cm_event_type wanted, int status)
 {
 	struct rdma_cm_event *event = next(wanted);
@@ -111,13 +111,13 @@ static struct rdma_conn_param with_data(size_t length)
 		.private_data_len = length,
 		.responder_resources = 1,
 		.initiator_depth = 1,
-		/* To rxe 7 is for ever. */
+		/* 7 retries without limit. */
 		.retry_count = 3,
 		.rnr_retry_count = 7,
 	};
 }
 
-/* A receive for a message of one byte. */
+/* Posts a receive for a message of one byte. */
 static void expect_message(struct rdma_cm_id *id)
 {
 	message_mr = rdma_reg_msgs(id, message, sizeof(message));
@@ -133,7 +133,7 @@ static void send_message(struct rdma_cm_id *id)
 	CHECK(!rdma_post_send(id, NULL, &message[1], 1, message_mr, IBV_SEND_SIGNALED));
 }
 
-/* The next completion has this status. */
+/* Checks the status of the next completion. */
 static void completes(struct ibv_cq *cq, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -176,7 +176,7 @@ static int is_private_data(const void *data, size_t have, size_t length)
 	return have == length && !memcmp(data, private_data, length);
 }
 
-/* The asking side's connection, up and running. */
+/* Establishes the client's connection. */
 static void ask_for_connection(struct rdma_cm_id *id)
 {
 	make_qp(id);
@@ -184,7 +184,7 @@ static void ask_for_connection(struct rdma_cm_id *id)
 	expect(RDMA_CM_EVENT_ESTABLISHED, 0);
 }
 
-/* The serving side's. */
+/* Establishes the server's connection. */
 static void grant_connection(struct rdma_cm_id *id)
 {
 	make_qp(id);
@@ -204,7 +204,7 @@ static void be_ended(struct rdma_cm_id *id)
 	CHECK(!rdma_disconnect(id));
 }
 
-/* private-data: all that a REQ and a REP have room for. */
+/* private-data: REQ and REP with private data of maximum length. */
 
 static void ask_private_data(struct rdma_cm_id *id)
 {
@@ -229,7 +229,7 @@ static void serve_private_data(struct rdma_cm_id *id, const struct rdma_cm_event
 	be_ended(id);
 }
 
-/* parameters: what either side may do, as the other sees it, and as its queue pair has it. */
+/* parameters: the negotiated parameters in the events and in the queue pairs. */
 
 static void check_qp(struct rdma_cm_id *id, int responder, int initiator, int retry, int rnr_retry)
 {
@@ -283,7 +283,7 @@ static void serve_parameters(struct rdma_cm_id *id, const struct rdma_cm_event *
 	be_ended(id);
 }
 
-/* rejected: the serving side's program says no, and why. */
+/* rejected: the server rejects with private data. */
 
 static void ask_rejected(struct rdma_cm_id *id)
 {
@@ -303,7 +303,7 @@ static void serve_rejected(struct rdma_cm_id *id, const struct rdma_cm_event *re
 	CHECK(!rdma_reject(id, private_data, IN_REJ));
 }
 
-/* reply-rejected: the asking side's program has a queue pair of its own, and says no to the answer. */
+/* reply-rejected: the client has its own queue pair, and rejects the REP. */
 
 static void ask_reply_rejected(struct rdma_cm_id *id)
 {
@@ -328,7 +328,7 @@ static void serve_reply_rejected(struct rdma_cm_id *id, const struct rdma_cm_eve
 	CHECK(!rdma_ack_cm_event(event));
 }
 
-/* given-up: the asking side's program goes away before it has an answer. */
+/* given-up: the client destroys its identifier before it gets a reply. */
 
 static void ask_given_up(struct rdma_cm_id *id)
 {
@@ -368,7 +368,7 @@ static void ask_and_end(struct rdma_cm_id *id)
 	end(id);
 }
 
-/* exited, killed: the asking side's process ends, and had not ended the connection. */
+/* exited, killed: the client's process ends without disconnecting. */
 
 static void ask_and_exit(struct rdma_cm_id *id)
 {
@@ -389,7 +389,7 @@ static void serve_and_be_ended(struct rdma_cm_id *id, const struct rdma_cm_event
 	be_ended(id);
 }
 
-/* server-killed: the same of the serving side's. */
+/* server-killed: the same for the server's process. */
 
 static void serve_and_be_killed(struct rdma_cm_id *id, const struct rdma_cm_event *request)
 {
@@ -398,8 +398,8 @@ static void serve_and_be_killed(struct rdma_cm_id *id, const struct rdma_cm_even
 	raise(SIGKILL);
 }
 
-/* killed-silently, server-killed-silently: nobody says a word for a process of urxe's that is killed. A peer
- * that does not ask finds out when it has something to say. */
+/* killed-silently, server-killed-silently: no DREQ is sent for a killed urxe process. A peer without
+ * keep-alive probes detects the end when it sends. */
 
 static void find_out(struct rdma_cm_id *id)
 {
@@ -422,8 +422,8 @@ static void serve_and_find_out(struct rdma_cm_id *id, const struct rdma_cm_event
 	find_out(id);
 }
 
-/* idle: nothing happens for longer than urxe waits for a peer that does not answer when it is asked, and then
- * a message goes either way. */
+/* idle: the connection is idle for longer than urxe's keep-alive timeout, then carries a message in each
+ * direction. */
 
 static void idle(struct rdma_cm_id *id)
 {
@@ -455,8 +455,8 @@ static void serve_idle(struct rdma_cm_id *id, const struct rdma_cm_event *reques
 	be_ended(id);
 }
 
-/* vanished, server-vanished: nothing comes from rxe's host any more, while urxe waits for a message. It
- * asks, gives its peer up, and says so, which rxe's host still hears. */
+/* vanished, server-vanished: packets from rxe's host are dropped while urxe waits for a message. urxe probes,
+ * ends the connection, and sends a DREQ, which rxe's host receives. */
 
 static void vanish(struct rdma_cm_id *id)
 {
@@ -468,7 +468,7 @@ static void miss(struct rdma_cm_id *id)
 {
 	expect(RDMA_CM_EVENT_DISCONNECTED, 0);
 	completes(id->recv_cq, IBV_WC_WR_FLUSH_ERR);
-	/* What it says now goes out before it ends. */
+	/* The DREQ is sent before the process exits. */
 	CHECK(!rdma_disconnect(id));
 }
 
@@ -534,7 +534,7 @@ static void serve_resolution(struct rdma_cm_id *id, const struct rdma_cm_event *
 	qpn = htonl(id->qp->qp_num);
 	memcpy(private_data, &qpn, sizeof(qpn));
 	accept_with(id, IN_SIDR_REP);
-	/* What goes on in the kernel's side is nothing that it says when it is done. */
+	/* The kernel does not report the completion of its side. */
 	sleep(1);
 }
 
@@ -616,7 +616,7 @@ int main(int argc, char **argv)
 	const struct test *test = tests;
 	size_t at;
 
-	alarm(PATIENCE);
+	alarm(CASE_TIMEOUT);
 	for (at = 0; at < sizeof(private_data); at++)
 		private_data[at] = (at * 7 + 1) & 0xff;
 	for (at = 0; argc > 1 && at < sizeof(tests) / sizeof(*tests); at++, test++)

@@ -1,8 +1,8 @@
-/* grant ADDRESS: a program that lets whoever connects do what they like, for `urxe fuzz`. It listens at PORT,
- * grants memory, and always has receives. What it grants it says in its private data when it accepts.
+/* grant ADDRESS: a target for `urxe fuzz`. It accepts every connection to PORT, grants remote access to memory,
+ * and keeps receives posted. The private data of its reply describes the memory.
  *
- * It says `listening` when it does, and runs until it is killed; it ends by itself, with status 1, only where a
- * call goes wrong or a byte outside of the granted memory has changed.
+ * It prints `listening` when it listens, and runs until it is killed. It exits with status 1 only if a call fails
+ * or a byte outside of the granted memory has changed.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -18,7 +18,7 @@
 
 #define PORT 7471
 #define GRANTED 4096
-/* Around the granted memory lies as much that is not. */
+/* The granted memory has guard areas of the same size on both sides. */
 #define GUARD 4096
 #define GUARD_BYTE 0xa5
 #define RECEIVES 64
@@ -70,11 +70,11 @@ static void post(struct ibv_qp *qp, uint64_t slot)
 	};
 	struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	/* In the error state it is flushed. */
+	/* In the error state the receive is flushed. */
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 }
 
-static void take_up(struct rdma_cm_id *id)
+static void serve(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = {
 		.cap = { .max_send_wr = 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -113,7 +113,7 @@ static void take_down(struct rdma_cm_id *id)
 	look_at_guards();
 }
 
-/* Those that are connected now: a peer has one connection at a time, and its next one before the last is gone. */
+/* The present connections: a peer has one at a time, and may open the next one before the last has ended. */
 #define MOST 64
 static struct rdma_cm_id *connected[MOST];
 
@@ -136,7 +136,7 @@ static void handle(struct rdma_cm_event *event)
 	CHECK(!rdma_ack_cm_event(event));
 	switch (type) {
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		take_up(id);
+		serve(id);
 		replace(NULL, id);
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
@@ -153,7 +153,7 @@ static void handle(struct rdma_cm_event *event)
 	}
 }
 
-/* What was received is received again. */
+/* Posts completed receives again. */
 static void repost(struct rdma_cm_id *id)
 {
 	struct ibv_wc wc;

@@ -1,9 +1,9 @@
-/* udp stream|calls|pingpong SIZE COUNT [SERVER]: what UDP alone carries between the same two hosts, or two
- * processes of one.
+/* udp stream|calls|pingpong SIZE COUNT [SERVER]: throughput and latency of plain UDP between two hosts, or two
+ * processes of one host.
  *
- * A stream is sent and received in batches (UDP_SEGMENT, UDP_GRO) where datagrams are small enough; messages
- * above 4 KiB go as datagrams of 4 KiB. "calls" is the same with a system call for each datagram. What a full
- * queue drops is not counted. A ping-pong polls. The line that it prints has perftest's columns.
+ * A stream is sent and received in batches (UDP_SEGMENT, UDP_GRO) if datagrams are small enough; messages
+ * above 4 KiB are sent as datagrams of 4 KiB. "calls" uses a system call for each datagram. Datagrams that a full
+ * queue drops are not counted. A ping-pong polls. The output has perftest's columns.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,14 +18,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The server's; the client's is the next, so that both may be on one host. */
+/* The server's port; the client's is the next one, so that both may be on one host. */
 #define PORT 4792
 #define MAX_DATAGRAM 4096
 #define MAX_BATCH 65000
 #define MAX_SEGMENTS 64
 #define BUFFER (4 << 20)
 #define MIB 1048576.0
-/* How long the end of a stream may be silent before it counts as lost, in seconds. */
+/* The timeout for the end of a stream, in seconds. */
 #define SILENCE 0.5
 
 #ifndef UDP_SEGMENT
@@ -59,7 +59,7 @@ static int udp_socket(const char *server)
 	return fd;
 }
 
-/* The peer over TCP, for what must not be lost. */
+/* The control connection to the peer, over TCP. */
 static int control_socket(const char *server, struct sockaddr_in *peer)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(PORT) };
@@ -85,7 +85,7 @@ static int control_socket(const char *server, struct sockaddr_in *peer)
 	return fd;
 }
 
-/* A stream's receiver tells how many bytes came, and in how many seconds. */
+/* The receiver of a stream reports the number of bytes and the time in seconds. */
 struct account {
 	double bytes, seconds;
 };
@@ -147,7 +147,7 @@ static void stream(int udp, int control, const struct sockaddr_in *peer, size_t 
 	if (!sends) {
 		account = receive_stream(udp, bytes, batches);
 		if (write(control, &account, sizeof(account)) != sizeof(account))
-			die("cannot tell the result");
+			die("cannot send the result");
 		return;
 	}
 	send_stream(udp, peer, datagram, bytes, batches);
@@ -195,7 +195,7 @@ static void pingpong(int udp, const struct sockaddr_in *peer, size_t size, unsig
 	if (!begins)
 		return;
 	qsort(times, count, sizeof(*times), by_value);
-	/* Perftest's columns: the least, the most, the median; here of the whole way and back. Then what 99% stay under. */
+	/* Perftest's columns: minimum, maximum, median, 99th percentile; here of the round trip. */
 	printf("%zu %u %.2f %.2f %.2f %.2f\n", size, count, times[0], times[count - 1], times[count / 2],
 	       times[(size_t)count * 99 / 100]);
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_make_no_sense_are_refused() {
+    fn inconsistent_allow_lists_are_refused() {
         let huge = [iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: usize::MAX,

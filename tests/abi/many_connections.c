@@ -1,6 +1,6 @@
 /*
- * Many connections at once: a thousand that leave nothing behind, and clients of many processes that all
- * come to one listener in the same moment.
+ * Many connections at once: a thousand that leave no resources behind, and clients of many processes that
+ * connect to one listener at the same time.
  */
 #include "cm.h"
 
@@ -10,7 +10,7 @@
 
 enum { THOUSAND = 1000, PROCESSES = 5, CLIENTS = 100, MESSAGE = 32 };
 
-/* Each bound identifier holds a descriptor, and the usual limit is near to a thousand. */
+/* Each bound identifier has a descriptor, and the default limit is 1024. */
 static void allow_descriptors(rlim_t wanted)
 {
 	struct rlimit limit;
@@ -37,19 +37,19 @@ static int entries(const char *path)
 	return count;
 }
 
-/* What the process has: descriptors, threads, and bytes of the heap. */
-struct held {
+/* The resources of the process: descriptors, threads, and bytes of the heap. */
+struct resources {
 	int descriptors, threads;
 	size_t heap;
 };
 
-static struct held held(void)
+static struct resources resources(void)
 {
-	return (struct held){ entries("/proc/self/fd"), entries("/proc/self/task"),
+	return (struct resources){ entries("/proc/self/fd"), entries("/proc/self/task"),
 			      mallinfo2().uordblks };
 }
 
-/* A queue pair whose completions go to a queue that all share: what is counted are connections. */
+/* Creates a queue pair that completes to a shared queue, so that only connections are counted. */
 static void give_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
@@ -59,59 +59,59 @@ static void give_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 	MUST(!rdma_create_qp(id, NULL, &attr));
 }
 
-/* What has become of the connections of one side. */
+/* The connections of one side, by state. */
 struct side {
 	struct rdma_cm_id *ids[THOUSAND];
 	int established, disconnected, timewait;
 };
 
-struct crowd {
+struct state {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *listener, *local;
 	struct ibv_cq *cq;
 	struct side clients, peers;
-	int asked, received;
+	int requests, received;
 	char in[MESSAGE], out[MESSAGE];
 	struct ibv_mr *mr_in, *mr_out;
 };
 
-static void send_message(struct crowd *crowd, struct rdma_cm_id *id)
+static void send_message(struct state *state, struct rdma_cm_id *id)
 {
-	struct ibv_sge sge = { (uintptr_t)crowd->out, MESSAGE, crowd->mr_out->lkey };
+	struct ibv_sge sge = { (uintptr_t)state->out, MESSAGE, state->mr_out->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
 
 	MUST(!ibv_post_send(id->qp, &wr, &bad));
 }
 
-static void take_event(struct crowd *crowd)
+static void take_event(struct state *state)
 {
 	static struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 	struct side *side;
 
-	MUST(!rdma_get_cm_event(crowd->channel, &event));
+	MUST(!rdma_get_cm_event(state->channel, &event));
 	id = event->id;
-	side = id->context == crowd ? &crowd->peers : &crowd->clients;
+	side = id->context == state ? &state->peers : &state->clients;
 	MUST(!event->status);
 	switch (event->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		MUST(!rdma_resolve_route(id, 2000));
 		break;
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
-		give_qp(id, crowd->cq);
+		give_qp(id, state->cq);
 		MUST(!rdma_connect(id, &param));
 		break;
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		give_qp(id, crowd->cq);
-		MUST(!rdma_post_recv(id, NULL, crowd->in, MESSAGE, crowd->mr_in));
+		give_qp(id, state->cq);
+		MUST(!rdma_post_recv(id, NULL, state->in, MESSAGE, state->mr_in));
 		MUST(!rdma_accept(id, &param));
-		crowd->peers.ids[crowd->asked++] = id;
+		state->peers.ids[state->requests++] = id;
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
 		side->established++;
-		if (side == &crowd->clients)
-			send_message(crowd, id);
+		if (side == &state->clients)
+			send_message(state, id);
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
 		side->disconnected++;
@@ -126,58 +126,58 @@ static void take_event(struct crowd *crowd)
 	MUST(!rdma_ack_cm_event(event));
 }
 
-static void take_completions(struct crowd *crowd)
+static void take_completions(struct state *state)
 {
 	struct ibv_wc wc[16];
-	int count = ibv_poll_cq(crowd->cq, 16, wc);
+	int count = ibv_poll_cq(state->cq, 16, wc);
 
 	MUST(count >= 0);
 	for (int i = 0; i < count; i++)
 		if (wc[i].status == IBV_WC_SUCCESS) {
 			MUST(wc[i].opcode == IBV_WC_RECV && wc[i].byte_len == MESSAGE);
-			crowd->received++;
+			state->received++;
 		}
 }
 
-/* A thousand connections that are all there together, carry a message each, and end. */
-static void round_of(struct crowd *crowd, int count)
+/* Establishes a thousand connections, sends a message over each, and disconnects them. */
+static void run_round(struct state *state, int count)
 {
 	struct rdma_cm_id *id;
 
-	memset(&crowd->clients, 0, sizeof(crowd->clients));
-	memset(&crowd->peers, 0, sizeof(crowd->peers));
-	crowd->asked = crowd->received = 0;
+	memset(&state->clients, 0, sizeof(state->clients));
+	memset(&state->peers, 0, sizeof(state->peers));
+	state->requests = state->received = 0;
 	for (int i = 0; i < count; i++) {
-		crowd->clients.ids[i] = id = new_id(crowd->channel, RDMA_PS_TCP);
+		state->clients.ids[i] = id = new_id(state->channel, RDMA_PS_TCP);
 		MUST(!rdma_resolve_addr(id, NULL,
-			address("127.0.0.1", ntohs(rdma_get_src_port(crowd->listener))), 2000));
+			address("127.0.0.1", ntohs(rdma_get_src_port(state->listener))), 2000));
 	}
-	while (crowd->clients.established < count || crowd->peers.established < count)
-		take_event(crowd);
-	while (crowd->received < count)
-		take_completions(crowd);
-	CHECK(crowd->asked == count);
+	while (state->clients.established < count || state->peers.established < count)
+		take_event(state);
+	while (state->received < count)
+		take_completions(state);
+	CHECK(state->requests == count);
 	for (int i = 0; i < count; i++)
-		MUST(!rdma_disconnect(crowd->clients.ids[i]));
-	while (crowd->peers.disconnected < count)
-		take_event(crowd);
+		MUST(!rdma_disconnect(state->clients.ids[i]));
+	while (state->peers.disconnected < count)
+		take_event(state);
 	for (int i = 0; i < count; i++)
-		MUST(!rdma_disconnect(crowd->peers.ids[i]));
-	/* Until the last of them nobody knows whether packets are under way, which takes memory. */
-	while (crowd->clients.timewait < count || crowd->peers.timewait < count)
-		take_event(crowd);
-	CHECK(crowd->clients.disconnected == count);
+		MUST(!rdma_disconnect(state->peers.ids[i]));
+	/* Until TimeWait ends, packets may be in flight, and the connection has memory. */
+	while (state->clients.timewait < count || state->peers.timewait < count)
+		take_event(state);
+	CHECK(state->clients.disconnected == count);
 	for (int i = 0; i < count; i++) {
-		rdma_destroy_ep(crowd->clients.ids[i]);
-		rdma_destroy_ep(crowd->peers.ids[i]);
+		rdma_destroy_ep(state->clients.ids[i]);
+		rdma_destroy_ep(state->peers.ids[i]);
 	}
-	take_completions(crowd);
+	take_completions(state);
 }
 
-/* Begins again with a heap that keeps nothing for later, where what was freed would count as held. */
+/* Starts the program again without malloc's caches, which count freed memory as allocated. */
 static void count_exactly(void)
 {
-	static char name[] = "crowd", this_case[] = "thousand";
+	static char name[] = "many_connections", this_case[] = "thousand";
 	char *arguments[] = { name, this_case, NULL };
 
 	if (getenv("GLIBC_TUNABLES"))
@@ -189,34 +189,34 @@ static void count_exactly(void)
 
 static void thousand(void)
 {
-	struct crowd *crowd = calloc(1, sizeof(*crowd));
-	struct held before, after;
+	struct state *state = calloc(1, sizeof(*state));
+	struct resources before, after;
 	size_t least = SIZE_MAX / 2;
 
 	count_exactly();
 	own_network();
 	allow_descriptors(4096);
-	MUST(crowd);
-	MUST(crowd->channel = rdma_create_event_channel());
-	crowd->listener = new_id(crowd->channel, RDMA_PS_TCP);
-	crowd->listener->context = crowd;
-	MUST(!rdma_bind_addr(crowd->listener, address("127.0.0.1", 0)));
-	MUST(!rdma_listen(crowd->listener, 0));
+	MUST(state);
+	MUST(state->channel = rdma_create_event_channel());
+	state->listener = new_id(state->channel, RDMA_PS_TCP);
+	state->listener->context = state;
+	MUST(!rdma_bind_addr(state->listener, address("127.0.0.1", 0)));
+	MUST(!rdma_listen(state->listener, 0));
 	/* The listener has no device. */
-	crowd->local = with_device(crowd->channel);
-	MUST(crowd->cq = ibv_create_cq(crowd->local->verbs, 16384, NULL, NULL, 0));
-	MUST(crowd->mr_in = rdma_reg_msgs(crowd->local, crowd->in, MESSAGE));
-	MUST(crowd->mr_out = rdma_reg_msgs(crowd->local, crowd->out, MESSAGE));
+	state->local = with_device(state->channel);
+	MUST(state->cq = ibv_create_cq(state->local->verbs, 16384, NULL, NULL, 0));
+	MUST(state->mr_in = rdma_reg_msgs(state->local, state->in, MESSAGE));
+	MUST(state->mr_out = rdma_reg_msgs(state->local, state->out, MESSAGE));
 
 	/*
-	 * The first round leaves tables at the size that they need, and a later one makes them larger if
-	 * more happens in the same moment. What is left behind adds up in every round.
+	 * Tables grow in the first round, and in later ones if more events are pending at once. A leak grows
+	 * in every round.
 	 */
-	round_of(crowd, THOUSAND);
-	before = held();
+	run_round(state, THOUSAND);
+	before = resources();
 	for (int i = 0; i < 3; i++) {
-		round_of(crowd, THOUSAND);
-		after = held();
+		run_round(state, THOUSAND);
+		after = resources();
 		printf("%d descriptors, %d threads, %zu bytes; before %d, %d, %zu\n", after.descriptors,
 		       after.threads, after.heap, before.descriptors, before.threads, before.heap);
 		CHECK(after.descriptors == before.descriptors);
@@ -225,18 +225,18 @@ static void thousand(void)
 			least = after.heap > before.heap ? after.heap - before.heap : 0;
 		before = after;
 	}
-	/* The smallest piece of the heap has 32 bytes. */
+	/* The smallest allocation of the heap is 32 bytes. */
 	CHECK(least < 16 * THOUSAND);
 
-	CHECK(!rdma_dereg_mr(crowd->mr_in) && !rdma_dereg_mr(crowd->mr_out));
-	CHECK(!ibv_destroy_cq(crowd->cq));
-	CHECK(!rdma_destroy_id(crowd->local));
-	CHECK(!rdma_destroy_id(crowd->listener));
-	rdma_destroy_event_channel(crowd->channel);
-	free(crowd);
+	CHECK(!rdma_dereg_mr(state->mr_in) && !rdma_dereg_mr(state->mr_out));
+	CHECK(!ibv_destroy_cq(state->cq));
+	CHECK(!rdma_destroy_id(state->local));
+	CHECK(!rdma_destroy_id(state->listener));
+	rdma_destroy_event_channel(state->channel);
+	free(state);
 }
 
-/* The clients of one process: they connect when the pipe is closed, and end when their peers do. */
+/* The clients of one process: they connect when the pipe is closed, and disconnect. */
 static int clients(int begin, __be16 port)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -261,7 +261,7 @@ static int clients(int begin, __be16 port)
 	}
 	for (int i = 0; i < CLIENTS; i++)
 		MUST(!rdma_disconnect(ids[i]));
-	/* Where a process ends before, what it says last may be lost, and nobody repeats it. */
+	/* If the process exited earlier, its last messages could be lost without retransmission. */
 	for (int i = 0; i < CLIENTS;) {
 		MUST(!rdma_get_cm_event(channel, &event));
 		i += event->event == RDMA_CM_EVENT_DISCONNECTED;
@@ -274,8 +274,8 @@ static int clients(int begin, __be16 port)
 	return 0;
 }
 
-/* All clients come at once to a listener with this backlog, which takes requests up as it comes to them. */
-static void serve_all(int backlog)
+/* All clients connect at once to a listener with this backlog, which handles requests one by one. */
+static void serve_clients(int backlog)
 {
 	struct rdma_event_channel *channel;
 	struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
@@ -319,7 +319,7 @@ static void serve_all(int backlog)
 			MUST(!rdma_accept(id, &param));
 			accepted++;
 			break;
-		/* Not where the client's word that it is ready is lost, and its last word comes. */
+		/* Missing if the client's RTU is lost and its DREQ arrives. */
 		case RDMA_CM_EVENT_ESTABLISHED:
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
@@ -347,12 +347,12 @@ static void serve_all(int backlog)
 
 static void room_for_all(void)
 {
-	serve_all(0);
+	serve_clients(0);
 }
 
 static void small_backlog(void)
 {
-	serve_all(100);
+	serve_clients(100);
 }
 
 int main(int argc, char **argv)

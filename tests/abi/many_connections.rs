@@ -3,7 +3,7 @@
 use super::c_program::CProgram;
 
 /// The program of these tests.
-const PROGRAM: CProgram = CProgram("crowd");
+const PROGRAM: CProgram = CProgram("many_connections");
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
@@ -11,11 +11,11 @@ fn a_thousand_connections_leave_nothing_behind() {
 }
 
 #[test]
-fn five_hundred_clients_at_once_are_all_served() {
+fn five_hundred_simultaneous_clients_are_served() {
     PROGRAM.passes("room_for_all");
 }
 
 #[test]
-fn clients_beyond_the_backlog_are_served_when_they_ask_again() {
+fn clients_beyond_the_backlog_are_served_after_retransmission() {
     PROGRAM.passes("small_backlog");
 }
