@@ -164,7 +164,7 @@ impl Done {
     }
 }
 
-/// What a status means, and what to do about it.
+/// Returns the meaning of a status, and the remedy.
 fn explanation(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "success",

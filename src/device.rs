@@ -85,7 +85,7 @@ pub fn device(name: &str) -> Result<Device, DeviceError> {
     }
 }
 
-/// A device: a network interface, seen as an RDMA device. (`ibv_device`.)
+/// A device: a network interface that is used as an RDMA device. (`ibv_device`.)
 ///
 /// Listing devices opens no socket.
 #[derive(Clone)]

@@ -8,14 +8,18 @@
 //! ```text
 //! devices() -> Device -> Context --+-> CompletionQueue -> Completion
 //!                                  +-> Events
-//!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
-//!                                                         |                  +-> RemoteRegion, for the peer
-//!                                                         +-> MemoryWindow ----> RemoteRegion, for the peer
-//!                                                         +-> SharedReceiveQueue, for queue pairs
-//!                                                         +-> PreparedQueuePair -> QueuePair
+//!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice,
+//!                                  LocalWord
+//!                                                         | +-> RemoteRegion, for the peer +->
+//!                                                         MemoryWindow ----> RemoteRegion, for the
+//!                                                         peer +-> SharedReceiveQueue, for queue
+//!                                                         pairs +-> PreparedQueuePair -> QueuePair
 //!                                                         +-> DatagramQueuePair -> Destination
-//! cm::Listener, cm::Route -> cm::Connection, which has a QueuePair
-//! cm::Service, cm::ServiceRoute -> cm::ServiceReply, which has a Destination
+//!                                                         cm::Listener, cm::Route ->
+//!                                                         cm::Connection, which has a QueuePair
+//!                                                         cm::Service, cm::ServiceRoute ->
+//!                                                         cm::ServiceReply, which has a
+//!                                                         Destination
 //! ```
 //! An object keeps its parent alive, so objects may be dropped in any order.
 //!
@@ -142,7 +146,7 @@
 //!
 //! # Errors at run time
 //! The compiler cannot see memory of another protection domain, ranges beyond the end of a region,
-//! or full queues. These return an error whose message says what to do. Each error type has an
+//! or full queues. These return an error whose message names the remedy. Each error type has an
 //! `errno` method that returns the value a verbs program gets.
 
 pub mod cm;

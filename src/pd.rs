@@ -37,7 +37,7 @@ impl ProtectionDomain {
 
     /// Allocates `len` zeroed, page-aligned bytes and registers them. (`ibv_reg_mr`.)
     ///
-    /// `access` is what peers may do; the program itself may always read and write.
+    /// `access` is the rights of peers; the program itself may always read and write.
     ///
     /// # Errors
     /// See [`OwnedError`]; `len` must be at least 1.

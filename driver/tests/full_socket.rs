@@ -19,7 +19,7 @@ const QKEY: QKey = QKey(0x1111_1111);
 const LEN: u32 = 4096;
 
 /// More datagrams than the largest socket buffer has room for.
-const MOST: usize = 20_000;
+const MAX_DATAGRAMS: usize = 20_000;
 
 /// Posts to a full socket. On average less than one sleep per post is allowed, since another thread
 /// may hold a lock.
@@ -83,7 +83,7 @@ impl Sender {
     /// Posts until the send queue is full, which happens only when the socket accepts nothing.
     fn fill(&mut self) {
         let before = sleeps();
-        for _ in 0..MOST {
+        for _ in 0..MAX_DATAGRAMS {
             let slept = sleeps() - before;
             assert!(slept < POSTS, "{slept} times in {} posts", self.posted);
             let posted = self.post();
@@ -93,7 +93,7 @@ impl Sender {
                 (Err(error), _) => panic!("{error}"),
             }
         }
-        panic!("the socket took {MOST} datagrams");
+        panic!("the socket took {MAX_DATAGRAMS} datagrams");
     }
 
     fn take_completions(&mut self) -> usize {

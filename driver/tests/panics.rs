@@ -21,7 +21,7 @@ static PANICS: Mutex<Option<&str>> = Mutex::new(None);
 static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// Number of WRITEs whose completions the completion queue can hold.
-const MOST_WRITES: u64 = 100;
+const MAX_WRITES: u64 = 100;
 
 /// Pause between two WRITEs, so that the progress thread notices the waiting thread.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -153,7 +153,7 @@ fn a_panicking_waiter_is_unregistered() {
     // polled, since this thread would receive in the poll.
     let has_panicked = || HAS_PANICKED.load(Ordering::Acquire);
     for seed in 1.. {
-        assert!(seed < MOST_WRITES, "the waiter has received nothing");
+        assert!(seed < MAX_WRITES, "the waiter has received nothing");
         ends.from.fill(seed);
         ends.write();
         wait_until("no thread receives", || {

@@ -282,7 +282,7 @@ struct NameOwner {
 
 /// A Unix socket.
 fn unix(kind: i32) -> OwnedFd {
-    // SAFETY: numbers; the descriptor is new, and nobody else's.
+    // SAFETY: the arguments are numbers. The descriptor is new and has no other owner.
     unsafe {
         let fd = libc::socket(AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -302,7 +302,7 @@ fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-/// A socket with a name, unless somebody has it.
+/// A socket with a name, unless it is taken.
 fn bind_name(name: &str, kind: i32) -> Option<OwnedFd> {
     let (socket, (address, len)) = (unix(kind), address(name));
     // SAFETY: the pointer and the length describe `address`, which the call reads.
@@ -331,24 +331,24 @@ impl Names {
         let mut listening = BTreeSet::new();
         // Slots that are in use already, by processes of earlier inputs too.
         let others = used_slots();
-        for holder in self.owners.iter().take(40) {
-            let number = holder.number % 20;
-            let name = if holder.link { "link" } else { "slot" };
-            let kind = [SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET][usize::from(holder.kind) % 3];
+        for owner in self.owners.iter().take(40) {
+            let number = owner.number % 20;
+            let name = if owner.link { "link" } else { "slot" };
+            let kind = [SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET][usize::from(owner.kind) % 3];
             let Some(socket) = bind_name(&format!("urxe/{name}/{number}"), kind) else {
                 continue;
             };
-            if let Some(backlog) = holder.listens {
+            if let Some(backlog) = owner.listens {
                 // SAFETY: `listen` accesses no memory. It fails for a datagram socket, which is
                 // fine.
                 unsafe { libc::listen(socket.as_raw_fd(), (backlog % 4).into()) };
             }
             held.push(socket);
-            // Names are the kernel's by kind: a socket of another kind takes nobody's.
-            match (holder.link, kind) {
+            // Names are the kernel's by kind: a socket of another kind does not conflict.
+            match (owner.link, kind) {
                 (true, SOCK_SEQPACKET) => {
                     taken.insert(number);
-                    if holder.listens.is_some() {
+                    if owner.listens.is_some() {
                         listening.insert(number);
                     }
                 }

@@ -74,7 +74,7 @@ impl Shared {
     /// Binds port 4791 of one address of this host.
     ///
     /// # Errors
-    /// When that fails; the message names the holder of the port, as far as it is visible, and the
+    /// When that fails; the message names the owner of the port, as far as it is visible, and the
     /// remedy.
     pub fn open(self: &Arc<Self>, address: LocalAddress) -> Result<Endpoint, OpenError> {
         Endpoint::open(self.clone(), address)

@@ -12,12 +12,12 @@ use std::path::Path;
 #[non_exhaustive]
 pub enum OpenError {
     /// Another socket has bound UDP port 4791 of this address.
-    #[error("UDP port 4791 of {address} is taken by {holder}")]
+    #[error("UDP port 4791 of {address} is taken by {owner}")]
     PortInUse {
         /// The address.
         address: LocalAddress,
-        /// The holder of the port, as far as it is visible, and the remedy.
-        holder: PortHolder,
+        /// The owner of the port, as far as it is visible, and the remedy.
+        owner: PortOwner,
     },
     /// The address is not (or no longer) one of this host.
     #[error("{address} is not an address of this host (see `ip address`), or not usable yet")]
@@ -101,7 +101,7 @@ impl OpenError {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) => OpenError::PortInUse {
                 address,
-                holder: PortHolder::find(Path::new("/sys")),
+                owner: PortOwner::find(Path::new("/sys")),
             },
             Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL) => {
                 OpenError::AddressNotAvailable { address }
@@ -129,21 +129,21 @@ impl OpenError {
     }
 }
 
-/// The holder of port 4791.
+/// The owner of port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum PortHolder {
+pub enum PortOwner {
     /// The kernel's RoCE driver, with the names of its devices.
     Rxe(Vec<String>),
     /// A process that does not share the port with this one.
     OtherProcess,
 }
 
-impl PortHolder {
-    /// Determines the holder: rxe if the kernel has it loaded. `sys` is the mount point of sysfs.
+impl PortOwner {
+    /// Determines the owner: rxe if the kernel has it loaded. `sys` is the mount point of sysfs.
     fn find(sys: &Path) -> Self {
         if !sys.join("module/rdma_rxe").exists() {
-            return PortHolder::OtherProcess;
+            return PortOwner::OtherProcess;
         }
         // Of all RDMA devices only those of rxe (and siw) have this file, which names their
         // interface.
@@ -155,14 +155,14 @@ impl PortHolder {
             .map(|device| device.file_name().to_string_lossy().into_owned())
             .collect();
         devices.sort();
-        PortHolder::Rxe(devices)
+        PortOwner::Rxe(devices)
     }
 }
 
-impl fmt::Display for PortHolder {
+impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PortHolder::Rxe(devices) => {
+            PortOwner::Rxe(devices) => {
                 write!(f, "the kernel's own rxe")?;
                 match devices.as_slice() {
                     [] => write!(f, ": unload it with `rmmod rdma_rxe`")?,
@@ -176,7 +176,7 @@ impl fmt::Display for PortHolder {
                 }
                 write!(f, ", or run in another network namespace (`unshare -rn`)")
             }
-            PortHolder::OtherProcess => write!(
+            PortOwner::OtherProcess => write!(
                 f,
                 "another user's process, or one that does not share the port; `ss -ulpn sport = \
                  :4791` as root shows it. End it, run as the same user, use another address, or \
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn loaded_rxe_is_named_as_the_owner_of_the_port() {
         let root = std::env::temp_dir().join(format!("urxe-sysfs-{}", std::process::id()));
-        assert_eq!(PortHolder::find(&root), PortHolder::OtherProcess);
+        assert_eq!(PortOwner::find(&root), PortOwner::OtherProcess);
         fs::create_dir_all(root.join("module/rdma_rxe")).unwrap();
         fs::create_dir_all(root.join("class/infiniband/mlx5_0")).unwrap();
         fs::create_dir_all(root.join("class/infiniband/rxe0")).unwrap();
         fs::write(root.join("class/infiniband/rxe0/parent"), "eth0\n").unwrap();
-        let holder = PortHolder::find(&root);
+        let owner = PortOwner::find(&root);
         fs::remove_dir_all(&root).unwrap();
-        assert_eq!(holder, PortHolder::Rxe(vec!["rxe0".into()]));
-        assert!(holder.to_string().contains("rdma link delete rxe0"));
+        assert_eq!(owner, PortOwner::Rxe(vec!["rxe0".into()]));
+        assert!(owner.to_string().contains("rdma link delete rxe0"));
     }
 }

@@ -1,4 +1,5 @@
-//! UDP for RoCEv2: batches and offloads, sharing of port 4791, interfaces, capture, injected faults.
+//! UDP for RoCEv2: batches and offloads, sharing of port 4791, interfaces, capture, injected
+//! faults.
 //!
 //! This crate sends and receives RoCEv2 packets over ordinary UDP sockets. It computes and verifies
 //! their ICRC, and shares UDP port 4791 among the processes of a host. Of the headers behind UDP it
@@ -118,7 +119,7 @@ pub use capture::CaptureError;
 pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
-pub use error::{OpenError, PortHolder};
+pub use error::{OpenError, PortOwner};
 pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};

@@ -56,10 +56,10 @@ const MAX_LINKS: usize = 3 * SLOTS as usize;
 const MAX_CLOSING: usize = 64;
 
 /// The time after which accepting is tried again when it failed or a limit was reached.
-const RETRY: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The maximum number of ready sockets handled per call.
-const EVENTS: usize = 8;
+const MAX_EVENTS: usize = 8;
 
 /// The epoll number of the listener; connections are numbered from 1.
 const LISTENER: u64 = 0;
@@ -239,7 +239,7 @@ impl LinkListener {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut InboundState),
     ) -> io::Result<usize> {
-        let mut buffer = [MaybeUninit::uninit(); EVENTS];
+        let mut buffer = [MaybeUninit::uninit(); MAX_EVENTS];
         let ready = match epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(0),
@@ -321,7 +321,7 @@ impl LinkListener {
         state.accepts = accepts;
         state.retry_at = match accepts {
             true => Time::NEVER,
-            false => clock::now() + RETRY,
+            false => clock::now() + ACCEPT_RETRY_INTERVAL,
         };
     }
 

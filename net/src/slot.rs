@@ -35,7 +35,7 @@ pub(super) struct Slot {
     peers: Mutex<HashMap<u8, Peer>>,
 }
 
-/// The holder of another slot.
+/// The owner of another slot.
 #[derive(Debug)]
 enum Peer {
     /// A process of this user. Only such processes are sent anything.

@@ -346,9 +346,9 @@ mod tests {
     #[test]
     fn port_that_is_not_shared_is_reported_as_in_use() {
         let address = LocalAddress::new([127, 0, 47, 91].into(), 1);
-        let holder = UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
+        let owner = UdpSocket::bind(address.with_port(ROCE_PORT)).unwrap();
         let error = open_receiver(address, true).unwrap_err();
-        drop(holder);
+        drop(owner);
         assert!(matches!(error, OpenError::PortInUse { .. }));
         assert_eq!(error.errno(), libc::EADDRINUSE);
     }

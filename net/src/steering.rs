@@ -21,7 +21,7 @@
 //! which answers it too. A socket answers its probes in order, so its first answer has its lowest
 //! number, and its true number is lower than any unused one.
 //!
-//! An answer carries the sweep's random nonce, which only sockets of the group have seen. Those
+//! An answer carries the sweep's random nonce, which only sockets of the group have received. Those
 //! belong to this user, so no other user can make a process attach a wrong program. A wrong program
 //! would cause forwarding only.
 

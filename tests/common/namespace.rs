@@ -17,7 +17,7 @@ const SETUP: Duration = Duration::from_secs(20);
 
 /// A network namespace.
 pub struct Namespace {
-    holder: Child,
+    process: Child,
     place: Place,
 }
 
@@ -44,7 +44,7 @@ impl Namespace {
     }
 
     fn hold(base: &Place, unshare: &str, enter: &[&str]) -> Self {
-        let mut holder = base
+        let mut process = base
             .command("unshare")
             .args([unshare, "sh", "-c", "echo && exec cat"])
             .stdin(Stdio::piped())
@@ -52,17 +52,17 @@ impl Namespace {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start unshare: {error}"));
         let mut ready = String::new();
-        let stdout = holder.stdout.take().expect("it is a pipe");
+        let stdout = process.stdout.take().expect("it is a pipe");
         BufReader::new(stdout)
             .read_line(&mut ready)
             .expect("a pipe can be read");
         assert_eq!(ready, "\n", "unshare {unshare} created no namespace");
 
-        let target = holder.id().to_string();
+        let target = process.id().to_string();
         let words = [&["nsenter", "--target", &target], enter, &["--"]].concat();
         Self {
             place: base.through(words),
-            holder,
+            process,
         }
     }
 
@@ -123,8 +123,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         // Closing its input also ends it; killing it takes less time.
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -154,7 +154,7 @@ impl Cable {
     /// Connects `a` to a new sibling namespace.
     pub fn join(a: Namespace, mtu: u32) -> Self {
         let b = a.sibling();
-        let peer = b.holder.id();
+        let peer = b.process.id();
         a.ip(&format!(
             "link add va mtu {mtu} type veth peer name vb mtu {mtu} netns {peer}"
         ));

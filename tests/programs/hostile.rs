@@ -339,7 +339,7 @@ fn counters_of_processes_in_other_pid_namespaces() {
     for server in &mut servers {
         wait_for(server, "listening");
     }
-    // Asked from a third namespace, where neither can be seen.
+    // The query is from a third PID namespace, in which neither process has an ID.
     let survey = stat(&other, &[]);
     assert_eq!(processes(&survey).len(), 2, "{survey}");
     for process in processes(&survey) {

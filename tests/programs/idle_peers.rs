@@ -182,7 +182,7 @@ fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
     ends.0[1].signal("STOP");
     thread::sleep(Duration::from_secs(4));
     ends.0[1].signal("CONT");
-    // Long enough for the client to look at its silent peer.
+    // Longer than the interval of the client's liveness checks.
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0[1].is_running());
     ends.kill(0);

@@ -11,8 +11,8 @@ use crate::common::tcp::{self, free_port};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server and a client over the loopback interface, which transfer messages of `size` bytes by this
-/// transport of UCX.
+/// A server and a client over the loopback interface, which transfer messages of `size` bytes by
+/// this transport of UCX.
 fn passes(transport: &str, test: &str, size: u32) {
     if !require(&[
         Need::Program("ucx_perftest", "ucx-utils"),
@@ -49,8 +49,8 @@ fn passes(transport: &str, test: &str, size: u32) {
     );
 }
 
-/// UCX before 1.19 tells IPv4 from IPv6 by the service level of the receive completion, and drops
-/// datagrams whose header it takes for the other one.
+/// UCX before 1.19 distinguishes IPv4 from IPv6 by the service level of the receive completion, and
+/// drops datagrams whose header it takes for the other one.
 #[test]
 fn ucx_transfers_over_datagrams() {
     passes("ud_verbs", "tag_lat", 64);

@@ -114,7 +114,7 @@ pub(super) unsafe fn device_of<'a>(device: *mut ibv_device) -> Result<&'a Arc<De
 }
 
 /// The start of the operations of rdma-core's drivers, whose first member is a name. Its address
-/// tells such a driver that the device is not its own.
+/// lets such a driver recognize that the device is not its own.
 #[repr(C)]
 struct DeviceOps {
     name: *const c_char,

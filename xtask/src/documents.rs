@@ -1,4 +1,4 @@
-//! A step of the check: what the documents name exists.
+//! A step of the check: paths and symbols in the documents exist.
 //!
 //! In every Markdown file that git tracks, a relative link must lead to a file, and to a heading of
 //! it where it names one; a path in a code span must be a tracked file or the end of the path of

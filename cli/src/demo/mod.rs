@@ -240,16 +240,16 @@ fn find_gid(device: &Device, index: u8) -> Result<Gid, DemoError> {
         })
 }
 
-fn find_mtu(device: &Device, asked: Option<Mtu>) -> Result<Mtu, DemoError> {
+fn find_mtu(device: &Device, requested: Option<Mtu>) -> Result<Mtu, DemoError> {
     let most = device.active_mtu();
-    match asked {
+    match requested {
         Some(mtu) if mtu > most => Err(DemoError::Mtu {
             mtu,
             most,
             interface: device.interface().to_owned(),
             interface_mtu: device.interface_mtu(),
         }),
-        asked => Ok(asked.unwrap_or(most)),
+        requested => Ok(requested.unwrap_or(most)),
     }
 }
 

@@ -34,7 +34,7 @@ fn number_of(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[12..16].try_into().unwrap())
 }
 
-/// Whether a datagram is for this test. A slot's previous holder may still get datagrams forwarded.
+/// Whether a datagram is for this test. A slot's previous owner may still get datagrams forwarded.
 fn is_for(endpoint: &Endpoint, datagram: &Datagram<'_>) -> bool {
     datagram.dst == endpoint.address()
 }

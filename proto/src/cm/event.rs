@@ -124,7 +124,7 @@ pub enum Event {
     Resolved {
         /// The resolution.
         id: CommId,
-        /// The reply; its status tells whether the resolution succeeded.
+        /// The reply; its status is the result of the resolution.
         rep: Box<SidrRep>,
     },
 }

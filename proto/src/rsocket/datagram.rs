@@ -14,16 +14,16 @@ const V6: u8 = 6;
 const OP_DATA: u8 = 0;
 const OP_CONTROL: u8 = 7;
 
-/// An encoded header of at most [`Header::MOST`] bytes.
+/// An encoded header of at most [`Header::MAX_LEN`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    bytes: [u8; Header::MOST],
+    bytes: [u8; Header::MAX_LEN],
     len: usize,
 }
 
 impl Header {
     /// The length of the longest header, in bytes.
-    pub const MOST: usize = 28;
+    pub const MAX_LEN: usize = 28;
 
     /// The encoded bytes.
     pub fn bytes(&self) -> &[u8] {
@@ -32,7 +32,7 @@ impl Header {
 
     fn of(parts: &[&[u8]]) -> Self {
         let mut header = Header {
-            bytes: [0; Self::MOST],
+            bytes: [0; Self::MAX_LEN],
             len: 0,
         };
         for part in parts {
@@ -182,7 +182,7 @@ mod tests {
                 for cut in 0..header.bytes().len() {
                     assert_eq!(UdpHeader::parse(&header.bytes()[..cut]), None);
                 }
-                let mut other = [0; Header::MOST];
+                let mut other = [0; Header::MAX_LEN];
                 other[..header.bytes().len()].copy_from_slice(header.bytes());
                 other[0] = 0;
                 assert_eq!(UdpHeader::parse(&other), None);

@@ -17,7 +17,7 @@ use crate::table;
 real! { poll ppoll __poll_chk }
 
 /// Returns whether any of these descriptors is in the table.
-fn any_of_ours(numbers: impl IntoIterator<Item = c_int>) -> bool {
+fn any_rsocket(numbers: impl IntoIterator<Item = c_int>) -> bool {
     numbers
         .into_iter()
         .any(|number| table::find(number).is_some())
@@ -38,7 +38,7 @@ fn behind(number: c_int) -> c_int {
 /// Waits by `rpoll` for the program's descriptors.
 fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
     type Poll = unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int;
-    let mut asked: Vec<pollfd> = fds
+    let mut pollfds: Vec<pollfd> = fds
         .iter()
         .map(|fd| pollfd {
             fd: behind(fd.fd),
@@ -50,10 +50,10 @@ fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
         let Some(function) = rdma::RPOLL.get::<Poll>() else {
             return -1;
         };
-        rdma::inside(|| function(asked.as_mut_ptr(), asked.len() as nfds_t, timeout))
+        rdma::inside(|| function(pollfds.as_mut_ptr(), pollfds.len() as nfds_t, timeout))
     };
-    for (fd, asked) in fds.iter_mut().zip(asked) {
-        fd.revents = asked.revents;
+    for (fd, polled) in fds.iter_mut().zip(pollfds) {
+        fd.revents = polled.revents;
     }
     found
 }
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 /// `fds` must point to `count` readable elements.
 unsafe fn rdma_is_asked(fds: *const pollfd, count: nfds_t) -> bool {
     // SAFETY: `at < count`, and `fds` points to `count` readable elements (section Safety).
-    any_of_ours((0..count as usize).map(|at| unsafe { (&raw const (*fds.add(at)).fd).read() }))
+    any_rsocket((0..count as usize).map(|at| unsafe { (&raw const (*fds.add(at)).fd).read() }))
 }
 
 /// Interposes the fortified variant of `poll`.

@@ -224,8 +224,8 @@ impl DatagramLink {
     fn parse_receive(&self, slot: u32, byte_len: u32) -> Option<Arrived> {
         let len = byte_len.checked_sub(GRH as u32)?.min(SLOT);
         let at = slot * SLOT;
-        let mut start = [0; Header::MOST];
-        let start = &mut start[..Header::MOST.min(len as usize)];
+        let mut start = [0; Header::MAX_LEN];
+        let start = &mut start[..Header::MAX_LEN.min(len as usize)];
         self.receive_buffer.read(at as usize, start).ok()?;
         let (from, header) = parse_source(start)?;
         let header = header as u32;

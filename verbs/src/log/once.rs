@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of different messages that are told apart; later ones are not printed.
+/// The maximum number of distinct messages; further ones are not printed.
 const CAPACITY: usize = 256;
 
 /// A set of message texts that only grows.

@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use urxe_rsockets::data::{Sink, Source};
 
 /// The maximum number of pieces in a call, as in the kernel (`UIO_MAXIOV`).
-const MOST_PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
 /// A list of memory pieces with a position.
 pub(super) struct Pieces {
@@ -47,7 +47,7 @@ impl Pieces {
     /// `first` must point to `count` readable `iovec` elements. Each piece must stay readable, for
     /// a source, or writable, for a sink, as long as the result lives.
     pub unsafe fn of(first: *const iovec, count: usize) -> Result<Self, Errno> {
-        if count > MOST_PIECES {
+        if count > MAX_PIECES {
             return Err(Errno(libc::EMSGSIZE));
         }
         // SAFETY: `first` points to `count` readable elements: the caller's contract, section

@@ -73,9 +73,13 @@ impl Report {
         let reference = read_results(&results.join(REFERENCE))?;
         let mut judged = Vec::new();
         for group in groups {
-            let seen = read_results(&results.join(group.name))?;
+            let results_of_group = read_results(&results.join(group.name))?;
             for cell in &group.cells {
-                let problem = judge(group.judge, seen.get(&cell.name), reference.get(&cell.name));
+                let problem = judge(
+                    group.judge,
+                    results_of_group.get(&cell.name),
+                    reference.get(&cell.name),
+                );
                 judged.push((group.name, cell.name.clone(), problem));
             }
             let problem = match group.judge {
@@ -237,14 +241,14 @@ fn read_results(file: &Path) -> Result<BTreeMap<String, CellResult>> {
 /// Returns the problem of a cell, if any.
 fn judge(
     judge: Judge,
-    seen: Option<&CellResult>,
+    result: Option<&CellResult>,
     reference: Option<&CellResult>,
 ) -> Option<String> {
-    let Some(seen) = seen else {
+    let Some(result) = result else {
         return Some("did not run".into());
     };
-    if !seen.ok {
-        return Some(seen.detail.clone());
+    if !result.ok {
+        return Some(result.detail.clone());
     }
     if judge != Judge::Reference {
         return None;
@@ -256,7 +260,7 @@ fn judge(
         return Some(format!("the reference failed: {}", reference.detail));
     }
     let (here, there) = (
-        without_events(&seen.detail),
+        without_events(&result.detail),
         without_events(&reference.detail),
     );
     (here != there).then(|| format!("here {here}; rxe to rxe {there}"))
@@ -326,7 +330,7 @@ fn logged(file: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn seen(ok: bool, detail: &str) -> CellResult {
+    fn result(ok: bool, detail: &str) -> CellResult {
         CellResult {
             ok,
             detail: detail.into(),
@@ -335,15 +339,15 @@ mod tests {
 
     #[test]
     fn events_are_ignored_in_comparisons() {
-        let here = seen(
+        let here = result(
             true,
             "requester: 0 10 5 state 6; responder: state 6 event 3 untouched",
         );
-        let same = seen(
+        let same = result(
             true,
             "requester: 0 10 5 state 6; responder: state 6 untouched",
         );
-        let other = seen(
+        let other = result(
             true,
             "requester: 0 9 5 state 6; responder: state 6 untouched",
         );
@@ -365,8 +369,8 @@ mod tests {
     #[test]
     fn cell_that_did_not_run_is_not_green() {
         assert!(judge(Judge::Strict, None, None).is_some());
-        assert!(judge(Judge::Strict, Some(&seen(false, "")), None).is_some());
-        assert!(judge(Judge::Reference, Some(&seen(true, "x")), None).is_some());
-        assert!(judge(Judge::Strict, Some(&seen(true, "")), None).is_none());
+        assert!(judge(Judge::Strict, Some(&result(false, "")), None).is_some());
+        assert!(judge(Judge::Reference, Some(&result(true, "x")), None).is_some());
+        assert!(judge(Judge::Strict, Some(&result(true, "")), None).is_none());
     }
 }

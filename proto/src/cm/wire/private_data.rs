@@ -1,6 +1,6 @@
 //! Private data that the two programs exchange in CM messages.
 //!
-//! Each message type carries a fixed number of bytes. The wire format does not tell how many of
+//! Each message type carries a fixed number of bytes. The wire format does not contain how many of
 //! them the program gave (12.7.35).
 
 use std::fmt;

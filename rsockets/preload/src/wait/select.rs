@@ -8,7 +8,7 @@ use libc::{
     POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t, timespec, timeval,
 };
 
-use super::{any_of_ours, milliseconds, rpoll, with_signals};
+use super::{any_rsocket, milliseconds, rpoll, with_signals};
 use crate::call::{next, real};
 
 real! { select pselect }
@@ -24,9 +24,9 @@ unsafe fn has(set: *const fd_set, number: c_int) -> bool {
 ///
 /// # Safety
 /// Each pointer must be null or point to a set.
-unsafe fn asked_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
+unsafe fn to_pollfds(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
     let [reads, writes, excepts] = sets;
-    let mut asked = Vec::new();
+    let mut pollfds = Vec::new();
     for number in 0..count.min(libc::FD_SETSIZE as c_int) {
         // SAFETY: the pointers are null or valid (section Safety).
         let (read, write, except) = unsafe {
@@ -43,21 +43,21 @@ unsafe fn asked_of(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
             }
         }
         if events != 0 {
-            asked.push(pollfd {
+            pollfds.push(pollfd {
                 fd: number,
                 events,
                 revents: 0,
             });
         }
     }
-    asked
+    pollfds
 }
 
 /// Reduces the sets to the descriptors that are ready. Returns their number.
 ///
 /// # Safety
 /// Each pointer must be null or point to a set.
-unsafe fn leave_found(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
+unsafe fn set_ready(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
     let reported = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
     for (set, reported) in sets.into_iter().zip(reported) {
@@ -87,15 +87,15 @@ unsafe fn select_ours(
 ) -> Option<c_int> {
     // SAFETY: the pointers are null or valid (section Safety).
     unsafe {
-        let mut asked = asked_of(count, sets);
-        if !any_of_ours(asked.iter().map(|fd| fd.fd)) {
+        let mut pollfds = to_pollfds(count, sets);
+        if !any_rsocket(pollfds.iter().map(|fd| fd.fd)) {
             return None;
         }
         let timeout = timeout();
-        let found = with_signals(mask, || rpoll(&mut asked, timeout));
+        let found = with_signals(mask, || rpoll(&mut pollfds, timeout));
         Some(match found < 0 {
             true => found,
-            false => leave_found(&asked, sets),
+            false => set_ready(&pollfds, sets),
         })
     }
 }
