@@ -192,6 +192,78 @@ static void multicast_error(void)
 	rdma_destroy_event_channel(theirs);
 }
 
+/* The result of INIT to RTR with a GID of the device, and one of the peer. */
+static int to_rtr(struct ibv_qp *qp, uint8_t sgid_index, const char *peer)
+{
+	struct ibv_qp_attr attr = rtr_attr(qp, 77), reset = { .qp_state = IBV_QPS_RESET };
+	int status;
+
+	MUST(!to_init(qp));
+	attr.ah_attr.grh.sgid_index = sgid_index;
+	MUST(inet_pton(AF_INET6, peer, &attr.ah_attr.grh.dgid) == 1);
+	status = ibv_modify_qp(qp, &attr, RTR_MASK);
+	CHECK(qp->state == (status ? IBV_QPS_INIT : IBV_QPS_RTR));
+	MUST(!ibv_modify_qp(qp, &reset, IBV_QP_STATE));
+	return status;
+}
+
+/* The index of a GID. */
+static uint8_t index_of(struct ibv_context *context, const char *gid)
+{
+	union ibv_gid wanted, found;
+
+	MUST(inet_pton(AF_INET6, gid, &wanted) == 1);
+	for (int i = 0; i < 8; i++)
+		if (!ibv_query_gid(context, 1, i, &found) && !memcmp(&found, &wanted, sizeof(found)))
+			return i;
+	printf("no GID %s\n", gid);
+	exit(2);
+}
+
+/* A peer to whom the kernel has no route: the errors of the kernel's ib_resolve_unicast_gid_dmac. */
+static void no_route(void)
+{
+	struct ibv_context *lo, *va;
+	struct end end;
+	struct ibv_ah_attr ah_attr = { .is_global = 1, .port_num = 1 };
+	struct ibv_ah *ah;
+	uint8_t v6;
+
+	network_with_cable();
+	ip("address add 2001:db8::1/64 dev va nodad");
+	ip("route add unreachable 203.0.113.0/24");
+	va = open_device("urxe_va");
+	end = make_end(va);
+	v6 = index_of(va, "2001:db8::1");
+	FAILS(to_rtr(end.qp, 0, "::ffff:198.51.100.1"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, 0, "::ffff:203.0.113.1"), EHOSTUNREACH);
+	FAILS(to_rtr(end.qp, v6, "2001:db8:1::1"), ENETUNREACH);
+	/* A neighbour that is not there is a matter of retries. */
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.77"), 0);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::77"), 0);
+	FAILS(to_rtr(end.qp, 0, "::ffff:127.0.0.1"), 0);
+
+	MUST(inet_pton(AF_INET6, "::ffff:198.51.100.1", &ah_attr.grh.dgid) == 1);
+	NO_OBJECT(ibv_create_ah(end.pd, &ah_attr), ENETUNREACH);
+	MUST(inet_pton(AF_INET6, "::ffff:239.1.2.3", &ah_attr.grh.dgid) == 1);
+	CHECK((ah = ibv_create_ah(end.pd, &ah_attr)));
+	CHECK(ah && !ibv_destroy_ah(ah));
+	free_end(&end);
+	FAILS(ibv_close_device(va), 0);
+
+	/* The loopback device reaches this host alone. */
+	lo = open_loopback();
+	end = make_end(lo);
+	v6 = index_of(lo, "::1");
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.77"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::77"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.1"), 0);
+	FAILS(to_rtr(end.qp, 0, "::ffff:127.9.9.9"), 0);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::1"), 0);
+	free_end(&end);
+	FAILS(ibv_close_device(lo), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -199,6 +271,7 @@ int main(int argc, char **argv)
 		{ "connect_error", connect_error },
 		{ "address_error", address_error },
 		{ "multicast_error", multicast_error },
+		{ "no_route", no_route },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

@@ -19,6 +19,7 @@ use super::multicast::Group;
 use super::port_space::{PortClaim, PortSpace, PortWish};
 use super::resolve::{self, Bound, Path, ResolveError};
 use crate::event_queue::{AckCount, lock};
+use crate::route::with_port;
 use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
@@ -316,7 +317,7 @@ impl Id {
                 resolve::check_route(source, to)?;
                 source
             }
-            _ if to_loopback => resolve::with_port(to, 0),
+            _ if to_loopback => with_port(to, 0),
             (None, Some(source)) if resolve::is_loopback(source.ip()) => {
                 resolve::check_route(source, to)?;
                 resolve::source_for(to)?
@@ -346,7 +347,7 @@ impl Id {
             }
         }
         let port = inner.source.map_or(0, |source| source.port());
-        inner.source = Some(resolve::with_port(from, port));
+        inner.source = Some(with_port(from, port));
         inner.destination = Some(to);
         inner.state = State::AddressResolved;
         self.tell(EventKind::AddressResolved, 0, Details::None);
@@ -525,7 +526,7 @@ impl Inner {
             both_versions: !v6_only,
             reuse: self.options.reuse_address,
         })?;
-        self.source = Some(resolve::with_port(address, port.port()));
+        self.source = Some(with_port(address, port.port()));
         self.port = Some(port);
         self.state = State::Bound;
         Ok(())
