@@ -264,6 +264,78 @@ static void no_route(void)
 	FAILS(ibv_close_device(lo), 0);
 }
 
+/*
+ * A request whose packets the kernel refuses to send. It is retried like one whose packets are lost,
+ * and fails as soon.
+ */
+static void route_lost(void)
+{
+	struct ibv_context *context;
+	struct end end;
+	struct ibv_sge element;
+	struct ibv_send_wr wr = { .wr_id = 3, .num_sge = 1, .sg_list = &element,
+				  .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_qp_attr attr;
+
+	network_with_cable();
+	context = open_device("urxe_va");
+	end = make_end(context);
+	element = sge(&end, 0, 8);
+	MUST(!to_init(end.qp));
+	attr = rtr_attr(end.qp, 77);
+	MUST(inet_pton(AF_INET6, "::ffff:192.0.2.77", &attr.ah_attr.grh.dgid) == 1);
+	MUST(!ibv_modify_qp(end.qp, &attr, RTR_MASK));
+	attr.qp_state = IBV_QPS_RTS;
+	/* 4 ms, and three tries. */
+	attr.timeout = 10;
+	attr.retry_cnt = 2;
+	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					   IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					   IBV_QP_MAX_QP_RD_ATOMIC));
+	ip("route del 192.0.2.0/24 dev va");
+	MUST(!ibv_post_send(end.qp, &wr, &bad));
+	CHECK(completion(&end).status == IBV_WC_RETRY_EXC_ERR);
+	free_end(&end);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* A queue pair of another device than that of the identifier, given by number or as its own. */
+static void other_device(void)
+{
+	struct rdma_conn_param by_number = param;
+	struct rdma_cm_id *server, *client, *peer;
+	struct ibv_context *lo;
+	struct end other;
+
+	network_with_cable();
+	make_channels();
+	lo = open_loopback();
+	other = make_end(lo);
+	by_number.qp_num = other.qp->qp_num;
+	server = listener(theirs, RDMA_PS_TCP);
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	CHECK(!strcmp(ibv_get_device_name(client->verbs->device), "urxe_va"));
+	MUST(rdma_connect(client, &by_number) == -1 && errno == EINVAL);
+	client->qp = other.qp;
+	MINUS_ONE(rdma_connect(client, &param), EINVAL);
+	client->qp = NULL;
+	/* Nothing was sent: the identifier connects with another one. */
+	CHECK(!rdma_connect(client, &param));
+	peer = asked();
+	MINUS_ONE(rdma_accept(peer, &by_number), EINVAL);
+	peer->qp = other.qp;
+	MINUS_ONE(rdma_accept(peer, &param), EINVAL);
+	CHECK(other.qp->state == IBV_QPS_RESET);
+	peer->qp = NULL;
+	CHECK(!rdma_accept(peer, &(struct rdma_conn_param){ .qp_num = 0x4321 }));
+	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+	CHECK(!rdma_destroy_id(peer) && !rdma_destroy_id(client) && !rdma_destroy_id(server));
+	free_end(&other);
+	FAILS(ibv_close_device(lo), 0);
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -272,6 +344,8 @@ int main(int argc, char **argv)
 		{ "address_error", address_error },
 		{ "multicast_error", multicast_error },
 		{ "no_route", no_route },
+		{ "route_lost", route_lost },
+		{ "other_device", other_device },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

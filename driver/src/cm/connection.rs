@@ -120,6 +120,26 @@ impl Id {
         Ok(())
     }
 
+    /// Checks that the queue pair for a connection is of the identifier's device: packets of another
+    /// one do not come from the address that the peer expects. A number of no queue pair of this
+    /// process passes; the program may have its queue pair elsewhere.
+    ///
+    /// # Errors
+    /// [`CmError::OtherDevice`].
+    pub fn check_qp(&self, qpn: Qpn) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let (Some(bound), Some(qp)) = (&inner.bound, engine::get().qp(qpn)) else {
+            return Ok(());
+        };
+        match Arc::ptr_eq(qp.device(), &bound.device) {
+            true => Ok(()),
+            false => Err(CmError::OtherDevice {
+                given: qp.device().name().to_owned(),
+                needed: bound.device.name().to_owned(),
+            }),
+        }
+    }
+
     /// Sends the request for a connection, or for the queue pair of a datagram service.
     ///
     /// # Errors

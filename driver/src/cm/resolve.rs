@@ -172,26 +172,28 @@ pub(crate) fn is_of_any_device(ip: IpAddr) -> bool {
     ip.is_unspecified() || is_loopback(ip)
 }
 
-/// Returns the device for a loopback destination, which is the first active one, with its first
-/// address. A global address of the same IP version as the destination takes precedence.
+/// Returns the device for a loopback destination: the first active one that has a global address of
+/// the destination's IP version, or else the first active one.
 ///
 /// # Errors
 /// [`ResolveError::NoneActive`], or [`ResolveError::System`].
 pub(crate) fn first_active(destination: IpAddr) -> Result<Bound, ResolveError> {
     let v4 = destination.to_canonical().is_ipv4();
-    for device in devices().map_err(ResolveError::System)? {
-        let gids = device.gids();
-        let same = gids.iter().find(|(_, ip)| match ip {
-            IpAddr::V4(_) => v4,
-            IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
-        });
-        if device.port_state() == PortState::Active
-            && let Some((index, ip)) = same.or(gids.first())
-        {
-            return Ok(Bound::new(device, *index, *ip));
-        }
-    }
-    Err(ResolveError::NoneActive)
+    let suits = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => v4,
+        IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
+    };
+    let mut devices = devices().map_err(ResolveError::System)?;
+    devices.retain(|device| device.port_state() == PortState::Active);
+    let first = |suits: &dyn Fn(&IpAddr) -> bool| {
+        devices.iter().find_map(|device| {
+            let (index, ip) = device.gids().into_iter().find(|(_, ip)| suits(ip))?;
+            Some(Bound::new(Arc::clone(device), index, ip))
+        })
+    };
+    first(&suits)
+        .or_else(|| first(&|_| true))
+        .ok_or(ResolveError::NoneActive)
 }
 
 /// Returns the kernel's source address for a destination.
