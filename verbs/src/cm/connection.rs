@@ -139,6 +139,7 @@ pub unsafe extern "C" fn rdma_connect(
             let resources = wished(wish(|param| param.responder_resources), MAX_RD_ATOMIC);
             let depth = wished(wish(|param| param.initiator_depth), MAX_RD_ATOMIC);
             let mut offer = offer(qp, param.as_ref(), (resources, depth));
+            ours.driver.check_qp(offer.qpn)?;
             offer.ece = ours.kept().local_ece;
             ours.driver.connect(&offer)?;
             complete(id)
@@ -190,6 +191,7 @@ pub unsafe extern "C" fn rdma_accept(
                 asked.initiator_depth.min(MAX_RD_ATOMIC),
             );
             let mut offer = offer(qp, param.as_ref(), (resources, depth));
+            ours.driver.check_qp(offer.qpn)?;
             {
                 let kept = ours.kept();
                 // The peer's vendor, with the subset of its options that is accepted.
