@@ -101,7 +101,11 @@ pub fn run(arguments: Arguments) -> ExitCode {
             ExitCode::from(NOT_EXECUTABLE)
         }
         None => {
-            eprintln!("urxe run: {program}: not found in PATH");
+            // As in a shell, only a name without a slash is searched for.
+            match program.contains('/') {
+                true => eprintln!("urxe run: {program}: no such file"),
+                false => eprintln!("urxe run: {program}: not found in PATH"),
+            }
             ExitCode::from(NOT_FOUND)
         }
     }
