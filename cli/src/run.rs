@@ -86,6 +86,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     command.envs(variables);
     let error = command.exec();
 
+    let is_path = program.as_bytes().contains(&b'/');
     let program = program.display();
     if error.kind() != io::ErrorKind::NotFound {
         eprintln!("urxe run: {program}: {error}");
@@ -102,7 +103,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         }
         None => {
             // As in a shell, only a name without a slash is searched for.
-            match program.contains('/') {
+            match is_path {
                 true => eprintln!("urxe run: {program}: no such file"),
                 false => eprintln!("urxe run: {program}: not found in PATH"),
             }
