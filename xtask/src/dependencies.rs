@@ -39,7 +39,7 @@ const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 const DUPLICATES: &[(&str, &str)] = &[
     (
         "shlex",
-        "a build dependency uses version 1, trycmd version 2",
+        "trycmd uses version 1, the build dependency cc version 2",
     ),
     (
         "syn",
